@@ -1,0 +1,103 @@
+"""The selection: one immutable value that says what is looked at. Every question takes it, every screen shows it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from nsystui.errors import UsageError
+
+
+@dataclass(frozen=True, order=True)
+class Task:
+    """A process in a report: (index of the report, NVIDIA's globalPid)."""
+
+    report: int
+    process: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """A span of job time, ns: events that overlap ``[start, end)`` are in it, as in ``nsys stats --filter-time``."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if self.end < self.start:
+            raise UsageError(f"the time window ends ({self.end} ns) before it starts ({self.start} ns)")
+
+
+@dataclass(frozen=True)
+class NameFilter:
+    """A filter on names: a substring, ``!`` before it for the inverse, ``/…/`` or ``re:…`` for a regular expression.
+
+    Substrings and regular expressions ignore case, unless they contain an upper-case letter (smart case).
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if self.is_regex:
+            try:
+                re.compile(self.pattern)
+            except re.error as error:
+                raise UsageError(f"filter {self.text!r}: {error}") from None
+
+    @property
+    def inverse(self) -> bool:
+        return self.text.startswith("!")
+
+    @property
+    def _body(self) -> str:
+        return self.text[1:] if self.inverse else self.text
+
+    @property
+    def is_regex(self) -> bool:
+        body = self._body
+        return body.startswith("re:") or (len(body) > 2 and body.startswith("/") and body.endswith("/"))
+
+    @property
+    def pattern(self) -> str:
+        """The substring or regular expression without its marks."""
+        body = self._body
+        if body.startswith("re:"):
+            return body[3:]
+        return body[1:-1] if self.is_regex else body
+
+    @property
+    def ignore_case(self) -> bool:
+        return self.pattern == self.pattern.lower()
+
+    def matches(self, name: str) -> bool:
+        """Whether ``name`` passes the filter (what the store does in SQL, for lists that are already in memory)."""
+        pattern = self.pattern if self.is_regex else re.escape(self.pattern)
+        found = re.search(pattern, name, re.IGNORECASE if self.ignore_case else 0) is not None
+        return found != self.inverse
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is looked at. Empty (``Selection()``) is everything; each set field narrows it.
+
+    ``tasks``, ``devices`` (CUDA ordinals inside a process) and ``streams`` are ``None`` for "all".
+    """
+
+    window: Window | None = None
+    tasks: frozenset[Task] | None = None
+    devices: frozenset[int] | None = None
+    streams: frozenset[int] | None = None
+    name: NameFilter | None = None
+
+    def with_window(self, window: Window | None) -> Selection:
+        return replace(self, window=window)
+
+    def with_tasks(self, tasks: frozenset[Task] | None) -> Selection:
+        return replace(self, tasks=tasks)
+
+    def with_name(self, text: str | None) -> Selection:
+        return replace(self, name=NameFilter(text) if text else None)
+
+    @property
+    def is_everything(self) -> bool:
+        return self == Selection()

@@ -1,0 +1,192 @@
+"""Tasks and ranks: which processes did the job's work, and which number each has in the job (domain §6.2).
+
+A task is a (report, process) that used a GPU; in a report without any GPU work it is a process with events of another
+kind. A rank number is taken from the first source that gives every task a number of its own; the source is kept, so
+that a screen can show it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.analysis.selection import Task
+from nsystui.exports.metadata import LOCAL_RANK_VARIABLES, RANK_VARIABLES
+from nsystui.store import tables
+from nsystui.store.session import Report, Session
+
+_FILE_PATTERNS = (r"rank[_-]?(\d+)", r"_N\d+_(\d+)", r"_(\d+)$")
+
+
+@dataclass(frozen=True)
+class RankedTask:
+    """One task with its place in the job. ``local_rank`` is ``None`` where nothing tells it."""
+
+    task: Task
+    rank: int
+    source: str
+    local_rank: int | None
+    host: str
+    pid: int
+    process_name: str
+    report_name: str
+    devices: tuple[int, ...]
+    gpu_names: tuple[str, ...]
+
+    @property
+    def gpu(self) -> str:
+        """The model of its GPUs, once if they are alike."""
+        names = list(dict.fromkeys(self.gpu_names))
+        count = len(self.devices)
+        text = " + ".join(names)
+        return f"{count}× {text}" if count > 1 and len(names) == 1 else text
+
+
+def ranked_tasks(session: Session) -> tuple[RankedTask, ...]:
+    """Every task of the open reports, by rank."""
+    devices = _devices(session)
+    tasks = _tasks(session, devices)
+    ranks, source = _ranks(session, tasks, devices)
+    names = _process_names(session)
+    found = []
+    for task in tasks:
+        report = _report(session, task)
+        used = devices.get(task, ())
+        found.append(
+            RankedTask(
+                task,
+                ranks[task],
+                source,
+                _local_rank(report, tasks),
+                report.metadata.host,
+                (task.process >> 24) & 0xFFFFFF,
+                names.get(task, ""),
+                report.name,
+                tuple(device for device, _ in used),
+                tuple(name for _, name in used if name),
+            )
+        )
+    return tuple(sorted(found, key=lambda item: (item.rank, item.task)))
+
+
+def _report(session: Session, task: Task) -> Report:
+    return next(report for report in session.reports if report.index == task.report)
+
+
+def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
+    """The (CUDA ordinal, GPU model) pairs that each process used."""
+    table = tables.devices
+    query = (
+        sa.select(table.c.report, table.c.process, table.c.device, table.c.name)
+        .where(table.c.process.is_not(None))
+        .order_by(table.c.report, table.c.process, table.c.device)
+    )
+    found: dict[Task, list[tuple[int, str]]] = {}
+    for report, process, device, name in session.rows(query):
+        found.setdefault(Task(report, process), []).append((device, name or ""))
+    return {task: tuple(used) for task, used in found.items()}
+
+
+def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
+    """The tasks of each report: the processes with GPU work, else those with any other traced event."""
+    with_gpu = {task.report for task in devices}
+    others: set[Task] = set()
+    for table in (tables.api_calls, tables.nvtx_ranges, tables.mpi_calls, tables.os_calls):
+        wanted = [report.index for report in session.reports if report.index not in with_gpu and report.count(table)]
+        if not wanted:
+            continue
+        query = sa.select(table.c.report, table.c.process).where(table.c.report.in_(wanted)).distinct()
+        others |= {Task(report, process) for report, process in session.rows(query) if process is not None}
+    return sorted([*devices, *others])
+
+
+def _process_names(session: Session) -> dict[Task, str]:
+    table = tables.processes
+    query = sa.select(table.c.report, table.c.process, table.c.name).where(table.c.name.is_not(None))
+    return {Task(report, process): name.rpartition("/")[2] for report, process, name in session.rows(query)}
+
+
+Ranks = dict[Task, int]
+
+
+def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:
+    """The first source that gives every task a number of its own, in the order of domain §6.2."""
+    sources: tuple[tuple[str, Callable[[], Ranks]], ...] = (
+        ("MPI", lambda: _from_mpi(session, tasks)),
+        ("NCCL communicator", lambda: _from_nccl(session, tasks)),
+        ("captured environment", lambda: _from_environment(session, tasks)),
+        ("file name", lambda: _from_file_names(session, tasks)),
+    )
+    for name, read in sources:
+        ranks = read()
+        if len(ranks) == len(tasks) and len(set(ranks.values())) == len(tasks) and tasks:
+            return ranks, name
+    ordered = sorted(tasks, key=lambda task: (task.report, devices.get(task, ((0, ""),))[0][0], task.process))
+    return {task: number for number, task in enumerate(ordered)}, "order of files and devices"
+
+
+def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
+    found = {}
+    for task in tasks:
+        rank = _report(session, task).metadata.mpi_ranks.get(task.process)
+        if rank is not None:
+            found[task] = rank
+    return found
+
+
+def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
+    """The rank that a process has in the largest communicator it made."""
+    table = tables.nccl_calls
+    if not session.count(table):
+        return {}
+    query = (
+        sa.select(table.c.report, table.c.process, sa.func.arg_max(table.c.rank, table.c.ranks))
+        .where(table.c.rank.is_not(None), table.c.ranks.is_not(None))
+        .group_by(table.c.report, table.c.process)
+    )
+    found = {Task(report, process): rank for report, process, rank in session.rows(query)}
+    return {task: found[task] for task in tasks if task in found}
+
+
+def _only_task(task: Task, tasks: list[Task]) -> bool:
+    """The environment and the file name speak of the report: they number a task only if it is alone there."""
+    return sum(other.report == task.report for other in tasks) == 1
+
+
+def _from_environment(session: Session, tasks: list[Task]) -> Ranks:
+    """The first variable that every report has and that differs in each (one rank of many says nothing by itself)."""
+    for variable in RANK_VARIABLES:
+        found: Ranks = {}
+        for task in tasks:
+            value = _report(session, task).metadata.environment.get(variable, "")
+            if value.isdigit() and _only_task(task, tasks):
+                found[task] = int(value)
+        if len(found) == len(tasks) and len(set(found.values())) == len(tasks):
+            return found
+    return {}
+
+
+def _from_file_names(session: Session, tasks: list[Task]) -> Ranks:
+    for pattern in _FILE_PATTERNS:
+        found: Ranks = {}
+        for task in tasks:
+            match = re.search(pattern, _report(session, task).name, re.IGNORECASE)
+            if match and _only_task(task, tasks):
+                found[task] = int(match.group(1))
+        if len(found) == len(tasks) and len(set(found.values())) == len(tasks):
+            return found
+    return {}
+
+
+def _local_rank(report: Report, tasks: list[Task]) -> int | None:
+    if sum(task.report == report.index for task in tasks) != 1:
+        return None
+    for variable in LOCAL_RANK_VARIABLES:
+        value = report.metadata.environment.get(variable, "")
+        if value.isdigit():
+            return int(value)
+    return None

@@ -1,0 +1,175 @@
+"""The canonical tables: the vocabulary that every version of NVIDIA's schema is turned into.
+
+Every event table has ``row``, a number that is unique in its table and report and keeps the order of the export.
+Times are signed nanoseconds on the report's own clock (0 is the start of the session). ``process`` and ``thread`` are
+NVIDIA's serialised ids (``globalPid``, ``globalTid``); a GPU operation belongs to an API call by
+(report, process, correlation id), never by the correlation id alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """What a column holds."""
+
+    INT = "BIGINT"
+    FLOAT = "DOUBLE"
+    TEXT = "VARCHAR"
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column of a canonical table; ``None`` in it means that the export does not say."""
+
+    name: str
+    kind: Kind = Kind.INT
+
+
+@dataclass(frozen=True)
+class CanonicalTable:
+    """One canonical table: its fields in order, what it holds, and what to record so that an export has it."""
+
+    name: str
+    what: str
+    record: str
+    fields: tuple[Field, ...]
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self.fields)
+
+
+def _table(name: str, what: str, record: str, fields: str) -> CanonicalTable:
+    """Reads ``fields`` as names separated by blanks; ``:t`` marks text and ``:f`` floats, the rest are integers."""
+    kinds = {"t": Kind.TEXT, "f": Kind.FLOAT, "": Kind.INT}
+    parsed = []
+    for word in fields.split():
+        field, _, mark = word.partition(":")
+        parsed.append(Field(field, kinds[mark]))
+    return CanonicalTable(name, what, record, tuple(parsed))
+
+
+_GPU_PLACE = "process device context stream correlation_id"
+_CUDA = "record with `nsys profile -t cuda`"
+_NVTX = "record with `nsys profile -t nvtx` and a program that has NVTX ranges"
+
+KERNELS = _table(
+    "kernels",
+    "GPU kernels",
+    _CUDA,
+    f"row start end {_GPU_PLACE} name:t short_name:t mangled_name:t is_nccl grid_x grid_y grid_z block_x block_y block_z "
+    "registers_per_thread static_shared_memory dynamic_shared_memory local_memory_per_thread graph_node_id",
+)
+MEMORY_OPS = _table(
+    "memory_ops",
+    "memory copies and memsets",
+    _CUDA,
+    f"row start end {_GPU_PLACE} operation:t is_memset copy_kind bytes source_memory:t target_memory:t "
+    "source_device target_device graph_node_id",
+)
+GRAPH_LAUNCHES = _table(
+    "graph_launches",
+    "whole CUDA graph launches",
+    "record with `nsys profile -t cuda` (graph-level tracing is the default)",
+    f"row start end {_GPU_PLACE} graph_id graph_exec_id",
+)
+API_CALLS = _table(
+    "api_calls",
+    "CUDA runtime and driver calls, one row a call",
+    _CUDA,
+    "row start end thread process correlation_id name:t versioned_name:t is_driver return_value",
+)
+API_BACKTRACES = _table(
+    "api_backtraces",
+    "the second row that --cudabacktrace writes for a call (eventClass 67)",
+    "record with `nsys profile --cudabacktrace=all`",
+    "row start end thread process correlation_id name:t return_value",
+)
+SYNCS = _table(
+    "syncs",
+    "CUDA synchronisations as the driver saw them",
+    _CUDA,
+    f"row start end {_GPU_PLACE} sync_type:t",
+)
+NVTX_RANGES = _table(
+    "nvtx_ranges",
+    "NVTX ranges; `end` is missing in a range that was never closed",
+    _NVTX,
+    "row start end thread process end_thread event_type domain_id domain:t name:t category color range_id",
+)
+NVTX_MARKS = _table(
+    "nvtx_marks",
+    "NVTX marks",
+    _NVTX,
+    "row start thread process domain_id domain:t name:t category",
+)
+NCCL_CALLS = _table(
+    "nccl_calls",
+    "NCCL API calls (their NVTX ranges), with what their payload says",
+    "record with `nsys profile -t cuda,nvtx` and do not set NCCL_NVTX_DISABLE",
+    "row start end thread process name:t collective:t message_size communicator:t peer root reduction:t "
+    "rank ranks cuda_device size_source:t",
+)
+GPU_METRICS = _table(
+    "gpu_metrics",
+    "GPU metric samples",
+    "record with `nsys profile --gpu-metrics-devices=all`",
+    "row time gpu metric:t value:f",
+)
+NIC_METRICS = _table(
+    "nic_metrics",
+    "network adapter samples",
+    "record with `nsys profile --nic-metrics=true`",
+    "row start end nic metric:t unit:t value:f",
+)
+MPI_CALLS = _table(
+    "mpi_calls",
+    "MPI calls; `end` is missing in a call that never returned",
+    "record with `nsys profile -t mpi`",
+    "row start end thread process name:t call_type:t communicator tag remote_rank root_rank send_bytes recv_bytes",
+)
+OS_CALLS = _table(
+    "os_calls",
+    "OS runtime library calls",
+    "record with `nsys profile -t osrt`",
+    "row start end thread process name:t return_value",
+)
+PROCESSES = _table("processes", "processes", "nothing to record", "process pid name:t")
+THREADS = _table("threads", "threads", "nothing to record", "thread process tid name:t priority")
+DEVICES = _table(
+    "devices",
+    "GPUs as a process numbers them (`device`), and the machine's own number (`gpu`)",
+    "nothing to record",
+    "process device gpu name:t uuid:t bus:t chip:t sm_count total_memory",
+)
+DIAGNOSTICS = _table(
+    "diagnostics",
+    "what nsys said of its own capture",
+    "nothing to record (nsys 2024.4 and later write it)",
+    "row time severity severity_name:t text:t process",
+)
+
+TABLES: tuple[CanonicalTable, ...] = (
+    KERNELS,
+    MEMORY_OPS,
+    GRAPH_LAUNCHES,
+    API_CALLS,
+    API_BACKTRACES,
+    SYNCS,
+    NVTX_RANGES,
+    NVTX_MARKS,
+    NCCL_CALLS,
+    GPU_METRICS,
+    NIC_METRICS,
+    MPI_CALLS,
+    OS_CALLS,
+    PROCESSES,
+    THREADS,
+    DEVICES,
+    DIAGNOSTICS,
+)
+
+BY_NAME: dict[str, CanonicalTable] = {table.name: table for table in TABLES}

@@ -1,0 +1,210 @@
+"""What an export says about itself: who wrote it, on which machine, when, and what it counts.
+
+Of the captured environment only the variables that name a rank, a node or a job are ever read out of the file: the
+rest may hold secrets.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nsystui.exports import opening
+from nsystui.exports.schema import Schema
+
+RANK_VARIABLES = (
+    "RANK",
+    "PMIX_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "PALS_RANKID",
+    "MV2_COMM_WORLD_RANK",
+    "SLURM_PROCID",
+    "FLUX_TASK_RANK",
+    "JSM_NAMESPACE_RANK",
+    "ALPS_APP_PE",
+)
+LOCAL_RANK_VARIABLES = (
+    "LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "PALS_LOCAL_RANKID",
+    "PMI_LOCAL_RANK",
+    "SLURM_LOCALID",
+)
+SIZE_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+NODE_VARIABLES = ("SLURM_NODEID", "PALS_NODEID", "SLURMD_NODENAME")
+ENVIRONMENT_WHITELIST = frozenset(RANK_VARIABLES + LOCAL_RANK_VARIABLES + SIZE_VARIABLES + NODE_VARIABLES)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of the machine. ``cuda_device`` is NVIDIA's note of its CUDA ordinal, often missing. Memory in bytes."""
+
+    gpu: int
+    name: str
+    uuid: str
+    bus: str
+    chip: str
+    sm_count: int | None
+    total_memory: int | None
+    cuda_device: int | None
+
+
+@dataclass(frozen=True)
+class CudaDevice:
+    """Which GPU a process (by pid) numbers as ``device``."""
+
+    pid: int
+    device: int
+    gpu: int
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The facts of one report. Times are ns; ``None`` or an empty string is what the export does not say."""
+
+    nsys_version: str = ""
+    schema_version: str = ""
+    session_start_utc: int | None = None
+    system_clock: int | None = None
+    duration: int | None = None
+    host: str = ""
+    os: str = ""
+    driver_version: str = ""
+    cuda_version: str = ""
+    command: str = ""
+    graph_trace_mode: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    gpus: tuple[Gpu, ...] = ()
+    cuda_devices: tuple[CudaDevice, ...] = ()
+    mpi_ranks: Mapping[int, int] = field(default_factory=dict)
+    json_included: bool = False
+    blobs_included: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values for ``json.dump``."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Metadata:
+        """The inverse of ``to_json``."""
+        plain = dict(values)
+        plain["gpus"] = tuple(Gpu(**gpu) for gpu in plain["gpus"])
+        plain["cuda_devices"] = tuple(CudaDevice(**device) for device in plain["cuda_devices"])
+        plain["mpi_ranks"] = {int(process): rank for process, rank in plain["mpi_ranks"].items()}
+        return cls(**plain)
+
+
+def read(path: Path, connection: sqlite3.Connection, schema: Schema) -> Metadata:
+    """Reads the metadata of an open export; a few small tables, whatever the size of the file.
+
+    Raises ExportError where SQLite cannot read them.
+    """
+    reader = _Reader(connection, schema)
+    try:
+        return reader.metadata()
+    except sqlite3.Error as error:
+        raise opening.corrupt(path, error) from None
+
+
+class _Reader:
+    """The small tables of one export."""
+
+    def __init__(self, connection: sqlite3.Connection, schema: Schema) -> None:
+        self._connection = connection
+        self._schema = schema
+
+    def metadata(self) -> Metadata:
+        export = self._export_values()
+        start, clock = self._session_start()
+        system = self._names("TARGET_INFO_SYSTEM_ENV")
+        capture = self._capture()
+        return Metadata(
+            nsys_version=export.get("EXPORT_PRODUCT_VERSION", ""),
+            schema_version=export.get("EXPORT_SCHEMA_VERSION", ""),
+            session_start_utc=start,
+            system_clock=clock,
+            duration=self._first("ANALYSIS_DETAILS", "duration"),
+            host=system.get("Hostname", ""),
+            os=system.get("OsDescription", ""),
+            driver_version=system.get("NvDriverVersion", ""),
+            cuda_version=_cuda_version(system.get("CudaDriverVersion", "")),
+            command=capture.get("PROCESS_0:COMMAND", ""),
+            graph_trace_mode=capture.get("PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE")
+            or capture.get("CUDA_GRAPH_TRACE_OPTIONS:MODE", ""),
+            environment=self._environment(),
+            gpus=self._gpus(),
+            cuda_devices=self._cuda_devices(),
+            mpi_ranks=self._mpi_ranks(),
+            json_included=export.get("EXPORT_PARAM_INCLUDE_JSON", "").lower() == "true",
+            blobs_included=export.get("EXPORT_PARAM_INCLUDE_BLOBS", "").lower() == "true",
+        )
+
+    def _rows(self, table: str, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
+        """The rows of a small table with ``None`` for columns that this version does not have."""
+        if table not in self._schema.columns:
+            return []
+        chosen = [f'"{name}"' if self._schema.has_column(table, name) else "NULL" for name in columns]
+        return self._connection.execute(f'SELECT {", ".join(chosen)} FROM "{table}"').fetchall()
+
+    def _names(self, table: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for name, value in self._rows(table, ("name", "value")):
+            found.setdefault(str(name), str(value or ""))
+        return found
+
+    def _export_values(self) -> dict[str, str]:
+        return self._names("META_DATA_EXPORT") or self._names("EXPORT_META_DATA")
+
+    def _first(self, table: str, column: str) -> int | None:
+        for (value,) in self._rows(table, (column,)):
+            if isinstance(value, int):
+                return value
+        return None
+
+    def _session_start(self) -> tuple[int | None, int | None]:
+        for start, clock in self._rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs", "systemClockNs")):
+            return start, clock
+        return None, None
+
+    def _capture(self) -> dict[str, str]:
+        """The capture parameters we use. The command's arguments and directory are left where they are."""
+        wanted = ("PROCESS_0:COMMAND", "PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE", "CUDA_GRAPH_TRACE_OPTIONS:MODE")
+        return {name: value for name, value in self._names("META_DATA_CAPTURE").items() if name in wanted}
+
+    def _environment(self) -> dict[str, str]:
+        found = {}
+        for name, value in self._rows("META_DATA_CAPTURE", ("name", "value")):
+            if not str(name).endswith(":ENVIRONMENT_VARIABLE"):
+                continue
+            variable, _, content = str(value).partition("=")
+            if variable in ENVIRONMENT_WHITELIST:
+                found.setdefault(variable, content.strip().strip('"'))
+        return found
+
+    def _gpus(self) -> tuple[Gpu, ...]:
+        columns = ("id", "name", "uuid", "busLocation", "chipName", "smCount", "totalMemory", "cuDevice")
+        gpus = []
+        for number, name, uuid, bus, chip, sms, memory, ordinal in self._rows("TARGET_INFO_GPU", columns):
+            gpus.append(Gpu(int(number), name or "", uuid or "", bus or "", chip or "", sms, memory, ordinal))
+        return tuple(sorted(gpus, key=lambda gpu: gpu.gpu))
+
+    def _cuda_devices(self) -> tuple[CudaDevice, ...]:
+        rows = self._rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
+        return tuple(CudaDevice(pid, device, gpu) for pid, device, gpu in rows if gpu is not None)
+
+    def _mpi_ranks(self) -> dict[int, int]:
+        """Rank by process: a process whose threads say different ranks is left out."""
+        ranks: dict[int, set[int]] = {}
+        for thread, rank in self._rows("MPI_RANKS", ("globalTid", "rank")):
+            ranks.setdefault(thread & ~0xFFFFFF, set()).add(rank)
+        return {process: next(iter(found)) for process, found in ranks.items() if len(found) == 1}
+
+
+def _cuda_version(raw: str) -> str:
+    """12020 is CUDA 12.2."""
+    return f"{int(raw) // 1000}.{int(raw) % 1000 // 10}" if raw.isdigit() else raw

@@ -1,0 +1,106 @@
+"""Opening an export read-only and immutable, or saying in one line why it cannot be.
+
+``immutable=1`` makes SQLite take no locks, so that exports open on mounts without ``flock`` and in directories without
+write permission, and nothing is ever created beside them.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from pathlib import Path
+from urllib.parse import quote
+
+from nsystui.errors import ExportError
+
+_MAGIC = b"SQLite format 3\x00"
+_EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true"
+
+
+def uri(path: Path) -> str:
+    """The SQLite URI that opens ``path`` read-only and without locks; any byte in a file name is safe in it."""
+    return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection of the standard library to a checked export.
+
+    Raises ExportError where SQLite refuses the file.
+    """
+    try:
+        connection = sqlite3.connect(uri(path), uri=True, check_same_thread=False)
+        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        connection.execute("SELECT name FROM sqlite_master LIMIT 1").fetchall()
+    except sqlite3.Error as error:
+        raise corrupt(path, error) from None
+    return connection
+
+
+def corrupt(path: Path, error: Exception) -> ExportError:
+    """The error for an export that SQLite stumbles over while reading."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return ExportError(str(path), f"SQLite cannot read it: {text}", f"export it again: {_EXPORT_COMMAND} FILE.nsys-rep")
+
+
+def check(path: Path) -> None:
+    """Looks at the first bytes and the size of ``path``.
+
+    Raises ExportError for what cannot be an export: missing, a directory or device, unreadable, empty, not SQLite,
+    cut short, or still being written.
+    """
+    name = str(path)
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        raise ExportError(name, "no such file") from None
+    except OSError as error:
+        raise ExportError(name, f"cannot be looked at: {error.strerror}") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise ExportError(name, "no export in this directory", "an export is a .sqlite file: " + _EXPORT_COMMAND)
+    if not stat.S_ISREG(status.st_mode):
+        raise ExportError(name, "not a regular file", "exports are opened where they lie, pipes and devices are not")
+    try:
+        with open(path, "rb") as file:
+            head = file.read(100)
+    except OSError as error:
+        raise ExportError(name, f"cannot be read: {error.strerror}", "check its permissions with ls -l") from None
+    if not head:
+        raise ExportError(name, "the file is empty", "did nsys export finish?")
+    if not head.startswith(_MAGIC):
+        raise _not_sqlite(path, head)
+    _check_size(name, head, status.st_size)
+    for suffix in ("-journal", "-wal"):
+        beside = Path(name + suffix)
+        if beside.exists() and beside.stat().st_size > 0:
+            raise ExportError(
+                name, f"still being written: {beside.name} lies beside it", "wait for nsys export to finish"
+            )
+
+
+def _check_size(name: str, head: bytes, size: int) -> None:
+    """Compares the page count in the header with the size: SQLite itself would only say "malformed"."""
+    if len(head) < 100:
+        raise ExportError(name, f"cut short: {size} bytes", "copy or export it again")
+    page_size = int.from_bytes(head[16:18], "big")
+    page_size = 65536 if page_size == 1 else page_size
+    pages = int.from_bytes(head[28:32], "big")
+    expected = page_size * pages
+    if pages and size < expected:
+        raise ExportError(
+            name,
+            f"cut short or still being written: {size:,} of {expected:,} bytes",
+            "wait for nsys export to finish, or copy it again",
+        )
+
+
+def _not_sqlite(path: Path, head: bytes) -> ExportError:
+    name = str(path)
+    if path.suffix in (".nsys-rep", ".qdrep", ".qdstrm") or head.startswith(b"QUADD"):
+        output = path.with_suffix(".sqlite").name
+        return ExportError(
+            name,
+            "a report, not an export",
+            f"export it: {_EXPORT_COMMAND} -o {output} {name}, or let nsystui do it with --convert",
+        )
+    return ExportError(name, "not a SQLite file", f"nsystui opens what this writes: {_EXPORT_COMMAND} FILE.nsys-rep")

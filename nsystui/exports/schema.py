@@ -1,0 +1,95 @@
+"""Which tables and columns an export has: probed, never assumed, since every version differs and tables are optional."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nsystui.errors import ExportError
+from nsystui.exports import opening
+
+# An nsys export of any version has the first; the others tell it from any other SQLite file with such a name.
+_ALWAYS = "StringIds"
+_TELLING = frozenset(
+    {
+        "META_DATA_EXPORT",
+        "EXPORT_META_DATA",
+        "META_DATA_CAPTURE",
+        "TARGET_INFO_SESSION_START_TIME",
+        "TARGET_INFO_SYSTEM_ENV",
+        "ANALYSIS_DETAILS",
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        "CUPTI_ACTIVITY_KIND_RUNTIME",
+        "NVTX_EVENTS",
+        "OSRT_API",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The tables of an export with their columns, and how far the rowids of the event tables go."""
+
+    columns: Mapping[str, frozenset[str]]
+    last_rowid: Mapping[str, int]
+
+    def has(self, table: str) -> bool:
+        """Whether the table is there and has rows."""
+        return self.last_rowid.get(table, 0) > 0
+
+    def has_column(self, table: str, column: str) -> bool:
+        return column in self.columns.get(table, frozenset())
+
+    def integer(self, table: str, column: str) -> str:
+        """SQL for an integer column, or a NULL where this version has no such column.
+
+        The cast gives the column one type for the reader, which settles types on the first rows it sees.
+        """
+        return f'CAST("{column}" AS INTEGER)' if self.has_column(table, column) else "CAST(NULL AS INTEGER)"
+
+    def text(self, table: str, column: str) -> str:
+        """SQL for a text column; a missing column or a NULL is the empty string."""
+        return f"ifnull(CAST(\"{column}\" AS TEXT), '')" if self.has_column(table, column) else "''"
+
+    def rows(self, tables: Iterable[str]) -> int:
+        """About how many rows ``tables`` have together (exact where no row was ever deleted, as in nsys exports)."""
+        return sum(max(self.last_rowid.get(table, 0), 0) for table in tables)
+
+
+def probe(path: Path, connection: sqlite3.Connection) -> Schema:
+    """Reads the schema of an open export.
+
+    Raises ExportError where the file is SQLite but not an nsys export.
+    """
+    columns: dict[str, frozenset[str]] = {}
+    last: dict[str, int] = {}
+    try:
+        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for name in names:
+            quoted = name.replace('"', '""')
+            columns[name] = frozenset(row[1] for row in connection.execute(f'PRAGMA table_info("{quoted}")'))
+        if _ALWAYS not in columns or not _TELLING & columns.keys():
+            raise ExportError(
+                str(path), "a SQLite file, but not an Nsight Systems export", "nsys export -t sqlite FILE.nsys-rep"
+            )
+        for name in names:
+            last[name] = _last_rowid(connection, name)
+    except sqlite3.Error as error:
+        raise opening.corrupt(path, error) from None
+    return Schema(columns, last)
+
+
+def _last_rowid(connection: sqlite3.Connection, table: str) -> int:
+    """The highest rowid: the row count of an event table, found without a scan. 0 for an empty table."""
+    quoted = table.replace('"', '""')
+    try:
+        (last,) = connection.execute(f'SELECT max(rowid) FROM "{quoted}"').fetchone()
+    except sqlite3.OperationalError as error:
+        if "rowid" in str(error):  # a WITHOUT ROWID table: none of nsys's own
+            return 0
+        raise
+    if last == 0:  # StringIds starts at 0
+        return 1
+    return int(last or 0)

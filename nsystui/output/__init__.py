@@ -1,0 +1,1 @@
+"""Answers written out: CSV, JSON, Markdown, Parquet, text tables, to stdout, files or the clipboard."""

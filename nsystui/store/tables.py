@@ -1,0 +1,45 @@
+"""The canonical tables as SQLAlchemy sees them, over all open reports at once.
+
+Besides its fields every table has ``report`` (the index of the report in the session) and ``clock_offset`` (ns to add
+to the report's own times to get job time, the common clock).
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from nsystui.exports import canonical
+from nsystui.exports.canonical import CanonicalTable, Kind
+
+_TYPES: dict[Kind, type[sa.types.TypeEngine[object]]] = {
+    Kind.INT: sa.BigInteger,  # type: ignore[dict-item]
+    Kind.FLOAT: sa.Double,  # type: ignore[dict-item]
+    Kind.TEXT: sa.Text,  # type: ignore[dict-item]
+}
+METADATA = sa.MetaData()
+
+
+def _make(table: CanonicalTable) -> sa.Table:
+    columns = [sa.Column(item.name, _TYPES[item.kind]()) for item in table.fields]
+    return sa.Table(
+        table.name, METADATA, sa.Column("report", sa.BigInteger()), sa.Column("clock_offset", sa.BigInteger()), *columns
+    )
+
+
+kernels = _make(canonical.KERNELS)
+memory_ops = _make(canonical.MEMORY_OPS)
+graph_launches = _make(canonical.GRAPH_LAUNCHES)
+api_calls = _make(canonical.API_CALLS)
+api_backtraces = _make(canonical.API_BACKTRACES)
+syncs = _make(canonical.SYNCS)
+nvtx_ranges = _make(canonical.NVTX_RANGES)
+nvtx_marks = _make(canonical.NVTX_MARKS)
+nccl_calls = _make(canonical.NCCL_CALLS)
+gpu_metrics = _make(canonical.GPU_METRICS)
+nic_metrics = _make(canonical.NIC_METRICS)
+mpi_calls = _make(canonical.MPI_CALLS)
+os_calls = _make(canonical.OS_CALLS)
+processes = _make(canonical.PROCESSES)
+threads = _make(canonical.THREADS)
+devices = _make(canonical.DEVICES)
+diagnostics = _make(canonical.DIAGNOSTICS)

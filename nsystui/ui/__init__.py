@@ -1,0 +1,1 @@
+"""The Textual application: frames shown, keys turned into selections."""
