@@ -117,3 +117,36 @@ class FrameAnswer:
     def sorted_by(self, key: str, descending: bool) -> FrameAnswer:
         frame = self.frame.sort_values(key, ascending=not descending, kind="stable", na_position="last")
         return replace(self, frame=frame.reset_index(drop=True), _rows=[])
+
+
+@dataclass(frozen=True)
+class Head:
+    """The first ``limit`` rows of another answer."""
+
+    whole: Answer
+    limit: int
+
+    @property
+    def name(self) -> str:
+        return self.whole.name
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.whole.columns
+
+    @property
+    def total(self) -> int | None:
+        return self.whole.total
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.whole.notes
+
+    def __len__(self) -> int:
+        return min(len(self.whole), max(self.limit, 0))
+
+    def page(self, offset: int, limit: int) -> Sequence[Row]:
+        return self.whole.page(offset, min(limit, max(len(self) - offset, 0)))
+
+    def sorted_by(self, key: str, descending: bool) -> Head:
+        return replace(self, whole=self.whole.sorted_by(key, descending))

@@ -92,16 +92,29 @@ def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
 
 
 def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
-    """The tasks of each report: the processes with GPU work, else those with any other traced event."""
-    with_gpu = {task.report for task in devices}
-    others: set[Task] = set()
-    for table in (tables.api_calls, tables.nvtx_ranges, tables.mpi_calls, tables.os_calls):
-        wanted = [report.index for report in session.reports if report.index not in with_gpu and report.count(table)]
-        if not wanted:
-            continue
-        query = sa.select(table.c.report, table.c.process).where(table.c.report.in_(wanted)).distinct()
-        others |= {Task(report, process) for report, process in session.rows(query) if process is not None}
-    return sorted([*devices, *others])
+    """The tasks of each report: its processes with GPU work, else those that say most of a parallel program."""
+    found = set(devices)
+    for report in session.reports:
+        if not any(task.report == report.index for task in devices):
+            found |= _tasks_without_gpu(session, report)
+    return sorted(found)
+
+
+def _tasks_without_gpu(session: Session, report: Report) -> set[Task]:
+    """The processes that called CUDA or MPI, or had NVTX ranges; else the one with the most OS runtime calls."""
+    for table in (tables.api_calls, tables.mpi_calls, tables.nvtx_ranges):
+        if report.count(table):
+            query = sa.select(table.c.process).where(table.c.report == report.index).distinct()
+            return {Task(report.index, process) for (process,) in session.rows(query) if process is not None}
+    calls = tables.os_calls
+    busiest = (
+        sa.select(calls.c.process)
+        .where(calls.c.report == report.index, calls.c.process.is_not(None))
+        .group_by(calls.c.process)
+        .order_by(sa.func.count().desc(), calls.c.process)
+        .limit(1)
+    )
+    return {Task(report.index, process) for (process,) in session.rows(busiest)}
 
 
 def _process_names(session: Session) -> dict[Task, str]:

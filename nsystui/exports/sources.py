@@ -52,6 +52,8 @@ RANGE_TYPES = (59, 60, 70, 71)
 MARK_TYPE = 34
 DOMAIN_TYPE = 75
 BACKTRACE_CLASS = 67
+# "profiling started" and "profiling finished": notes of nsys, not calls
+_OS_MARKERS = (31, 32)
 
 
 @dataclass(frozen=True)
@@ -286,7 +288,7 @@ def _api_calls(schema: Schema) -> Source:
         table,
         _columns(schema, table, wanted),
         {
-            "api_calls": f"{common}, regexp_replace(s.value, '_v[0-9]+$', '') AS name, s.value AS versioned_name, "
+            "api_calls": f"{common}, regexp_replace(s.value, '_v....$', '') AS name, s.value AS versioned_name, "
             f"CAST(event_class = 1 AS BIGINT) AS is_driver, return_value {tail.format(f'<> {BACKTRACE_CLASS}')}",
             "api_backtraces": f"{common}, s.value AS name, return_value {tail.format(f'= {BACKTRACE_CLASS}')}",
         },
@@ -428,6 +430,7 @@ def _os_calls(schema: Schema) -> Source:
     wanted = {
         "start": "start",
         "end": "end",
+        "event_class": "eventClass",
         "thread": "globalTid",
         "name_id": "nameId",
         "return_value": "returnValue",
@@ -438,6 +441,7 @@ def _os_calls(schema: Schema) -> Source:
         {
             "os_calls": f'SELECT row_id AS row, "start", "end", thread, {_process("thread")} AS process, '
             "s.value AS name, return_value FROM chunk LEFT JOIN strings s ON s.id = name_id "
+            f"WHERE coalesce(event_class, 0) NOT IN {_OS_MARKERS} "
             'ORDER BY "start", row_id'
         },
     )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import duckdb
 
 # Raised whenever packed reports change their form: older ones are then packed again.
-STORE_VERSION = 1
+STORE_VERSION = 2
 DEFAULT_CAP = 20 << 30
 _FACTS = "report.json"
 _TEMPORARY = ".partial-"

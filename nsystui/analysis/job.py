@@ -1,0 +1,104 @@
+"""A job: the open reports, who is which rank, and what several questions share, computed once.
+
+What is kept here (pairings, busy intervals, NVTX ranges) belongs to one state of the session: when another report
+joins, it is computed anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nsystui.analysis.selection import Selection, Task, Window
+from nsystui.analysis.tasks import RankedTask, ranked_tasks
+from nsystui.errors import UsageError
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.analysis.nccl.pairing import NcclPairing
+    from nsystui.analysis.nvtx.tree import NvtxTree
+    from nsystui.analysis.utilisation import BusyIntervals
+
+T = TypeVar("T")
+# The last few selections stay at hand, so that going back a crumb costs nothing.
+_KEPT = 12
+
+
+@dataclass
+class Job:
+    """The reports of a session as one job."""
+
+    session: Session
+    _kept: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def close(self) -> None:
+        """Lets go of the session."""
+        self.session.close()
+
+    @property
+    def ranks(self) -> tuple[RankedTask, ...]:
+        """The tasks by rank."""
+        return self.once(("ranks",), lambda: ranked_tasks(self.session))
+
+    @property
+    def report_names(self) -> tuple[str, ...]:
+        return tuple(report.name for report in self.session.reports)
+
+    def tasks_of_ranks(self, numbers: frozenset[int]) -> frozenset[Task]:
+        """The tasks with these rank numbers; raises UsageError for a number that no task has."""
+        found = {item.rank: item.task for item in self.ranks}
+        unknown = sorted(numbers - found.keys())
+        if unknown:
+            there = f"{min(found)} to {max(found)}" if found else "none"
+            raise UsageError(f"rank {unknown[0]} is not open: the ranks are {there}")
+        return frozenset(found[number] for number in numbers)
+
+    def extent(self) -> Window:
+        """From the first to the last event of the job, in job time."""
+        starts = [r.packed.first_event + r.clock_offset for r in self.session.reports if r.packed.first_event is not None]
+        ends = [r.packed.last_event + r.clock_offset for r in self.session.reports if r.packed.last_event is not None]
+        low = min(starts, default=0)
+        return Window(low, max(ends, default=low))
+
+    def busy(self, selection: Selection) -> BusyIntervals:
+        """The busy intervals of every device for a selection, whatever its time window."""
+        from nsystui.analysis.utilisation import BusyIntervals
+
+        wide = selection.with_window(None)
+        return self.once(("busy", wide), lambda: BusyIntervals.load(self.session, wide, self.ranks))
+
+    def pairing(self) -> NcclPairing:
+        """Which NCCL call launched which NCCL kernel, over everything."""
+        from nsystui.analysis.nccl.pairing import NcclPairing
+
+        return self.once(("pairing",), lambda: NcclPairing.load(self.session, self.ranks))
+
+    def nvtx_tree(self, selection: Selection, by: str, fold_numbers: bool) -> NvtxTree:
+        """The NVTX ranges of a selection as a tree."""
+        from nsystui.analysis.nvtx.ranges import NvtxRanges
+        from nsystui.analysis.nvtx.tree import NvtxTree
+
+        ranges = self.once(
+            ("nvtx-ranges", selection), lambda: NvtxRanges.load(self.session, selection, self.ranks)
+        )
+        return self.once(
+            ("nvtx-tree", selection, by, fold_numbers), lambda: NvtxTree.build(ranges, by=by, fold_numbers=fold_numbers)
+        )
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """``make()``, or what it gave for the same key and the same state of the session."""
+        full = (self.session.version, key)
+        with self._lock:
+            if full in self._kept:
+                self._kept.move_to_end(full)
+                return self._kept[full]  # type: ignore[no-any-return]
+        made = make()
+        with self._lock:
+            self._kept[full] = made
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return made

@@ -1,0 +1,212 @@
+"""The kernel summary (``nsys stats -r cuda_gpu_kern_sum``) and the single instances of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.analysis import statistics
+from nsystui.analysis.answer import Column, FrameAnswer, Unit
+from nsystui.analysis.missing import missing_note
+from nsystui.analysis.paged import PagedAnswer
+from nsystui.analysis.selection import Selection
+from nsystui.analysis.tasks import RankedTask
+from nsystui.analysis.where import duration, job_start, where
+from nsystui.errors import UsageError
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+
+class Names(Enum):
+    """Which name of a kernel is shown: the demangled one with its arguments, the bare one, the compiler's."""
+
+    FULL = "full"
+    SHORT = "short"
+    MANGLED = "mangled"
+
+
+class GroupBy(Enum):
+    """What else splits the rows of the summary."""
+
+    RANK = "rank"
+    DEVICE = "device"
+    STREAM = "stream"
+    SHAPE = "shape"  # grid and block
+
+
+def group_by_of(text: str) -> tuple[GroupBy, ...]:
+    """``rank,stream`` as groups; raises UsageError for a word that is none."""
+    known = {group.value: group for group in GroupBy}
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word not in known:
+            raise UsageError(f"group {word!r}: the groups are {', '.join(known)}")
+    return tuple(known[word] for word in words)
+
+
+_NAME = Column("name", "Name", "name", Unit.TEXT, None, 0)
+_GROUP_COLUMNS = {
+    GroupBy.RANK: (Column("rank", "Rank", "rank", Unit.NUMBER),),
+    GroupBy.DEVICE: (Column("device", "Device", "device", Unit.NUMBER),),
+    GroupBy.STREAM: (Column("stream", "Strm", "stream", Unit.NUMBER),),
+    GroupBy.SHAPE: (Column("grid", "GridXYZ", "grid"), Column("block", "BlockXYZ", "block")),
+}
+
+
+def name_of(table: sa.Table, names: Names) -> sa.ColumnElement[Any]:
+    """The chosen name; a kernel without a mangled name shows its short one."""
+    if names is Names.SHORT:
+        return table.c.short_name
+    if names is Names.MANGLED:
+        return sa.func.coalesce(table.c.mangled_name, table.c.short_name)
+    return table.c.name
+
+
+def kernel_summary(
+    session: Session,
+    selection: Selection,
+    names: Names = Names.FULL,
+    group_by: Sequence[GroupBy] = (),
+    ranks: Sequence[RankedTask] = (),
+) -> FrameAnswer:
+    """One row for each kernel name (and each group): share of kernel time, statistics of duration in ns.
+
+    ``ranks`` is needed for ``GroupBy.RANK``. Without grouping the columns, order and values are those of
+    ``cuda_gpu_kern_sum``.
+    """
+    table = tables.kernels
+    name = name_of(table, names)
+    keys = [*(key for group in group_by for key in _group_keys(group, table, ranks)), name.label("name")]
+    query = statistics.summary(table, duration(table), keys, where(table, selection, name))
+    frame = session.frame(query)
+    columns = (
+        *statistics.duration_columns("Instances"),
+        *(column for group in group_by for column in _GROUP_COLUMNS[group]),
+        _NAME,
+    )
+    total = session.scalar(sa.select(sa.func.count(name.distinct())))
+    return FrameAnswer("kernels", columns, frame, int(total or 0) if not group_by else None, _notes(session))
+
+
+def _group_keys(group: GroupBy, table: sa.Table, ranks: Sequence[RankedTask]) -> list[sa.Label[Any]]:
+    columns = table.c
+    if group is GroupBy.RANK:
+        return [rank_of(table, ranks).label("rank")]
+    if group is GroupBy.DEVICE:
+        return [columns.device.label("device")]
+    if group is GroupBy.STREAM:
+        return [columns.stream.label("stream")]
+    return [grid_of(table).label("grid"), block_of(table).label("block")]
+
+
+def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnElement[Any]:
+    """The rank number of a row's task; NULL for a process that is no task of the job."""
+    whens = [
+        (sa.and_(table.c.report == item.task.report, table.c.process == item.task.process), sa.literal(item.rank))
+        for item in ranks
+    ]
+    return sa.case(*whens, else_=sa.null()) if whens else sa.literal(None, sa.BigInteger)
+
+
+def grid_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
+    """Grid size as nsys writes it: three numbers, each at least four wide."""
+    return sa.func.printf("%4d %4d %4d", table.c.grid_x, table.c.grid_y, table.c.grid_z)
+
+
+def block_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
+    """Block size as nsys writes it."""
+    return sa.func.printf("%4d %4d %4d", table.c.block_x, table.c.block_y, table.c.block_z)
+
+
+def _notes(session: Session) -> tuple[str, ...]:
+    notes = [note for note in (missing_note(session, tables.kernels),) if note]
+    graphs = session.count(tables.graph_launches)
+    if graphs:
+        notes.append(
+            f"{graphs:,} whole CUDA graph launches are not in this table: their kernels were not traced one by one "
+            "(record with --cuda-graph-trace=node)"
+        )
+    return tuple(notes)
+
+
+INSTANCE_COLUMNS = (
+    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
+    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
+    Column("launch_delay", "Launch Delay (ns)", "delay", Unit.DURATION, None, 1),
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 1),
+    Column("device", "Device", "dev", Unit.NUMBER, None, 2),
+    Column("stream", "Strm", "strm", Unit.NUMBER, None, 2),
+    Column("grid", "GridXYZ", "grid", Unit.TEXT, None, 3),
+    Column("block", "BlockXYZ", "block", Unit.TEXT, None, 3),
+    Column("registers", "Reg/Trd", "regs", Unit.NUMBER, None, 4),
+    Column("shared_memory", "Shared Memory (B)", "smem", Unit.BYTES, None, 4),
+    Column("correlation_id", "CorrId", "corr", Unit.NUMBER, None, 5),
+    Column("report", "Report", "report", Unit.NUMBER, None, 9),
+    Column("process", "Process", "process", Unit.NUMBER, None, 9),
+    Column("row", "Row", "row", Unit.NUMBER, None, 9),
+)
+
+
+def kernel_instances(
+    session: Session,
+    selection: Selection,
+    name: str,
+    names: Names = Names.FULL,
+    ranks: Sequence[RankedTask] = (),
+) -> PagedAnswer:
+    """The launches of one kernel, a page at a time; start in job time.
+
+    The launch delay is from the start of the API call to the start of the kernel, 0 where CUPTI's clocks make it
+    negative by less than a microsecond (domain §1.7), missing where the call was not recorded.
+    """
+    kernels, calls = tables.kernels, tables.api_calls
+    conditions = [*where(kernels, selection.with_name(None)), name_of(kernels, names) == name]
+    joined = kernels.outerjoin(
+        calls,
+        sa.and_(
+            calls.c.report == kernels.c.report,
+            calls.c.process == kernels.c.process,
+            calls.c.correlation_id == kernels.c.correlation_id,
+        ),
+    )
+    delay = sa.func.greatest(kernels.c.start - calls.c.start, 0)
+    query = (
+        sa.select(
+            job_start(kernels).label("start"),
+            duration(kernels).label("duration"),
+            sa.case((calls.c.start.is_(None), sa.null()), else_=delay).label("launch_delay"),
+            rank_of(kernels, ranks).label("rank"),
+            kernels.c.device,
+            kernels.c.stream,
+            _product(kernels, "grid").label("grid"),
+            _product(kernels, "block").label("block"),
+            kernels.c.registers_per_thread.label("registers"),
+            (kernels.c.static_shared_memory + kernels.c.dynamic_shared_memory).label("shared_memory"),
+            kernels.c.correlation_id,
+            kernels.c.report,
+            kernels.c.process,
+            kernels.c.row,
+        )
+        .select_from(joined)
+        .where(*conditions)
+    )
+    count = sa.select(sa.func.count()).select_from(kernels).where(*conditions)
+    everything = sa.select(sa.func.count()).select_from(kernels).where(name_of(kernels, names) == name)
+    return PagedAnswer.of(
+        session, "kernel-instances", INSTANCE_COLUMNS, query, count, everything, ("start", False), ("report", "row")
+    )
+
+
+def _product(table: sa.FromClause, what: str) -> sa.ColumnElement[Any]:
+    """``132·1·1``"""
+    return sa.func.concat_ws("·", table.c[f"{what}_x"], table.c[f"{what}_y"], table.c[f"{what}_z"])
+
+
+def durations(session: Session, selection: Selection, name: str, names: Names = Names.FULL) -> Any:
+    """The durations of one kernel as a numpy array, ns, for histograms and percentiles."""
+    table = tables.kernels
+    conditions = [*where(table, selection.with_name(None)), name_of(table, names) == name]
+    return session.arrays(sa.select(duration(table).label("duration")).where(*conditions))["duration"]

@@ -1,0 +1,150 @@
+"""Summaries of everything but kernels: memory operations, API calls, OS runtime and MPI calls, and their instances.
+
+The memory, API and OS runtime tables have the columns, order and values of nsys's ``cuda_gpu_mem_time_sum``,
+``cuda_gpu_mem_size_sum``, ``cuda_api_sum`` and ``osrt_sum``; calls that ``--cudabacktrace`` wrote twice count once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.analysis import statistics
+from nsystui.analysis.answer import Column, FrameAnswer, Unit
+from nsystui.analysis.kernels import rank_of
+from nsystui.analysis.missing import missing_note
+from nsystui.analysis.paged import PagedAnswer
+from nsystui.analysis.selection import Selection
+from nsystui.analysis.tasks import RankedTask
+from nsystui.analysis.where import duration, job_start, where
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+
+@dataclass(frozen=True)
+class Work:
+    """A table that is summarised by name: what it is called, what nsys calls its count and its name column."""
+
+    name: str
+    title: str
+    table: sa.Table
+    label: sa.ColumnElement[Any]
+    count_header: str
+    name_header: str
+
+
+MEMORY = Work("memory", "memory operations", tables.memory_ops, tables.memory_ops.c.operation, "Count", "Operation")
+API = Work("api", "API calls", tables.api_calls, tables.api_calls.c.name, "Num Calls", "Name")
+OS = Work("os", "OS runtime calls", tables.os_calls, tables.os_calls.c.name, "Num Calls", "Name")
+MPI = Work("mpi", "MPI calls", tables.mpi_calls, tables.mpi_calls.c.name, "Num Calls", "Name")
+WORKS = {work.name: work for work in (MEMORY, API, OS, MPI)}
+
+
+def work_summary(session: Session, selection: Selection, work: Work) -> FrameAnswer:
+    """One row for each name: share of the time, statistics of durations in ns."""
+    conditions = where(work.table, selection, work.label)
+    query = statistics.summary(work.table, duration(work.table), [work.label.label("name")], conditions)
+    columns = (*statistics.duration_columns(work.count_header), Column("name", work.name_header, "name", Unit.TEXT))
+    total = session.scalar(sa.select(sa.func.count(work.label.distinct())))
+    note = missing_note(session, work.table)
+    return FrameAnswer(work.name, columns, session.frame(query), int(total or 0), (note,) if note else ())
+
+
+_MB = 1_000_000.0
+SIZE_COLUMNS = (
+    Column("total", "Total (MB)", "total MB", Unit.NUMBER, 3, 0),
+    Column("count", "Count", "count", Unit.COUNT, None, 0),
+    Column("avg", "Avg (MB)", "avg MB", Unit.NUMBER, 3, 1),
+    Column("median", "Med (MB)", "med MB", Unit.NUMBER, 3, 2),
+    Column("min", "Min (MB)", "min MB", Unit.NUMBER, 3, 3),
+    Column("max", "Max (MB)", "max MB", Unit.NUMBER, 3, 2),
+    Column("stddev", "StdDev (MB)", "stddev MB", Unit.NUMBER, 3, 4),
+    Column("name", "Operation", "operation", Unit.TEXT, None, 0),
+)
+
+
+def memory_sizes(session: Session, selection: Selection) -> FrameAnswer:
+    """Bytes moved by each kind of memory operation, in MB of 10⁶ bytes as nsys prints them."""
+    table = tables.memory_ops
+    conditions = where(table, selection, table.c.operation)
+    frame = session.frame(statistics.summary(table, table.c.bytes, [table.c.operation.label("name")], conditions))
+    for key in ("total", "avg", "median", "min", "max", "stddev"):
+        frame[key] = frame[key] / _MB
+    note = missing_note(session, table)
+    return FrameAnswer("memory-sizes", SIZE_COLUMNS, frame, len(frame), (note,) if note else ())
+
+
+INSTANCE_COLUMNS = (
+    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
+    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 1),
+    Column("place", "Where", "where", Unit.TEXT, None, 2),
+    Column("bytes", "Bytes", "bytes", Unit.BYTES, None, 1),
+    Column("detail", "Detail", "detail", Unit.TEXT, None, 3),
+    Column("report", "Report", "report", Unit.NUMBER, None, 9),
+    Column("process", "Process", "process", Unit.NUMBER, None, 9),
+    Column("row", "Row", "row", Unit.NUMBER, None, 9),
+)
+
+
+def work_instances(
+    session: Session, selection: Selection, work: Work, name: str, ranks: Sequence[RankedTask] = ()
+) -> PagedAnswer:
+    """The single operations or calls of one name, a page at a time; start in job time, ns."""
+    table = work.table
+    conditions = [*where(table, selection.with_name(None)), work.label == name]
+    query = sa.select(
+        job_start(table).label("start"),
+        duration(table).label("duration"),
+        rank_of(table, ranks).label("rank"),
+        _place(table).label("place"),
+        _bytes(table).label("bytes"),
+        _detail(table).label("detail"),
+        table.c.report,
+        table.c.process,
+        table.c.row,
+    ).where(*conditions)
+    count = sa.select(sa.func.count()).select_from(table).where(*conditions)
+    everything = sa.select(sa.func.count()).select_from(table).where(work.label == name)
+    return PagedAnswer.of(
+        session,
+        f"{work.name}-instances",
+        INSTANCE_COLUMNS,
+        query,
+        count,
+        everything,
+        ("start", False),
+        ("report", "row"),
+    )
+
+
+def _text(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return sa.cast(value, sa.Text)
+
+
+def _place(table: sa.Table) -> sa.ColumnElement[Any]:
+    """``d0 s7`` for GPU work, ``t4711`` for a call."""
+    if "device" in table.c:
+        return sa.func.concat("d", _text(table.c.device), " s", _text(table.c.stream))
+    return sa.func.concat("t", _text(table.c.thread.op("&")(0xFFFFFF)))
+
+
+def _bytes(table: sa.Table) -> sa.ColumnElement[Any]:
+    for name in ("bytes", "send_bytes"):
+        if name in table.c:
+            return table.c[name]
+    return sa.cast(sa.null(), sa.BigInteger)
+
+
+def _detail(table: sa.Table) -> sa.ColumnElement[Any]:
+    if table is tables.memory_ops:
+        return sa.func.concat_ws(" → ", table.c.source_memory, table.c.target_memory)
+    if table is tables.mpi_calls:
+        peer = sa.func.coalesce(table.c.remote_rank, table.c.root_rank)
+        return sa.case((peer.is_(None), sa.null()), else_=sa.func.concat("peer ", _text(peer)))
+    if "return_value" in table.c:
+        return sa.func.concat("returned ", _text(table.c.return_value))
+    return sa.cast(sa.null(), sa.Text)

@@ -1,0 +1,131 @@
+"""The command line: ``nsystui FILE…`` opens the screens, ``nsystui COMMAND FILE…`` answers without them.
+
+Only the module of the command that was asked for is imported, and a command imports what is heavy when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from nsystui import __version__
+from nsystui.errors import NsystuiError
+from nsystui.text import safe_text
+
+INTERRUPTED = 130
+
+COMMANDS = {
+    "open": "open the screens (what `nsystui FILE…` does)",
+    "overview": "one row per rank: GPU busy, NCCL, memory, idle",
+    "kernels": "kernel summary, or the launches of one kernel",
+    "nccl": "NCCL kernels and calls by collective and message size",
+    "gpu": "GPU utilisation per rank and device, or over time",
+    "nvtx": "NVTX ranges as a tree, with their GPU time",
+    "events": "everything that happened, in time order",
+    "memory": "memory copies and memsets",
+    "api": "CUDA API calls",
+    "osrt": "OS runtime calls",
+    "mpi": "MPI calls",
+    "stats": "reports of `nsys stats`, by their names",
+    "info": "what the exports are and what they hold",
+    "demo": "write a demo job of several ranks and open it",
+}
+"""Every command with its line of help; ``nsystui.commands.NAME`` has the rest."""
+
+_EPILOG = """examples:
+  nsystui rank*.sqlite                          open all ranks of a job
+  nsystui kernels rank0.sqlite                  the kernel summary, without a screen
+  nsystui stats -r cuda_gpu_kern_sum --format csv rank0.sqlite > kernels.csv
+  nsystui nccl rank*.sqlite --format json
+  nsystui demo                                  a demo job to look around in
+
+files:
+  A FILE is what `nsys export -t sqlite` writes, a directory of such files, or a glob.
+  Message sizes of NCCL need: nsys export -t sqlite --include-json=true --include-blobs=true REPORT.nsys-rep
+
+environment:
+  NSYSTUI_CACHE_DIR   where the columns of opened exports are kept (default: the user's cache directory)
+  NO_COLOR            no colours, when set and not empty
+
+exit status:
+  0 done   2 wrong usage, or no file could be opened, or no terminal   3 the exports lack what was asked   130 interrupted
+"""
+
+
+class CommandModule(Protocol):
+    """What each module of ``nsystui.commands`` offers."""
+
+    DESCRIPTION: str
+    EXAMPLES: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, arguments: argparse.Namespace) -> int: ...
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program and returns its exit status; what the user did wrong is one line on stderr."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(words)
+    except NsystuiError as error:
+        print(f"nsystui: {safe_text(str(error))}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("nsystui: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _run(words: list[str]) -> int:
+    name = next((word for word in words if not word.startswith("-")), "")
+    # A file called like a command is a file when it is there and the command's word is not the first.
+    if words and words[0] in COMMANDS and not Path(words[0]).is_file():
+        return _run_command(words[0], words[1:])
+    if not words or (words[0] in ("-h", "--help") or (not name and "--help" in words)):
+        top_parser().print_help()
+        return 0
+    if words[0] in ("-V", "--version"):
+        print(f"nsystui {__version__}")
+        return 0
+    return _run_command("open", words)
+
+
+def top_parser() -> argparse.ArgumentParser:
+    """The parser that prints the program's own help."""
+    lines = "\n".join(f"  {name:10} {line}" for name, line in COMMANDS.items())
+    return argparse.ArgumentParser(
+        prog="nsystui",
+        usage="nsystui [OPTIONS] FILE…\n       nsystui COMMAND [OPTIONS] FILE…\n       nsystui --version",
+        description="A terminal explorer for NVIDIA Nsight Systems exports.\n\n"
+        f"commands (each has --help):\n{lines}",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+    )
+
+
+def command_parser(name: str) -> argparse.ArgumentParser:
+    """The parser of one command, with its examples."""
+    module = _module(name)
+    prog = "nsystui" if name == "open" else f"nsystui {name}"
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=module.DESCRIPTION,
+        epilog=f"examples:\n{module.EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    return parser
+
+
+def _module(name: str) -> CommandModule:
+    return importlib.import_module(f"nsystui.commands.{name}")  # type: ignore[return-value]
+
+
+def _run_command(name: str, words: list[str]) -> int:
+    parser = command_parser(name)
+    return _module(name).run(parser.parse_args(words))

@@ -1,0 +1,172 @@
+"""The flags that commands share: files, selection, format. One spelling and one meaning everywhere."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsystui.analysis.selection import NameFilter, Selection, Window
+from nsystui.errors import ExportError, NsystuiError, UsageError
+from nsystui.text import safe_text
+from nsystui.units import parse_duration
+
+if TYPE_CHECKING:
+    from nsystui.analysis.answer import Answer
+    from nsystui.analysis.job import Job
+
+
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """The exports and how they are kept."""
+    parser.add_argument("files", nargs="+", metavar="FILE", help="an export (.sqlite), a directory of them, or a glob")
+    group = parser.add_argument_group("opening")
+    group.add_argument("--no-cache", action="store_true", help="keep the columns in memory, write no cache")
+    group.add_argument(
+        "--convert", action="store_true", help="run `nsys export` on .nsys-rep files, into the cache directory"
+    )
+    group.add_argument("--jobs", type=int, default=0, metavar="N", help="CPU threads to use (default: 2 at most)")
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """The flags of the selection, the same for every command and every table."""
+    group = parser.add_argument_group("selection")
+    group.add_argument(
+        "--time",
+        metavar="A:B",
+        help="a window of job time, such as 1.2s:1.5s or 800ms: (ns without a unit); events that overlap it",
+    )
+    group.add_argument("--ranks", metavar="LIST", help="ranks, such as 0,4-7")
+    group.add_argument("--devices", metavar="LIST", help="CUDA device numbers, such as 0 or 0-3")
+    group.add_argument("--streams", metavar="LIST", help="CUDA stream numbers")
+    group.add_argument(
+        "--filter", metavar="TEXT", help="names that contain TEXT; !TEXT that do not; /TEXT/ a regular expression"
+    )
+
+
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """Where the answer goes and how it is written."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--format", choices=("table", "csv", "json", "md"), help="default: table, or what -o ends in")
+    group.add_argument("-o", "--output", metavar="FILE", help="write to FILE (.csv .json .md .parquet .txt); - is stdout")
+    group.add_argument("--force", action="store_true", help="let -o overwrite a file")
+    group.add_argument("--sort", metavar="COLUMN", help="sort by this column (its JSON key), largest first")
+    group.add_argument("--top", type=int, metavar="N", help="only the first N rows")
+
+
+def numbers(text: str, what: str) -> frozenset[int]:
+    """``0,4-7`` as {0, 4, 5, 6, 7}; raises UsageError."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise UsageError(f"{what} {text!r}: write numbers and spans, such as 0,4-7")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def window(text: str, extent: Window) -> Window:
+    """``A:B`` as a window of job time; an end left out is the job's. Raises UsageError."""
+    start, colon, end = text.partition(":")
+    if not colon:
+        raise UsageError(f"time {text!r}: write A:B, such as 1.2s:1.5s")
+    first = parse_duration(start) if start.strip() else extent.start
+    return Window(first, parse_duration(end) if end.strip() else max(extent.end, first))
+
+
+def selection_of(arguments: argparse.Namespace, job: Job) -> Selection:
+    """The selection that the flags describe; raises UsageError for ranks that are not there."""
+    chosen = Selection()
+    if arguments.ranks:
+        chosen = chosen.with_tasks(job.tasks_of_ranks(numbers(arguments.ranks, "ranks")))
+    if arguments.time:
+        chosen = chosen.with_window(window(arguments.time, job.extent()))
+    return Selection(
+        chosen.window,
+        chosen.tasks,
+        numbers(arguments.devices, "devices") if arguments.devices else None,
+        numbers(arguments.streams, "streams") if arguments.streams else None,
+        NameFilter(arguments.filter) if arguments.filter else None,
+    )
+
+
+def open_job(arguments: argparse.Namespace) -> Job:
+    """Opens every file that can be opened; the others are told on stderr, one line each.
+
+    Raises the last ExportError where none is left.
+    """
+    from nsystui.analysis.job import Job
+    from nsystui.exports.discover import discover
+    from nsystui.store.cache import Cache, default_directory
+    from nsystui.store.session import Limits, Session
+
+    limits = Limits(threads=arguments.jobs) if arguments.jobs > 0 else Limits()
+    cache = None if arguments.no_cache else Cache(default_directory())
+    session = Session(cache=cache, limits=limits, warn=lambda message: complain(f"warning: {message}"))
+    failure: ExportError | None = None
+    for path in discover(arguments.files):
+        try:
+            session.add(_converted(path, arguments))
+        except ExportError as error:
+            failure = error
+            complain(str(error))
+    if not session.reports:
+        session.close()
+        raise NsystuiError("no export could be opened") if failure else UsageError("no files")
+    return Job(session)
+
+
+def _converted(path: Path, arguments: argparse.Namespace) -> Path:
+    """The export itself, or what ``nsys export`` makes of a report when ``--convert`` asks for it."""
+    from nsystui.exports.convert import convert, is_report
+    from nsystui.store.cache import default_directory
+
+    if not is_report(path) or not arguments.convert:
+        return path
+    return convert(path, default_directory() / "exports")
+
+
+def complain(message: str) -> None:
+    """A line on stderr; what comes from file names is made safe for a terminal."""
+    print(f"nsystui: {safe_text(message)}", file=sys.stderr)
+
+
+def deliver(arguments: argparse.Namespace, answer: Answer) -> int:
+    """Prints or writes an answer as the flags say; 0, or 3 where there are no rows because the exports lack them."""
+    from nsystui.output import files, formats
+    from nsystui.output.stdout import print_answer
+
+    answer = _arranged(arguments, answer)
+    if arguments.output and arguments.output != "-":
+        if arguments.format and formats.format_for_path(arguments.output) != arguments.format:
+            raise UsageError(f"--format {arguments.format} and -o {arguments.output} name two formats")
+        rows = files.save(answer, Path(arguments.output), overwrite=arguments.force)
+        complain(f"wrote {rows:,} rows to {arguments.output}")
+        for note in answer.notes:
+            complain(f"note: {note}")
+    else:
+        print_answer(answer, arguments.format or "table")
+    return 3 if not len(answer) and not answer.total and answer.notes else 0
+
+
+def _arranged(arguments: argparse.Namespace, answer: Answer) -> Answer:
+    """Sorted and cut as asked."""
+    from nsystui.analysis.answer import Head
+
+    if arguments.sort:
+        keys = [column.key for column in answer.columns]
+        if arguments.sort not in keys:
+            raise UsageError(f"--sort {arguments.sort}: the columns are {', '.join(keys)}")
+        answer = answer.sorted_by(arguments.sort, descending=True)
+    return Head(answer, arguments.top) if arguments.top is not None else answer
+
+
+def deliver_all(arguments: argparse.Namespace, answers: Sequence[Answer]) -> int:
+    """Several answers one after the other on stdout, with an empty line between them."""
+    status = 0
+    for number, answer in enumerate(answers):
+        if number:
+            print()
+        status = max(status, deliver(arguments, answer))
+    return status

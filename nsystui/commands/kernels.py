@@ -1,0 +1,46 @@
+"""``nsystui kernels``: the kernel summary, or the launches of one kernel."""
+
+from __future__ import annotations
+
+import argparse
+
+from nsystui.commands import arguments as shared
+
+DESCRIPTION = """The kernel summary: the columns and values of `nsys stats -r cuda_gpu_kern_sum`, over all files.
+With --instances, every launch of one kernel."""
+EXAMPLES = """  nsystui kernels rank0.sqlite
+  nsystui kernels rank*.sqlite --names short --by rank --top 20
+  nsystui kernels rank*.sqlite --filter '!nccl' --time 1.2s:1.5s --format csv
+  nsystui kernels rank0.sqlite --names short --instances ampere_sgemm_128x64_nn --sort duration --top 10"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    shared.add_files(parser)
+    group = parser.add_argument_group("table")
+    group.add_argument("--names", choices=("full", "short", "mangled"), default="full", help="which kernel names")
+    group.add_argument(
+        "--by",
+        default="",
+        metavar="LIST",
+        help="also group by rank, device, stream, shape (grid and block), separated by commas",
+    )
+    group.add_argument("--instances", metavar="NAME", help="the launches of the kernel of this name")
+    shared.add_selection(parser)
+    shared.add_format(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from nsystui.analysis.kernels import Names, group_by_of, kernel_instances, kernel_summary
+
+    names = Names(arguments.names)
+    groups = group_by_of(arguments.by)
+    job = shared.open_job(arguments)
+    try:
+        selection = shared.selection_of(arguments, job)
+        if arguments.instances:
+            return shared.deliver(
+                arguments, kernel_instances(job.session, selection, arguments.instances, names, job.ranks)
+            )
+        return shared.deliver(arguments, kernel_summary(job.session, selection, names, groups, job.ranks))
+    finally:
+        job.close()
