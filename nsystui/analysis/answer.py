@@ -18,6 +18,10 @@ Value = int | float | str | None
 Row = tuple[Value, ...]
 
 
+FILES_ONLY = 9
+"""The importance of a column that only files get: what tells a row from any other, which nobody reads on a screen."""
+
+
 class Unit(Enum):
     """What a value measures; it decides alignment and how a screen words it. Files always get the plain value."""
 
@@ -37,7 +41,7 @@ class Column:
 
     ``key`` is its name in code and in JSON, ``header`` its name in CSV and Markdown (with the unit, as nsys writes it),
     ``label`` its heading on a screen. ``decimals`` is how many a file gets (``None``: an integer or text as it is).
-    ``importance`` decides which columns leave first on a narrow screen: 0 stays, higher numbers leave earlier.
+    ``importance`` decides which columns leave first on a narrow screen: 0 stays, higher numbers leave earlier, and ``FILES_ONLY`` is never shown.
     """
 
     key: str

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Answer, Column, Row, Unit
+from nsystui.analysis.answer import FILES_ONLY, Answer, Column, Row, Unit
 from nsystui.analysis.event_kinds import DEFAULT_KINDS, KIND_TABLES, EventKind, events_query
 from nsystui.analysis.paged import PagedAnswer
 from nsystui.analysis.selection import NameFilter, Selection, Window
@@ -32,9 +32,9 @@ EVENT_COLUMNS = (
     Column("tid", "Tid", "tid", Unit.NUMBER, None, 2),
     Column("correlation_id", "CorrId", "corr", Unit.NUMBER, None, 4),
     Column("pid", "Pid", "pid", Unit.NUMBER, None, 5),
-    Column("report", "Report", "report", Unit.NUMBER, None, 9),
-    Column("process", "Process", "process", Unit.NUMBER, None, 9),
-    Column("row", "Row", "row", Unit.NUMBER, None, 9),
+    Column("report", "Report", "report", Unit.NUMBER, None, FILES_ONLY),
+    Column("process", "Process", "process", Unit.NUMBER, None, FILES_ONLY),
+    Column("row", "Row", "row", Unit.NUMBER, None, FILES_ONLY),
 )
 _KEYS = tuple(column.key for column in EVENT_COLUMNS)
 _ROWS_PER_BIN = 200

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.analysis import statistics
-from nsystui.analysis.answer import Column, FrameAnswer, Unit
+from nsystui.analysis.answer import FILES_ONLY, Column, FrameAnswer, Unit
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.paged import PagedAnswer
 from nsystui.analysis.selection import Selection
@@ -144,9 +144,9 @@ INSTANCE_COLUMNS = (
     Column("registers", "Reg/Trd", "regs", Unit.NUMBER, None, 4),
     Column("shared_memory", "Shared Memory (B)", "smem", Unit.BYTES, None, 4),
     Column("correlation_id", "CorrId", "corr", Unit.NUMBER, None, 5),
-    Column("report", "Report", "report", Unit.NUMBER, None, 9),
-    Column("process", "Process", "process", Unit.NUMBER, None, 9),
-    Column("row", "Row", "row", Unit.NUMBER, None, 9),
+    Column("report", "Report", "report", Unit.NUMBER, None, FILES_ONLY),
+    Column("process", "Process", "process", Unit.NUMBER, None, FILES_ONLY),
+    Column("row", "Row", "row", Unit.NUMBER, None, FILES_ONLY),
 )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.analysis import statistics
-from nsystui.analysis.answer import Column, FrameAnswer, Unit
+from nsystui.analysis.answer import FILES_ONLY, Column, FrameAnswer, Unit
 from nsystui.analysis.kernels import rank_of
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.paged import PagedAnswer
@@ -84,9 +84,9 @@ INSTANCE_COLUMNS = (
     Column("place", "Where", "where", Unit.TEXT, None, 2),
     Column("bytes", "Bytes", "bytes", Unit.BYTES, None, 1),
     Column("detail", "Detail", "detail", Unit.TEXT, None, 3),
-    Column("report", "Report", "report", Unit.NUMBER, None, 9),
-    Column("process", "Process", "process", Unit.NUMBER, None, 9),
-    Column("row", "Row", "row", Unit.NUMBER, None, 9),
+    Column("report", "Report", "report", Unit.NUMBER, None, FILES_ONLY),
+    Column("process", "Process", "process", Unit.NUMBER, None, FILES_ONLY),
+    Column("row", "Row", "row", Unit.NUMBER, None, FILES_ONLY),
 )
 
 

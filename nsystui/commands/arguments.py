@@ -98,7 +98,8 @@ def open_job(arguments: argparse.Namespace) -> Job:
     """
     from nsystui.analysis.job import Job
     from nsystui.exports.discover import discover
-    from nsystui.store.cache import Cache, default_directory
+    from nsystui.store.cache import Cache
+    from nsystui.store.place import default_directory
     from nsystui.store.session import Limits, Session
 
     limits = Limits(threads=arguments.jobs) if arguments.jobs > 0 else Limits()
@@ -120,7 +121,7 @@ def open_job(arguments: argparse.Namespace) -> Job:
 def _converted(path: Path, arguments: argparse.Namespace) -> Path:
     """The export itself, or what ``nsys export`` makes of a report when ``--convert`` asks for it."""
     from nsystui.exports.convert import convert, is_report
-    from nsystui.store.cache import default_directory
+    from nsystui.store.place import default_directory
 
     if not is_report(path) or not arguments.convert:
         return path

@@ -41,14 +41,6 @@ class PackedFiles:
     files: Mapping[str, tuple[Path, ...]]
 
 
-def default_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """``$NSYSTUI_CACHE_DIR``, else the user's cache directory of this system."""
-    import platformdirs
-
-    chosen = environ.get("NSYSTUI_CACHE_DIR")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("nsystui"))
-
-
 @dataclass(frozen=True)
 class Cache:
     """A directory of packed reports of at most about ``cap`` bytes."""

@@ -1,0 +1,123 @@
+"""NCCL's names: which kernels and ranges are NCCL's, and which collective a name stands for.
+
+A collective is named as NCCL's API spells it without the prefix: ``AllReduce``, ``AlltoAll``, ``Send``. A kernel's name
+is a container: the algorithm, protocol, reduction and data type in it are those of the specialised kernel that NCCL
+picked, not of the operation that ran, so they are not parsed (NCCL, ``src/device/generate.py``, ``best_kernel``).
+"""
+
+from __future__ import annotations
+
+import re
+
+COLLECTIVES: tuple[str, ...] = (
+    "AllReduce",
+    "AllGather",
+    "AllGatherV",
+    "ReduceScatter",
+    "Broadcast",
+    "Reduce",
+    "AlltoAll",
+    "Gather",
+    "Scatter",
+    "Send",
+    "Recv",
+    "SendRecv",
+)
+"""The collectives and point-to-point operations; ``SendRecv`` is the one kernel that runs any mix of sends, receives
+and what NCCL makes of them (AlltoAll, Gather and Scatter before 2.28)."""
+
+GROUP_START = "ncclGroupStart"
+GROUP_END = "ncclGroupEnd"
+
+_NCCL_KERNEL = re.compile(r"(?:void )?nccl", re.IGNORECASE)
+
+# NCCL 2.8 and later: ncclKernel_<Coll>_…, ncclDevKernel_<Coll>_… (2.19), ncclSymDevKernel_… (2.27), ncclSymkDevKernel_…
+# (2.28). The collective is the first word, whatever it is: a collective of a future NCCL keeps its name.
+_NEW_KERNEL = re.compile(r"(?:void )?nccl(?:(?:Symk?)?Dev)?Kernel_(?P<collective>[A-Za-z]+)")
+# NCCL 2.7 and before: nccl<Coll><Algo><Proto>Kernel_<op>_<type>, all in one word.
+_OLD_KERNEL = re.compile(
+    r"(?:void )?nccl(?P<collective>AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)"
+    r"(?:Ring|Tree|CollNet)?(?:LL128|LL)?Kernel_"
+)
+# Kernels that look up at run time what to do.
+_HIDDEN = {"Generic", "Nop"}
+
+_API_RANGE = re.compile(r"nccl(?P<call>[A-Z][A-Za-z0-9]*)(?:\(\)|$)")
+# NCCL's API names and the few that are spelled otherwise somewhere (ncclBcast is the deprecated in-place Broadcast).
+_COLLECTIVE_OF_CALL = {name.lower(): name for name in COLLECTIVES} | {"bcast": "Broadcast", "alltoallv": "AlltoAll"}
+# One-sided operations (NCCL 2.29). They run on a stream and move or await data, so they are communication.
+_COLLECTIVE_OF_CALL |= {name.lower(): name for name in ("PutSignal", "Signal", "WaitSignal")}
+
+_PYTORCH_LABEL = re.compile(r"nccl:(?P<operation>[a-z_]+)")
+# Longer beginnings first: "reduce" also begins "reduce_scatter".
+_COLLECTIVE_OF_LABEL = (
+    ("allreduce", "AllReduce"),  # all_reduce, all_reduce_barrier, allreduce_coalesced
+    ("allgather", "AllGather"),  # all_gather, _all_gather_base, all_gather_into_tensor_coalesced
+    ("alltoall", "AlltoAll"),
+    ("reducescatter", "ReduceScatter"),
+    ("reduce", "Reduce"),
+    ("broadcast", "Broadcast"),
+    ("gather", "Gather"),
+    ("scatter", "Scatter"),
+    ("send", "Send"),  # send 0->1
+    ("recv", "Recv"),
+)
+
+
+def is_nccl_kernel(name: str) -> bool:
+    """Whether a GPU kernel is NCCL's, by its short name (or its demangled one): it begins with ``nccl``.
+
+    As nsys' own recipes decide it since 2024.5. A kernel with ``nccl`` further in, as in a template argument, is not.
+    """
+    return _NCCL_KERNEL.match(name) is not None
+
+
+def collective_of_kernel(name: str) -> str | None:
+    """The collective in the name of an NCCL kernel of any version; ``None`` where the name hides it or is not NCCL's.
+
+    ``ncclDevKernel_AllReduce_Sum_f32_TREE_LL(…)`` → ``AllReduce``, ``ncclDevKernel_Generic`` → ``None``.
+    """
+    match = _NEW_KERNEL.match(name) or _OLD_KERNEL.match(name)
+    if match is None or match["collective"] in _HIDDEN:
+        return None
+    return match["collective"]
+
+
+def is_nccl_api(name: str) -> bool:
+    """Whether an NVTX range is named as an NCCL API call: ``nccl`` and a capital letter, then one word.
+
+    For exports that lost the name of the NCCL domain. PyTorch's labels (``nccl:all_reduce``) and thread names
+    (``NCCL Progress 0``) are not API calls; the calls of an instrumented NCCL (``ncclSend(): commHash …``) are.
+    """
+    return _API_RANGE.match(name) is not None
+
+
+def collective_of_api(name: str) -> str | None:
+    """The collective of an NCCL API range: ``ncclAllReduce`` → ``AllReduce``; ``None`` for every other range.
+
+    An API call with a collective is communication. One without is management: groups, communicators, memory.
+    """
+    match = _API_RANGE.match(name)
+    return _COLLECTIVE_OF_CALL.get(match["call"].lower()) if match else None
+
+
+def is_communication(name: str) -> bool:
+    """Whether an NVTX range is an NCCL API call that communicates."""
+    return collective_of_api(name) is not None
+
+
+def is_management(name: str) -> bool:
+    """Whether an NVTX range is an NCCL API call that communicates nothing: groups, communicators, memory."""
+    return is_nccl_api(name) and not is_communication(name)
+
+
+def collective_of_label(text: str) -> str | None:
+    """The collective of a PyTorch label: ``nccl:all_to_all, op_id = 991144`` → ``AlltoAll``.
+
+    ``None`` where the text is no such label or says no collective, as ``nccl:coalesced``.
+    """
+    match = _PYTORCH_LABEL.match(text)
+    if match is None:
+        return None
+    operation = match["operation"].replace("_", "")  # the spelling changed over time: _all_gather_base, allgather
+    return next((name for beginning, name in _COLLECTIVE_OF_LABEL if operation.startswith(beginning)), None)

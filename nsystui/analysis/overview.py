@@ -1,0 +1,216 @@
+"""What ran: the facts of the job, and one row for each of its tasks."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import sqlalchemy as sa
+
+from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
+from nsystui.analysis.extent import extent, extents, recorded, shares_clock
+from nsystui.analysis.rows import answer_of
+from nsystui.analysis.selection import Selection, Task, Window
+from nsystui.analysis.tasks import RankedTask
+from nsystui.analysis.utilisation import NOTHING, Breakdown, BusyIntervals
+from nsystui.analysis.utilisation_tables import SHARE_COLUMNS, recording_notes, shares
+from nsystui.analysis.where import where
+from nsystui.store import tables
+from nsystui.store.session import Report, Session
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What the open reports say of the job they were recorded from. Empty tuples and ``None`` are what none says.
+
+    ``gpus`` counts the GPUs that worked, ``duration`` (ns) is the length of the sessions on their common clock,
+    ``events`` the span of the events in job time, ``session_start`` the earliest start as ns since 1970 UTC.
+    """
+
+    title: str
+    commands: tuple[str, ...]
+    reports: int
+    ranks: int
+    hosts: tuple[str, ...]
+    gpus: int
+    gpu_models: tuple[str, ...]
+    nsys_versions: tuple[str, ...]
+    schema_versions: tuple[str, ...]
+    driver_versions: tuple[str, ...]
+    cuda_versions: tuple[str, ...]
+    duration: int | None
+    events: Window
+    session_start: int | None
+    rank_source: str
+    """Where the rank numbers come from, as ``RankedTask.source`` words it; empty without tasks."""
+    clocks_aligned: bool
+    """Whether all times lie on one clock. If not, the reports are of different runs, or one does not say its start."""
+    start_spread: int | None
+    """From the first session's start to the last one's, ns."""
+
+
+def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
+    """The facts of all open reports; reads no events."""
+    reports = session.reports
+    metadata = [report.metadata for report in reports]
+    starts = [facts.session_start_utc for facts in metadata if facts.session_start_utc is not None]
+    return JobFacts(
+        title=_title(reports),
+        commands=_distinct(os.path.basename(facts.command) for facts in metadata),
+        reports=len(reports),
+        ranks=len(ranks),
+        hosts=_distinct(facts.host for facts in metadata),
+        gpus=_count_gpus(session),
+        gpu_models=_distinct(name for item in ranks for name in item.gpu_names),
+        nsys_versions=_distinct(facts.nsys_version for facts in metadata),
+        schema_versions=_distinct(facts.schema_version for facts in metadata),
+        driver_versions=_distinct(facts.driver_version for facts in metadata),
+        cuda_versions=_distinct(facts.cuda_version for facts in metadata),
+        duration=_duration(session),
+        events=extent(session, Selection()),
+        session_start=min(starts, default=None),
+        rank_source=ranks[0].source if ranks else "",
+        clocks_aligned=shares_clock(reports),
+        start_spread=max(starts) - min(starts) if starts else None,
+    )
+
+
+def _distinct(values: Iterable[str]) -> tuple[str, ...]:
+    """The values without repetition and without the empty string, in order of first appearance."""
+    return tuple(dict.fromkeys(value for value in values if value))
+
+
+_NUMBERED = re.compile(r"[\W_]*(?:rank|node|task|proc|profile|report|n|r)?[\W_]*\d*[\W_]*$", re.IGNORECASE)
+
+
+def _title(reports: Sequence[Report]) -> str:
+    """What the names of the reports have in common before the rank; else their folder, else the command."""
+    names = [report.name for report in reports]
+    if len(names) == 1:
+        return names[0]
+    common = _NUMBERED.sub("", _common_start(min(names), max(names)))
+    if common:
+        return common
+    folders = {report.path.absolute().parent.name for report in reports}
+    if len(folders) == 1:
+        return folders.pop()
+    return next((command for report in reports if (command := os.path.basename(report.metadata.command))), "")
+
+
+def _common_start(first: str, last: str) -> str:
+    """What two names begin with; of the first and the last in alphabetical order, what all between begin with."""
+    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+
+
+def _duration(session: Session) -> int | None:
+    """The length of the job's sessions on one clock, ns; of runs that share none, the longest."""
+    if all(report.metadata.duration is None and report.packed.last_event is None for report in session.reports):
+        return None
+    if shares_clock(session.reports):
+        window = extent(session, Selection(), fit=False)
+        return window.end - window.start
+    return max(window.end - window.start for window in map(recorded, session.reports))
+
+
+def _count_gpus(session: Session) -> int:
+    """GPUs that worked. One that several processes share counts once, where the export tells which GPU each used.
+
+    Before schema 3.20 it does not: the number in ``devices`` is then a guess that is wrong under
+    CUDA_VISIBLE_DEVICES, and each (process, device) counts (domain §1.4).
+    """
+    told = {
+        (report.index, known.pid, known.device) for report in session.reports for known in report.metadata.cuda_devices
+    }
+    hosts = {report.index: report.metadata.host for report in session.reports}
+    table = tables.devices
+    query = sa.select(table.c.report, table.c.process, table.c.device, table.c.gpu, table.c.uuid)
+    found: set[tuple[object, ...]] = set()
+    for report, process, device, gpu, uuid in session.rows(query.where(table.c.process.is_not(None))):
+        if (report, (process >> 24) & 0xFFFFFF, device) not in told:
+            found.add((report, process, device))
+        elif uuid:
+            found.add((uuid,))
+        else:
+            found.add((hosts[report] or report, gpu))
+    return len(found)
+
+
+_COUNTED = {
+    "kernels": tables.kernels,
+    "graphs": tables.graph_launches,
+    "memory_ops": tables.memory_ops,
+    "api_calls": tables.api_calls,
+}
+TASK_COLUMNS = (
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
+    Column("host", "Host", "host", Unit.TEXT, None, 2),
+    Column("gpu", "GPU", "gpu", Unit.TEXT, None, 2),
+    *SHARE_COLUMNS,
+    Column("kernels", "Kernels", "kernels", Unit.COUNT, None, 3),
+    Column("graphs", "Graph Launches", "graphs", Unit.COUNT, None, 6),
+    Column("memory_ops", "Memory Ops", "memory ops", Unit.COUNT, None, 5),
+    Column("api_calls", "API Calls", "API calls", Unit.COUNT, None, 5),
+    Column("model", "GPU Model", "model", Unit.TEXT, None, 6),
+    Column("pid", "PID", "pid", Unit.NUMBER, None, 7),
+    Column("process", "Process", "process", Unit.TEXT, None, 7),
+    Column("report", "Report", "report", Unit.TEXT, None, 4),
+)
+
+
+def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTask], busy: BusyIntervals) -> FrameAnswer:
+    """One row for each selected task: where it ran, how much it did, and what kept its GPUs busy.
+
+    Percentages are of the selection's window, else of the job's extent, the same for every rank (``extents``); of
+    a task with several GPUs they are the mean over them. What is about a GPU is missing for a task that used none.
+    ``busy`` comes from ``BusyIntervals.load`` with the same selection (its window may differ).
+    """
+    chosen = [item for item in ranks if selection.tasks is None or item.task in selection.tasks]
+    counts = {name: _counts(session, selection, table) for name, table in _COUNTED.items()}
+    windows = extents(session, selection)
+    spent: dict[Task, Breakdown] = {}
+    gpus: dict[Task, list[str]] = {}
+    for device in busy.devices:
+        task = device.device.task.task
+        if task.report in windows:
+            spent[task] = spent.get(task, NOTHING) + device.breakdown(windows[task.report])
+            gpus.setdefault(task, []).append("?" if device.device.gpu is None else str(device.device.gpu))
+    rows: list[Row] = []
+    for item in chosen:
+        numbers = gpus.get(item.task, [])
+        gpu = None if not numbers or "?" in numbers else " ".join(numbers)
+        counted = [counts[name].get(item.task, _none_or_zero(session, item, name)) for name in _COUNTED]
+        who = (item.gpu or None, item.pid, item.process_name or None, item.report_name)
+        rows.append((item.rank, item.host or None, gpu, *shares(spent.get(item.task)), *counted, *who))
+    return answer_of("overview", TASK_COLUMNS, rows, len(ranks), (*busy.notes, *_notes(windows, busy)))
+
+
+def _counts(session: Session, selection: Selection, table: sa.Table) -> dict[Task, int]:
+    """Selected rows of each task; the name filter is left out, as it is from the percentages beside them."""
+    if not session.count(table):
+        return {}
+    columns = table.c
+    query = (
+        sa.select(columns.report, columns.process, sa.func.count())
+        .where(*where(table, selection.with_name(None)), columns.process.is_not(None))
+        .group_by(columns.report, columns.process)
+    )
+    return {Task(report, process): int(count) for report, process, count in session.rows(query)}
+
+
+def _none_or_zero(session: Session, item: RankedTask, name: str) -> int | None:
+    """What it means that a task has no rows: nothing happened, or nothing was traced."""
+    if name == "api_calls":
+        report = next(report for report in session.reports if report.index == item.task.report)
+        return 0 if report.count(tables.api_calls) else None
+    return 0 if item.devices else None
+
+
+def _notes(windows: Mapping[int, Window], busy: BusyIntervals) -> Iterable[str]:
+    distinct = set(windows.values())
+    if len(distinct) == 1:
+        yield from recording_notes(busy, distinct.pop())
+    elif distinct:
+        yield "these reports share no clock: each is measured over its own events"

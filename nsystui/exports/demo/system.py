@@ -1,0 +1,98 @@
+"""Everything around CUDA and NVTX: OS runtime, MPI, GPU and network metrics, diagnostics, profiler overhead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from .target import VIRTUAL_MACHINE, Process, TargetInfo, Thread
+
+INFO: Final = 1
+WARNING: Final = 2
+ERROR: Final = 3
+
+_GPU_METRIC_SOURCE: Final = 1
+_METRICS_LIST: Final = 0
+
+
+def gpu_metric_type(gpu_id: int) -> int:
+    """``typeId`` of the metrics of a GPU: <hardware:8><vm:8><source:16><gpu:32>."""
+    return VIRTUAL_MACHINE << 48 | _GPU_METRIC_SOURCE << 32 | gpu_id
+
+
+class SystemEvents(TargetInfo):
+    """The part of the writer for the operating system, MPI and sampled metrics. Times are ns since the start."""
+
+    def osrt(self, thread: Thread, start: int, end: int, name: str, *, return_value: int = 0) -> None:
+        """A call of the OS runtime (``poll``, ``pthread_cond_wait`` …)."""
+        self.rows("OSRT_API").append((start, end, 27, thread.global_id, self.intern(name), return_value, 0, 0))
+
+    def mpi_rank(self, thread: Thread, rank: int) -> None:
+        """The rank of the process of `thread` in MPI_COMM_WORLD."""
+        self.rows("MPI_RANKS").append((thread.global_id, rank))
+
+    def mpi_p2p(
+        self, thread: Thread, start: int, end: int | None, name: str, *, peer: int, size: int, tag: int = 0
+    ) -> None:
+        """A point-to-point call (``MPI_Send``) of `size` bytes with rank `peer`."""
+        text = self.intern(name)
+        self.rows("MPI_P2P_EVENTS").append((start, end, thread.global_id, text, 0, tag, peer, size, None))
+
+    def mpi_collective(
+        self,
+        thread: Thread,
+        start: int,
+        end: int | None,
+        name: str,
+        *,
+        size: int = 0,
+        receive_size: int = 0,
+        root: int | None = None,
+    ) -> None:
+        """A collective call (``MPI_Allreduce``); sizes in bytes."""
+        text = self.intern(name)
+        self.rows("MPI_COLLECTIVES_EVENTS").append(
+            (start, end, thread.global_id, text, 0, root, size, receive_size, None)
+        )
+
+    def mpi_other(self, thread: Thread, start: int, end: int | None, name: str) -> None:
+        """Any other MPI call (``MPI_Init``)."""
+        self.rows("MPI_OTHER_EVENTS").append((start, end, thread.global_id, self.intern(name)))
+
+    def gpu_metric_names(self, gpu_id: int, names: Sequence[str]) -> None:
+        """Declare the metrics sampled on a GPU (the system's number); a metric's id is its index."""
+        kind = gpu_metric_type(gpu_id)
+        rows = self.rows("TARGET_INFO_GPU_METRICS")
+        rows.extend((kind, kind, "", metric, name) for metric, name in enumerate(names))
+
+    def gpu_metric(self, gpu_id: int, time: int, values: Sequence[int]) -> None:
+        """One sample: a value for every declared metric (percent; clocks in MHz, before schema 3.13 in Hz)."""
+        kind = gpu_metric_type(gpu_id)
+        rows = self.rows("GPU_METRICS")
+        rows.extend((time, time, kind, metric, value) for metric, value in enumerate(values))
+
+    def nic(self, nic_id: int, name: str, metrics: Sequence[tuple[str, str]]) -> None:
+        """Declare a network card and its metrics as (name, unit); a metric's index is its place in `metrics`."""
+        guid = 0x9C63C003000000 + nic_id
+        self.rows("TARGET_INFO_NIC_INFO").append((guid, "Local (CLI)", nic_id, name, 4129, 5555, 1))
+        self.rows("NIC_ID_MAP").append((nic_id, nic_id))
+        if nic_id == 0:
+            self.rows("TARGET_INFO_NETWORK_METRICS").extend(
+                (_METRICS_LIST, index, metric, metric, unit) for index, (metric, unit) in enumerate(metrics)
+            )
+
+    def nic_metric(self, nic_id: int, start: int, end: int, values: Sequence[int]) -> None:
+        """One sample interval of a network card: a value for every declared metric, in the metric's unit."""
+        self.rows("NET_NIC_METRIC").extend(
+            (start, end, nic_id, 1, _METRICS_LIST, index, value) for index, value in enumerate(values)
+        )
+
+    def diagnostic(self, time: int, text: str, *, severity: int = INFO, process: Process | None = None) -> None:
+        """A message of the profiler itself. Schemas before 3.13 have no table for them: nothing is written."""
+        if self.has("DIAGNOSTIC_EVENT"):
+            where = None if process is None else process.global_id
+            self.rows("DIAGNOSTIC_EVENT").append((time, 1, 1, severity, text, where))
+
+    def profiler_overhead(self, thread: Thread, start: int, end: int, name: str, *, kind: int = 3) -> None:
+        """Time taken by the profiler; `kind` is an id of ``ENUM_CUPTI_OVERHEAD_TYPE`` (3: buffer flush)."""
+        self.rows("PROFILER_OVERHEAD").append((start, end, thread.global_id, self.intern(name), 0, kind))

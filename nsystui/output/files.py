@@ -1,0 +1,160 @@
+"""An answer saved under a name: whole or not at all, and never over a file that the user did not mean."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shutil
+import unicodedata
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
+
+from nsystui.analysis.answer import Answer
+from nsystui.errors import OutputError
+from nsystui.output.formats import Progress, format_for_path, write
+from nsystui.text import safe_text
+
+
+class TargetExistsError(OutputError):
+    """The name is taken; the file there is as it was. The caller may ask the user and save with ``overwrite``."""
+
+
+def save(
+    answer: Answer,
+    path: str | os.PathLike[str],
+    overwrite: bool = False,
+    *,
+    file_format: str | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Saves ``answer`` as ``path`` in the format that its ending names, or ``file_format``; returns the rows written.
+
+    A ``~`` at the beginning is the home directory. The rows go to a temporary file in the same directory, which takes
+    the name at the end; whatever stops the writing (``progress`` may, by raising) leaves nothing behind. Over a link,
+    the file that it points to is replaced. Raises `TargetExistsError`, ``OutputError`` with one line that says why,
+    and ``UsageError`` for an ending that names no format.
+    """
+    target = Path(os.path.expanduser(path))
+    file_format = file_format or format_for_path(target)
+    shown = safe_text(str(target))
+    if os.path.isdir(target):
+        raise OutputError(f"{shown} is a directory")
+    if os.path.exists(target) and not os.path.isfile(target):  # renaming over /dev/null would be a disaster for root
+        raise OutputError(f"{shown} is not a regular file")
+    if not overwrite and os.path.lexists(target):  # asked again at the end; this saves the user the wait
+        raise TargetExistsError(f"{shown} exists already")
+    if overwrite:
+        target = Path(os.path.realpath(target))
+    temporary = target.with_name(f".nsystui-{secrets.token_hex(6)}.tmp")
+    try:
+        rows = _write_file(answer, temporary, file_format, progress)
+        _take_name(temporary, target, overwrite)
+    except FileExistsError:
+        raise TargetExistsError(f"{shown} exists already") from None
+    except OSError as error:
+        raise OutputError(f"cannot write {shown}: {_why(error, target.parent)}") from error
+    finally:
+        with suppress(OSError):  # it has its name, or was never there
+            temporary.unlink()
+    return rows
+
+
+def _write_file(answer: Answer, path: Path, file_format: str, progress: Progress | None) -> int:
+    """Writes the file, and waits until the disk has it: over NFS, a full disk or quota shows only then."""
+    if file_format == "parquet":
+        from nsystui.output.parquet import write_parquet
+
+        rows = write_parquet(answer, path, progress)
+        with path.open("rb") as written:
+            os.fsync(written.fileno())
+        return rows
+    # A lone surrogate (a path that is not UTF-8 has them) is written as \udcff: the file is UTF-8 in any case.
+    with path.open("x", encoding="utf-8", errors="backslashreplace", newline="") as stream:
+        rows = write(answer, file_format, stream, progress=progress)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return rows
+
+
+def _take_name(temporary: Path, target: Path, overwrite: bool) -> None:
+    """Gives the finished file its name; raises ``FileExistsError`` if that is taken and shall not be overwritten."""
+    if overwrite:
+        with suppress(OSError):  # no file to replace, or not ours: then the umask decides, as for any new file
+            shutil.copymode(target, temporary)
+        temporary.replace(target)
+        return
+    # Renaming replaces silently, and hard links do not exist everywhere. So the name is claimed by an empty file,
+    # which fails if anyone has it, and then replaced.
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    try:
+        temporary.replace(target)
+    except BaseException:
+        target.unlink()
+        raise
+
+
+def _why(error: OSError, directory: Path) -> str:
+    """The reason of ``error`` in the words of someone who knows what was being done."""
+    folder = safe_text(str(directory))
+    reasons = {
+        errno.ENOENT: f"the directory {folder} does not exist",
+        errno.ENOTDIR: f"{folder} is not a directory",
+        errno.EACCES: f"no permission to write in {folder}",
+        errno.EPERM: f"no permission to write in {folder}",
+        errno.EROFS: f"{folder} is on a read-only file system",
+        errno.ENOSPC: f"no space left on the file system of {folder}",
+        errno.EDQUOT: f"the disk quota on the file system of {folder} is used up",
+        errno.ENAMETOOLONG: "the name is too long",
+    }
+    return reasons.get(error.errno or 0) or safe_text(error.strerror or str(error))
+
+
+_LONGEST_NAME = 150  # bytes: far from the 255 of file systems, and it still fits a prompt
+_EXPORT_ENDINGS = (".sqlite", ".nsys-rep", ".qdrep", ".parquet", ".arrow", ".db")
+
+
+def propose_name(report_names: Sequence[str], pane: str, filter_text: str | None, extension: str) -> str:
+    """A file name that says what is in it: ``rank0-kernels-nvjet.csv``, ``llama_rank-64-reports-nccl.csv``.
+
+    Several reports are their number, after what their names begin with alike. The name has only ASCII letters, digits
+    and ``. _ -``, so that no shell and no file system trips over it, begins with a letter or digit, and has at most
+    150 bytes: a long filter is cut first.
+    """
+    stems = [_stem(name) for name in report_names]
+    words = [_slug(stems[0]) or "report"] if len(stems) == 1 else [_common(stems), f"{len(stems)}-reports"]
+    ending = "." + (_slug(extension) or "txt")
+    kept = "-".join(filter(None, [*words, _slug(pane)]))
+    negated = (filter_text or "").startswith("!")
+    detail = _slug(("not-" if negated else "") + (filter_text or "").removeprefix("!").removeprefix("re:"))
+    room = _LONGEST_NAME - len(ending)
+    if len(kept) > room:  # the beginning says the job, the end says the rank and the pane
+        kept = kept[: room // 2].rstrip("-._") + "-" + kept[len(kept) - room // 2 + 1 :].lstrip("-._")
+    detail = detail[: max(0, room - len(kept) - 1)].rstrip("-._")
+    return "-".join(filter(None, [kept, detail])) + ending
+
+
+def _stem(name: str) -> str:
+    """The name of a report without directory and ending."""
+    stem = name.rstrip("/").rpartition("/")[2]
+    for ending in _EXPORT_ENDINGS:
+        stem = stem.removesuffix(ending)
+    return stem
+
+
+def _common(stems: Sequence[str]) -> str:
+    """What the names begin with alike, but no word or number that is cut through, and no less than three letters."""
+    alike = takewhile(lambda characters: len(set(characters)) == 1, zip(*stems, strict=False))
+    common = "".join(characters[0] for characters in alike).rstrip("0123456789")  # rank1, rank12
+    if any(stem[len(common) : len(common) + 1].isalpha() for stem in stems):  # train-a100, train-amd
+        common = re.sub(r"[^\W\d_]+$", "", common)
+    common = _slug(common)
+    return common if len(common) > 2 else ""
+
+
+def _slug(text: str) -> str:
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"[^0-9A-Za-z._]+", "-", plain).strip("-._")

@@ -1,0 +1,240 @@
+"""An answer written as CSV, JSON, Markdown or a text table, page by page: ten million rows need the memory of one page.
+
+CSV is what ``nsys stats --format csv`` writes, byte for byte where the numbers are the same. Files get plain values
+(ns, bytes) with the decimals that the column names; the text table words them as a screen does. What a file cannot know
+is empty in CSV and Markdown and ``null`` in JSON, and so is a number that is not finite; it is never 0.
+
+CSV and JSON carry text raw, as the profiled program wrote it. A cell that begins with ``=``, ``+``, ``-`` or ``@``
+stays as it is: an NVTX range may be called ``=compute``, and data that is altered for the sake of spreadsheets is wrong
+everywhere else. Import it as text there.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import ROUND_HALF_UP, Decimal
+from itertools import chain, compress, islice
+from os import PathLike, fspath
+from pathlib import PurePath
+from typing import Protocol
+
+from nsystui.analysis.answer import FILES_ONLY, Answer, Column, Row, Unit, Value, iter_rows
+from nsystui.errors import UsageError
+from nsystui.text import ascii_glyphs, safe_text, width_of
+from nsystui.units import DecimalLayout, format_value
+
+FORMATS = ("table", "csv", "json", "md", "parquet")
+"""The names of the formats, as ``--format`` takes them."""
+
+_ENDINGS = {".csv": "csv", ".json": "json", ".md": "md", ".parquet": "parquet", ".txt": "table"}
+
+Progress = Callable[[int], None]
+"""Called with the number of rows written so far, after each page; what it raises stops the writing."""
+
+_PAGE = 10_000
+
+
+class Writable(Protocol):
+    """What answers are written to: an open text file, or anything else that takes text."""
+
+    def write(self, text: str, /) -> object: ...
+
+
+def format_for_path(path: str | PathLike[str]) -> str:
+    """The format that the ending of ``path`` names; raises ``UsageError`` with the endings there are."""
+    ending = PurePath(fspath(path)).suffix.lower()
+    if ending not in _ENDINGS:
+        raise UsageError(f"{safe_text(fspath(path))}: the name must end in one of {', '.join(_ENDINGS)}")
+    return _ENDINGS[ending]
+
+
+def pages(answer: Answer, size: int = _PAGE) -> Iterator[list[Row]]:
+    """The rows of ``answer`` in lists of ``size``, the last one shorter."""
+    rows = iter_rows(answer)
+    while page := list(islice(rows, size)):
+        yield page
+
+
+def file_values(column: Column, values: Sequence[Value]) -> Sequence[Value]:
+    """The values of ``column`` as a file gets them: not finite is ``None``, decimals are the column's.
+
+    A column without decimals that holds whole floats gets integers: pandas makes floats of them where one is missing.
+    """
+    if not any(issubclass(kind, float) for kind in set(map(type, values))) and not column.decimals:
+        return values  # nothing to do, found at the speed of C: most columns, and rows come in millions
+    return [_file_value(column.decimals, value) for value in values]
+
+
+def _file_value(decimals: int | None, value: Value) -> Value:
+    if value is None or isinstance(value, str):
+        return value
+    if not math.isfinite(value):
+        return None
+    if decimals is None:
+        return int(value) if value == int(value) else value
+    return _rounded(float(value), decimals) if decimals else round(value)
+
+
+def _rounded(value: float, decimals: int) -> float:
+    """Halves go away from zero, as in nsys: 1607.35 is 1607.4, which ``round`` makes 1607.3."""
+    step = Decimal(1).scaleb(-decimals)
+    return float(Decimal(repr(value)).quantize(step, ROUND_HALF_UP)) if abs(value) < 1e15 else value
+
+
+def _file_pages(answer: Answer, progress: Progress | None) -> Iterator[Iterable[tuple[Value, ...]]]:
+    """Pages of rows with the values that files get; tells ``progress`` when a page has been used."""
+    done = 0
+    for page in pages(answer):
+        by_column = zip(answer.columns, zip(*page, strict=True), strict=True)
+        yield zip(*(file_values(column, values) for column, values in by_column), strict=True)
+        done += len(page)
+        if progress:
+            progress(done)
+
+
+def write(
+    answer: Answer, file_format: str, stream: Writable, *, ascii_only: bool = False, progress: Progress | None = None
+) -> int:
+    """Writes ``answer`` to ``stream`` as ``table``, ``csv``, ``json`` or ``md``; returns the number of rows.
+
+    ``stream`` should not translate line ends (``newline=""``); every line ends in ``\\n``. With ``ascii_only`` a table
+    has ASCII only, for terminals without UTF-8. Raises ``UsageError`` for ``parquet`` (see `nsystui.output.parquet`)
+    and for unknown formats, and whatever the stream, the answer and ``progress`` raise.
+    """
+    if file_format == "table":
+        return _write_table(answer, stream, ascii_only, progress)
+    writers = {"csv": _write_csv, "json": _write_json, "md": _write_markdown}
+    if file_format == "parquet":
+        raise UsageError("Parquet is a file format: name a file that ends in .parquet")
+    if file_format not in writers:
+        raise UsageError(f"there is no format {file_format!r}: choose one of {', '.join(FORMATS)}")
+    return writers[file_format](answer, stream, progress)
+
+
+class _CsvLines:
+    """What the csv writer writes to: it turns the line ends into ``\\n``.
+
+    The csv module of Python 3.11 quotes a carriage return only if it is in the line end. So the line end is CR LF
+    there, for the quotes, and LF in the file, as nsys has it. The writer makes one call for each row.
+    """
+
+    def __init__(self, stream: Writable) -> None:
+        self._write = stream.write
+
+    def write(self, line: str) -> object:
+        return self._write(line[:-2] + "\n")
+
+
+def _write_csv(answer: Answer, stream: Writable, progress: Progress | None) -> int:
+    writer = csv.writer(_CsvLines(stream), lineterminator="\r\n")
+    writer.writerow([column.header for column in answer.columns])
+    rows = 0
+    for page in _file_pages(answer, progress):
+        for row in _fixed(answer.columns, page):
+            writer.writerow(row)
+            rows += 1
+    return rows
+
+
+def _fixed(columns: Sequence[Column], page: Iterable[Sequence[Value]]) -> Iterator[Sequence[Value]]:
+    """The rows of ``page`` with the floats of columns with decimals as text that shows them all (``2.50``)."""
+    places = [(index, f".{column.decimals}f") for index, column in enumerate(columns) if column.decimals]
+    for row in page:
+        cells = list(row)
+        for index, spec in places:
+            value = cells[index]
+            if isinstance(value, float):
+                cells[index] = format(value, spec)
+        yield cells
+
+
+def _write_json(answer: Answer, stream: Writable, progress: Progress | None) -> int:
+    """An array of objects with the columns' keys, one object a line, in ASCII (``\\u`` escapes) whatever the stream."""
+    keys = [column.key for column in answer.columns]
+    separator = "["
+    rows = 0
+    for page in _file_pages(answer, progress):
+        for row in page:
+            stream.write(separator + "\n" + json.dumps(dict(zip(keys, row, strict=True)), allow_nan=False))
+            separator = ","
+            rows += 1
+    stream.write("\n]\n" if rows else "[]\n")
+    return rows
+
+
+# What would be markup if it stood in a kernel's name: "f<float>" is an HTML tag, "__half, __half" is bold.
+_MARKUP = re.compile(r"[\\`*<\[\]|&~$]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
+
+
+def _markdown_cell(value: Value) -> str:
+    if value is None:
+        return ""
+    return _MARKUP.sub(r"\\\g<0>", safe_text(value)) if isinstance(value, str) else str(value)
+
+
+def _write_markdown(answer: Answer, stream: Writable, progress: Progress | None) -> int:
+    """A GitHub table; a line break in a cell shows as ``␊``, so that the row stays one line."""
+
+    def line(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(cells) + " |\n"
+
+    stream.write(line(_markdown_cell(column.header) for column in answer.columns))
+    stream.write(line("---" if column.unit is Unit.TEXT else "---:" for column in answer.columns))
+    rows = 0
+    for page in _file_pages(answer, progress):
+        for row in _fixed(answer.columns, page):
+            stream.write(line(map(_markdown_cell, row)))
+            rows += 1
+    return rows
+
+
+class _TableColumn:
+    """How one column of a text table is laid out, measured on the first page."""
+
+    def __init__(self, column: Column, values: Sequence[Value]) -> None:
+        self._unit = column.unit
+        self._is_text = column.unit is Unit.TEXT
+        cells = [format_value(column.unit, value) for value in values]
+        self._layout = DecimalLayout() if self._is_text else DecimalLayout.of(cells)
+        label = safe_text(column.label)
+        widths = map(width_of, cells) if self._is_text else [self._layout.width]
+        self.width = max(width_of(label), max(widths, default=0))
+        self.heading = self._pad(label)
+
+    def _pad(self, cell: str) -> str:
+        blanks = " " * (self.width - width_of(cell))
+        return cell + blanks if self._is_text else blanks + cell
+
+    def cell(self, value: Value) -> str:
+        """The value worded and padded; a later one that is wider than all of the first page sticks out."""
+        cell = format_value(self._unit, value)
+        return self._pad(cell if self._is_text else self._layout.pad(cell))
+
+
+def _write_table(answer: Answer, stream: Writable, ascii_only: bool, progress: Progress | None) -> int:
+    """Aligned text of full width, nothing cut; widths are those of the first page, so that the rest can stream."""
+
+    def put(cells: Iterable[str]) -> None:
+        line = "  ".join(cells).rstrip() + "\n"
+        stream.write(ascii_glyphs(line) if ascii_only else line)
+
+    remaining = pages(answer)
+    first = next(remaining, [])
+    values: Iterable[Sequence[Value]] = zip(*first, strict=True) if first else [()] * len(answer.columns)
+    shown = [column.importance < FILES_ONLY for column in answer.columns]
+    columns = [_TableColumn(column, held) for column, held in zip(answer.columns, values, strict=True)]
+    columns = list(compress(columns, shown))
+    put(column.heading for column in columns)
+    put("-" * column.width for column in columns)
+    rows = 0
+    for page in chain([first], remaining):
+        for row in page:
+            put(column.cell(value) for column, value in zip(columns, compress(row, shown), strict=True))
+        rows += len(page)
+        if progress:
+            progress(rows)
+    return rows

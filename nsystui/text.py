@@ -1,0 +1,157 @@
+"""Text made safe and made to fit: the only door between a string in a file and a terminal.
+
+Names in an export come from the profiled program and may hold anything: an escape sequence in an NVTX range would
+retitle or repaint the user's terminal. Every string goes through `safe_text` before a screen shows it; CSV, JSON and
+Parquet files get the raw string. The other functions measure and cut in terminal cells, not in characters.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Literal
+
+ELLIPSIS = "…"
+_SUBSTITUTE = "·"
+
+# Controls, formats (bidirectional marks, zero-width characters), lone surrogates, line and paragraph separators.
+_UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+class _SafeTable(dict[int, int | str]):
+    """A table for ``str.translate`` that works out each character once, when it first meets it."""
+
+    def __init__(self, ascii_only: bool) -> None:
+        super().__init__()
+        self._ascii = ascii_only
+
+    def __missing__(self, code: int) -> int | str:
+        self[code] = self._substitute(code) if unicodedata.category(chr(code)) in _UNSAFE_CATEGORIES else code
+        return self[code]
+
+    def _substitute(self, code: int) -> str:
+        if self._ascii:
+            return "?"
+        if code < 0x20:
+            return chr(0x2400 + code)  # Unicode has a picture of each of these: ␛ for ESC, ␉ for tab
+        return "␡" if code == 0x7F else _SUBSTITUTE
+
+
+_SAFE = _SafeTable(ascii_only=False)
+_SAFE_ASCII = _SafeTable(ascii_only=True)
+
+
+def safe_text(text: str, ascii: bool = False) -> str:  # noqa: A002 - the word that every caller expects
+    """Returns ``text`` with nothing in it that a terminal would obey instead of showing.
+
+    Replaced, one cell for one character: C0 and C1 controls (ESC, tab, newline, DEL), bidirectional marks and
+    overrides, zero-width and other invisible format characters, line separators, lone surrogates. A C0 control becomes
+    its picture (``␛``), the rest ``·``; with ``ascii`` all become ``?``. Everything printable stays, in any script.
+    Idempotent.
+    """
+    if text.isprintable():  # nearly every string, and this is called for every cell of every screen
+        return text
+    return text.translate(_SAFE_ASCII if ascii else _SAFE)
+
+
+def width_of(text: str) -> int:
+    """How many terminal cells ``text`` takes (it must be safe already: a control has no width)."""
+    # Below U+0300 there are neither combining nor wide characters, so that most text does not need rich's tables.
+    if text.isascii() or max(text) < "\u0300":
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _take(text: str, budget: int) -> str:
+    """The longest beginning of ``text`` that takes at most ``budget`` cells."""
+    used = 0
+    for index, char in enumerate(text):
+        used += width_of(char)
+        if used > budget:
+            return text[:index]
+    return text
+
+
+def shorten(text: str, width: int) -> str:
+    """Cuts ``text`` to at most ``width`` cells, by an ellipsis in the middle.
+
+    A kernel's name says at its beginning what it does and at its end for which types, so both ends stay.
+    """
+    if width_of(text) <= width:
+        return text
+    if width <= 0:
+        return ""
+    tail_width = (width - 1) // 2
+    head_width = width - 1 - tail_width
+    if text.isascii():
+        return text[:head_width] + ELLIPSIS + text[len(text) - tail_width :]
+    head = _take(text, head_width)
+    tail = _take(text[::-1], tail_width)[::-1]
+    while tail and width_of(tail[0]) == 0:  # a combining mark would land on the ellipsis
+        tail = tail[1:]
+    while width_of(head + ELLIPSIS + tail) > width and (head or tail):  # characters that widen one another
+        head, tail = (head, tail[1:]) if tail else (head[:-1], tail)
+    return head + ELLIPSIS + tail
+
+
+def fit(text: str, width: int, align: Literal["left", "right"] = "left") -> str:
+    """``text`` in exactly ``width`` cells: shortened (see `shorten`) or padded with blanks on the other side."""
+    cut = shorten(text, width)
+    blanks = " " * (width - width_of(cut))
+    return cut + blanks if align == "left" else blanks + cut
+
+
+def _glyph_table() -> dict[int, str]:
+    """What stands for each glyph of the interface on a terminal that has only ASCII."""
+    table = {chr(code): "+" for code in range(0x2500, 0x2580)}  # corners and crossings of the box drawing block
+    pairs = [
+        ("─┄┈╌╴╶╼╾", "--------"),
+        ("━┅┉╍═╸╺", "======="),  # heavy lines mark the active one of several
+        ("│┃┆┇┊┋╎╏║╵╷╹╻╽╿", "|||||||||||||||"),
+        ("╱╲╳", "/\\X"),
+        (" ▁▂▃▄▅▆▇█", " .:-=+*%#"),  # a ramp, so that a strip of bars still reads as one
+        ("░▒▓", ".:#"),
+        ("▏▎▍▌▋▊▉▐▕▀▔", '|||||||||""'),
+        ("▸▶▹▷►›»▾▼▿▽▴▲△◂◀◁◄‹«", ">>>>>>>vvvv^^^<<<<<<"),
+        ("●○◉◎◆◇■□•⭘", "*o@@*o#o*o"),
+        ("→←↑↓↔↕⏎↵", "><^v-|>>"),
+        ("…–—−‐‑·µμ×÷", "~----" + "-.uux/"),
+        ("≤≥≈≠±∞Σ∑Δ√", "<>~!~8SSDV"),
+        ("✓✔✗✘⚠★☆", "++xx!**"),
+        ("‘’“”", "''\"\""),
+    ]
+    for glyphs, ascii_characters in pairs:
+        table.update(zip(glyphs, ascii_characters, strict=True))
+    return {ord(glyph): character for glyph, character in table.items()}
+
+
+class _AsciiTable(dict[int, str]):
+    """The glyphs of the interface, and any other character as it is first met."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        if code < 0x80:
+            stand_in = char
+        else:
+            width = width_of(safe_text(char))
+            base = "".join(c for c in unicodedata.normalize("NFKD", char) if not unicodedata.combining(c))
+            readable = len(base) == 1 and base.isascii() and base.isprintable()
+            stand_in = base.ljust(width) if readable and width else "?" * width
+        self[code] = stand_in
+        return stand_in
+
+
+GLYPHS = _glyph_table()
+"""The glyphs that the interface draws with, by code point, and the one ASCII character that stands for each."""
+
+_ASCII = _AsciiTable(GLYPHS)
+
+
+def ascii_glyphs(text: str) -> str:
+    """``text`` in ASCII, taking the same number of cells: for terminals without UTF-8.
+
+    The interface's own glyphs (blocks, boxes, arrows, ``µ``) have a stand-in each (`GLYPHS`), an accented letter loses
+    its accent, and anything else becomes ``?``, twice where it was two cells wide.
+    """
+    return text if text.isascii() else text.translate(_ASCII)

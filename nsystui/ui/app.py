@@ -1,0 +1,233 @@
+"""The application: the screens by their keys, one selection for all of them, and the loading behind them.
+
+What is imported here is imported before the first window is painted: Textual and nothing heavier.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on, work
+from textual.app import App
+from textual.binding import BindingType
+from textual.filter import LineFilter
+from textual.screen import Screen
+
+from nsystui.analysis.selection import Selection
+from nsystui.ui import messages
+from nsystui.ui.ascii import AsciiFilter
+from nsystui.ui.loading import Loading, Source
+from nsystui.ui.screens import screen_of
+from nsystui.ui.widgets.crumbs import progress_bar
+
+if TYPE_CHECKING:
+    from nsystui.analysis.answer import Answer
+    from nsystui.analysis.job import Job
+    from nsystui.store.session import Opened
+
+SIGTERM_STATUS = 143
+
+
+@dataclass(frozen=True)
+class Look:
+    """How to draw: no colours at all, only the terminal's 16, only ASCII."""
+
+    no_color: bool = False
+    few_colors: bool = False
+    ascii_only: bool = False
+
+
+@dataclass
+class FileState:
+    """How far one export is: ``opened`` once checked, ``rows`` of ``total`` while packing, then ready or failed."""
+
+    path: Path
+    opened: Opened | None = None
+    rows: int = 0
+    total: int = 0
+    ready: bool = False
+    failure: str = ""
+
+
+class NsystuiApp(App[int]):
+    """The screens of nsystui over one job.
+
+    Its return value is the exit status. ``selection`` is what every screen shows; ``select`` and ``undo_selection``
+    change it.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+    TITLE = "nsystui"
+    MODES: ClassVar[dict[str, object]] = {  # type: ignore[assignment]
+        name: (lambda name=name: screen_of(name)) for name in ("overview", "kernels", "nccl", "gpu", "nvtx", "events")
+    }
+    DEFAULT_MODE = "overview"
+    BINDINGS: ClassVar[list[BindingType]] = []
+    CSS = """
+    Screen { layers: base prompt; }
+    """
+
+    def __init__(self, source: Source, look: Look = Look()) -> None:
+        super().__init__(ansi_color=True if look.no_color else None)
+        self.animation_level = "none"
+        if look.no_color or look.few_colors:
+            self.theme = "ansi-dark"
+        if look.ascii_only:
+            self._filters: list[LineFilter]
+            self._filters.append(AsciiFilter())
+        self.source = source
+        self.job: Job | None = None
+        self.selection = Selection()
+        self.files: dict[Path, FileState] = {}
+        self.sample: Answer | None = None
+        self.loading_now = True
+        self._paths: tuple[Path, ...] = ()
+        self._history: list[Selection] = []
+        self._loading: Loading | None = None
+
+    def on_mount(self) -> None:
+        loop = asyncio.get_running_loop()
+        # Textual leaves the terminal as it is when SIGTERM ends the process: no login node user wants that.
+        loop.add_signal_handler(signal.SIGTERM, lambda: self.exit(return_code=SIGTERM_STATUS))
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self._loading = Loading(self.source, self.post_message)
+        self._load(self._loading)
+
+    @work(thread=True, group="loading", exit_on_error=False)
+    def _load(self, loading: Loading) -> None:
+        loading.start()
+
+    @work(thread=True, group="loading", exit_on_error=False)
+    def _load_rest(self, loading: Loading, job: Job, rest: list[tuple[int, Path]]) -> None:
+        loading.go_on(job, rest)
+
+    # -- the selection --------------------------------------------------------------------------------------------
+
+    def select(self, selection: Selection) -> None:
+        """Looks at something else, on every screen; the previous selection can be had back."""
+        if selection != self.selection:
+            self._history.append(self.selection)
+            self.selection = selection
+            self._tell_screen()
+
+    def undo_selection(self) -> bool:
+        """Goes back to the previous selection; ``False`` where there is none."""
+        if not self._history:
+            return False
+        self.selection = self._history.pop()
+        self._tell_screen()
+        return True
+
+    def stop_loading(self) -> bool:
+        """Stops what is being read; ``False`` where nothing is."""
+        if self._loading is None or not self.loading_now:
+            return False
+        self._loading.stop()
+        return True
+
+    def resume_loading(self) -> bool:
+        """Goes on with the exports that a stop left out; ``False`` where there are none."""
+        rest = [
+            (number, path)
+            for number, path in enumerate(self._paths)
+            if not self.files[path].ready and not self.files[path].failure
+        ]
+        if self.loading_now or self.job is None or not rest:
+            return False
+        self.loading_now = True
+        self._loading = Loading(self.source, self.post_message)
+        self._load_rest(self._loading, self.job, rest)
+        return True
+
+    # -- what the loading says ------------------------------------------------------------------------------------
+
+    @on(messages.JobStarted)
+    def _job_started(self, message: messages.JobStarted) -> None:
+        self.job = message.job
+        self._paths = message.paths
+        self.files = {path: FileState(path) for path in message.paths}
+        self._tell_screen()
+
+    def _state(self, path: Path) -> FileState:
+        return self.files.setdefault(path, FileState(path))
+
+    @on(messages.ExportOpened)
+    def _export_opened(self, message: messages.ExportOpened) -> None:
+        self._state(message.opened.path).opened = message.opened
+        self._tell_screen()
+
+    @on(messages.SampleTaken)
+    def _sample_taken(self, message: messages.SampleTaken) -> None:
+        self.sample = message.answer
+        self._tell_screen()
+
+    @on(messages.Advanced)
+    def _advanced(self, message: messages.Advanced) -> None:
+        state = self._state(message.path)
+        state.rows, state.total = message.rows, message.total
+        self._tell_progress()
+
+    @on(messages.ReportReady)
+    def _report_ready(self, message: messages.ReportReady) -> None:
+        self._state(message.report.path).ready = True
+        self._tell_progress()
+        self._tell_screen()
+
+    @on(messages.ExportFailed)
+    def _export_failed(self, message: messages.ExportFailed) -> None:
+        self._state(message.path).failure = message.reason
+        self._tell_screen()
+        self._say(f"{message.path.name}: {message.reason}")
+
+    @on(messages.LoadingEnded)
+    def _loading_ended(self, message: messages.LoadingEnded) -> None:
+        self.loading_now = False
+        self._tell_progress()
+        self._tell_screen()
+        if message.cancelled:
+            self._say("stopped loading: R goes on")
+        elif not any(state.ready for state in self.files.values()):
+            self._leave_with_reasons()
+
+    @on(messages.Warned)
+    def _warned(self, message: messages.Warned) -> None:
+        self._say(message.text)
+
+    def _leave_with_reasons(self) -> None:
+        """No export could be opened: the reasons belong on the terminal that stays, not on a screen that goes."""
+        lines = [f"{state.path}: {state.failure}" for state in self.files.values()]
+        self.exit(return_code=2, message="\n".join(lines) if lines else "no files")
+
+    @property
+    def status(self) -> str:
+        """What is being loaded, in words, for the second line of every screen; empty when nothing is."""
+        if not self.loading_now:
+            return ""
+        ready = sum(state.ready for state in self.files.values())
+        rows = sum(state.total if state.ready else state.rows for state in self.files.values())
+        total = sum(state.total for state in self.files.values())
+        if not total:
+            return f"opening {len(self.files) or ''} files…" if len(self.files) != 1 else "opening…"
+        bar = progress_bar(rows / total if total else 0.0)
+        return f"loading {ready} of {len(self.files)}  {bar}  {rows:,} rows"
+
+    def _tell_progress(self) -> None:
+        screen = self.screen
+        if hasattr(screen, "show_status"):
+            screen.show_status(self.status)
+
+    def _tell_screen(self) -> None:
+        screen: Screen[object] = self.screen
+        if hasattr(screen, "job_changed"):
+            screen.job_changed()
+
+    def _say(self, text: str) -> None:
+        screen = self.screen
+        if hasattr(screen, "say"):
+            screen.say(text)

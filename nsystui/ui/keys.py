@@ -1,0 +1,137 @@
+"""Every key of the program in one table: bindings, key lines, help and the README are made from it.
+
+A place is a screen or a family of screens; a key means the same wherever it acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from textual.binding import Binding, BindingType
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key. ``keys`` is Textual's spelling, ``shown`` ours; an empty ``label`` keeps it out of the key line."""
+
+    keys: str
+    shown: str
+    action: str
+    label: str
+    help: str
+    place: str
+
+
+PLACES = {
+    "everywhere": "Everywhere",
+    "table": "In tables",
+    "overview": "1 Overview",
+    "kernels": "2 Kernels",
+    "nccl": "3 NCCL",
+    "gpu": "4 GPU",
+    "nvtx": "5 NVTX",
+    "events": "6 Events",
+}
+"""The places in the order of the help, with their titles."""
+
+KEYS: tuple[Key, ...] = (
+    # What acts in one place stands first: it is the first that a narrow key line shows.
+    Key("enter", "⏎", "", "open", "open the screen that shows this rank or kernel", "overview"),
+    Key("enter", "⏎", "", "open", "the launches of this kernel, the calls of this name; then the event", "kernels"),
+    Key("o", "o", "other_table", "other table", "kernels, memory operations, sizes, API, OS runtime, MPI", "kernels"),
+    Key("n", "n", "names", "names", "full, short or mangled kernel names", "kernels"),
+    Key("b", "b", "group_by", "group by", "group by rank, device, stream, grid and block, or by name alone", "kernels"),
+    Key("enter", "⏎", "", "calls", "the single kernels or calls of this row; then the event", "nccl"),
+    Key("b", "b", "group_by", "by size", "group by message size, or by collective alone", "nccl"),
+    Key("c", "c", "partner", "partner", "from a call to its kernel and back", "nccl"),
+    Key("plus,equals_sign", "+", "zoom(1)", "zoom in", "zoom in around the cursor", "gpu"),
+    Key("minus", "-", "zoom(-1)", "out", "zoom out", "gpu"),
+    Key("left_square_bracket", "[", "pan(-1)", "pan", "move the view back by half of its width", "gpu"),
+    Key("right_square_bracket", "]", "pan(1)", "", "move the view on by half of its width", "gpu"),
+    Key("space", "space", "", "mark", "begin and end a marked span at the cursor", "gpu"),
+    Key("enter", "⏎", "", "select", "select the marked span (or the cursor's column) for every screen", "gpu"),
+    Key("m", "m", "metrics", "metrics", "show or hide GPU metrics", "gpu"),
+    Key("0", "0", "whole", "whole", "view the whole selection again", "gpu"),
+    Key("left,right", "← →", "", "", "move the cursor along time; H and L by ten columns", "gpu"),
+    Key("enter,right", "⏎ →", "", "open", "open a range; → and ← open and close", "nvtx"),
+    Key("w", "w", "work", "GPU work", "the GPU work launched in this range", "nvtx"),
+    Key("b", "b", "group_by", "by", "by rank and thread, by rank, or all together", "nvtx"),
+    Key("d", "d", "fold", "digits", "fold numbered names (layer 0, layer 1 …) into one row, or not", "nvtx"),
+    Key("n", "n", "next_match(1)", "", "next range that passes the filter", "nvtx"),
+    Key("N", "N", "next_match(-1)", "", "previous range that passes the filter", "nvtx"),
+    Key("c", "c", "partner", "partner", "from an API call to its GPU work, from GPU work to its API call", "events"),
+    Key("left_square_bracket", "[", "same_kind(-1)", "[ ] same kind", "previous event of the same kind", "events"),
+    Key("right_square_bracket", "]", "same_kind(1)", "", "next event of the same kind", "events"),
+    Key("slash", "/", "search", "search", "search a name; n and N go on, forwards and backwards", "events"),
+    Key("n", "n", "search_on(1)", "", "next match of the search", "events"),
+    Key("N", "N", "search_on(-1)", "", "previous match of the search", "events"),
+    Key("g", "g", "go_to", "go to", "go to a time, such as 1.25s", "events"),
+    Key("k", "k", "kinds", "kinds", "which kinds of events are listed", "events"),
+    Key("slash", "/", "filter", "find", "filter by name: text, !text, /regex/; empty for all", "table"),
+    Key("t", "t", "take_window", "time", "select the time window of this row", "table"),
+    Key("s", "s", "sort", "sort", "sort by the next column", "table"),
+    Key("S", "S", "sort_reverse", "", "turn the order round", "table"),
+    Key("up,down", "↑ ↓", "", "", "move; k and j too, PgUp and PgDn by a page, g and G to the ends", "table"),
+    Key("f", "f", "filter", "", "filter by name, in every screen", "everywhere"),
+    Key("r", "r", "ranks", "ranks", "select ranks, such as 0,4-7; empty for all", "everywhere"),
+    Key("D", "D", "devices", "", "select devices by CUDA number; empty for all", "everywhere"),
+    Key("T", "T", "window", "", "select a time window by hand, such as 1.2s:1.5s; empty for all", "everywhere"),
+    Key("e", "e", "export", "export", "write this table to a file: .csv .json .md .parquet .txt", "everywhere"),
+    Key("y", "y", "copy_row", "", "copy the row to the terminal's clipboard (OSC 52)", "everywhere"),
+    Key("Y", "Y", "copy_table", "", "copy the whole table", "everywhere"),
+    Key("escape", "esc", "back", "back", "go back: close, then undo the selection; stops loading", "everywhere"),
+    Key("R", "R", "resume", "", "go on loading after a stop", "everywhere"),
+    Key("1", "1", "mode('overview')", "", "Overview", "everywhere"),
+    Key("2", "2", "mode('kernels')", "", "Kernels", "everywhere"),
+    Key("3", "3", "mode('nccl')", "", "NCCL", "everywhere"),
+    Key("4", "4", "mode('gpu')", "", "GPU utilisation", "everywhere"),
+    Key("5", "5", "mode('nvtx')", "", "NVTX tree", "everywhere"),
+    Key("6", "6", "mode('events')", "", "Events", "everywhere"),
+    Key("question_mark", "?", "help", "help", "the keys of this place", "everywhere"),
+    Key("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit", "everywhere"),
+)
+
+MODES = (
+    ("1", "Overview"),
+    ("2", "Kernels"),
+    ("3", "NCCL"),
+    ("4", "GPU"),
+    ("5", "NVTX"),
+    ("6", "Events"),
+)
+"""The screens with their keys, for the title line."""
+
+
+def keys_of(places: Iterable[str]) -> list[Key]:
+    """The keys of ``places``, most special first; a key that a special place has taken is not repeated."""
+    found: list[Key] = []
+    taken: set[str] = set()
+    for place in places:
+        for key in KEYS:
+            if key.place == place and key.shown not in taken:
+                found.append(key)
+        taken |= {key.shown for key in found}
+    return found
+
+
+def bindings(*places: str) -> list[BindingType]:
+    """Textual bindings for ``places`` (most special first); keys that a widget handles itself have no action."""
+    return [
+        Binding(key.keys, key.action, key.label or key.help, show=False, priority="ctrl+" in key.keys)
+        for key in keys_of(places)
+        if key.action
+    ]
+
+
+def key_line(*places: str) -> list[tuple[str, str]]:
+    """What the bottom line of a screen says."""
+    return [(key.shown, key.label) for key in keys_of(places) if key.label]
+
+
+def markdown_table() -> str:
+    """The key table of the README."""
+    lines = ["| where | key | what it does |", "|---|---|---|"]
+    for place, title in PLACES.items():
+        lines += [f"| {title} | `{key.shown}` | {key.help} |" for key in KEYS if key.place == place]
+    return "\n".join(lines)

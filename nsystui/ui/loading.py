@@ -1,0 +1,122 @@
+"""Opening the exports behind the screens: first what they say of themselves, then a sample, then every row.
+
+Runs in threads: nothing of it passes rows through Python, so the screens stay responsive. Heavy imports happen here,
+after the first window is painted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from textual.message import Message
+
+from nsystui.errors import ExportError, NsystuiError
+from nsystui.ui import messages
+
+if TYPE_CHECKING:
+    from nsystui.analysis.job import Job
+    from nsystui.store.session import Opened
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the command line asked to open, and how. ``cache_directory`` is ``None`` for memory only."""
+
+    files: tuple[str, ...]
+    cache_directory: Path | None = None
+    threads: int = 2
+    convert: bool = False
+    conversion_directory: Path | None = None
+
+
+@dataclass
+class Loading:
+    """One run of the loading; ``post`` must be safe to call from threads."""
+
+    source: Source
+    post: Callable[[Message], object]
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def stop(self) -> None:
+        """Ends the loading as soon as the current chunk is read; what is ready stays."""
+        self._stopped.set()
+
+    def start(self) -> None:
+        """Discovers the files and loads them all. Blocks: call it in a thread."""
+        from nsystui.analysis.job import Job
+        from nsystui.exports.discover import discover
+        from nsystui.store.cache import Cache
+        from nsystui.store.session import Limits, Session
+
+        paths = tuple(discover(self.source.files))
+        directory = self.source.cache_directory
+        session = Session(
+            cache=None if directory is None else Cache(directory),
+            limits=Limits(threads=self.source.threads),
+            warn=lambda text: self.post(messages.Warned(text)),
+        )
+        job = Job(session)
+        self.post(messages.JobStarted(job, paths))
+        self.go_on(job, list(enumerate(paths)))
+
+    def go_on(self, job: Job, numbered: Sequence[tuple[int, Path]]) -> None:
+        """Loads the given exports into ``job``; the numbers keep the order of the command line."""
+        opened = [(number, found) for number, path in numbered if (found := self._open(path)) is not None]
+        self._sample(job, [found for _, found in opened])
+        with ThreadPoolExecutor(max_workers=max(self.source.threads, 1), thread_name_prefix="load") as pool:
+            list(pool.map(lambda item: self._add(job, item[0], item[1].path), opened))
+        self.post(messages.LoadingEnded(self._stopped.is_set()))
+
+    def _open(self, path: Path) -> Opened | None:
+        from nsystui.exports.convert import convert, is_report
+        from nsystui.store.session import open_export
+
+        if self._stopped.is_set():
+            return None
+        try:
+            if is_report(path) and self.source.convert and self.source.conversion_directory is not None:
+                path = convert(path, self.source.conversion_directory)
+            opened = open_export(path)
+        except ExportError as error:
+            self.post(messages.ExportFailed(path, _reason(error)))
+            return None
+        self.post(messages.ExportOpened(opened))
+        return opened
+
+    def _sample(self, job: Job, opened: Sequence[Opened]) -> None:
+        """A sampled kernel table of what is not packed yet; nothing where everything is."""
+        from nsystui.analysis.sample import sampled_kernels
+
+        cache = job.session.cache
+        fresh = [item for item in opened if cache is None or cache.find(item.path) is None]
+        answer = sampled_kernels(fresh) if fresh else None
+        if answer is not None:
+            self.post(messages.SampleTaken(answer))
+
+    def _add(self, job: Job, number: int, path: Path) -> None:
+        from nsystui.store.pack import Cancelled, Progress
+
+        def report(progress: Progress) -> None:
+            self.post(messages.Advanced(path, progress.table, progress.rows, progress.total))
+
+        if self._stopped.is_set():
+            return
+        try:
+            added = job.session.add(path, report, self._stopped.is_set, number)
+        except Cancelled:
+            return
+        except ExportError as error:
+            self.post(messages.ExportFailed(path, _reason(error)))
+        except NsystuiError as error:
+            self.post(messages.ExportFailed(path, str(error)))
+        else:
+            self.post(messages.ReportReady(added))
+
+
+def _reason(error: ExportError) -> str:
+    return error.cause + (f" ({error.advice})" if error.advice else "")

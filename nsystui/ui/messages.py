@@ -1,0 +1,77 @@
+"""What the loading tells the application. Every message may come from a thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from textual.message import Message
+
+if TYPE_CHECKING:
+    from nsystui.analysis.job import Job
+    from nsystui.store.session import Opened, Report
+
+
+@dataclass
+class JobStarted(Message):
+    """The store is there; reports will join it."""
+
+    job: Job
+    paths: tuple[Path, ...]
+
+
+@dataclass
+class ExportOpened(Message):
+    """An export was checked: its metadata and counts are known, its rows are not read yet."""
+
+    opened: Opened
+
+
+@dataclass
+class SampleTaken(Message):
+    """A first kernel table from a sample of rows (an ``Answer``), until exact numbers are there."""
+
+    answer: Any
+
+
+@dataclass
+class Advanced(Message):
+    """Packing goes on: rows done of all rows of an export."""
+
+    path: Path
+    table: str
+    rows: int
+    total: int
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, Advanced) and message.path == self.path
+
+
+@dataclass
+class ReportReady(Message):
+    """A report joined the session: every question sees it."""
+
+    report: Report
+
+
+@dataclass
+class ExportFailed(Message):
+    """An export cannot be used; the others go on."""
+
+    path: Path
+    reason: str
+
+
+@dataclass
+class LoadingEnded(Message):
+    """Nothing more is being read; ``cancelled`` where the user stopped it."""
+
+    cancelled: bool
+
+
+@dataclass
+class Warned(Message):
+    """Something the user should know, in one line."""
+
+    text: str

@@ -1,0 +1,98 @@
+"""The single launches of one kernel, and the single calls or operations of one name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nsystui.analysis.answer import Answer, Unit
+from nsystui.analysis.distribution import Distribution, distribution
+from nsystui.analysis.event_kinds import EventKind
+from nsystui.analysis.events import EventKey
+from nsystui.analysis.job import Job
+from nsystui.analysis.kernels import Names, durations, kernel_instances
+from nsystui.analysis.selection import Selection
+from nsystui.analysis.work import Work, work_instances
+from nsystui.ui import keys
+from nsystui.ui.screens.table_pane import TablePane
+from nsystui.ui.widgets.plots import histogram_lines
+from nsystui.units import format_value
+
+_PANEL_WIDTH = 42
+_KINDS = {"memory": EventKind.MEMORY, "api": EventKind.API, "os": EventKind.OS, "mpi": EventKind.MPI}
+
+
+def distribution_lines(shape: Distribution) -> list[str]:
+    """A histogram of durations with its key figures, as lines for a panel."""
+    if not shape.count:
+        return []
+    labels = [format_value(Unit.DURATION, low) for low in shape.edges[:-1]]
+    figures = (("min", shape.minimum), ("median", shape.median), ("p95", shape.p95), ("max", shape.maximum))
+    lines = ["duration", *histogram_lines(labels, list(shape.counts), _PANEL_WIDTH), ""]
+    return lines + [f"{word:7} {format_value(Unit.DURATION, value)}" for word, value in figures]
+
+
+class _InstancesScreen(TablePane):
+    """Rows with a time: Enter goes to the event."""
+
+    PLACES = ("table", "everywhere")
+    BINDINGS = keys.bindings("table", "everywhere")
+    HAS_PANEL = True
+    BACKGROUND = True
+    MODE_KEY = "2"
+
+    def natural_order(self) -> tuple[str | None, bool]:
+        return "start", False
+
+    def counted(self) -> str:
+        return "instances"
+
+    def event_kind(self) -> EventKind:
+        """The kind of the events of this list."""
+        raise NotImplementedError
+
+    def open_row(self) -> None:
+        values = self.values()
+        if not values:
+            return
+        from nsystui.ui.screens.events import EventsScreen
+
+        key = EventKey(int(values["report"] or 0), self.event_kind(), int(values["row"] or 0), int(values["start"] or 0))
+        self.app.push_screen(EventsScreen(key))
+
+
+class KernelInstancesScreen(_InstancesScreen):
+    """Every launch of one kernel."""
+
+    def __init__(self, name: str, names: Names) -> None:
+        super().__init__("2 Kernels", name)
+        self.kernel = name
+        self.names = names
+
+    def ask(self, job: Job, selection: Selection) -> tuple[Answer, Distribution]:
+        answer = kernel_instances(job.session, selection, self.kernel, self.names, job.ranks)
+        return answer, distribution(durations(job.session, selection, self.kernel, self.names))
+
+    def show(self, result: Any, same_place: bool) -> None:
+        answer, shape = result
+        self.panel.show_lines(distribution_lines(shape))
+        super().show(answer, same_place)
+
+    def event_kind(self) -> EventKind:
+        return EventKind.NCCL if self.kernel.lower().removeprefix("void ").startswith("nccl") else EventKind.KERNEL
+
+
+class WorkInstancesScreen(_InstancesScreen):
+    """Every call or operation of one name."""
+
+    HAS_PANEL = False
+
+    def __init__(self, name: str, work: Work) -> None:
+        super().__init__("2 Kernels", work.title, name)
+        self.call = name
+        self.work = work
+
+    def ask(self, job: Job, selection: Selection) -> Answer:
+        return work_instances(job.session, selection, self.work, self.call, job.ranks)
+
+    def event_kind(self) -> EventKind:
+        return _KINDS[self.work.name]

@@ -1,0 +1,130 @@
+"""2 Kernels: the kernel summary, and the other tables of work: memory operations, API, OS runtime and MPI calls."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from nsystui.analysis.answer import Answer, Row
+from nsystui.analysis.job import Job
+from nsystui.analysis.kernels import GroupBy, Names, kernel_summary
+from nsystui.analysis.selection import Selection
+from nsystui.analysis.work import WORKS, Work, memory_sizes, work_summary
+from nsystui.store import tables
+from nsystui.ui import keys
+from nsystui.ui.screens.instances import KernelInstancesScreen, WorkInstancesScreen
+from nsystui.ui.screens.table_pane import TablePane
+
+_KERNELS = "kernels"
+_SIZES = "memory sizes"
+_TITLES = {_KERNELS: "Kernels", **{work.name: work.title for work in WORKS.values()}, _SIZES: "memory sizes"}
+_ORDER = (_KERNELS, "memory", _SIZES, "api", "os", "mpi")
+_GROUPS: tuple[tuple[GroupBy, ...], ...] = (
+    (),
+    (GroupBy.RANK,),
+    (GroupBy.DEVICE,),
+    (GroupBy.STREAM,),
+    (GroupBy.SHAPE,),
+)
+
+
+class KernelsScreen(TablePane):
+    """Summaries by name."""
+
+    MODE_KEY = "2"
+    PLACES = ("kernels", "table", "everywhere")
+    BINDINGS = keys.bindings("kernels", "table", "everywhere")
+
+    def __init__(self) -> None:
+        super().__init__("2 Kernels")
+        self.names = Names.FULL
+        self.grouping = 0
+        self.what = ""  # until the first answer says which tables are there
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.what, self.names, self.grouping)
+
+    def ask(self, job: Job, selection: Selection) -> tuple[str, Answer]:
+        what = self.what or _first_table(job)
+        return what, self._table(job, selection, what)
+
+    def _table(self, job: Job, selection: Selection, what: str) -> Answer:
+        if what == _KERNELS:
+            return kernel_summary(job.session, selection, self.names, _GROUPS[self.grouping], job.ranks)
+        if what == _SIZES:
+            return memory_sizes(job.session, selection)
+        return work_summary(job.session, selection, WORKS[what])
+
+    def show(self, result: Any, same_place: bool) -> None:
+        what, answer = result
+        self._current = what
+        super().show(answer, same_place)
+
+    def natural_order(self) -> tuple[str | None, bool]:
+        return "total", True
+
+    def show_count(self) -> None:
+        self.crumbs = ("2 Kernels",) if self._current == _KERNELS else ("2 Kernels", _TITLES[self._current])
+        super().show_count()
+
+    def counted(self) -> str:
+        by = _GROUPS[self.grouping]
+        return f"by {by[0].value}" if self._current == _KERNELS and by else "names"
+
+    def row_category(self, row: Row) -> str | None:
+        if self.what in ("", _KERNELS) and isinstance(row[-1], str):
+            return "nccl" if row[-1].lower().removeprefix("void ").startswith("nccl") else None
+        return None
+
+    def action_other_table(self) -> None:
+        """The next table that has rows."""
+        job = self.job
+        if job is None:
+            return
+        here = _ORDER.index(self.what or _first_table(job))
+        following = [*_ORDER[here + 1 :], *_ORDER[:here]]
+        found = next((what for what in following if _has(job, what)), None)
+        if found is None:
+            self.say("there is no other table in these exports")
+            return
+        self.what = found
+        self._sort = None
+        self.job_changed()
+
+    def action_names(self) -> None:
+        order = list(Names)
+        self.names = order[(order.index(self.names) + 1) % len(order)]
+        self.say(f"{self.names.value} names")
+        self.job_changed()
+
+    def action_group_by(self) -> None:
+        if self.what not in ("", _KERNELS):
+            self.say("only kernels can be grouped")
+            return
+        self.grouping = (self.grouping + 1) % len(_GROUPS)
+        self.job_changed()
+
+    def open_row(self) -> None:
+        name = self.values().get("name")
+        if not isinstance(name, str):
+            return
+        if self._current == _KERNELS:
+            self.app.push_screen(KernelInstancesScreen(name, self.names))
+        elif self._current == _SIZES:
+            self.app.push_screen(WorkInstancesScreen(name, WORKS["memory"]))
+        else:
+            self.app.push_screen(WorkInstancesScreen(name, WORKS[self._current]))
+
+
+def _has(job: Job, what: str) -> bool:
+    if what == _KERNELS:
+        return True
+    work: Work = WORKS["memory" if what == _SIZES else what]
+    return bool(job.session.count(work.table))
+
+
+def _first_table(job: Job) -> str:
+    """Kernels; where the exports have none but other work, still kernels: the screen then says what is missing."""
+    if job.session.count(tables.kernels) or job.session.count(tables.graph_launches):
+        return _KERNELS
+    return next((what for what in _ORDER[1:] if _has(job, what)), _KERNELS)

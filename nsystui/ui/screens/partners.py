@@ -1,0 +1,38 @@
+"""A graph launch may have launched many kernels: the list of them, to choose one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.screen import ModalScreen
+
+from nsystui.analysis.answer import Row
+from nsystui.analysis.events import EVENT_COLUMNS, EventKey, key_of
+from nsystui.analysis.rows import answer_of
+from nsystui.ui.widgets.crumbs import KeyLine, TitleLine
+from nsystui.ui.widgets.window_table import WindowTable
+
+
+class PartnersScreen(ModalScreen[EventKey | None]):
+    """Enter chooses an event, Esc none."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss(None)", "back")]
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        super().__init__()
+        self._rows = tuple(rows)
+
+    def compose(self) -> ComposeResult:
+        title = TitleLine()
+        title.update("6 Events", "launched by this call", right=f"{len(self._rows):,} operations")
+        yield title
+        yield WindowTable(answer_of("partners", EVENT_COLUMNS, self._rows))
+        yield KeyLine([("⏎", "go there"), ("esc", "back")])
+
+    @on(WindowTable.RowSelected)
+    def _chosen(self, message: WindowTable.RowSelected) -> None:
+        self.dismiss(key_of(self._rows[message.row]))

@@ -1,0 +1,114 @@
+"""Text that shows amounts: a lane of blocks over time, a time axis, a histogram. Plain functions, no screen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from nsystui.text import fit, safe_text, width_of
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+NO_DATA = "·"
+"""Nothing was recorded here; not the same as 0, which is the lowest block."""
+
+BAR = "▇"
+TRACE = "▁"
+"""A bar that is not nothing but less than half a cell."""
+
+TICK = "│"
+
+_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
+
+
+def blocks(bins: Sequence[float], width: int) -> str:
+    """``bins`` (0..1 each, NaN: no data) as ``width`` blocks.
+
+    Meant for ``width`` bins. Of more, each block shows the largest that it covers, so that a peak stays visible; of
+    fewer, blocks repeat.
+    """
+    if len(bins) == 0:
+        return " " * width
+    return "".join(_block(_largest(bins, column, width)) for column in range(width))
+
+
+def _largest(bins: Sequence[float], column: int, width: int) -> float:
+    first = column * len(bins) // width
+    covered = bins[first : max(first + 1, (column + 1) * len(bins) // width)]
+    known = [value for value in covered if not math.isnan(value)]
+    return max(known, default=math.nan)
+
+
+def _block(value: float) -> str:
+    return NO_DATA if math.isnan(value) else BLOCKS[max(0, min(len(BLOCKS) - 1, int(value * len(BLOCKS))))]
+
+
+def _steps(at_least: float) -> Iterator[int]:
+    """1, 2, 5, 10, 20, 50 … whole nanoseconds, from ``at_least`` on."""
+    power = 1
+    while True:
+        for factor in (1, 2, 5):
+            if factor * power >= at_least:
+                yield factor * power
+        power *= 10
+
+
+def _tick_label(time: int, step: int, largest: int) -> str:
+    """``time`` with as many decimals as ``step`` needs, in the unit that suits the ``largest`` time of the axis."""
+    size, unit = next((size, unit) for size, unit in _UNITS if largest >= size or size == 1)
+    whole, rest = divmod(abs(time), size)
+    digits = f"{rest:0{len(str(size)) - 1}d}" if size > 1 else ""
+    wanted = max(0, len(str(size)) - len(str(step)))  # steps begin with 1, 2 or 5: one digit matters
+    digits = digits[:wanted]
+    groups = " ".join(digits[index : index + 3] for index in range(0, len(digits), 3))
+    return f"{'-' if time < 0 else ''}{whole:,}{'.' if groups else ''}{groups} {unit}"
+
+
+def time_axis(lo: int, hi: int, width: int) -> str:
+    """Tick marks with their times below a chart of ``width`` columns from ``lo`` to ``hi`` ns.
+
+    Each ``│`` stands in the column that holds its time; the distance is 1, 2 or 5 times a power of ten.
+    """
+    if hi <= lo or width <= 0:
+        return " " * max(0, width)
+    largest = max(abs(lo), abs(hi))
+    for step in _steps((hi - lo) / width):
+        ticks = range(-(-lo // step) * step, hi, step)
+        labels = [_tick_label(tick, step, largest) for tick in ticks]
+        room = step * width / (hi - lo)
+        if len(ticks) <= 1 or max(map(len, labels)) + 3 <= room:
+            break
+    line = [" "] * width
+    for tick, label in zip(ticks, labels, strict=True):
+        column = (tick - lo) * width // (hi - lo)
+        text = TICK + label if column + 1 + len(label) <= width else TICK
+        line[column : column + len(text)] = text
+    return "".join(line)
+
+
+def histogram_lines(labels: Sequence[str], counts: Sequence[int], width: int) -> list[str]:
+    """A line of ``width`` cells for each bucket: label, bar, count. Bars share one scale, the largest fills its room.
+
+    Too narrow for bars of four cells, there are none; then labels are cut.
+    """
+    labels = [safe_text(label) for label in labels]
+    numbers = [f"{count:,}" for count in counts]
+    label_width = max(map(width_of, labels), default=0)
+    number_width = max(map(len, numbers), default=0)
+    bar_width = width - label_width - number_width - 2
+    if bar_width < 4:
+        bar_width = 0
+        label_width = max(0, width - number_width - 1)
+    largest = max(counts, default=0)
+    lines = []
+    for label, number, count in zip(labels, numbers, counts, strict=True):
+        line = fit(label, label_width, "right") + " "
+        if bar_width:
+            line += fit(_bar(count, largest, bar_width), bar_width) + " "
+        lines.append(fit(line + number.rjust(number_width), max(0, width)))
+    return lines
+
+
+def _bar(count: int, largest: int, width: int) -> str:
+    if count <= 0 or largest <= 0:
+        return ""
+    return BAR * math.floor(count / largest * width + 0.5) or TRACE

@@ -1,0 +1,40 @@
+"""A panel of plain lines beside a table: words, little bars, facts about the row under the cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.segment import Segment
+from textual.strip import Strip
+from textual.widget import Widget
+
+from nsystui.text import fit, safe_text
+
+
+class SidePanel(Widget):
+    """Lines of text, cut at the right edge; drawn again only when they change."""
+
+    ALLOW_SELECT = False
+
+    DEFAULT_CSS = "SidePanel { height: 1fr; }"
+
+    def __init__(self, *, border: str = "│ ", id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
+        self._border = border
+        self._lines: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return self._lines
+
+    def show_lines(self, lines: Sequence[str]) -> None:
+        """Shows these lines; strings from files may be among them."""
+        safe = tuple(safe_text(line) for line in lines)
+        if safe != self._lines:
+            self._lines = safe
+            self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        text = self._lines[y] if y < len(self._lines) else ""
+        line = fit(self._border + text, self.size.width)
+        return Strip([Segment(line, self.rich_style)], self.size.width)

@@ -1,0 +1,461 @@
+"""The table of the whole program: a window on an answer of one row or of ten million.
+
+It asks the answer only for the pages it draws, formats only the rows in sight, and repaints only what a key changed:
+two lines for a step of the cursor. Everything is drawn from plain segments, so nothing in the data is ever read as
+markup; ``safe_text`` (in ``columns``) keeps escape sequences out.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Collection, Sequence
+from typing import ClassVar
+
+from rich.cells import set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region
+from textual.reactive import reactive
+from textual.strip import Strip
+from textual.timer import Timer
+
+from nsystui.analysis.answer import FILES_ONLY, Answer, Row, Unit
+from nsystui.text import safe_text
+from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
+from nsystui.ui.widgets.pages import PageCache
+from nsystui.ui.widgets.quiet import QuietFocus
+from nsystui.ui.widgets.table_layout import TableLayout
+from nsystui.ui.widgets.table_messages import PageFailed, PagesArrived, RowHighlighted, RowSelected, SortRequested
+from nsystui.ui.widgets.window import Window
+
+MARKER = "▸ "
+"""Stands before the cursor's row, so that it is found without colour, in a capture and by a screen reader."""
+
+PATIENCE = 0.15
+"""Seconds that ``background`` waits for rows before it draws ``…`` in their places."""
+
+
+class WindowTable(QuietFocus, can_focus=True):
+    """A scrolling table of an ``Answer``.
+
+    Args:
+        answer: What to show; ``set_answer`` shows another.
+        empty_text: Sentences for the body when there are no rows: why, and what to record.
+        elastic: Key of the text column that takes the room to spare and is cut in its middle; else the last text.
+        prefix: For a tree: what stands before the first text column of a row (indentation and ``▶``/``▼``).
+        row_style: The category of a row (``"nccl"``, see ``categories``) that colours its name, or ``None``.
+        background: Fetch pages in a thread and draw ``…`` until they arrive: for answers whose pages take time.
+        free_keys: Keys of ``BINDINGS`` that this table leaves to its screen, such as ``{"g", "left", "right"}``.
+    """
+
+    ALLOW_SELECT = False  # selecting text would need an offset in every cell's style: bytes on every line
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(
+            Binding(key, f"step('{key}', {rows})", show=False)
+            for key, rows in (("up", -1), ("k", -1), ("down", 1), ("j", 1))
+        ),
+        *(Binding(key, f"page('{key}', -1)", show=False) for key in ("pageup", "ctrl+b")),
+        *(Binding(key, f"page('{key}', 1)", show=False) for key in ("pagedown", "ctrl+f")),
+        *(Binding(key, f"edge('{key}', 0)", show=False) for key in ("home", "g")),
+        *(Binding(key, f"edge('{key}', 1)", show=False) for key in ("end", "G")),
+        *(Binding(key, f"pan('{key}', -1)", show=False) for key in ("left", "<")),
+        *(Binding(key, f"pan('{key}', 1)", show=False) for key in ("right", ">")),
+        Binding("enter", "select('enter')", "open", show=False),
+    ]
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "window-table--header",
+        "window-table--cursor",
+        "window-table--cursor-blurred",
+        "window-table--empty",
+        *CATEGORY_CLASSES,
+    }
+
+    DEFAULT_CSS = """
+    WindowTable { height: 1fr; }
+    WindowTable > .window-table--header { text-style: bold; color: $foreground; }
+    WindowTable > .window-table--cursor { background: $block-cursor-background; color: $block-cursor-foreground; }
+    WindowTable:nocolor > .window-table--cursor {
+        background: ansi_default; color: ansi_default; text-style: reverse;
+    }
+    WindowTable > .window-table--cursor-blurred { text-style: bold; color: $foreground; }
+    WindowTable > .window-table--empty { color: $foreground 75%; }
+    """ + category_css("WindowTable")
+
+    cursor_row: reactive[int] = reactive(0, repaint=False, init=False)
+    """The row under the cursor, from 0; 0 also in an empty table."""
+
+    # What this table posts; see ``table_messages``.
+    RowHighlighted = RowHighlighted
+    RowSelected = RowSelected
+    SortRequested = SortRequested
+    PageFailed = PageFailed
+
+    def __init__(
+        self,
+        answer: Answer | None = None,
+        *,
+        empty_text: str = "",
+        elastic: str | None = None,
+        prefix: Callable[[int], str] | None = None,
+        row_style: Callable[[Row], str | None] | None = None,
+        background: bool = False,
+        free_keys: Collection[str] = (),
+        id: str | None = None,  # noqa: A002 - Textual's name for it
+        classes: str | None = None,
+    ) -> None:
+        super().__init__(id=id, classes=classes)
+        self.empty_text = empty_text
+        self.prefix = prefix
+        self.row_style = row_style
+        self.background = background
+        self.free_keys = frozenset(free_keys)
+        self._elastic_key = elastic
+        self._answer: Answer | None = None
+        self._cache: PageCache | None = None
+        self._table = TableLayout(())
+        self._formatted: dict[int, list[str]] = {}  # the rows in sight, as text
+        self._window_changed = True  # rows or room in sight differ from what was measured
+        self._window = Window()
+        self._patience: Timer | None = None
+        self._room = (0, 0)  # cells of a line and lines of rows, as last laid out
+        self._fetching = False
+        self._failure: Exception | None = None
+        self._sorted: tuple[str, bool] | None = None
+        self._asked: tuple[str, bool] | None = None  # the order last asked for; the screen may still be sorting
+        if answer is not None:
+            self.set_answer(answer)
+
+    # -- what is shown --------------------------------------------------------------------------------------------
+
+    @property
+    def answer(self) -> Answer | None:
+        return self._answer
+
+    def set_answer(self, answer: Answer, keep_cursor: bool = False) -> None:
+        """Show ``answer``, from its first row, or with the cursor on the same row number as now."""
+        same_columns = self._answer is not None and self._answer.columns == answer.columns
+        cursor, top = (self.cursor_row, self._window.top) if keep_cursor else (0, 0)
+        self._answer = answer
+        self._cache = PageCache(answer)
+        self._failure = None
+        if not same_columns:
+            self._table = TableLayout(answer.columns, self._elastic_key)
+        self._window = Window(len(self._cache), self._window.height, top)
+        self.set_reactive(WindowTable.cursor_row, self._window.clamp(cursor))
+        self._window.reveal(self.cursor_row)
+        self.refresh_rows()
+        self._announce()
+
+    @property
+    def row_count(self) -> int:
+        return self._window.count
+
+    @property
+    def position_text(self) -> str:
+        """``row 12 of 4,010``, for a screen's line of words; empty when there are no rows."""
+        return f"row {self.cursor_row + 1:,} of {self.row_count:,}" if self.row_count else ""
+
+    def row_at(self, index: int) -> Row | None:
+        """Row ``index``; ``None`` if there is none, or (``background``) if its page has not arrived."""
+        if self._cache is None or not 0 <= index < len(self._cache):
+            return None
+        row = self._cache.row(index)
+        if row is None and not self.background and self._failure is None:
+            self._fetch_now(self._cache.missing(index, 1))
+            row = self._cache.row(index)
+        return row
+
+    @property
+    def current_row(self) -> Row | None:
+        """The row under the cursor, as ``row_at`` gives it."""
+        return self.row_at(self.cursor_row)
+
+    def move_to(self, row: int) -> None:
+        """Put the cursor on ``row`` (clamped), scrolling as little as needed."""
+        self.cursor_row = row
+
+    def refresh_rows(self) -> None:
+        """Draw everything again: after the screen changed ``prefix``, ``row_style`` or ``empty_text``."""
+        self._formatted.clear()
+        self._redraw()
+
+    # -- sorting: the widget asks, the screen sorts ---------------------------------------------------------------
+
+    @property
+    def sorted_by(self) -> tuple[str, bool] | None:
+        """Column key and whether descending, as last marked."""
+        return self._sorted
+
+    def mark_sorted(self, key: str | None, descending: bool = True) -> None:
+        """Mark the heading of the column that the rows are sorted by (``None``: no column)."""
+        self._sorted = self._asked = None if key is None else (key, descending)
+        self.refresh_rows()
+
+    def sort_next_column(self, step: int = 1) -> None:
+        """Ask for the order of the next column (``step=-1``: the previous), those too narrow to show included."""
+        columns = [] if self._answer is None else [c for c in self._answer.columns if c.importance < FILES_ONLY]
+        if not columns:
+            return
+        keys = [column.key for column in columns]
+        here = keys.index(self._asked[0]) if self._asked and self._asked[0] in keys else (-1 if step > 0 else 0)
+        self.sort_by(columns[(here + step) % len(columns)].key)
+
+    def sort_by(self, key: str) -> None:
+        """Ask for the order of column ``key``: names and times from the first on, amounts from the largest on."""
+        if self._answer is None:
+            return
+        unit = next(column.unit for column in self._answer.columns if column.key == key)
+        self._ask_sort(key, descending=unit not in (Unit.TEXT, Unit.TIME))
+
+    def reverse_sort(self) -> None:
+        """Ask for the opposite of the present order."""
+        if self._asked is not None:
+            self._ask_sort(self._asked[0], not self._asked[1])
+
+    def _ask_sort(self, key: str, descending: bool) -> None:
+        self._asked = (key, descending)
+        self.post_message(self.SortRequested(self, key, descending))
+
+    # -- moving ---------------------------------------------------------------------------------------------------
+
+    def validate_cursor_row(self, row: int) -> int:
+        return self._window.clamp(row)
+
+    def watch_cursor_row(self, old: int, new: int) -> None:
+        if self._window.reveal(new):
+            self._redraw()
+        elif self._patience is None:  # else the whole window is about to be drawn
+            self._redraw_row(old)
+            self._redraw_row(new)
+        self._announce()
+
+    def focus_changed(self) -> None:
+        self._redraw_row(self.cursor_row)
+
+    def _redraw_row(self, row: int) -> None:
+        if self._window.shows(row):
+            self.refresh(Region(0, 1 + row - self._window.top, self.size.width, 1))
+
+    def _scroll(self, rows: int) -> None:
+        """Move the window, and the cursor with it, so that the eye stays on the same line."""
+        moved = self._window.scroll(rows)
+        if moved:
+            self._redraw()
+        self.cursor_row += moved or rows  # at the end already: the cursor goes the rest of the way
+
+    def _redraw(self) -> None:
+        """Draw the whole window, whose rows or room changed; in the background, once its rows are here.
+
+        What stands on the screen stays until then, unless that takes longer than ``PATIENCE``: most pages come sooner,
+        and painting placeholders for them would double the bytes.
+        """
+        self._window_changed = True
+        missing = self._missing() if self.background and self.is_attached else []
+        if not missing:
+            self._draw_now()
+            return
+        self._fetch_in_thread(missing)
+        if self._patience is None:
+            self._patience = self.set_timer(PATIENCE, self._draw_now)
+
+    def _draw_now(self) -> None:
+        if self._patience is not None:
+            self._patience.stop()
+            self._patience = None
+        self.refresh()
+
+    def _announce(self) -> None:
+        if self.row_count and self.is_attached:
+            self.post_message(self.RowHighlighted(self, self.cursor_row))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Our actions name the key that runs them, so that keys in ``free_keys`` fall through to the screen."""
+        return not (parameters and parameters[0] in self.free_keys)
+
+    def action_step(self, _key: str, rows: int) -> None:
+        self.cursor_row += rows
+
+    def action_page(self, _key: str, direction: int) -> None:
+        self._scroll(direction * self._window.height)
+
+    def action_edge(self, _key: str, end: int) -> None:
+        self.cursor_row = self.row_count - 1 if end else 0
+
+    def action_pan(self, _key: str, direction: int) -> None:
+        """Move along names that are cut; back at the start their middle is cut again."""
+        if self._table.pan_by(direction):
+            self.refresh()
+
+    def action_select(self, _key: str) -> None:
+        if self.row_count:
+            self.post_message(self.RowSelected(self, self.cursor_row))
+
+    def on_click(self, event: events.Click) -> None:
+        row = self._window.top + event.y - 1
+        if event.y == 0:
+            key = self._table.column_at(event.x - len(MARKER))
+            if key is not None and self._asked is not None and self._asked[0] == key:
+                self.reverse_sort()
+            elif key is not None:
+                self.sort_by(key)
+        elif row < self.row_count:
+            if row == self.cursor_row:
+                self.action_select("")
+            self.cursor_row = row
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self._scroll(3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self._scroll(-3)
+
+    # -- pages ----------------------------------------------------------------------------------------------------
+
+    def _missing(self) -> list[int]:
+        """The pages that the window lacks (none once one failed: not to ask again and again)."""
+        if self._cache is None or self._failure is not None:
+            return []
+        return self._cache.missing(self._window.top, self._window.height)
+
+    def _fetch_now(self, numbers: Sequence[int]) -> None:
+        """Fetch pages and wait for them."""
+        assert self._cache is not None
+        for number in numbers:
+            try:
+                self._cache.put(number, self._cache.fetch(number))
+            except Exception as error:  # whatever a query can raise: the table says it, the program lives on
+                self._fail(error)
+                return
+
+    def _fetch_in_thread(self, numbers: Sequence[int]) -> None:
+        """Fetch pages in a thread, one request at a time.
+
+        While one runs nothing is queued: when it is back, the window as it is by then asks for what it lacks.
+        """
+        cache = self._cache
+        assert cache is not None
+        if self._fetching:
+            return
+        self._fetching = True
+
+        def work() -> None:
+            try:
+                pages = {number: cache.fetch(number) for number in numbers}
+            except Exception as error:  # as above; it reaches the user through the message
+                self.post_message(PagesArrived(cache, {}, error))
+            else:
+                self.post_message(PagesArrived(cache, pages))
+
+        self.run_worker(work, thread=True, exit_on_error=False, group="pages")
+
+    def on_window_table_pages_arrived(self, message: PagesArrived) -> None:
+        message.stop()
+        self._fetching = False
+        if message.cache is self._cache:
+            cursor_was_missing = self._cache.row(self.cursor_row) is None
+            for number, rows in message.pages.items():
+                self._cache.put(number, rows)
+            if message.error is not None:
+                self._fail(message.error)
+            if cursor_was_missing and self._cache.row(self.cursor_row) is not None:
+                self._announce()
+        self._redraw()
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        # Not posted here: this may be a repaint, where Textual takes the screen for the sender and does not tell it.
+        self.call_next(lambda: self.post_message(self.PageFailed(self, error)))
+
+    # -- drawing --------------------------------------------------------------------------------------------------
+
+    def on_mount(self) -> None:
+        self._announce()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Textual asks here for what is in sight, once a repaint: the moment to fetch and measure what changed.
+
+        Not when a key is handled: of a held PgDn only the windows that are really painted are fetched. And not when a
+        resize is announced: by then Textual has painted the new size already.
+        """
+        room = (self.size.width, max(1, self.size.height - 1))
+        if room != self._room:
+            self._room, self._window.height = room, room[1]
+            self._window.reveal(self.cursor_row)
+            self._window_changed = True
+        if self._window_changed:
+            self._window_changed = False
+            self._measure_window()
+        return super().render_lines(crop)
+
+    def _measure_window(self) -> None:
+        """Fetch and format the rows in sight, and lay out the columns for them."""
+        cache = self._cache
+        if cache is None:
+            return
+        missing = self._missing()
+        if missing:
+            (self._fetch_in_thread if self.background else self._fetch_now)(missing)
+        before, self._formatted = self._formatted, {}
+        for index in self._window.rows():
+            row = cache.row(index)
+            if row is not None:
+                self._formatted[index] = before.get(index) or self._table.format(row, self._prefix_of(index))
+        self._table.place(self.size.width - len(MARKER), self._sorted[0] if self._sorted else None)
+
+    def _prefix_of(self, index: int) -> str:
+        return self.prefix(index) if self.prefix is not None else ""
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        if self._cache is None or self._failure is not None or not self._cache:
+            return self._message_line(y, width)
+        if y == 0:
+            heading = " " * len(MARKER) + self._table.heading_line(width - len(MARKER), self._sorted)
+            return Strip([Segment(heading, self._style("window-table--header"))], width)
+        index = self._window.top + y - 1
+        if index >= len(self._cache):
+            return Strip.blank(width, self.rich_style)
+        return Strip(self._row_segments(index, width), width)
+
+    def _row_segments(self, index: int, width: int) -> list[Segment]:
+        """One row as few segments as possible: every change of style costs a line some 25 bytes."""
+        at_cursor = index == self.cursor_row
+        gutter = MARKER if at_cursor else " " * len(MARKER)
+        style = self._cursor_style() if at_cursor else self.rich_style
+        shown = self._formatted.get(index)
+        if shown is None:
+            return [Segment((gutter + "…").ljust(width), style)]
+        before, name, after = self._table.row_line(shown, width - len(gutter), self._prefix_of(index))
+        category = None if at_cursor else self._category_of(index)
+        if category is None:
+            return [Segment(gutter + before + name + after, style)]
+        parts = ((gutter + before, style), (name, self._style(category_class(category))), (after, style))
+        return [Segment(text, part_style) for text, part_style in parts if text]
+
+    def _category_of(self, index: int) -> str | None:
+        row = self._cache.row(index) if self._cache and self.row_style else None
+        return self.row_style(row) if row is not None and self.row_style else None
+
+    def _message_line(self, y: int, width: int) -> Strip:
+        """Line ``y`` of the words that stand where rows would be."""
+        words = f"These rows could not be read: {self._failure}" if self._failure else self.empty_text
+        lines = [line for part in words.splitlines() for line in _wrap(safe_text(part), width - 4)]
+        text = "  " + lines[y - 1] if 1 <= y <= len(lines) else ""
+        return Strip([Segment(set_cell_size(text, width), self._style("window-table--empty"))], width)
+
+    def _cursor_style(self) -> Style:
+        return self._style("window-table--cursor" if self.has_focus else "window-table--cursor-blurred")
+
+    def _style(self, component: str) -> Style:
+        return self.get_component_rich_style(component)
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """``text`` in lines of at most ``width`` cells (at least 8); an empty text is one empty line."""
+    return textwrap.wrap(text, max(8, width)) or [""]

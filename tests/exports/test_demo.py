@@ -1,0 +1,491 @@
+"""The demo writer writes what nsys would write, and its scenarios are what they say they are."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsystui.exports import demo
+from nsystui.exports.demo import ExportWriter, NcclPayloads, Session, TrainingJob, training_job
+from nsystui.exports.demo.nccl import encode_payload, payload_schema
+from nsystui.exports.demo.schema import columns, schema_version, tables
+
+REAL_EXPORTS = Path(__file__).parents[3] / "shared/data/exports"
+
+Rows = list[tuple[Any, ...]]
+
+
+def query(path: Path, sql: str) -> Rows:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def table_names(path: Path) -> set[str]:
+    return {name for (name,) in query(path, "SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+def count(path: Path, table: str, where: str = "1") -> int:
+    return int(query(path, f"SELECT count(*) FROM {table} WHERE {where}")[0][0])
+
+
+SMALL = TrainingJob(ranks=4, steps=3, layers=4)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return SMALL.write(tmp_path_factory.mktemp("job"))
+
+
+def nccl_kernels(path: Path) -> Rows:
+    """(start, end, name, correlation id) of NCCL kernels, times in UTC."""
+    return query(
+        path,
+        "SELECT start + utcEpochNs, end + utcEpochNs, value, correlationId "
+        "FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName, TARGET_INFO_SESSION_START_TIME "
+        "WHERE value LIKE 'nccl%' ORDER BY start",
+    )
+
+
+def compute_time(path: Path) -> int:
+    """ns of kernels on the compute stream."""
+    return int(query(path, "SELECT sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE streamId = 7")[0][0])
+
+
+def real_exports() -> Iterator[tuple[Path, str]]:
+    """The real exports on this machine with their schema."""
+    for path in sorted(REAL_EXPORTS.glob("*.sqlite")):
+        table = "META_DATA_EXPORT" if "META_DATA_EXPORT" in table_names(path) else "EXPORT_META_DATA"
+        [(schema,)] = query(path, f"SELECT value FROM {table} WHERE name = 'EXPORT_SCHEMA_VERSION'")
+        yield path, schema
+
+
+def declared_columns(path: Path, table: str, *, but: str = "") -> Rows:
+    """(name, type, not null, primary key) of the columns of a table without the column `but`."""
+    found = query(path, f"SELECT name, type, [notnull], pk FROM pragma_table_info('{table}')")
+    return [column for column in found if column[0] != but]
+
+
+class TestFileFormat:
+    def test_columns_are_those_of_real_exports_of_the_same_schema(self, tmp_path: Path) -> None:
+        if not REAL_EXPORTS.is_dir():
+            pytest.skip("no real exports on this machine (../shared/data/exports)")
+        compared = 0
+        different: dict[tuple[str, str], tuple[Rows, Rows]] = {}
+        for real, schema in real_exports():
+            synthetic = demo.all_tables_export(tmp_path / f"{schema}.sqlite", schema)
+            for table in table_names(real) & table_names(synthetic):
+                # Users of 2.9.1 added a text column `name` to some tables (the user guide's own example).
+                added = "name" if schema == "2.9.1" and table.startswith("CUPTI") else ""
+                ours, theirs = declared_columns(synthetic, table), declared_columns(real, table, but=added)
+                compared += 1
+                if ours != theirs:
+                    different[real.name, table] = (ours, theirs)
+        assert different == {}
+        assert compared > 200
+
+    @pytest.mark.parametrize("schema", demo.SCHEMAS)
+    def test_file_has_page_size_rollback_journal_and_no_index(self, tmp_path: Path, schema: str) -> None:
+        path = demo.old_schema_export(tmp_path / "x.sqlite", schema)
+        header = path.read_bytes()[:100]
+        page_size, write_version, read_version = struct.unpack(">HBB", header[16:20])
+        assert (page_size, write_version, read_version) == (4096, 1, 1)
+        assert struct.unpack(">I", header[28:32])[0] * 4096 == path.stat().st_size
+        assert query(path, "SELECT name FROM sqlite_master WHERE type = 'index'") == []
+        assert query(path, "PRAGMA integrity_check") == [("ok",)]
+
+    def test_table_exists_only_when_it_has_rows(self, tmp_path: Path) -> None:
+        path = demo.empty_export(tmp_path / "empty.sqlite")
+        names = {name for name in table_names(path) if not name.startswith("ENUM_")}
+        assert names == {
+            "StringIds", "TARGET_INFO_SYSTEM_ENV", "TARGET_INFO_SESSION_START_TIME", "ANALYSIS_DETAILS",
+            "META_DATA_CAPTURE", "META_DATA_EXPORT",
+        }  # fmt: skip
+
+    def test_not_lazy_creates_every_table_of_the_version(self, tmp_path: Path) -> None:
+        path = demo.all_tables_export(tmp_path / "all.sqlite", "3.7.2")
+        assert set(tables((3, 7))) <= table_names(path)
+        assert count(path, "CUPTI_ACTIVITY_KIND_KERNEL") == 0
+
+    @pytest.mark.parametrize(
+        ("schema", "table"), [("2.9.1", "EXPORT_META_DATA"), ("3.4.0", "META_DATA_EXPORT"), ("2021", None)]
+    )
+    def test_export_metadata_is_where_the_version_has_it(self, tmp_path: Path, schema: str, table: str | None) -> None:
+        path = demo.empty_export(tmp_path / "x.sqlite", schema)
+        assert table_names(path) & {"EXPORT_META_DATA", "META_DATA_EXPORT"} == ({table} if table else set())
+        if table:
+            assert query(path, f"SELECT value FROM {table} WHERE name = 'EXPORT_SCHEMA_VERSION'") == [(schema,)]
+
+    def test_unknown_schema_is_refused_and_leaves_no_file(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"unknown export schema '9\.9\.9'"):
+            ExportWriter(tmp_path / "x.sqlite", "9.9.9")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_binary_payloads_need_a_schema_that_has_them(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="binary payloads"):
+            training_job(tmp_path, schema="3.7.2", payload="binary")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_table_the_version_lacks_is_refused(self, tmp_path: Path) -> None:
+        with (
+            pytest.raises(ValueError, match=r"schema 2\.9\.1 has no table MPI_RANKS"),
+            ExportWriter(tmp_path / "x.sqlite", "2.9.1") as export,
+        ):
+            export.mpi_rank(export.thread(export.process(1), 1, "x"), 0)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_rows_come_in_start_order_whatever_the_order_of_events(self, tmp_path: Path) -> None:
+        with ExportWriter(tmp_path / "x.sqlite") as export:
+            thread = export.thread(export.process(1), 1, "x")
+            for start in (500, 100, 900, 300):
+                export.nvtx_range(thread, start, start + 10, "r")
+        starts = [start for (start,) in query(tmp_path / "x.sqlite", "SELECT start FROM NVTX_EVENTS ORDER BY rowid")]
+        assert starts == [100, 300, 500, 900]
+
+    def test_pages_of_tables_alternate(self, tmp_path: Path) -> None:
+        with ExportWriter(tmp_path / "x.sqlite") as export:
+            thread = export.thread(export.process(1), 1, "x")
+            for time in range(30_000):
+                export.nvtx_range(thread, time, time + 1, "of-nvtx")
+                export.diagnostic(time, "of-diagnostics")
+        content = (tmp_path / "x.sqlite").read_bytes()
+        pages = [content[start : start + 4096] for start in range(0, len(content), 4096)]
+        owners = [b"of-nvtx" in page for page in pages if b"of-nvtx" in page or b"of-diagnostics" in page]
+        assert sum(before != after for before, after in pairwise(owners)) >= 10
+
+    def test_strings_are_stored_once(self, job: list[Path]) -> None:
+        assert query(job[0], "SELECT value FROM StringIds GROUP BY value HAVING count(*) > 1") == []
+
+    def test_process_id_is_in_global_ids(self, job: list[Path]) -> None:
+        rows = query(job[1], "SELECT DISTINCT (globalTid >> 24) & 0xFFFFFF, globalTid >> 48 FROM OSRT_API")
+        assert rows == [(41_037, 1)]
+
+    def test_session_lasts_until_the_last_event_unless_told_otherwise(self, tmp_path: Path) -> None:
+        for duration, expected in ((None, 7_000), (5_000, 5_000)):
+            with ExportWriter(tmp_path / "x.sqlite", session=Session(duration=duration)) as export:
+                export.osrt(export.thread(export.process(1), 1, "x"), 0, 7_000, "poll")
+            assert query(tmp_path / "x.sqlite", "SELECT duration FROM ANALYSIS_DETAILS") == [(expected,)]
+
+    def test_error_inside_the_writer_removes_the_file(self, tmp_path: Path) -> None:
+        with pytest.raises(KeyError), ExportWriter(tmp_path / "x.sqlite"):
+            raise KeyError
+        assert list(tmp_path.iterdir()) == []
+
+    def test_columns_of_an_absent_table_are_empty(self) -> None:
+        assert columns("META_DATA_EXPORT", schema_version("3.0.0").version) == ()
+
+
+class TestTrainingJob:
+    def test_job_is_the_same_for_the_same_seed_only(self, job: list[Path], tmp_path: Path) -> None:
+        again = SMALL.write(tmp_path / "again")
+        other = training_job(tmp_path / "other", ranks=4, steps=3, layers=4, seed=2)
+        assert [path.read_bytes() for path in again] == [path.read_bytes() for path in job]
+        assert other[0].read_bytes() != job[0].read_bytes()
+
+    def test_number_of_kernels_is_the_announced_one(self, job: list[Path]) -> None:
+        assert [count(path, "CUPTI_ACTIVITY_KIND_KERNEL") for path in job] == [SMALL.kernels_per_rank] * 4
+        assert [len(nccl_kernels(path)) for path in job] == [3 * len(SMALL.step_collectives)] * 4
+
+    @pytest.mark.parametrize("table", ["KERNEL", "MEMCPY", "MEMSET"])
+    def test_every_gpu_operation_has_one_api_call_that_began_before_it(self, job: list[Path], table: str) -> None:
+        for path in job:
+            unmatched = query(
+                path,
+                f"SELECT k.correlationId, count(r.start) FROM CUPTI_ACTIVITY_KIND_{table} k "
+                "LEFT JOIN CUPTI_ACTIVITY_KIND_RUNTIME r ON r.correlationId = k.correlationId "
+                "AND (r.globalTid & ~0xFFFFFF) = k.globalPid AND r.start < k.start "
+                "GROUP BY k.rowid HAVING count(r.start) != 1",
+            )
+            assert unmatched == []
+
+    def test_kernels_of_a_stream_do_not_overlap(self, job: list[Path]) -> None:
+        for path in job:
+            busy = query(path, "SELECT streamId, start, end FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY streamId, start")
+            assert all(before[2] <= after[1] for before, after in pairwise(busy) if before[0] == after[0])
+
+    def test_nccl_kernels_are_launched_inside_ncclGroupEnd(self, job: list[Path]) -> None:  # noqa: N802
+        for path in job:
+            outside = query(
+                path,
+                "SELECT k.start FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds n ON n.id = k.shortName "
+                "JOIN CUPTI_ACTIVITY_KIND_RUNTIME r USING (correlationId) WHERE n.value LIKE 'nccl%' AND 1 != ("
+                "SELECT count(*) FROM NVTX_EVENTS e JOIN StringIds t ON t.id = e.textId WHERE t.value = 'ncclGroupEnd' "
+                "AND e.domainId = 1 AND e.globalTid = r.globalTid AND e.start <= r.start AND e.end >= r.end)",
+            )
+            assert outside == []
+
+    def test_collectives_end_together_in_utc(self, job: list[Path]) -> None:
+        world = [[row for row in nccl_kernels(path) if "SendRecv" not in row[2]] for path in job]
+        for ranks in zip(*world, strict=True):
+            assert len({name for _start, _end, name, _id in ranks}) == 1
+            ends = [end for _start, end, _name, _id in ranks]
+            assert max(ends) - min(ends) < 100_000, "clock skew of the second host and jitter"
+
+    def test_straggler_waits_least(self, job: list[Path]) -> None:
+        waiting = [sum(end - start for start, end, _name, _id in nccl_kernels(path)) for path in job]
+        assert min(range(4), key=waiting.__getitem__) == 2
+        assert min(waiting[:2] + waiting[3:]) > 1.5 * waiting[2]
+
+    def test_straggler_computes_slower(self, job: list[Path]) -> None:
+        compute = [compute_time(path) for path in job]
+        assert compute[2] / compute[0] == pytest.approx(1.15, rel=0.01)
+        assert compute[3] / compute[0] == pytest.approx(1.0, rel=0.01)
+
+    def test_job_without_straggler_has_even_ranks(self, tmp_path: Path) -> None:
+        paths = training_job(tmp_path, ranks=3, steps=1, layers=4, straggler=None)
+        assert compute_time(paths[2]) / compute_time(paths[0]) == pytest.approx(1.0, rel=0.01)
+
+    def test_message_sizes_reach_every_size_bucket(self) -> None:
+        sizes = [size for operation, size in TrainingJob().step_collectives if operation == "AllReduce"]
+        edges = [0, 64 * 1024, 1024**2, 16 * 1024**2, 1 << 62]
+        assert all(any(low <= size < high for size in sizes) for low, high in pairwise(edges))
+
+    def test_nvtx_ranges_of_a_thread_nest(self, job: list[Path]) -> None:
+        ranges = query(
+            job[0],
+            "SELECT globalTid, start, end FROM NVTX_EVENTS WHERE eventType = 59 ORDER BY globalTid, start, end DESC",
+        )
+        open_ends: list[tuple[int, int]] = []
+        for thread, start, end in ranges:
+            while open_ends and (open_ends[-1][0] != thread or open_ends[-1][1] <= start):
+                open_ends.pop()
+            assert not open_ends or end <= open_ends[-1][1]
+            open_ends.append((thread, end))
+
+    def test_steps_are_labelled_and_one_stalls(self, job: list[Path]) -> None:
+        for path in job:
+            steps = query(path, "SELECT text, end - start FROM NVTX_EVENTS WHERE text LIKE 'step %' ORDER BY start")
+            assert [text for text, _duration in steps] == ["step 0", "step 1", "step 2"]
+            assert steps[1][1] - steps[2][1] == pytest.approx(120e6, rel=0.1)
+            stalls = query(
+                path,
+                "SELECT end - start FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds ON id = nameId "
+                "WHERE value = 'cudaMalloc_v3020' AND end - start > 50000000",
+            )
+            assert stalls == [(120_000_000,)]
+
+    def test_ranks_hosts_and_devices_are_told(self, job: list[Path]) -> None:
+        for rank, path in enumerate(job):
+            variables = dict(
+                value.split("=", 1)
+                for (value,) in query(
+                    path, "SELECT value FROM META_DATA_CAPTURE WHERE name = 'PROCESS_0:ENVIRONMENT_VARIABLE'"
+                )
+            )
+            assert variables["RANK"] == f'"{rank}"'
+            assert variables["WORLD_SIZE"] == '"4"'
+            assert variables["AWS_SECRET_ACCESS_KEY"] == f'"{demo.PLANTED_SECRET}"'
+            host = query(path, "SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'")
+            assert host == [(f"gpu-a0{rank // 2 + 1}",)]
+            device = query(path, "SELECT gpuId, cudaId, d.uuid = g.uuid FROM TARGET_INFO_CUDA_DEVICE d "
+                                 "JOIN TARGET_INFO_GPU g ON g.id = d.gpuId")  # fmt: skip
+            assert device == [(rank % 2, 0, 1)]
+
+    def test_gpu_metrics_agree_with_what_ran(self, job: list[Path]) -> None:
+        [(start, end)] = query(job[0], "SELECT start, end FROM NVTX_EVENTS WHERE text = 'step 1'")
+        samples = query(
+            job[0],
+            "SELECT timestamp, value FROM GPU_METRICS JOIN TARGET_INFO_GPU_METRICS USING (typeId, metricId) "
+            "WHERE metricName LIKE 'SMs Active%' ORDER BY timestamp",
+        )
+        assert all(after[0] - before[0] == 5_000_000 for before, after in pairwise(samples))
+        stalled = [value for time, value in samples if start + 10e6 < time < start + 115e6]
+        working = [value for time, value in samples if start + 130e6 < time < end - 5e6]
+        assert max(stalled) == 0
+        assert min(working) > 50
+
+    def test_payload_is_in_the_form_asked_for(self, job: list[Path], tmp_path: Path) -> None:
+        assert count(job[0], "NVTX_EVENTS", "jsonText IS NOT NULL") == 2 + 3 * (len(SMALL.step_collectives) + 1)
+        assert count(job[0], "NVTX_EVENTS", "binaryData IS NOT NULL") == 0
+        [silent, *_] = training_job(tmp_path, ranks=2, steps=1, layers=2, payload=None)
+        assert count(silent, "NVTX_EVENTS", "jsonText IS NOT NULL OR binaryData IS NOT NULL") == 0
+
+    def test_communicator_tells_ranks(self, job: list[Path]) -> None:
+        told = [
+            [
+                json.loads(text)
+                for (text,) in query(path, "SELECT jsonText FROM NVTX_EVENTS WHERE jsonText LIKE '%No. of ranks%'")
+            ]
+            for path in job
+        ]
+        assert [[(t["Rank"], t["No. of ranks"]) for t in rank] for rank in told] == [
+            [(0, 4), (0, 2)], [(1, 4), (1, 2)], [(2, 4), (0, 2)], [(3, 4), (1, 2)],
+        ]  # fmt: skip
+        assert len({rank[0]["NCCL communicator ID"] for rank in told}) == 1
+        assert len({rank[1]["NCCL communicator ID"] for rank in told}) == 2
+
+    @pytest.mark.parametrize(("ranks", "hosts"), [(1, 1), (2, 2), (3, 2), (8, 1)])
+    def test_any_number_of_ranks_works(self, tmp_path: Path, ranks: int, hosts: int) -> None:
+        job = TrainingJob(ranks=ranks, steps=1, layers=1, hosts=hosts)
+        paths = job.write(tmp_path)
+        assert [count(path, "CUPTI_ACTIVITY_KIND_KERNEL") for path in paths] == [job.kernels_per_rank] * ranks
+
+    @pytest.mark.parametrize("schema", demo.SCHEMAS)
+    def test_job_can_be_written_in_every_schema(self, tmp_path: Path, schema: str) -> None:
+        [path, *_] = training_job(tmp_path, ranks=2, steps=1, layers=1, schema=schema)
+        assert count(path, "CUPTI_ACTIVITY_KIND_KERNEL") == TrainingJob(ranks=2, steps=1, layers=1).kernels_per_rank
+
+    def test_impossible_job_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="at least 1"):
+            TrainingJob(ranks=0)
+
+
+class TestNcclPayloads:
+    def test_new_layout_is_the_one_of_a_real_export(self) -> None:
+        schema = payload_schema("ncclReduceScatter", NcclPayloads.SINCE_2_25)
+        assert (schema.schema_id, schema.size) == (16_777_223, 24)
+        assert [(e.label, e.type, e.offset) for e in schema.entries] == [
+            ("NCCL communicator ID", 18, 0), ("Message size [bytes]", 22, 8), ("Reduction operation", 16_777_232, 16),
+        ]  # fmt: skip
+        init = payload_schema("ncclCommInitRankConfig", NcclPayloads.SINCE_2_25)
+        assert (init.schema_id, init.size) == (16_777_227, 24)
+
+    def test_binary_form_is_header_and_c_struct(self) -> None:
+        values = {"NCCL communicator ID": 1 << 63, "Message size [bytes]": 4096, "Reduction operation": 4}
+        payload = encode_payload("ncclAllReduce", NcclPayloads.SINCE_2_25, values, domain_id=3)
+        assert struct.unpack("<4Q", payload.binary_data[:32]) == (3, 16_777_221, 24, 32)
+        assert struct.unpack("<QQi4x", payload.binary_data[32:]) == (1 << 63, 4096, 4)
+        assert json.loads(payload.json_text)["Reduction operation"] == "Avg"
+
+    def test_old_layout_has_no_communicator(self) -> None:
+        values = {"NCCL communicator ID": 5, "Message size [bytes]": 4096, "Peer rank": 2}
+        payload = encode_payload("ncclSend", NcclPayloads.BEFORE_2_25, values, domain_id=1)
+        assert json.loads(payload.json_text) == {"Bytes": 4096, "Peer rank": 2}
+
+    @pytest.mark.parametrize("layout", NcclPayloads)
+    def test_both_forms_are_exported_for_every_call(self, tmp_path: Path, layout: NcclPayloads) -> None:
+        path = demo.payload_export(tmp_path / "x.sqlite", binary=True, layout=layout)
+        rows = query(
+            path,
+            "SELECT value, jsonText, CAST(binaryData AS BLOB), typeof(binaryData) FROM NVTX_EVENTS "
+            "JOIN StringIds ON id = textId WHERE binaryData IS NOT NULL ORDER BY start",
+        )
+        assert [row[0] for row in rows] == ["ncclCommInitRankConfig", *demo.PAYLOAD_BYTES]
+        for name, text, blob, kind in rows[1:]:
+            sizes = [value for key, value in json.loads(text).items() if key in ("Message size [bytes]", "Bytes")]
+            assert sizes == [demo.PAYLOAD_BYTES[name]]
+            assert kind == "blob"
+            assert demo.PAYLOAD_BYTES[name] in struct.unpack(f"<{len(blob) // 8}Q", blob)
+
+
+class TestSpecialExports:
+    def test_backtrace_doubles_api_rows(self, tmp_path: Path) -> None:
+        path = demo.old_schema_export(tmp_path / "x.sqlite")
+        classes: dict[int, int] = {
+            int(kind): int(rows)
+            for kind, rows in query(path, "SELECT eventClass, count(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME GROUP BY 1")
+        }
+        assert classes[67] == 40
+        assert sum(classes.values()) == 80
+        doubled = query(path, "SELECT min(n) FROM (SELECT count(*) n FROM CUPTI_ACTIVITY_KIND_RUNTIME GROUP BY "
+                              "correlationId)")  # fmt: skip
+        assert doubled == [(2,)]
+
+    def test_cpu_only_export_has_no_cuda_table(self, tmp_path: Path) -> None:
+        path = demo.cpu_only_export(tmp_path / "x.sqlite")
+        assert not [name for name in table_names(path) if name.startswith(("CUPTI", "TARGET_INFO_CUDA"))]
+        wanted = ("NVTX_EVENTS", "OSRT_API", "MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS", "MPI_RANKS")
+        assert [count(path, table) for table in wanted] == [10, 20, 6, 4, 1]
+
+    def test_two_processes_share_correlation_ids(self, tmp_path: Path) -> None:
+        path = demo.two_process_export(tmp_path / "x.sqlite")
+        shared = query(path, "SELECT correlationId FROM CUPTI_ACTIVITY_KIND_KERNEL GROUP BY 1 HAVING count(*) = 2")
+        assert len(shared) == 78
+        assert count(path, "CUPTI_ACTIVITY_KIND_KERNEL") == 200
+
+    def test_whole_graphs_leave_no_kernels(self, tmp_path: Path) -> None:
+        path = demo.whole_graph_export(tmp_path / "x.sqlite")
+        assert count(path, "CUPTI_ACTIVITY_KIND_KERNEL") == 30
+        matched = query(
+            path,
+            "SELECT g.correlationId FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE g JOIN CUPTI_ACTIVITY_KIND_RUNTIME r "
+            "USING (correlationId) JOIN StringIds ON id = nameId WHERE value = 'cudaGraphLaunch_v10000' "
+            "AND r.start < g.start",
+        )
+        assert len(matched) == 10
+
+    @pytest.mark.parametrize(
+        ("schema", "table"), [("3.25.0", "CUDA_GRAPH_NODE_EVENTS"), ("3.7.2", "CUDA_GRAPH_EVENTS")]
+    )
+    def test_graph_nodes_share_the_launch(self, tmp_path: Path, schema: str, table: str) -> None:
+        path = demo.node_graph_export(tmp_path / "x.sqlite", schema)
+        launches = query(path, "SELECT correlationId, count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL GROUP BY 1")
+        assert launches == [(100 + n, 10) for n in range(5)]
+        nodes = query(path, f"SELECT count(DISTINCT graphNodeId) FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN {table} "
+                            "USING (graphNodeId)")  # fmt: skip
+        assert nodes == [(10,)]
+
+    def test_deep_nesting_is_strict(self, tmp_path: Path) -> None:
+        path = demo.deep_nvtx_export(tmp_path / "x.sqlite", depth=3_000)
+        ranges = query(path, "SELECT start, end FROM NVTX_EVENTS ORDER BY start")
+        assert len(ranges) == 3_000
+        assert all(outer[0] < inner[0] < inner[1] < outer[1] for outer, inner in pairwise(ranges))
+
+    def test_hostile_names_survive(self, tmp_path: Path) -> None:
+        path = demo.hostile_names_export(tmp_path / "x.sqlite")
+        names = [name for (name,) in query(path, "SELECT value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds "
+                                                 "ON id = demangledName ORDER BY start")]  # fmt: skip
+        assert names == list(demo.HOSTILE_NAMES)
+
+    def test_open_ranges_and_marks_have_no_end(self, tmp_path: Path) -> None:
+        path = demo.open_ranges_export(tmp_path / "x.sqlite")
+        kinds = query(path, "SELECT eventType, end IS NULL, count(*) FROM NVTX_EVENTS GROUP BY 1, 2")
+        assert query(path, "SELECT duration FROM ANALYSIS_DETAILS") == [(10_000_000,)]
+        assert kinds == [(33, 1, 1), (34, 1, 4), (59, 0, 4), (59, 1, 2), (60, 0, 1), (60, 1, 1)]
+
+    def test_delayed_capture_has_kernels_without_call_and_rows_before_zero(self, tmp_path: Path) -> None:
+        path = demo.delayed_capture_export(tmp_path / "x.sqlite")
+        alone = query(path, "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId NOT IN "
+                            "(SELECT correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME)")  # fmt: skip
+        assert alone == [(4,)]
+        assert count(path, "NVTX_EVENTS", "start < -300000000000 AND eventType IN (39, 75)") == 4
+        assert query(path, "SELECT duration FROM ANALYSIS_DETAILS") == [(3_000_000,)]
+
+    def test_instrumented_nccl_tells_its_size_in_the_text(self, tmp_path: Path) -> None:
+        path = demo.instrumented_nccl_export(tmp_path / "x.sqlite")
+        told = "text LIKE '{}(): commHash 0x%, data_size {}, type_size 4,%'"
+        assert count(path, "NVTX_EVENTS", told.format("ncclAllReduce", 65_536)) == 8
+        assert count(path, "NVTX_EVENTS", told.format("ncclAllGather", 2_097_152)) == 4
+
+    def test_nccl_without_nvtx_has_only_kernels(self, tmp_path: Path) -> None:
+        path = demo.nccl_without_nvtx_export(tmp_path / "x.sqlite")
+        assert len(nccl_kernels(path)) == 10
+        assert "NVTX_EVENTS" not in table_names(path)
+
+    def test_unified_memory_migrates(self, tmp_path: Path) -> None:
+        path = demo.unified_memory_export(tmp_path / "x.sqlite")
+        kinds = query(path, "SELECT copyKind, count(*) FROM CUPTI_ACTIVITY_KIND_MEMCPY GROUP BY 1")
+        assert kinds == [(11, 8), (12, 3)]
+
+    def test_benchmark_keeps_the_proportions_of_training(self, tmp_path: Path) -> None:
+        path = demo.benchmark_export(tmp_path / "x.sqlite", kernels=10_000)
+        rows = {name: count(path, name) for name in table_names(path)}
+        assert rows["CUPTI_ACTIVITY_KIND_KERNEL"] == 10_000
+        assert rows["CUPTI_ACTIVITY_KIND_RUNTIME"] == pytest.approx(17_600, rel=0.01)
+        assert rows["NVTX_EVENTS"] == pytest.approx(4_700, rel=0.01)
+        assert query(path, "SELECT count(DISTINCT demangledName) FROM CUPTI_ACTIVITY_KIND_KERNEL") == [(200,)]
+        for table in ("KERNEL", "RUNTIME", "MEMCPY"):
+            starts = [start for (start,) in query(path, f"SELECT start FROM CUPTI_ACTIVITY_KIND_{table}")]
+            assert starts == sorted(starts)
+
+    @pytest.mark.parametrize(
+        "special",
+        [
+            demo.old_schema_export, demo.two_process_export, demo.hostile_names_export, demo.open_ranges_export,
+            demo.deep_nvtx_export, demo.unified_memory_export, demo.nccl_without_nvtx_export, demo.empty_export,
+            demo.all_tables_export, demo.delayed_capture_export, demo.node_graph_export,
+        ],
+    )  # fmt: skip
+    @pytest.mark.parametrize("schema", ["2021", "2.9.1", "3.28.1"])
+    def test_special_exports_exist_in_oldest_and_newest_schema(
+        self, tmp_path: Path, special: Callable[..., Path], schema: str
+    ) -> None:
+        path = special(tmp_path / "x.sqlite", schema=schema)
+        assert query(path, "PRAGMA quick_check") == [("ok",)]

@@ -1,0 +1,201 @@
+"""Saving: whole or not at all, never over a file that was not meant."""
+
+import errno
+import os
+import resource
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_answers import FEW, Many, Rows
+
+from nsystui.analysis.answer import Row
+from nsystui.errors import OutputError, UsageError
+from nsystui.output.files import TargetExistsError, propose_name, save
+
+ENDINGS = ["csv", "json", "md", "txt", "parquet"]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_saved_whole_under_its_name_only(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"kernels.{ending}"
+    assert save(FEW, path) == 3
+    assert list(tmp_path.iterdir()) == [path]
+    if ending == "parquet":
+        with duckdb.connect() as connection:
+            assert connection.read_parquet(str(path)).fetchall()[0] == FEW.rows[0]
+    else:
+        assert "ncclKernel_AllReduce" in path.read_text(encoding="utf-8")
+    umask = os.umask(0)
+    os.umask(umask)
+    assert path.stat().st_mode & 0o777 & umask == 0
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_an_existing_file_is_left_unless_asked(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"kernels.{ending}"
+    path.write_text("mine")
+    path.chmod(0o600)
+    with pytest.raises(TargetExistsError, match="exists already"):
+        save(FEW, path)
+    assert path.read_text() == "mine"
+    assert save(FEW, path, overwrite=True) == 3
+    assert path.read_bytes() != b"mine"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_appears_meanwhile_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.csv"
+    with pytest.raises(TargetExistsError):
+        save(FEW, path, progress=lambda rows: path.write_text("theirs") and None)
+    assert path.read_text() == "theirs"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_is_written_through_only_when_asked(tmp_path: Path) -> None:
+    link, real = tmp_path / "link.csv", tmp_path / "real.csv"
+    link.symlink_to(real)
+    with pytest.raises(TargetExistsError):
+        save(FEW, link)
+    assert not real.exists()
+    save(FEW, link, overwrite=True)
+    assert link.is_symlink()
+    assert real.read_text().startswith("Time")
+
+
+class Failing(Rows):
+    def page(self, offset: int, limit: int) -> Sequence[Row]:
+        raise RuntimeError("the answer failed")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_stops_the_writing_leaves_nothing(tmp_path: Path, ending: str, overwrite: bool) -> None:
+    def cancel(rows: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        save(Many(), tmp_path / f"a.{ending}", overwrite, progress=cancel)
+    with pytest.raises(RuntimeError, match="the answer failed"):
+        save(Failing([(1,)]), tmp_path / f"a.{ending}", overwrite)
+    assert list(tmp_path.iterdir()) == []
+
+
+def one_line(error: pytest.ExceptionInfo[OutputError]) -> str:
+    assert str(error.value).isprintable()
+    return str(error.value)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_missing_directory_is_named(tmp_path: Path, ending: str) -> None:
+    with pytest.raises(OutputError) as error:
+        save(FEW, tmp_path / "none" / f"a.{ending}")
+    assert f"{tmp_path}/none does not exist" in one_line(error)
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError) as error:
+        save(FEW, tmp_path / "file" / f"a.{ending}")
+    assert f"{tmp_path}/file is not a directory" in one_line(error)
+
+
+def test_what_is_no_file_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").mkdir()
+    os.mkfifo(tmp_path / "p.csv")
+    for name, why in (("d.csv", "is a directory"), ("p.csv", "is not a regular file")):
+        with pytest.raises(OutputError, match=why):
+            save(FEW, tmp_path / name, overwrite=True)
+
+
+def test_a_name_without_a_known_ending_needs_a_format(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"\.parquet"):
+        save(FEW, tmp_path / "kernels")
+    assert save(FEW, tmp_path / "kernels", file_format="json") == 3
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_full_disk_says_so_and_leaves_what_was_there(tmp_path: Path, ending: str, exists: bool) -> None:
+    path = tmp_path / f"a.{ending}"
+    if exists:
+        path.write_text("mine")
+    # A limit on the size of files fails like a full disk: in the middle of a write.
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        with pytest.raises(OutputError) as error:
+            save(Many(length=130_000 if ending == "parquet" else 5_000), path, overwrite=exists)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert one_line(error).endswith("File too large")
+    assert [entry.read_text() for entry in tmp_path.iterdir()] == (["mine"] if exists else [])
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (errno.ENOSPC, "no space left"),
+        (errno.EDQUOT, "quota"),
+        (errno.EACCES, "no permission"),
+        (errno.EROFS, "read-only"),
+    ],
+)
+def test_the_reasons_of_the_system_are_worded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OutputError, match=words):
+        save(FEW, tmp_path / "a.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_duckdbs_words_for_a_full_disk_become_ours(tmp_path: Path) -> None:
+    from nsystui.output.parquet import _copy
+
+    with duckdb.connect() as connection, pytest.raises(OSError, match="No space left") as error:
+        _copy(connection, "SELECT range FROM range(1000000)", Path("/dev/full"))
+    assert error.value.errno == errno.ENOSPC
+
+
+def test_odd_names_and_text_are_no_obstacle(tmp_path: Path) -> None:
+    rows = Rows([(None, 1, 1, None, "r\udcff \x00 é")])
+    for ending in ENDINGS:
+        path = tmp_path / f'-it\'s; a "[file]" * ï.{ending}'
+        assert save(rows, path) == 1
+        if ending != "parquet":
+            path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("reports", "pane", "filter_text", "extension", "name"),
+    [
+        (["rank0.sqlite"], "kernels", "nvjet", "csv", "rank0-kernels-nvjet.csv"),
+        (["/scratch/job 5/rank0.nsys-rep"], "kernels", None, ".json", "rank0-kernels.json"),
+        ([f"llama_rank{n}.sqlite" for n in range(64)], "nccl", None, "csv", "llama_rank-64-reports-nccl.csv"),
+        (["rank1.sqlite", "rank12.sqlite"], "nccl", "", "csv", "rank-2-reports-nccl.csv"),
+        (["before.sqlite", "after.sqlite"], "kernels", None, "md", "2-reports-kernels.md"),
+        (["train-a100.sqlite", "train-amd.sqlite"], "kernels", None, "md", "train-2-reports-kernels.md"),
+        (["é $(rm -rf ~).sqlite"], "GPU", "!/void .*<float>/", "csv", "e-rm-rf-GPU-not-void-.-float.csv"),
+        (["...sqlite"], "events", "漢", "csv", "report-events.csv"),
+    ],
+)
+def test_proposed_names(reports: list[str], pane: str, filter_text: str | None, extension: str, name: str) -> None:
+    assert propose_name(reports, pane, filter_text, extension) == name
+
+
+@given(st.lists(st.text(), min_size=1, max_size=4), st.text(), st.one_of(st.none(), st.text()))
+def test_proposed_names_are_safe_and_short(reports: list[str], pane: str, filter_text: str | None) -> None:
+    long = [report * 40 for report in reports]
+    name = propose_name(long, pane * 30, filter_text and filter_text * 50, "csv")
+    assert len(name.encode()) <= 150
+    assert name.endswith(".csv")
+    assert name[0].isalnum()
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")

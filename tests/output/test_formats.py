@@ -1,0 +1,227 @@
+"""Answers as CSV, JSON, Markdown, text tables and Parquet."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from small_answers import COLUMNS, FEW, Many, Rows
+
+from nsystui.analysis.answer import Column, FrameAnswer, Unit
+from nsystui.errors import UsageError
+from nsystui.output.formats import format_for_path, write
+from nsystui.output.parquet import write_parquet
+from nsystui.text import width_of
+
+STATS = Path(__file__).parents[3] / "shared/data/nsys-stats"
+
+
+def written(answer: Rows | FrameAnswer, file_format: str, **options: bool) -> str:
+    stream = io.StringIO(newline="")
+    assert write(answer, file_format, stream, **options) == len(answer)
+    return stream.getvalue()
+
+
+def test_csv_is_what_nsys_writes() -> None:
+    assert written(FEW, "csv") == (
+        "Time (%),Total Time (ns),Instances,Avg (ns),Name\n"
+        '14.6,292789300,472,620316.3,"ncclKernel_AllReduce(ncclDevComm *, unsigned long)"\n'
+        ',12,,12.0,"say ""hi""\r\n=1+1\x1b[31m"\n'
+        "0.0,5000000000,1,,µ|<float>\n"
+    )
+
+
+def test_csv_of_nothing_is_the_header() -> None:
+    assert written(Rows([]), "csv") == "Time (%),Total Time (ns),Instances,Avg (ns),Name\n"
+
+
+@pytest.mark.skipif(not STATS.is_dir(), reason="no real nsys output on this machine")
+@pytest.mark.parametrize("path", sorted(STATS.glob("*/cuda_gpu_kern_sum.csv")), ids=lambda path: path.parent.name)
+def test_csv_of_nsys_comes_out_byte_for_byte(path: Path) -> None:
+    frame = pd.read_csv(path, keep_default_na=False)
+    decimals = {"Time (%)": 1, "Avg (ns)": 1, "Med (ns)": 1, "StdDev (ns)": 1}
+    columns = tuple(
+        Column(name, name, name, Unit.TEXT if name == "Name" else Unit.NUMBER, decimals.get(name)) for name in frame
+    )
+    assert written(FrameAnswer("kernels", columns, frame), "csv") == path.read_bytes().decode()
+
+
+def test_whole_numbers_stay_whole_where_pandas_made_floats_of_them() -> None:
+    frame = pd.DataFrame({"count": [1, None, 3]})
+    answer = FrameAnswer("x", (Column("count", "Count", "count", Unit.COUNT),), frame)
+    assert written(answer, "csv") == 'Count\n1\n""\n3\n'
+    assert json.loads(written(answer, "json")) == [{"count": 1}, {"count": None}, {"count": 3}]
+    assert '"count": 3}' in written(answer, "json")
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(st.lists(st.tuples(TEXT, st.one_of(st.none(), st.integers()), TEXT), max_size=8))
+def test_csv_reads_back_through_the_csv_module(rows: list[tuple[str, int | None, str]]) -> None:
+    columns = (Column("a", "A", "a"), Column("n", "N", "n", Unit.NUMBER), Column("b", "B, b", "b"))
+    read = list(csv.reader(io.StringIO(written(Rows(rows, columns), "csv"), newline="")))
+    assert read == [["A", "N", "B, b"], *([a, "" if n is None else str(n), b] for a, n, b in rows)]
+
+
+@given(st.lists(st.tuples(st.text(), st.one_of(st.none(), st.integers(), st.floats())), max_size=8))
+def test_json_is_valid_whatever_the_data(rows: list[tuple[str, float | None]]) -> None:
+    columns = (Column("name", "Name", "n"), Column("value", "Value", "v", Unit.NUMBER))
+    text = written(Rows(rows, columns), "json")
+    assert text.isascii()
+    read = json.loads(text, parse_constant=lambda constant: pytest.fail(constant))
+    assert [row["name"] for row in read] == [name for name, _ in rows]
+    assert all(row["value"] == value for row, (_, value) in zip(read, rows, strict=True) if isinstance(value, int))
+
+
+def test_json_is_one_object_a_line_with_keys() -> None:
+    lines = written(FEW, "json").splitlines()
+    assert (lines[0], lines[-1], len(lines)) == ("[", "]", 5)
+    assert json.loads(lines[1].rstrip(",")) == {
+        "share": 14.6,
+        "total": 292789300,
+        "count": 472,
+        "mean": 620316.3,
+        "name": "ncclKernel_AllReduce(ncclDevComm *, unsigned long)",
+    }
+    assert written(Rows([]), "json") == "[]\n"
+
+
+def test_markdown_is_a_table_whose_text_shows_as_it_is() -> None:
+    assert written(FEW, "md") == (
+        "| Time (%) | Total Time (ns) | Instances | Avg (ns) | Name |\n"
+        "| ---: | ---: | ---: | ---: | --- |\n"
+        "| 14.6 | 292789300 | 472 | 620316.3 | ncclKernel_AllReduce(ncclDevComm \\*, unsigned long) |\n"
+        '|  | 12 |  | 12.0 | say "hi"␍␊=1+1␛\\[31m |\n'
+        "| 0.0 | 5000000000 | 1 |  | µ\\|\\<float> |\n"
+    )
+
+
+def test_a_table_is_aligned_worded_and_safe() -> None:
+    assert written(FEW, "table") == (
+        " share     total  count      mean  kernel\n"
+        "------  --------  -----  --------  --------------------------------------------------\n"
+        "14.6 %  292.8 ms    472  620.3 µs  ncclKernel_AllReduce(ncclDevComm *, unsigned long)\n"
+        ' –       12   ns      –   12   ns  say "hi"␍␊=1+1␛[31m\n'
+        " 0.0 %    5    s      1    –       µ|<float>\n"
+    )
+
+
+def test_a_table_in_ascii() -> None:
+    text = written(FEW, "table", ascii_only=True)
+    assert text.isascii()
+    assert "620.3 us" in text
+
+
+@given(st.lists(st.tuples(st.text(), st.one_of(st.none(), st.integers(0, 10**12))), min_size=1, max_size=6))
+def test_table_rows_are_single_lines_of_one_width(rows: list[tuple[str, int | None]]) -> None:
+    columns = (Column("name", "Name", "name"), Column("time", "Time", "time", Unit.DURATION))
+    lines = written(Rows(rows, columns), "table").split("\n")
+    assert lines.pop() == ""
+    assert len(lines) == len(rows) + 2
+    assert all(width_of(line) <= width_of(lines[1]) for line in lines)
+
+
+@pytest.mark.parametrize("file_format", ["csv", "json", "md", "table"])
+def test_rows_come_page_by_page_and_once(file_format: str) -> None:
+    answer, seen = Many(), []
+    stream = io.StringIO()
+    assert write(answer, file_format, stream, progress=seen.append) == 25_000
+    assert seen == [10_000, 20_000, 25_000]
+    assert [offset for offset, _ in answer.asked] == [0, 10_000, 20_000]
+    assert "kernel_9" in stream.getvalue()
+
+
+def test_formats_are_named_by_endings() -> None:
+    assert format_for_path("a.CSV") == "csv"
+    assert format_for_path(Path("x/y.parquet")) == "parquet"
+    assert format_for_path("notes.txt") == "table"
+    for name in ("kernels", "kernels.xlsx", ".csv", "a\x1b.b"):
+        with pytest.raises(UsageError, match=r"\.csv, \.json, \.md, \.parquet, \.txt"):
+            format_for_path(name)
+
+
+def test_what_a_stream_cannot_take_is_refused() -> None:
+    for name in ("parquet", "xml"):
+        with pytest.raises(UsageError):
+            write(FEW, name, io.StringIO())
+
+
+def test_parquet_has_the_types_and_values(tmp_path: Path) -> None:
+    path = tmp_path / "it's [here] *.parquet"
+    assert write_parquet(FEW, path) == 3
+    with duckdb.connect() as connection:
+        relation = connection.read_parquet(str(path))
+        assert relation.columns == [column.key for column in COLUMNS]
+        assert [str(kind) for kind in relation.types] == ["DOUBLE", "BIGINT", "BIGINT", "DOUBLE", "VARCHAR"]
+        assert relation.fetchall() == [
+            FEW.rows[0],
+            FEW.rows[1],
+            (0.04, 5_000_000_000, 1, None, "µ|<float>"),
+        ]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_parquet_of_nothing_has_columns(tmp_path: Path) -> None:
+    assert write_parquet(Rows([]), tmp_path / "none.parquet") == 0
+    with duckdb.connect() as connection:
+        relation = connection.read_parquet(str(tmp_path / "none.parquet"))
+        assert [str(kind) for kind in relation.types] == ["DOUBLE", "BIGINT", "BIGINT", "DOUBLE", "VARCHAR"]
+        assert relation.fetchall() == []
+
+
+def test_parquet_streams_in_order_and_widens_a_type_that_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsystui.output.parquet._BATCH", 1_000)
+    undeclared = Column("mean", "Avg (ns)", "mean", Unit.DURATION)  # says whole numbers, and will hold quarters
+    answer = Many(length=25_500, columns=(*COLUMNS[:3], undeclared, *COLUMNS[4:]))
+    seen, path = [], tmp_path / "many.parquet"
+    assert write_parquet(answer, path, seen.append) == 25_500
+    assert seen[:2] == [1_000, 2_000]
+    with duckdb.connect() as connection:
+        rows = connection.read_parquet(str(path)).fetchall()
+    assert rows == list(Many(length=25_500).page(0, 25_500))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.none(), TEXT),
+            st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)),
+            st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False)),
+        ),
+        max_size=6,
+    )
+)
+def test_parquet_reads_back_through_duckdb(
+    tmp_path: Path, rows: list[tuple[str | None, int | None, float | None]]
+) -> None:
+    columns = (
+        Column("text", "T", "t"),
+        Column("whole", "W", "w", Unit.NUMBER),
+        Column('a "real"', "R", "r", Unit.NUMBER, decimals=2),
+    )
+    path = tmp_path / "x.parquet"
+    write_parquet(Rows(rows, columns), path)
+    with duckdb.connect() as connection:
+        assert connection.read_parquet(str(path)).fetchall() == rows
+
+
+def test_parquet_keeps_values_that_its_types_do_not_hold(tmp_path: Path) -> None:
+    columns = (
+        Column("id", "Id", "id", Unit.NUMBER),
+        Column("path", "Path", "p"),
+        Column("grid", "G", "g", Unit.NUMBER),
+    )
+    write_parquet(Rows([(2**64 - 1, "r\udcff", "1·1"), (1, None, 5)], columns), tmp_path / "x.parquet")
+    with duckdb.connect() as connection:
+        rows = connection.read_parquet(str(tmp_path / "x.parquet")).fetchall()
+    assert rows == [("18446744073709551615", "r\\udcff", "1·1"), ("1", None, "5")]

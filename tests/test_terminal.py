@@ -1,0 +1,95 @@
+"""What kind of terminal this is."""
+
+import subprocess
+import sys
+
+import pytest
+
+from nsystui.terminal import check, few_colors, no_color, original_environ, over_ssh, wants_ascii
+
+
+@pytest.mark.parametrize("term", ["xterm-256color", "screen", "vt100", "linux", ""])
+def test_a_terminal_is_accepted(term: str) -> None:
+    assert check({"TERM": term}, True, True) is None
+    assert check({}, True, True) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "stdin", "stderr", "reason"),
+    [
+        ({"TERM": "xterm"}, False, True, "standard input is not a terminal"),
+        ({"TERM": "xterm"}, True, False, "standard error is not a terminal"),
+        ({"TERM": "dumb"}, True, True, "TERM=dumb"),
+    ],
+)
+def test_a_refusal_says_why_and_what_works(environ: dict[str, str], stdin: bool, stderr: bool, reason: str) -> None:
+    message = check(environ, stdin, stderr)
+    assert message is not None
+    assert reason in message
+    assert "`nsystui " in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("environ", "encoding", "ascii_only"),
+    [
+        ({"LANG": "en_US.UTF-8"}, "utf-8", False),
+        ({"LANG": "de_DE.utf8@euro"}, "UTF-8", False),
+        ({"LC_CTYPE": "UTF-8"}, "utf-8", False),  # macOS
+        ({"LC_ALL": "C", "LANG": "en_US.UTF-8"}, "utf-8", True),
+        ({"LC_ALL": "", "LC_CTYPE": "", "LANG": "C.UTF-8"}, "utf-8", False),
+        ({"LC_CTYPE": "en_US.ISO-8859-1", "LANG": "en_US.UTF-8"}, "utf-8", True),
+        ({"LANG": "en_US"}, "utf-8", True),
+        ({}, "utf-8", True),
+        ({"LANG": "en_US.UTF-8"}, "latin-1", True),
+        ({"LANG": "en_US.UTF-8"}, "no such codec", True),
+        ({"LANG": "en_US.UTF-8"}, None, True),
+        ({"LANG": "en_US.UTF-8", "TERM": "linux"}, "utf-8", True),
+        ({"LANG": "en_US.UTF-8", "TERM": "vt220"}, "utf-8", True),
+        ({"LANG": "en_US.UTF-8", "TERM": "vte-256color"}, "utf-8", False),
+    ],
+)
+def test_ascii_where_utf8_is_not_certain(environ: dict[str, str], encoding: str | None, ascii_only: bool) -> None:
+    assert wants_ascii(environ, encoding) is ascii_only
+
+
+def test_the_locale_is_the_users_and_not_pythons() -> None:
+    program = "import os; from nsystui.terminal import *; print(wants_ascii(original_environ(), 'utf-8'))"
+    result = subprocess.run([sys.executable, "-c", program], env={"LANG": "C"}, capture_output=True, text=True)
+    assert result.stdout == ("True\n" if sys.platform == "linux" else result.stdout), result.stderr
+
+
+def test_the_original_environment_has_what_was_there() -> None:
+    assert original_environ().get("PATH")
+
+
+def test_no_color_is_asked_for_by_a_value_only() -> None:
+    assert no_color({"NO_COLOR": "1"})
+    assert not no_color({"NO_COLOR": ""})
+    assert not no_color({})
+
+
+@pytest.mark.parametrize(
+    ("environ", "few"),
+    [
+        ({"TERM": "xterm-256color"}, False),
+        ({"TERM": "xterm-kitty"}, False),
+        ({"TERM": "xterm", "COLORTERM": "truecolor"}, False),
+        ({"TERM": "xterm", "COLORTERM": "1"}, True),
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "screen"}, True),
+        ({}, True),
+    ],
+)
+def test_few_colors_agrees_with_what_rich_will_paint(environ: dict[str, str], few: bool) -> None:
+    from rich.console import Console
+
+    assert few_colors(environ) is few
+    painted = Console(force_terminal=True, _environ=environ).color_system
+    assert few_colors(environ) is (painted in ("standard", None))
+
+
+def test_ssh_is_seen() -> None:
+    assert over_ssh({"SSH_CONNECTION": "10.0.0.1 5 10.0.0.2 22"})
+    assert over_ssh({"SSH_TTY": "/dev/pts/3"})
+    assert not over_ssh({"SSH_CONNECTION": ""})
