@@ -48,11 +48,16 @@ def summary(
     value: sa.ColumnElement[Any],
     keys: Sequence[sa.Label[Any]],
     conditions: Sequence[sa.ColumnElement[bool]],
+    first: sa.ColumnElement[Any] | None = None,
 ) -> sa.Select[Any]:
-    """One row for each combination of ``keys`` with every statistic of ``value``, largest total first."""
-    grouped = (
-        sa.select(*keys, *measures(value)).select_from(table).where(*conditions).group_by(*[key.element for key in keys])
-    ).subquery()
+    """One row for each combination of ``keys`` with every statistic of ``value``, largest total first.
+
+    Equal totals are in the order of the keys, or of the least ``first`` (a row number: as the export has them).
+    """
+    tie = [] if first is None else [sa.func.min(first).label("first")]
+    chosen = sa.select(*keys, *measures(value), *tie).select_from(table).where(*conditions)
+    grouped = chosen.group_by(*[key.element for key in keys]).subquery()
     share = (100.0 * grouped.c.total / sa.func.nullif(sa.func.sum(grouped.c.total).over(), 0)).label("share")
-    order = [grouped.c.total.desc(), *[grouped.c[key.key] for key in reversed(keys)]]
+    ties = ["first"] if tie else [key.key for key in reversed(keys)]
+    order = [grouped.c.total.desc(), *[grouped.c[name] for name in ties]]
     return sa.select(sa.func.coalesce(share, 0.0).label("share"), *grouped.c).order_by(*order)

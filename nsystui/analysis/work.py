@@ -46,7 +46,8 @@ WORKS = {work.name: work for work in (MEMORY, API, OS, MPI)}
 def work_summary(session: Session, selection: Selection, work: Work) -> FrameAnswer:
     """One row for each name: share of the time, statistics of durations in ns."""
     conditions = where(work.table, selection, work.label)
-    query = statistics.summary(work.table, duration(work.table), [work.label.label("name")], conditions)
+    names = [work.label.label("name")]
+    query = statistics.summary(work.table, duration(work.table), names, conditions, work.table.c.row)
     columns = (*statistics.duration_columns(work.count_header), Column("name", work.name_header, "name", Unit.TEXT))
     total = session.scalar(sa.select(sa.func.count(work.label.distinct())))
     note = missing_note(session, work.table)

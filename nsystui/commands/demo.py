@@ -1,0 +1,71 @@
+"""``nsystui demo``: a job to look around in, written by the program itself."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from nsystui.commands import arguments as shared
+from nsystui.errors import OutputError
+
+DESCRIPTION = """Writes the exports of a demo training job (several ranks on two hosts, NCCL with message sizes, NVTX,
+GPU metrics, one straggler rank, one stall) and opens them."""
+EXAMPLES = """  nsystui demo
+  nsystui demo --ranks 8 --directory demo-job --write-only
+  nsystui nccl demo-job/"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
+    parser.add_argument("--steps", type=int, default=12, metavar="N", help="training steps (default: 12)")
+    parser.add_argument(
+        "--directory", metavar="DIR", help="where to write the exports (default: a temporary directory, removed at the end)"
+    )
+    parser.add_argument("--write-only", action="store_true", help="write the exports into --directory and open nothing")
+    parser.add_argument("--ascii", action="store_true", help="draw with ASCII only")
+    parser.add_argument("--mouse", action="store_true", help="use the mouse (off by default over SSH)")
+    parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.ranks < 1 or arguments.steps < 1:
+        raise OutputError("a job has at least one rank and one step")
+    if arguments.write_only:
+        directory = Path(arguments.directory or "nsystui-demo")
+        for path in _write(directory, arguments):
+            print(path)
+        return 0
+    if arguments.directory:
+        return _open(_write(Path(arguments.directory), arguments), arguments)
+    with tempfile.TemporaryDirectory(prefix="nsystui-demo-") as name:
+        return _open(_write(Path(name), arguments), arguments)
+
+
+def _write(directory: Path, arguments: argparse.Namespace) -> list[Path]:
+    """The exports, never over files that are there already: ``rank0.sqlite`` may be somebody's only copy."""
+    from nsystui.exports.demo import training_job
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        present = [directory / f"rank{rank}.sqlite" for rank in range(arguments.ranks)]
+        taken = next((path for path in present if path.exists()), None)
+        if taken is not None:
+            raise OutputError(f"{taken} is there already: choose another --directory")
+        return training_job(directory, ranks=arguments.ranks, steps=arguments.steps)
+    except OSError as error:
+        raise OutputError(f"cannot write the demo job into {directory}: {error.strerror or error}") from None
+
+
+def _open(paths: list[Path], arguments: argparse.Namespace) -> int:
+    from nsystui.commands import open as opening
+
+    words = [str(path) for path in paths]
+    parser = argparse.ArgumentParser()
+    opening.add_arguments(parser)
+    flags = [f"--{flag}" for flag in ("ascii", "mouse") if getattr(arguments, flag)]
+    flags += ["--no-mouse"] if arguments.no_mouse else []
+    # The columns of a job that is thrown away are not worth keeping.
+    flags += [] if arguments.directory else ["--no-cache"]
+    shared.complain(f"demo job of {len(paths)} ranks in {paths[0].parent}")
+    return opening.run(parser.parse_args([*flags, *words]))
