@@ -52,7 +52,10 @@ environment:
   NO_COLOR            no colours, when set and not empty
 
 exit status:
-  0 done   2 wrong usage, or no file could be opened, or no terminal   3 the exports lack what was asked   130 interrupted
+  0    done
+  2    wrong usage, no file could be opened, or no terminal
+  3    the exports lack what was asked
+  130  interrupted
 """
 
 
@@ -100,8 +103,7 @@ def top_parser() -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         prog="nsystui",
         usage="nsystui [OPTIONS] FILE…\n       nsystui COMMAND [OPTIONS] FILE…\n       nsystui --version",
-        description="A terminal explorer for NVIDIA Nsight Systems exports.\n\n"
-        f"commands (each has --help):\n{lines}",
+        description=f"A terminal explorer for NVIDIA Nsight Systems exports.\n\ncommands (each has --help):\n{lines}",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
@@ -123,7 +125,7 @@ def command_parser(name: str) -> argparse.ArgumentParser:
 
 
 def _module(name: str) -> CommandModule:
-    return importlib.import_module(f"nsystui.commands.{name}")  # type: ignore[return-value]
+    return importlib.import_module(f"nsystui.commands.{name}")
 
 
 def _run_command(name: str, words: list[str]) -> int:

@@ -41,7 +41,8 @@ class Column:
 
     ``key`` is its name in code and in JSON, ``header`` its name in CSV and Markdown (with the unit, as nsys writes it),
     ``label`` its heading on a screen. ``decimals`` is how many a file gets (``None``: an integer or text as it is).
-    ``importance`` decides which columns leave first on a narrow screen: 0 stays, higher numbers leave earlier, and ``FILES_ONLY`` is never shown.
+    ``importance`` decides which columns leave first on a narrow screen: 0 stays, higher
+    numbers leave earlier, and ``FILES_ONLY`` is never shown.
     """
 
     key: str

@@ -9,8 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
-from nsystui.analysis.extent import few, selected_reports
-from nsystui.analysis.rows import answer_of
+from nsystui.analysis.extent import selected_reports
+from nsystui.analysis.rows import answer_of, few, which_of
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.where import Condition, matches
 from nsystui.exports import canonical
@@ -78,8 +78,7 @@ def _diagnostic_notes(reports: Sequence[Report], said: Sequence[tuple[Any, ...]]
         yield f"events may be missing, so that counts and times are too small: {few(list(dict.fromkeys(lost)))}"
     silent = [report.name for report in reports if not report.count(tables.diagnostics)]
     if silent:
-        which = few(silent) if len(silent) < len(reports) else "this export" if len(silent) == 1 else "these exports"
-        yield f"no diagnostics in {which}: nsys 2024.4 and later write them"
+        yield f"no diagnostics in {which_of(silent, len(reports))}: nsys 2024.4 and later write them"
 
 
 CONTENTS_COLUMNS = (

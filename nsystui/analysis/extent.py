@@ -77,12 +77,6 @@ def shares_clock(reports: Sequence[Report]) -> bool:
     return None not in starts and len(origins) == 1
 
 
-def few(names: Sequence[object]) -> str:
-    """Up to three of the names and how many more there are, for a sentence."""
-    shown = ", ".join(str(name) for name in names[:3])
-    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
 def _hull(spans: Iterable[Window]) -> Window:
     found = list(spans)
     if not found:

@@ -118,9 +118,7 @@ def metric_lanes(
     return [MetricLane(source, values[n], _mean(values[n], counts[n])) for n, source in enumerate(chosen)]
 
 
-def _binned(
-    session: Session, window: Window, bins: int, sources: Sequence[MetricSource]
-) -> Sequence[tuple[Any, ...]]:
+def _binned(session: Session, window: Window, bins: int, sources: Sequence[MetricSource]) -> Sequence[tuple[Any, ...]]:
     """(report, gpu, metric, bin, mean, samples) of every bin that has samples."""
     table = tables.gpu_metrics
     width = window.end - window.start

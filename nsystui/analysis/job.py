@@ -59,7 +59,9 @@ class Job:
 
     def extent(self) -> Window:
         """From the first to the last event of the job, in job time."""
-        starts = [r.packed.first_event + r.clock_offset for r in self.session.reports if r.packed.first_event is not None]
+        starts = [
+            r.packed.first_event + r.clock_offset for r in self.session.reports if r.packed.first_event is not None
+        ]
         ends = [r.packed.last_event + r.clock_offset for r in self.session.reports if r.packed.last_event is not None]
         low = min(starts, default=0)
         return Window(low, max(ends, default=low))
@@ -82,9 +84,7 @@ class Job:
         from nsystui.analysis.nvtx.ranges import NvtxRanges
         from nsystui.analysis.nvtx.tree import NvtxTree
 
-        ranges = self.once(
-            ("nvtx-ranges", selection), lambda: NvtxRanges.load(self.session, selection, self.ranks)
-        )
+        ranges = self.once(("nvtx-ranges", selection), lambda: NvtxRanges.load(self.session, selection, self.ranks))
         return self.once(
             ("nvtx-tree", selection, by, fold_numbers), lambda: NvtxTree.build(ranges, by=by, fold_numbers=fold_numbers)
         )

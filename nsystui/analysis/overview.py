@@ -83,7 +83,7 @@ def _distinct(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value for value in values if value))
 
 
-_NUMBERED = re.compile(r"[\W_]*(?:rank|node|task|proc|profile|report|n|r)?[\W_]*\d*[\W_]*$", re.IGNORECASE)
+_NUMBERED = re.compile(r"(?:^|[\W_]+)(?:rank|node|task|proc|profile|report|n|r)?[\W_]*\d*[\W_]*$", re.IGNORECASE)
 
 
 def _title(reports: Sequence[Report]) -> str:
@@ -91,7 +91,7 @@ def _title(reports: Sequence[Report]) -> str:
     names = [report.name for report in reports]
     if len(names) == 1:
         return names[0]
-    common = _NUMBERED.sub("", _common_start(min(names), max(names)))
+    common = _NUMBERED.sub("", _common_start(min(names, default=""), max(names, default="")))
     if common:
         return common
     folders = {report.path.absolute().parent.name for report in reports}
@@ -171,16 +171,16 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     counts = {name: _counts(session, selection, table) for name, table in _COUNTED.items()}
     windows = extents(session, selection)
     spent: dict[Task, Breakdown] = {}
-    gpus: dict[Task, list[str]] = {}
+    gpus: dict[Task, list[int | None]] = {}
     for device in busy.devices:
         task = device.device.task.task
         if task.report in windows:
             spent[task] = spent.get(task, NOTHING) + device.breakdown(windows[task.report])
-            gpus.setdefault(task, []).append("?" if device.device.gpu is None else str(device.device.gpu))
+            gpus.setdefault(task, []).append(device.device.gpu)
     rows: list[Row] = []
     for item in chosen:
-        numbers = gpus.get(item.task, [])
-        gpu = None if not numbers or "?" in numbers else " ".join(numbers)
+        numbers = gpus.get(item.task, [None])
+        gpu = None if None in numbers else " ".join(map(str, numbers))
         counted = [counts[name].get(item.task, _none_or_zero(session, item, name)) for name in _COUNTED]
         who = (item.gpu or None, item.pid, item.process_name or None, item.report_name)
         rows.append((item.rank, item.host or None, gpu, *shares(spent.get(item.task)), *counted, *who))

@@ -41,9 +41,9 @@ def api_summary_as_nsys(session: Session, selection: Selection) -> FrameAnswer:
     """``cuda_api_sum`` with the rows that ``--cudabacktrace`` writes a second time, as nsys counts them."""
     calls, doubles = tables.api_calls, tables.api_backtraces
     parts = [
-        sa.select(table.c.name.label("name"), duration(table).label("duration"), sa.literal(double).label("double")).where(
-            *where(table, selection, table.c.name)
-        )
+        sa.select(
+            table.c.name.label("name"), duration(table).label("duration"), sa.literal(double).label("double")
+        ).where(*where(table, selection, table.c.name))
         for table, double in ((calls, 0), (doubles, 1))
     ]
     rows = sa.union_all(*parts).subquery()
@@ -78,10 +78,10 @@ REPORTS: dict[str, Report] = {
             "bytes of memory copies and memsets",
             lambda session, selection, names: memory_sizes(session, selection),
         ),
-        Report("cuda_api_sum", "CUDA API calls", lambda session, selection, names: api_summary_as_nsys(session, selection)),
         Report(
-            "osrt_sum", "OS runtime calls", lambda session, selection, names: work_summary(session, selection, OS)
+            "cuda_api_sum", "CUDA API calls", lambda session, selection, names: api_summary_as_nsys(session, selection)
         ),
+        Report("osrt_sum", "OS runtime calls", lambda session, selection, names: work_summary(session, selection, OS)),
     )
 }
 _SUFFIXES = {"base": Names.SHORT, "mangled": Names.MANGLED}

@@ -11,22 +11,24 @@ once count once, so that nothing here exceeds the window (the rule ``gpu_time_ut
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.analysis.extent import few, recorded, selected_reports, shares_clock
+from nsystui.analysis.extent import recorded, selected_reports, shares_clock
 from nsystui.analysis.intervals import EMPTY, Intervals, covered_per_bin, merge, subtract, union
+from nsystui.analysis.rows import which_of
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
-from nsystui.analysis.where import Condition, job_start, where
+from nsystui.analysis.where import job_start, where
 from nsystui.exports import canonical
 from nsystui.store import tables
 from nsystui.store.session import Report, Session
 
+_WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
 Shares = NDArray[np.float64]
 """Shape ``(bins,)``: 0 to 1 of each bin's time; NaN where the report was not recording."""
 
@@ -221,7 +223,7 @@ class BusyIntervals:
         and up to 50 MB while they are kept.
         """
         version = session.version
-        devices = [load_device(session, selection, device) for device in selected_devices(session, selection, ranks)]
+        devices = load_devices(session, selection, selected_devices(session, selection, ranks))
         reports = selected_reports(session, selection)
         return cls(version, tuple(devices), shares_clock(reports), tuple(_notes(reports, selection)))
 
@@ -273,43 +275,80 @@ def selected_devices(session: Session, selection: Selection, ranks: Sequence[Ran
     return found
 
 
-def load_device(session: Session, selection: Selection, device: Device) -> DeviceIntervals:
-    """The intervals of one device, for callers that load many one by one (to show progress, or to stop)."""
-    task = device.task.task
-    report = next(report for report in session.reports if report.index == task.report)
-    narrowed = replace(selection, window=None, tasks=frozenset({task}), devices=frozenset({device.device}))
-    is_nccl = tables.kernels.c.is_nccl
-    return DeviceIntervals.of(
-        device,
-        recorded(report),
-        kernels=_merged(session, report, tables.kernels, narrowed, is_nccl == 0),
-        nccl=_merged(session, report, tables.kernels, narrowed, is_nccl != 0),
-        memory=_merged(session, report, tables.memory_ops, narrowed),
-        graph=_merged(session, report, tables.graph_launches, narrowed),
-    )
+def load_devices(session: Session, selection: Selection, devices: Sequence[Device]) -> Iterator[DeviceIntervals]:
+    """The intervals of each device, in the order given, a batch at a time: a caller may show progress, or stop."""
+    by_index = {report.index: report for report in session.reports}
+    for batch in _batches(by_index, devices):
+        kernels = _merged(session, selection, tables.kernels, batch)
+        memory = _merged(session, selection, tables.memory_ops, batch)
+        graph = _merged(session, selection, tables.graph_launches, batch)
+        for number, device in enumerate(batch):
+            report = by_index[device.task.task.report]
+            parts = (kernels[number, 0], kernels[number, 1], memory[number, 0], graph[number, 0])
+            yield DeviceIntervals.of(device, recorded(report), *parts)
+
+
+# A query plans for every open report, so one for each device would take seconds for hundreds of ranks; one for all
+# of them at once, more memory than a login node gives.
+_BATCH_ROWS = 1 << 21
+_BATCH_DEVICES = 64
+
+
+def _batches(reports: Mapping[int, Report], devices: Sequence[Device]) -> Iterator[list[Device]]:
+    """The devices in runs whose reports hold no more than ``_BATCH_ROWS`` operations together, or are alone."""
+    batch: list[Device] = []
+    rows: dict[int, int] = {}
+    for device in devices:
+        index = device.task.task.report
+        more = sum(reports[index].count(table) for table in _WORK)
+        if batch and (len(batch) == _BATCH_DEVICES or sum((rows | {index: more}).values()) > _BATCH_ROWS):
+            yield batch
+            batch, rows = [], {}
+        batch.append(device)
+        rows[index] = more
+    if batch:
+        yield batch
 
 
 def _merged(
-    session: Session, report: Report, table: sa.Table, selection: Selection, *conditions: Condition
-) -> Intervals:
-    """The union of the selected operations of one table."""
-    if not report.count(table):
-        return EMPTY
-    end = (table.c.end + table.c.clock_offset).label("end")
-    query = sa.select(job_start(table).label("start"), end).where(
-        *where(table, selection), *conditions, table.c.start.is_not(None), table.c.end.is_not(None)
+    session: Session, selection: Selection, table: sa.Table, devices: Sequence[Device]
+) -> dict[tuple[int, int], Intervals]:
+    """The union of the selected operations of a table, by (place in ``devices``, 1 for NCCL kernels and else 0)."""
+    keys = [(number, is_nccl) for number in range(len(devices)) for is_nccl in (0, 1)]
+    if not session.count(table):
+        return dict.fromkeys(keys, EMPTY)
+    columns = table.c
+    narrowed = replace(selection, window=None, tasks=frozenset(device.task.task for device in devices))
+    is_nccl = columns.is_nccl if "is_nccl" in columns else sa.literal(0)
+    lane = sa.cast(2 * _place_of(table, devices) + is_nccl, sa.SmallInteger).label("lane")
+    end = (columns.end + columns.clock_offset).label("end")
+    is_whole = (columns.start.is_not(None), columns.end.is_not(None))
+    found = session.arrays(
+        sa.select(lane, job_start(table).label("start"), end).where(*where(table, narrowed), *is_whole)
     )
-    times = session.arrays(query)
-    return union(times["start"], times["end"])
+    order = np.argsort(found["lane"], kind="stable")  # a radix sort, for lanes are 16 bits wide
+    edges = np.searchsorted(found["lane"][order], range(len(keys) + 1))
+    starts, ends = found["start"][order], found["end"][order]
+    runs = zip(keys, edges[:-1], edges[1:], strict=True)
+    return {key: union(starts[first:last], ends[first:last]) for key, first, last in runs}
+
+
+def _place_of(table: sa.Table, devices: Sequence[Device]) -> sa.ColumnElement[int]:
+    """A row's place in ``devices``; −1 for a device that is not among them."""
+    columns = table.c
+    whens = []
+    for place, item in enumerate(devices):
+        task = item.task.task
+        here = (columns.report == task.report, columns.process == task.process, columns.device == item.device)
+        whens.append((sa.and_(*here), sa.literal(place)))
+    return sa.case(*whens, else_=sa.literal(-1))
 
 
 def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
     """What to know before reading a utilisation of this selection."""
-    work = (tables.kernels, tables.memory_ops, tables.graph_launches)
-    idle = [report.name for report in reports if not any(report.count(table) for table in work)]
+    idle = [report.name for report in reports if not any(report.count(table) for table in _WORK)]
     if idle:
-        which = few(idle) if len(idle) < len(reports) else "this export" if len(idle) == 1 else "these exports"
-        yield f"no GPU work in {which}: {canonical.KERNELS.record}"
+        yield f"no GPU work in {which_of(idle, len(reports))}: {canonical.KERNELS.record}"
     graphs = sum(report.count(tables.graph_launches) for report in reports)
     if graphs:
         yield (

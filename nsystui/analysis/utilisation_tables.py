@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
-from nsystui.analysis.extent import few
-from nsystui.analysis.rows import answer_of
+from nsystui.analysis.rows import answer_of, few
 from nsystui.analysis.selection import Window
 from nsystui.analysis.utilisation import Breakdown, BusyIntervals, Device, DeviceLanes
 

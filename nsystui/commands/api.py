@@ -6,7 +6,8 @@ import argparse
 
 from nsystui.commands import work
 
-DESCRIPTION = "CUDA runtime and driver calls by name, as `nsys stats -r cuda_api_sum`; a call that --cudabacktrace wrote twice counts once."
+DESCRIPTION = """CUDA runtime and driver calls by name, as `nsys stats -r cuda_api_sum`; a call that
+--cudabacktrace wrote twice counts once."""
 EXAMPLES = """  nsystui api rank0.sqlite
   nsystui api rank*.sqlite --ranks 0-3 --time 1s:2s --format json"""
 

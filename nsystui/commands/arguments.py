@@ -49,7 +49,9 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     """Where the answer goes and how it is written."""
     group = parser.add_argument_group("output")
     group.add_argument("--format", choices=("table", "csv", "json", "md"), help="default: table, or what -o ends in")
-    group.add_argument("-o", "--output", metavar="FILE", help="write to FILE (.csv .json .md .parquet .txt); - is stdout")
+    group.add_argument(
+        "-o", "--output", metavar="FILE", help="write to FILE (.csv .json .md .parquet .txt); - is stdout"
+    )
     group.add_argument("--force", action="store_true", help="let -o overwrite a file")
     group.add_argument("--sort", metavar="COLUMN", help="sort by this column (its JSON key), largest first")
     group.add_argument("--top", type=int, metavar="N", help="only the first N rows")

@@ -20,7 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
     parser.add_argument("--steps", type=int, default=12, metavar="N", help="training steps (default: 12)")
     parser.add_argument(
-        "--directory", metavar="DIR", help="where to write the exports (default: a temporary directory, removed at the end)"
+        "--directory",
+        metavar="DIR",
+        help="where to write the exports (default: a temporary directory, removed at the end)",
     )
     parser.add_argument("--write-only", action="store_true", help="write the exports into --directory and open nothing")
     parser.add_argument("--ascii", action="store_true", help="draw with ASCII only")

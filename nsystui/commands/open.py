@@ -9,7 +9,8 @@ import sys
 from nsystui import terminal
 from nsystui.errors import UsageError
 
-DESCRIPTION = """Opens Nsight Systems exports in the terminal: overview, kernels, NCCL, GPU utilisation, NVTX tree, events.
+DESCRIPTION = """Opens Nsight Systems exports in the terminal: overview, kernels, NCCL, GPU utilisation, NVTX
+tree, events.
 Exports are read where they lie and never changed; what was read once is kept as columns in the cache."""
 EXAMPLES = """  nsystui rank*.sqlite
   nsystui results/

@@ -60,8 +60,8 @@ KERNELS = _table(
     "kernels",
     "GPU kernels",
     _CUDA,
-    f"row start end {_GPU_PLACE} name:t short_name:t mangled_name:t is_nccl grid_x grid_y grid_z block_x block_y block_z "
-    "registers_per_thread static_shared_memory dynamic_shared_memory local_memory_per_thread graph_node_id",
+    f"row start end {_GPU_PLACE} name:t short_name:t mangled_name:t is_nccl grid_x grid_y grid_z "
+    "block_x block_y block_z registers_per_thread static_shared_memory dynamic_shared_memory local_memory_per_thread graph_node_id",
 )
 MEMORY_OPS = _table(
     "memory_ops",

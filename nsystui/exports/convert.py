@@ -32,7 +32,9 @@ def convert(report: Path, directory: Path) -> Path:
     """
     program = nsys()
     if program is None:
-        raise ExportError(str(report), "a report, and nsys is not on the PATH to export it", "module load it, or export")
+        raise ExportError(
+            str(report), "a report, and nsys is not on the PATH to export it", "module load it, or export"
+        )
     try:
         status = os.stat(report)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -51,6 +53,6 @@ def convert(report: Path, directory: Path) -> Path:
         if done.returncode == 0 and partial.exists():
             os.replace(partial, target)
             return target
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:] and (done.stderr or done.stdout).strip()
+        last = (done.stderr or done.stdout).strip()
         partial.unlink(missing_ok=True)
     raise ExportError(str(report), f"nsys export failed: {last.splitlines()[-1] if last else 'no message'}")

@@ -177,7 +177,7 @@ class _Reader:
         return {name: value for name, value in self._names("META_DATA_CAPTURE").items() if name in wanted}
 
     def _environment(self) -> dict[str, str]:
-        found = {}
+        found: dict[str, str] = {}
         for name, value in self._rows("META_DATA_CAPTURE", ("name", "value")):
             if not str(name).endswith(":ENVIRONMENT_VARIABLE"):
                 continue

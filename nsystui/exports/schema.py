@@ -1,4 +1,4 @@
-"""Which tables and columns an export has: probed, never assumed, since every version differs and tables are optional."""
+"""Which tables and columns an export has: probed, never assumed, since every version differs and none is certain."""
 
 from __future__ import annotations
 

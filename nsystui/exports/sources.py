@@ -213,7 +213,7 @@ def _kernels(schema: Schema) -> Source:
             "coalesce(s.value, n.value, m.value) AS short_name, m.value AS mangled_name, "
             "CAST(lower(coalesce(s.value, n.value, m.value, '')) LIKE 'nccl%' AS BIGINT) AS is_nccl, "
             f"{', '.join(shape)} FROM chunk LEFT JOIN strings n ON n.id = name_id "
-            "LEFT JOIN strings s ON s.id = short_id LEFT JOIN strings m ON m.id = mangled_id ORDER BY \"start\", row_id"
+            'LEFT JOIN strings s ON s.id = short_id LEFT JOIN strings m ON m.id = mangled_id ORDER BY "start", row_id'
         },
     )
 
@@ -383,8 +383,8 @@ def _nic_metrics(schema: Schema) -> Source:
         table,
         _columns(schema, table, wanted),
         {
-            "nic_metrics": 'SELECT row_id AS row, "start", "end", nic, m.metric, m.unit, CAST(value AS DOUBLE) AS value '
-            "FROM chunk c LEFT JOIN nic_metric_names m ON m.list_id = c.list_id AND m.metric_index = c.metric_index "
+            "nic_metrics": 'SELECT row_id AS row, "start", "end", nic, m.metric, m.unit, CAST(value AS DOUBLE) '
+            "AS value FROM chunk c LEFT JOIN nic_metric_names m ON m.list_id = c.list_id AND m.metric_index = c.metric_index "
             'ORDER BY "start", row_id'
         },
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CHUNK_ROWS = 1 << 18
 
 
-class Cancelled(Exception):
+class PackingCancelled(Exception):
     """The user stopped the packing; nothing of it is kept."""
 
 
@@ -92,7 +92,7 @@ class Packer:
     def run(self) -> PackedReport:
         """Packs the export.
 
-        Raises ExportError where the file cannot be read whole, and Cancelled.
+        Raises ExportError where the file cannot be read whole, and PackingCancelled.
         """
         import duckdb
 
@@ -110,10 +110,10 @@ class Packer:
                 self._pack_sources(reader, tables, payload)
             self._pack_devices(facts)
         except duckdb.InterruptException:
-            raise Cancelled from None
+            raise PackingCancelled from None
         except (duckdb.Error, OSError) as error:
             if self.is_cancelled():
-                raise Cancelled from None
+                raise PackingCancelled from None
             if _is_disk_trouble(error):
                 raise
             raise opening.corrupt(self.path, error) from None
@@ -133,9 +133,7 @@ class Packer:
         ((rows,),) = self.connection.execute(f"SELECT count(*) FROM {name}").fetchall()
         return int(rows)
 
-    def _pack_sources(
-        self, reader: Reader, tables: schema.Schema, payload: PayloadSchemas
-    ) -> None:
+    def _pack_sources(self, reader: Reader, tables: schema.Schema, payload: PayloadSchemas) -> None:
         found = sources.sources(tables)
         total = tables.rows(source.table for source in found)
         done = 0
@@ -143,7 +141,7 @@ class Packer:
             last = tables.last_rowid[source.table]
             for start in range(0, last + 1, CHUNK_ROWS):
                 if self.is_cancelled():
-                    raise Cancelled
+                    raise PackingCancelled
                 end = min(start + CHUNK_ROWS - 1, last)
                 if self._receive("chunk", reader.stream(source.scan % (start, end))):
                     self._transform(source, payload)
@@ -211,9 +209,11 @@ class Packer:
 
 
 _WORK_TABLES = frozenset({"kernels", "memory_ops", "graph_launches"})
-_COLLECTIVE = "CASE " + " ".join(
-    f"WHEN name = '{name}' THEN '{collective}'" for name, collective in nccl_calls.COMMUNICATION.items()
-) + " END"
+_COLLECTIVE = (
+    "CASE "
+    + " ".join(f"WHEN name = '{name}' THEN '{collective}'" for name, collective in nccl_calls.COMMUNICATION.items())
+    + " END"
+)
 _HAS_PAYLOAD = "(json_text <> '' OR octet_length(blob) > 0 OR contains(name, '('))"
 _NCCL_WITHOUT_PAYLOAD = f"""
     SELECT row, "start", "end", thread, process, name, {_COLLECTIVE} AS collective, NULL AS message_size,

@@ -89,7 +89,7 @@ class Session:
 
     cache: Cache | None = None
     limits: Limits = Limits()
-    warn: Callable[[str], None] = lambda message: None
+    warn: Callable[[str], object] = lambda message: None
     reports: tuple[Report, ...] = ()
     version: int = 0
     _files: dict[int, PackedFiles] = field(default_factory=dict)
@@ -116,17 +116,14 @@ class Session:
         """Packs an export (or finds it packed) and adds it to the views.
 
         ``index`` keeps the order of the command line when exports become ready in another. Raises ExportError and
-        Cancelled. May run in several threads at once.
+        PackingCancelled. May run in several threads at once.
         """
         with self._lock:
             index = max((report.index for report in self.reports), default=-1) + 1 if index is None else index
         files = self.cache.find(path) if self.cache else None
         if files is None and self.cache is not None:
             files = self._pack_to_cache(self.cache, path, report_progress, is_cancelled)
-        if files is not None:
-            packed = files.report
-        else:
-            packed = self._pack_to_memory(path, index, report_progress, is_cancelled)
+        packed = files.report if files else self._pack_to_memory(path, index, report_progress, is_cancelled)
         with self._lock:
             if files is not None:
                 self._files[index] = files
@@ -320,4 +317,4 @@ def _series(values: Any) -> Any:
         return pd.arrays.IntegerArray(values.filled(0).astype("int64"), np.ma.getmaskarray(values))
     if np.issubdtype(values.dtype, np.floating):
         return values.filled(np.nan)
-    return np.where(np.ma.getmaskarray(values), None, values.data)
+    return np.ma.MaskedArray(values.data.astype(object), values.mask).filled(None)

@@ -6,15 +6,17 @@ to the report's own times to get job time, the common clock).
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable, Kind
 
-_TYPES: dict[Kind, type[sa.types.TypeEngine[object]]] = {
-    Kind.INT: sa.BigInteger,  # type: ignore[dict-item]
-    Kind.FLOAT: sa.Double,  # type: ignore[dict-item]
-    Kind.TEXT: sa.Text,  # type: ignore[dict-item]
+_TYPES: dict[Kind, type[sa.types.TypeEngine[Any]]] = {
+    Kind.INT: sa.BigInteger,
+    Kind.FLOAT: sa.Double,
+    Kind.TEXT: sa.Text,
 }
 METADATA = sa.MetaData()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from nsystui.analysis.answer import Unit
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
-from nsystui.analysis.answer import Unit
 from nsystui.units import format_value
 
 

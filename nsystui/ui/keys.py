@@ -61,7 +61,9 @@ KEYS: tuple[Key, ...] = (
     Key("n", "n", "next_match(1)", "", "next range that passes the filter", "nvtx"),
     Key("N", "N", "next_match(-1)", "", "previous range that passes the filter", "nvtx"),
     Key("c", "c", "partner", "partner", "from an API call to its GPU work, from GPU work to its API call", "events"),
-    Key("left_square_bracket", "[ ]", "same_kind(-1)", "same kind", "previous and next event of the same kind", "events"),
+    Key(
+        "left_square_bracket", "[ ]", "same_kind(-1)", "same kind", "previous and next event of the same kind", "events"
+    ),
     Key("right_square_bracket", "]", "same_kind(1)", "", "the next one", "events"),
     Key("slash", "/", "search", "search", "search a name; n and N go on, forwards and backwards", "events"),
     Key("n", "n", "search_on(1)", "", "next match of the search", "events"),

@@ -99,7 +99,7 @@ class Loading:
             self.post(messages.SampleTaken(answer))
 
     def _add(self, job: Job, number: int, path: Path) -> None:
-        from nsystui.store.pack import Cancelled, Progress
+        from nsystui.store.pack import PackingCancelled, Progress
 
         def report(progress: Progress) -> None:
             self.post(messages.Advanced(path, progress.table, progress.rows, progress.total))
@@ -108,7 +108,7 @@ class Loading:
             return
         try:
             added = job.session.add(path, report, self._stopped.is_set, number)
-        except Cancelled:
+        except PackingCancelled:
             return
         except ExportError as error:
             self.post(messages.ExportFailed(path, _reason(error)))

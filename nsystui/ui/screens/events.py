@@ -222,9 +222,7 @@ class EventsScreen(TablePane):
             kind = EventKind(values["kind"])
             self._find(direction, f"no more {kind.value} events", kind=kind)
 
-    def _find(
-        self, direction: int, reason: str, name: NameFilter | None = None, kind: EventKind | None = None
-    ) -> None:
+    def _find(self, direction: int, reason: str, name: NameFilter | None = None, kind: EventKind | None = None) -> None:
         events, here = self.table.answer, self.table.cursor_row
         if isinstance(events, EventList):
             self._look(lambda: events.find(here, direction > 0, name, kind), reason)

@@ -56,7 +56,9 @@ class _InstancesScreen(TablePane):
             return
         from nsystui.ui.screens.events import EventsScreen
 
-        key = EventKey(int(values["report"] or 0), self.event_kind(), int(values["row"] or 0), int(values["start"] or 0))
+        key = EventKey(
+            int(values["report"] or 0), self.event_kind(), int(values["row"] or 0), int(values["start"] or 0)
+        )
         self.app.push_screen(EventsScreen(key))
 
 

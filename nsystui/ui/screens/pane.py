@@ -68,6 +68,7 @@ class Pane(Screen[None]):
         self.crumbs = crumbs
         self._asked: Hashable = None
         self._shown: Hashable = None
+        self._target = Path()
 
     @property
     def explorer(self) -> NsystuiApp:

@@ -14,6 +14,7 @@ from nsystui.analysis.answer import Row
 from nsystui.analysis.events import EVENT_COLUMNS, EventKey, key_of
 from nsystui.analysis.rows import answer_of
 from nsystui.ui.widgets.crumbs import KeyLine, TitleLine
+from nsystui.ui.widgets.table_messages import RowSelected
 from nsystui.ui.widgets.window_table import WindowTable
 
 
@@ -33,6 +34,6 @@ class PartnersScreen(ModalScreen[EventKey | None]):
         yield WindowTable(answer_of("partners", EVENT_COLUMNS, self._rows))
         yield KeyLine([("⏎", "go there"), ("esc", "back")])
 
-    @on(WindowTable.RowSelected)
-    def _chosen(self, message: WindowTable.RowSelected) -> None:
+    @on(RowSelected)
+    def _chosen(self, message: RowSelected) -> None:
         self.dismiss(key_of(self._rows[message.row]))

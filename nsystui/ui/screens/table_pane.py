@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.containers import Horizontal
@@ -12,6 +12,7 @@ from textual.widget import Widget
 
 from nsystui.ui.screens.pane import Pane
 from nsystui.ui.widgets.side_panel import SidePanel
+from nsystui.ui.widgets.table_messages import PageFailed, RowHighlighted, RowSelected, SortRequested
 from nsystui.ui.widgets.window_table import WindowTable
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class TablePane(Pane):
     ``ask`` gives an ``Answer``; a screen with a panel fills it when the cursor moves or the answer comes.
     """
 
-    PLACES = ("table", "everywhere")
+    PLACES: ClassVar[tuple[str, ...]] = ("table", "everywhere")
     HAS_PANEL = False
     BACKGROUND = False
 
@@ -35,7 +36,7 @@ class TablePane(Pane):
     TablePane SidePanel { width: 44; display: none; }
     TablePane.-wide SidePanel { display: block; }
     """
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual's own form
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 
     def __init__(self, *crumbs: str) -> None:
         super().__init__(*crumbs)
@@ -139,8 +140,8 @@ class TablePane(Pane):
             self.say("s sorts first")
         self.table.reverse_sort()
 
-    @on(WindowTable.SortRequested)
-    def _sort_requested(self, message: WindowTable.SortRequested) -> None:
+    @on(SortRequested)
+    def _sort_requested(self, message: SortRequested) -> None:
         message.stop()
         answer = self.table.answer
         if answer is None:
@@ -149,24 +150,24 @@ class TablePane(Pane):
         self.table.set_answer(answer.sorted_by(message.key, message.descending))
         self.table.mark_sorted(message.key, message.descending)
 
-    @on(WindowTable.RowSelected)
-    def _row_selected(self, message: WindowTable.RowSelected) -> None:
+    @on(RowSelected)
+    def _row_selected(self, message: RowSelected) -> None:
         message.stop()
         self.open_row()
 
     def open_row(self) -> None:
         """Enter."""
 
-    @on(WindowTable.RowHighlighted)
-    def _row_highlighted(self, message: WindowTable.RowHighlighted) -> None:
+    @on(RowHighlighted)
+    def _row_highlighted(self, message: RowHighlighted) -> None:
         message.stop()
         self.row_changed()
 
     def row_changed(self) -> None:
         """The cursor stands on another row."""
 
-    @on(WindowTable.PageFailed)
-    def _page_failed(self, message: WindowTable.PageFailed) -> None:
+    @on(PageFailed)
+    def _page_failed(self, message: PageFailed) -> None:
         message.stop()
         self.say(f"rows could not be read: {str(message.error).splitlines()[0]}")
 
