@@ -11,11 +11,12 @@ from itertools import takewhile
 import sqlalchemy as sa
 
 from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
+from nsystui.analysis.device_time import NOTHING, Breakdown
 from nsystui.analysis.extent import extent, extents, recorded, shares_clock
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
-from nsystui.analysis.utilisation import NOTHING, Breakdown, BusyIntervals
+from nsystui.analysis.utilisation import BusyIntervals
 from nsystui.analysis.utilisation_tables import SHARE_COLUMNS, recording_notes, shares
 from nsystui.analysis.where import where
 from nsystui.store import tables

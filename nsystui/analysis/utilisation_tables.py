@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
+from nsystui.analysis.device_time import Breakdown, Device, DeviceLanes
 from nsystui.analysis.rows import answer_of, few
 from nsystui.analysis.selection import Window
-from nsystui.analysis.utilisation import Breakdown, BusyIntervals, Device, DeviceLanes
+from nsystui.analysis.utilisation import BusyIntervals
 
 _DEVICE = (
     Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),

@@ -130,3 +130,49 @@ def units_of_launches(units: Units, starts: Ints, ends: Ints, launch_starts: Int
     place = np.searchsorted(starts[rows], launch_starts, side="right") - 1
     is_inside = (place >= 0) & (launch_ends <= ends[rows][place])
     return np.where(is_inside, with_window[place], NONE)
+
+
+@dataclass(frozen=True, eq=False)
+class Queue:
+    """What waits for a partner of another thread: arrays of one shape, in any order.
+
+    ``process``: a code of (report, process). ``time``: job time, ns: a unit's start, a launch's start. ``collective``:
+    a code, ``NONE`` where not known.
+    """
+
+    process: Ints
+    time: Ints
+    collective: Ints
+
+
+def pair_across_threads(units: Queue, launches: Queue) -> Ints:
+    """The unit of each launch that another thread made, as an index into ``units``; ``NONE`` where it stays unknown.
+
+    Communicators that do not block launch from a thread of NCCL's own. The units without kernels and the launches
+    outside of calls are taken in order, process by process, and only where this cannot go wrong visibly: there are as
+    many of the one as of the other, no launch comes before its call, and no collective contradicts.
+    """
+    found = np.full(len(launches.process), NONE)
+    if not len(units.process) or not len(launches.process):
+        return found
+    count = int(max(units.process.max(), launches.process.max())) + 1
+    is_even = np.bincount(units.process, minlength=count) == np.bincount(launches.process, minlength=count)
+    unit_order = np.lexsort((units.time, units.process))
+    launch_order = np.lexsort((launches.time, launches.process))
+    unit = unit_order[is_even[units.process[unit_order]]]
+    launch = launch_order[is_even[launches.process[launch_order]]]
+
+    known = (units.collective[unit] >= 0) & (launches.collective[launch] >= 0)
+    is_wrong = known & (units.collective[unit] != launches.collective[launch])
+    is_wrong |= launches.time[launch] < units.time[unit]
+    is_good = ~np.isin(units.process[unit], units.process[unit][is_wrong])
+    found[launch[is_good]] = unit[is_good]
+    return found
+
+
+def first_of_each(group: Ints, count: int) -> Ints:
+    """The index of the first entry of each group, ``NONE`` for a group without; entries of group ``NONE`` count not."""
+    first = np.full(count, NONE)
+    entries = np.flatnonzero(group >= 0)[::-1]
+    first[group[entries]] = entries
+    return first

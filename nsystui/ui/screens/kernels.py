@@ -10,7 +10,6 @@ from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import GroupBy, Names, kernel_summary
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.work import WORKS, Work, memory_sizes, work_summary
-from nsystui.store import tables
 from nsystui.ui import keys
 from nsystui.ui.screens.instances import KernelInstancesScreen, WorkInstancesScreen
 from nsystui.ui.screens.table_pane import TablePane
@@ -39,14 +38,13 @@ class KernelsScreen(TablePane):
         super().__init__("2 Kernels")
         self.names = Names.FULL
         self.grouping = 0
-        self.what = ""  # until the first answer says which tables are there
+        self.what = _KERNELS
 
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.what, self.names, self.grouping)
 
     def ask(self, job: Job, selection: Selection) -> tuple[str, Answer]:
-        what = self.what or _first_table(job)
-        return what, self._table(job, selection, what)
+        return self.what, self._table(job, selection, self.what)
 
     def _table(self, job: Job, selection: Selection, what: str) -> Answer:
         if what == _KERNELS:
@@ -60,6 +58,11 @@ class KernelsScreen(TablePane):
         self._current = what
         super().show(answer, same_place)
 
+    def empty_text(self, answer: Answer) -> str:
+        text = super().empty_text(answer)
+        job = self.job
+        return text if job is None or answer.total else f"{text}\n\n{_others(job)}"
+
     def natural_order(self) -> tuple[str | None, bool]:
         return "total", True
 
@@ -72,7 +75,7 @@ class KernelsScreen(TablePane):
         return f"by {by[0].value}" if self._current == _KERNELS and by else "names"
 
     def row_category(self, row: Row) -> str | None:
-        if self.what in ("", _KERNELS) and isinstance(row[-1], str):
+        if self.what == _KERNELS and isinstance(row[-1], str):
             return "nccl" if row[-1].lower().removeprefix("void ").startswith("nccl") else None
         return None
 
@@ -81,7 +84,7 @@ class KernelsScreen(TablePane):
         job = self.job
         if job is None:
             return
-        here = _ORDER.index(self.what or _first_table(job))
+        here = _ORDER.index(self.what)
         following = [*_ORDER[here + 1 :], *_ORDER[:here]]
         found = next((what for what in following if _has(job, what)), None)
         if found is None:
@@ -98,7 +101,7 @@ class KernelsScreen(TablePane):
         self.job_changed()
 
     def action_group_by(self) -> None:
-        if self.what not in ("", _KERNELS):
+        if self.what != _KERNELS:
             self.say("only kernels can be grouped")
             return
         self.grouping = (self.grouping + 1) % len(_GROUPS)
@@ -123,8 +126,7 @@ def _has(job: Job, what: str) -> bool:
     return bool(job.session.count(work.table))
 
 
-def _first_table(job: Job) -> str:
-    """Kernels; where the exports have none but other work, still kernels: the screen then says what is missing."""
-    if job.session.count(tables.kernels) or job.session.count(tables.graph_launches):
-        return _KERNELS
-    return next((what for what in _ORDER[1:] if _has(job, what)), _KERNELS)
+def _others(job: Job) -> str:
+    """The tables that have rows, with how many, as a sentence for an export without kernels."""
+    found = [f"{work.title} ({job.session.count(work.table):,})" for work in WORKS.values() if _has(job, work.name)]
+    return f"o shows {', '.join(found)}" if found else ""

@@ -1,18 +1,123 @@
-"""3 Nccl."""
+"""3 NCCL: kernels and calls by collective and message size, then the single ones, then the event."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from nsystui.analysis.answer import Answer, Row, Unit
+from nsystui.analysis.event_kinds import EventKind
+from nsystui.analysis.events import EventKey
+from nsystui.analysis.job import Job
+from nsystui.analysis.nccl.table import ALL_SIZES, SizeBar, nccl_listing, nccl_summary, size_histogram
+from nsystui.analysis.selection import Selection
 from nsystui.ui import keys
-from nsystui.ui.screens.pane import Pane
+from nsystui.ui.screens.table_pane import TablePane
+from nsystui.ui.widgets.plots import histogram_lines
+from nsystui.units import format_value
+
+_PANEL_WIDTH = 42
 
 
-class NcclScreen(Pane):
+def histogram(bars: Sequence[SizeBar]) -> list[str]:
+    """Calls and bytes for each message size, as lines for a panel; nothing where no size is known."""
+    known = [bar for bar in bars if bar.bucket is not None]
+    if not any(bar.calls for bar in known):
+        return []
+    labels = [bar.bucket or "" for bar in known]
+    lines = ["calls by message size", *histogram_lines(labels, [bar.calls for bar in known], _PANEL_WIDTH), ""]
+    lines += ["bytes by message size", *histogram_lines(labels, [bar.bytes for bar in known], _PANEL_WIDTH), ""]
+    lines += [f"{bar.bucket:12} {format_value(Unit.BYTES, bar.bytes):>10}" for bar in known if bar.calls]
+    unknown = sum(bar.calls for bar in bars if bar.bucket is None)
+    return [*lines, "", f"{unknown:,} calls of unknown size"] if unknown else lines
+
+
+class NcclScreen(TablePane):
+    """The summary: GPU kernels first, then CPU calls."""
+
     MODE_KEY = "3"
-    PLACES = ("nccl", "everywhere")
-    BINDINGS = keys.bindings("nccl", "everywhere")
+    PLACES = ("nccl", "table", "everywhere")
+    BINDINGS = keys.bindings("nccl", "table", "everywhere")
+    HAS_PANEL = True
 
-    def ask(self, job, selection):
-        return None
+    def __init__(self) -> None:
+        super().__init__("3 NCCL")
+        self.by_bucket = True
 
-    def show(self, result, same_place):
-        self.show_title()
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.by_bucket,)
+
+    def ask(self, job: Job, selection: Selection) -> tuple[Answer, list[str]]:
+        pairing = job.pairing()
+        answer = nccl_summary(job.session, selection, job.ranks, pairing, self.by_bucket)
+        return answer, histogram(size_histogram(job.session, selection, pairing))
+
+    def show(self, result: Any, same_place: bool) -> None:
+        answer, lines = result
+        self.panel.show_lines(lines)
+        self.panel.set_class(not lines, "-empty")
+        super().show(answer, same_place)
+
+    def row_category(self, row: Row) -> str | None:
+        return "nccl" if row[0] == "kernel" else "api"
+
+    def action_group_by(self) -> None:
+        self.by_bucket = not self.by_bucket
+        self.job_changed()
+
+    def action_partner(self) -> None:
+        self.say("a row is many calls: Enter lists them, c there goes to a partner")
+
+    def open_row(self) -> None:
+        values = self.values()
+        if values:
+            bucket = values["bucket"] if self.by_bucket else ALL_SIZES
+            self.app.push_screen(NcclCallsScreen(str(values["what"]), str(values["collective"]), bucket))
+
+
+class NcclCallsScreen(TablePane):
+    """The single kernels or calls of a row; Enter goes to the event, ``c`` to the event of the partner."""
+
+    MODE_KEY = "3"
+    PLACES = ("nccl", "table", "everywhere")
+    BINDINGS = keys.bindings("nccl", "table", "everywhere")
+
+    def __init__(self, what: str, collective: str, bucket: Any) -> None:
+        size = "" if bucket == ALL_SIZES else f" {bucket or 'of unknown size'}"
+        super().__init__("3 NCCL", f"{collective}{size} {what}s")
+        self.what = what
+        self.collective = collective
+        self.bucket = bucket
+
+    def ask(self, job: Job, selection: Selection) -> Answer:
+        return nccl_listing(job.session, selection, job.ranks, job.pairing(), self.collective, self.bucket, self.what)
+
+    def natural_order(self) -> tuple[str | None, bool]:
+        return "start", False
+
+    def counted(self) -> str:
+        return f"{self.what}s"
+
+    def action_group_by(self) -> None:
+        self.say("esc goes back to the table that can be grouped")
+
+    def open_row(self) -> None:
+        values = self.values()
+        if values:
+            kind = EventKind.NCCL if self.what == "kernel" else EventKind.NVTX
+            self._go(values["report"], kind, values["row"], values["start"])
+
+    def action_partner(self) -> None:
+        values = self.values()
+        if not values:
+            return
+        if values["partner_row"] is None:
+            self.say(str(values["reason"] or "it has no partner"))
+            return
+        kind = EventKind.NVTX if self.what == "kernel" else EventKind.NCCL
+        self._go(values["partner_report"], kind, values["partner_row"], values["partner_start"])
+
+    def _go(self, report: Any, kind: EventKind, row: Any, start: Any) -> None:
+        from nsystui.ui.screens.events import EventsScreen
+
+        self.app.push_screen(EventsScreen(EventKey(int(report), kind, int(row), int(start))))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.message import Message
-from textual.screen import Screen
 from textual.widget import Widget
 
 from nsystui.errors import NsystuiError
@@ -21,6 +20,7 @@ from nsystui.ui import keys
 from nsystui.ui.describe import describe, spans
 from nsystui.ui.widgets.crumbs import KeyLine, SelectionLine, TitleLine
 from nsystui.ui.widgets.prompt import LinePrompt
+from nsystui.ui.widgets.quiet import QuietScreen
 
 if TYPE_CHECKING:
     from nsystui.analysis.answer import Answer, Row
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nsystui.ui.app import NsystuiApp
 
 
-class Pane(Screen[None]):
+class Pane(QuietScreen[None]):
     """Base of all screens.
 
     ``MODE_KEY`` is the key of the mode a screen belongs to, ``PLACES`` where its keys come from (``ui.keys``), most

@@ -11,6 +11,7 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 
 from nsystui.ui.screens.pane import Pane
+from nsystui.ui.widgets.note_lines import NoteLines
 from nsystui.ui.widgets.side_panel import SidePanel
 from nsystui.ui.widgets.table_messages import PageFailed, RowHighlighted, RowSelected, SortRequested
 from nsystui.ui.widgets.window_table import WindowTable
@@ -35,6 +36,7 @@ class TablePane(Pane):
     TablePane #body WindowTable { width: 1fr; }
     TablePane SidePanel { width: 44; display: none; }
     TablePane.-wide SidePanel { display: block; }
+    TablePane.-wide SidePanel.-empty { display: none; }
     """
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 
@@ -46,11 +48,13 @@ class TablePane(Pane):
         self.table = WindowTable(
             id="table", row_style=self.row_category, background=self.BACKGROUND, free_keys=self.free_keys()
         )
-        if not self.HAS_PANEL:
+        self.notes = NoteLines(id="notes")
+        if self.HAS_PANEL:
+            self.panel = SidePanel(id="panel")
+            yield Horizontal(self.table, self.panel, id="body")
+        else:
             yield self.table
-            return
-        self.panel = SidePanel(id="panel")
-        yield Horizontal(self.table, self.panel, id="body")
+        yield self.notes
 
     def free_keys(self) -> frozenset[str]:
         """Keys of the table that this screen takes for itself."""
@@ -69,6 +73,7 @@ class TablePane(Pane):
         self.table.empty_text = self.empty_text(answer)
         self.table.set_answer(answer, keep_cursor=same_place)
         self.table.mark_sorted(*(self._sort or self.natural_order()))
+        self.notes.show_notes(answer.notes if len(answer) else ())
         self.show_count()
 
     def natural_order(self) -> tuple[str | None, bool]:

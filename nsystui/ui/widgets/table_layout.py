@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from rich.cells import set_cell_size
 
 from nsystui.analysis.answer import FILES_ONLY, Column, Row
-from nsystui.text import width_of
+from nsystui.text import safe_text, width_of
 from nsystui.ui.widgets.columns import GAP, ColumnMeasure, Placed, place_columns, set_text
 
 PAN_STEP = 16
@@ -97,3 +98,9 @@ class TableLayout:
             if x < edge:
                 return self.measures[placed.index].column.key
         return None
+
+
+def message_lines(words: str, width: int) -> list[str]:
+    """Sentences as lines of ``width`` cells, set in by two; for the body of a table that has no rows to show."""
+    paragraphs = [textwrap.wrap(safe_text(part), max(8, width - 4)) or [""] for part in words.splitlines()]
+    return [set_cell_size("  " + line, width) for lines in paragraphs for line in lines]

@@ -7,11 +7,9 @@ markup; ``safe_text`` (in ``columns``) keeps escape sequences out.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar
 
-from rich.cells import set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -21,13 +19,12 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.timer import Timer
 
-from nsystui.analysis.answer import FILES_ONLY, Answer, Row, Unit
-from nsystui.text import safe_text
+from nsystui.analysis.answer import Answer, Row
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
 from nsystui.ui.widgets.pages import PageCache
-from nsystui.ui.widgets.quiet import QuietFocus
-from nsystui.ui.widgets.table_layout import TableLayout
+from nsystui.ui.widgets.table_layout import TableLayout, message_lines
 from nsystui.ui.widgets.table_messages import PageFailed, PagesArrived, RowHighlighted, RowSelected, SortRequested
+from nsystui.ui.widgets.table_sorting import SortedTable
 from nsystui.ui.widgets.window import Window
 
 MARKER = "▸ "
@@ -37,7 +34,7 @@ PATIENCE = 0.15
 """Seconds that ``background`` waits for rows before it draws ``…`` in their places."""
 
 
-class WindowTable(QuietFocus, can_focus=True):
+class WindowTable(SortedTable, can_focus=True):
     """A scrolling table of an ``Answer``.
 
     Args:
@@ -124,8 +121,6 @@ class WindowTable(QuietFocus, can_focus=True):
         self._room = (0, 0)  # cells of a line and lines of rows, as last laid out
         self._fetching = False
         self._failure: Exception | None = None
-        self._sorted: tuple[str, bool] | None = None
-        self._asked: tuple[str, bool] | None = None  # the order last asked for; the screen may still be sorting
         if answer is not None:
             self.set_answer(answer)
 
@@ -183,41 +178,7 @@ class WindowTable(QuietFocus, can_focus=True):
         self._formatted.clear()
         self._redraw()
 
-    # -- sorting: the widget asks, the screen sorts ---------------------------------------------------------------
-
-    @property
-    def sorted_by(self) -> tuple[str, bool] | None:
-        """Column key and whether descending, as last marked."""
-        return self._sorted
-
-    def mark_sorted(self, key: str | None, descending: bool = True) -> None:
-        """Mark the heading of the column that the rows are sorted by (``None``: no column)."""
-        self._sorted = self._asked = None if key is None else (key, descending)
-        self.refresh_rows()
-
-    def sort_next_column(self, step: int = 1) -> None:
-        """Ask for the order of the next column (``step=-1``: the previous), those too narrow to show included."""
-        columns = [] if self._answer is None else [c for c in self._answer.columns if c.importance < FILES_ONLY]
-        if not columns:
-            return
-        keys = [column.key for column in columns]
-        here = keys.index(self._asked[0]) if self._asked and self._asked[0] in keys else (-1 if step > 0 else 0)
-        self.sort_by(columns[(here + step) % len(columns)].key)
-
-    def sort_by(self, key: str) -> None:
-        """Ask for the order of column ``key``: names and times from the first on, amounts from the largest on."""
-        if self._answer is None:
-            return
-        unit = next(column.unit for column in self._answer.columns if column.key == key)
-        self._ask_sort(key, descending=unit not in (Unit.TEXT, Unit.TIME))
-
-    def reverse_sort(self) -> None:
-        """Ask for the opposite of the present order."""
-        if self._asked is not None:
-            self._ask_sort(self._asked[0], not self._asked[1])
-
-    def _ask_sort(self, key: str, descending: bool) -> None:
-        self._asked = (key, descending)
+    def post_sort(self, key: str, descending: bool) -> None:
         self.post_message(self.SortRequested(self, key, descending))
 
     # -- moving ---------------------------------------------------------------------------------------------------
@@ -445,17 +406,12 @@ class WindowTable(QuietFocus, can_focus=True):
     def _message_line(self, y: int, width: int) -> Strip:
         """Line ``y`` of the words that stand where rows would be."""
         words = f"These rows could not be read: {self._failure}" if self._failure else self.empty_text
-        lines = [line for part in words.splitlines() for line in _wrap(safe_text(part), width - 4)]
-        text = "  " + lines[y - 1] if 1 <= y <= len(lines) else ""
-        return Strip([Segment(set_cell_size(text, width), self._style("window-table--empty"))], width)
+        lines = [" " * width, *message_lines(words, width)]
+        text = lines[y] if y < len(lines) else " " * width
+        return Strip([Segment(text, self._style("window-table--empty"))], width)
 
     def _cursor_style(self) -> Style:
         return self._style("window-table--cursor" if self.has_focus else "window-table--cursor-blurred")
 
     def _style(self, component: str) -> Style:
         return self.get_component_rich_style(component)
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    """``text`` in lines of at most ``width`` cells (at least 8); an empty text is one empty line."""
-    return textwrap.wrap(text, max(8, width)) or [""]

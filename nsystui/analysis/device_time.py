@@ -1,0 +1,196 @@
+"""How the time of one GPU was spent: the categories of its work, their overlaps, and what is left (domain §5.1, §5.2).
+
+The operations of a device (a CUDA ordinal of one process in one report; domain §1.4) fall into four categories:
+
+* K, kernels that are not NCCL's
+* C, NCCL kernels
+* M, memory copies and memsets
+* G, launches of whole CUDA graphs, of which nothing inside was traced
+
+A = K ∪ C ∪ M ∪ G is all of them. U(X) is the union of the intervals of X, and |U(X)| its length: the time in which at
+least one operation ran. Two kernels at once count once, so that nothing here exceeds the window w (the rule
+``gpu_time_util`` of nsys sums them, and may exceed 100 %).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsystui.analysis.intervals import EMPTY, Intervals, covered_per_bin, merge, subtract, union
+from nsystui.analysis.selection import Window
+from nsystui.analysis.tasks import RankedTask
+
+Shares = NDArray[np.float64]
+"""Shape ``(bins,)``: 0 to 1 of each bin's time; NaN where the report was not recording."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU of a task. ``device`` is its CUDA ordinal in the process, ``gpu`` the machine's number (or ``None``)."""
+
+    task: RankedTask
+    device: int
+    gpu: int | None
+    model: str | None
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """How the time of a window was spent, ns; of one device, or the sum over several.
+
+    ``kernels + exposed_nccl + memory_only + graph_only + idle == time``, exactly.
+    """
+
+    time: int
+    """|w|, once for each device."""
+    recorded: int
+    """The part of it that lies in the report's session. The rest was not observed, and counts as idle."""
+    kernels: int
+    """|U(K)|"""
+    nccl: int
+    """|U(C)|"""
+    memory: int
+    """|U(M)|"""
+    graph: int
+    """|U(G)|"""
+    busy: int
+    """|A|"""
+    exposed_nccl: int
+    r"""|U(C) \ U(K)|: communication that no kernel hides. A copy or a graph beside it hides nothing."""
+    exposed_memory: int
+    r"""|U(M) \ U(K)|"""
+    memory_only: int
+    r"""|U(M) \ U(K ∪ C)|"""
+
+    @property
+    def overlap(self) -> int:
+        """|U(K) ∩ U(C)|, ns."""
+        return self.nccl - self.exposed_nccl
+
+    @property
+    def graph_only(self) -> int:
+        r"""|U(G) \ U(K ∪ C ∪ M)|, ns."""
+        return self.busy - self.kernels - self.exposed_nccl - self.memory_only
+
+    @property
+    def idle(self) -> int:
+        """|w| − |A|, ns."""
+        return self.time - self.busy
+
+    def percent(self, part: int) -> float | None:
+        """``part`` (ns, one of the above) as a percentage of the time; ``None`` of no time."""
+        return 100.0 * part / self.time if self.time else None
+
+    @property
+    def overlap_percent(self) -> float | None:
+        """|U(K) ∩ U(C)| / |U(C)|, HTA's communication–computation overlap; ``None`` without NCCL kernels."""
+        return 100.0 * self.overlap / self.nccl if self.nccl else None
+
+    def __add__(self, other: Breakdown) -> Breakdown:
+        return Breakdown(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+NOTHING = Breakdown(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+def total(parts: Iterable[Breakdown]) -> Breakdown:
+    """The sum; its percentages are means over the devices, weighted by their windows."""
+    return sum(parts, NOTHING)
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceLanes:
+    r"""One device over time, and in sum: each lane is the share of a bin in which its category ran, see ``Shares``.
+
+    ``exposed_nccl`` is the share of U(C) \ U(K).
+    ``busy`` is the share of A, not the sum of the others: categories run side by side.
+    """
+
+    device: Device
+    window: Window
+    kernels: Shares
+    nccl: Shares
+    exposed_nccl: Shares
+    memory: Shares
+    graph: Shares
+    busy: Shares
+    totals: Breakdown
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceIntervals:
+    """When each category kept one device busy, in job time. Made by ``of``."""
+
+    device: Device
+    recorded: Window
+    kernels: Intervals
+    nccl: Intervals
+    memory: Intervals
+    graph: Intervals
+    busy: Intervals
+    exposed_nccl: Intervals
+    exposed_memory: Intervals
+    memory_only: Intervals
+
+    @classmethod
+    def of(
+        cls,
+        device: Device,
+        recorded: Window,
+        kernels: Intervals = EMPTY,
+        nccl: Intervals = EMPTY,
+        memory: Intervals = EMPTY,
+        graph: Intervals = EMPTY,
+    ) -> DeviceIntervals:
+        busy = merge(*[part for part in (kernels, nccl, memory, graph) if len(part)])
+        exposed_memory = subtract(memory, kernels)
+        return cls(
+            device,
+            recorded,
+            kernels,
+            nccl,
+            memory,
+            graph,
+            busy,
+            subtract(nccl, kernels),
+            exposed_memory,
+            subtract(exposed_memory, nccl),
+        )
+
+    def breakdown(self, window: Window) -> Breakdown:
+        """The totals inside ``window``; operations are cut at its edges."""
+        lo, hi = window.start, window.end
+        parts = (
+            self.kernels,
+            self.nccl,
+            self.memory,
+            self.graph,
+            self.busy,
+            self.exposed_nccl,
+            self.exposed_memory,
+            self.memory_only,
+        )
+        return Breakdown(hi - lo, self.recorded_in(window), *(part.clip(lo, hi).length for part in parts))
+
+    def recorded_in(self, window: Window) -> int:
+        """The part of ``window`` that lies in the report's session, ns."""
+        return max(0, min(window.end, self.recorded.end) - max(window.start, self.recorded.start))
+
+    def lanes(self, window: Window, bins: int) -> DeviceLanes:
+        """``window`` in ``bins`` equal spans. Raises ``ValueError`` where ``bins < 1``."""
+        parts = (self.kernels, self.nccl, self.exposed_nccl, self.memory, self.graph, self.busy)
+        kernels, nccl, exposed_nccl, memory, graph, busy = (self._shares(part, window, bins) for part in parts)
+        totals = self.breakdown(window)
+        return DeviceLanes(self.device, window, kernels, nccl, exposed_nccl, memory, graph, busy, totals)
+
+    def _shares(self, part: Intervals, window: Window, bins: int) -> Shares:
+        lo, hi = window.start, window.end
+        session = union([self.recorded.start], [self.recorded.end])
+        is_seen = covered_per_bin(session, lo, hi, bins) > 0
+        covered = covered_per_bin(part.clip(lo, hi), lo, hi, bins)
+        shares = np.minimum(covered * bins / max(hi - lo, 1), 1.0)
+        return np.where(is_seen, shares, np.nan)

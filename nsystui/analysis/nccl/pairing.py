@@ -1,0 +1,119 @@
+"""NCCL's calls paired with NCCL's kernels: which call launched which kernel, and so how many bytes a kernel moved.
+
+NVTX tells the calls and their sizes, CUPTI the kernels, and nothing in an export joins them. A kernel belongs to the
+calls in whose launch window its own launch lies (domain §2.5): in the call itself, or in the ``ncclGroupEnd`` of its
+group. Pairing is done over everything that is open, for a launch may lie before the time window that is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from nsystui.analysis.nccl import recorded
+from nsystui.analysis.nccl.assembly import assemble
+from nsystui.analysis.nccl.states import State
+from nsystui.analysis.tasks import RankedTask
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class NcclPairing:
+    """Every NCCL kernel and every NCCL call with what is known of it through the other.
+
+    ``kernels`` and ``calls`` are pandas frames with the index 0, 1, …; missing is missing, times are job time in ns.
+
+    Both: ``report``, ``process``, ``row`` (identity: of ``kernels`` and of ``nvtx_ranges``), ``rank``, ``start``,
+    ``end`` (missing in a call that never returned), ``name``, ``collective``, ``message_size`` (bytes),
+    ``communicator``, ``ranks`` (in it), ``peer``, ``root``, ``reduction``, ``state``, ``reason`` (if unpaired),
+    ``operation`` (what belongs together has the same number; -1 for none), ``partners`` (how many of the other side
+    belong to it) and ``partner`` (the index of the first, -1 for none).
+
+    ``kernels``: also ``device``, ``stream``. ``collective`` is what its calls and PyTorch's label say; if unpaired,
+    what its name says. ``message_size`` is the sum over its calls (for sends and receives both ways); kernels that
+    share calls get even shares, and are estimated.
+
+    ``calls``: also ``thread`` and ``size_source`` (``payload`` or ``instrumented``). ``collective`` and ``state`` are
+    missing in management calls; those of a group still have its operation and partner. Ranges inside another call
+    (of an instrumented NCCL) are left out.
+    """
+
+    kernels: pd.DataFrame
+    calls: pd.DataFrame
+
+    @classmethod
+    def load(cls, session: Session, ranks: Sequence[RankedTask] = ()) -> NcclPairing:
+        """Pairs what all open reports hold; ``ranks`` gives each row its rank in the job. Raises nothing of its own."""
+        calls = session.frame(recorded.calls_query(ranks))
+        kernels = session.frame(recorded.kernels_query(ranks))
+        first_ids = session.frame(recorded.first_correlations_query())
+        return cls(*assemble(calls, kernels, session.frame(recorded.labels_query()), first_ids))
+
+    def calls_of(self, kernel: int) -> pd.DataFrame:
+        """The communication calls that belong to a kernel (its index): rows of ``calls``, in order."""
+        operation = self.kernels["operation"].iloc[kernel]
+        is_own = (self.calls["operation"] == operation) & self.calls["collective"].notna()
+        return self.calls[is_own & (operation >= 0)]
+
+    def kernels_of(self, call: int) -> pd.DataFrame:
+        """The kernels that belong to a call (its index), or to the operation of a group call: rows of ``kernels``."""
+        operation = self.calls["operation"].iloc[call]
+        return self.kernels[(self.kernels["operation"] == operation) & (operation >= 0)]
+
+    @cached_property
+    def quality(self) -> PairingQuality:
+        """How well the pairing went, over everything."""
+        return PairingQuality.of(self.kernels, self.calls)
+
+
+@dataclass(frozen=True)
+class PairingQuality:
+    """How many kernels and communication calls are in which state, and why the unpaired ones are.
+
+    ``kernel_reasons`` and ``call_reasons``: (reason, count), most frequent first.
+    """
+
+    kernels: dict[State, int]
+    calls: dict[State, int]
+    kernel_reasons: tuple[tuple[str, int], ...]
+    call_reasons: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, kernels: pd.DataFrame, calls: pd.DataFrame) -> PairingQuality:
+        """Counts rows of an `NcclPairing`."""
+        return cls(_states(kernels), _states(calls), _reasons(kernels), _reasons(calls))
+
+    @property
+    def line(self) -> str:
+        """The line under a table: ``paired 64 of 66 NCCL kernels with their calls · 2 kernels: launched before …``.
+
+        Empty where there are no kernels or no calls to pair.
+        """
+        kernels, calls = sum(self.kernels.values()), sum(self.calls.values())
+        if not kernels or not calls:
+            return ""
+        paired = kernels - self.kernels[State.UNPAIRED]
+        parts = [f"paired {paired:,} of {kernels:,} NCCL kernels with their calls"]
+        if self.kernels[State.ESTIMATED]:
+            parts[0] += f" ({self.kernels[State.ESTIMATED]:,} estimated)"
+        parts += [f"{_number(count, 'kernel')}: {reason}" for reason, count in self.kernel_reasons]
+        parts += [f"{_number(count, 'call')}: {reason}" for reason, count in self.call_reasons]
+        return " · ".join(parts)
+
+
+def _states(frame: pd.DataFrame) -> dict[State, int]:
+    return {state: int((frame["state"] == state.value).sum()) for state in State}
+
+
+def _reasons(frame: pd.DataFrame) -> tuple[tuple[str, int], ...]:
+    counts = frame["reason"].dropna().value_counts()
+    return tuple((str(reason), int(count)) for reason, count in counts.items() if count)
+
+
+def _number(count: int, word: str) -> str:
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"

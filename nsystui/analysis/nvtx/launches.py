@@ -1,0 +1,152 @@
+"""The API calls that launched GPU work, as the projection needs them, and the GPU work of a single range.
+
+A GPU operation belongs to its API call by (report, process, correlation id) (domain §1.7). Kernels, copies, memsets and
+whole CUDA graph launches count; ``nsys stats -r nvtx_gpu_proj_sum`` of 2023.4 leaves the graph launches out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.analysis.answer import Column, Unit
+from nsystui.analysis.event_kinds import EventKind, events_query
+from nsystui.analysis.paged import PagedAnswer
+from nsystui.analysis.projection import LaunchCalls
+from nsystui.analysis.selection import Selection
+from nsystui.analysis.tasks import RankedTask
+from nsystui.analysis.where import where
+from nsystui.store import tables
+from nsystui.store.session import Report, Session
+
+if TYPE_CHECKING:
+    from nsystui.analysis.nvtx.ranges import NvtxRanges
+
+GPU_TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches)
+_GPU_KINDS = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
+
+
+def has_launches(report: Report) -> bool:
+    """Whether a report can say which range launched what: it has API calls and GPU work."""
+    return bool(report.count(tables.api_calls)) and any(report.count(table) for table in GPU_TABLES)
+
+
+def launch_calls(session: Session, report: Report, selection: Selection) -> LaunchCalls:
+    """The launching API calls of the threads of ``report`` that have NVTX ranges; times in job time, ns.
+
+    Of the selection the tasks, devices and streams count: operations elsewhere are not there for the projection.
+    """
+    operations = _operations(report, selection)
+    calls = tables.api_calls
+    ranges = tables.nvtx_ranges
+    threads = sa.select(ranges.c.thread).where(ranges.c.report == report.index).distinct()
+    query = (
+        sa.select(calls.c.start, calls.c.end, calls.c.thread, operations.c.first, operations.c.last, operations.c.time)
+        .join_from(
+            calls,
+            operations,
+            sa.and_(operations.c.process == calls.c.process, operations.c.correlation_id == calls.c.correlation_id),
+        )
+        .where(calls.c.report == report.index, calls.c.end.is_not(None), calls.c.thread.in_(threads))
+    )
+    found = session.arrays(query)
+    starts, ends, lanes, first, last, time = (np.ma.getdata(values) for values in found.values())
+    moved = report.clock_offset
+    return LaunchCalls(starts + moved, ends + moved, lanes, first + moved, last + moved, time)
+
+
+def _operations(report: Report, selection: Selection) -> sa.Subquery:
+    """One row for each (process, correlation id): first start, last end and summed durations of its GPU work."""
+    chosen = Selection(tasks=selection.tasks, devices=selection.devices, streams=selection.streams)
+    parts = []
+    for table in GPU_TABLES:
+        columns = table.c
+        conditions = [columns.report == report.index, columns.correlation_id.is_not(None), columns.end.is_not(None)]
+        parts.append(
+            sa.select(columns.process, columns.correlation_id, columns.start, columns.end).where(
+                *conditions, *where(table, chosen)
+            )
+        )
+    work = sa.union_all(*parts).subquery()
+    return (
+        sa.select(
+            work.c.process,
+            work.c.correlation_id,
+            sa.func.min(work.c.start).label("first"),
+            sa.func.max(work.c.end).label("last"),
+            sa.cast(sa.func.sum(work.c.end - work.c.start), sa.BigInteger).label("time"),
+        )
+        .group_by(work.c.process, work.c.correlation_id)
+        .subquery()
+    )
+
+
+LAUNCHED_COLUMNS = (
+    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
+    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
+    Column("kind", "Kind", "kind", Unit.TEXT, None, 1),
+    Column("name", "Name", "name", Unit.TEXT, None, 0),
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 3),
+    Column("device", "Device", "dev", Unit.NUMBER, None, 2),
+    Column("stream", "Strm", "strm", Unit.NUMBER, None, 1),
+    Column("call", "API Function", "launched by", Unit.TEXT, None, 2),
+    Column("correlation_id", "CorrId", "corr", Unit.NUMBER, None, 4),
+    Column("report", "Report", "report", Unit.NUMBER, None, 9),
+    Column("process", "Process", "process", Unit.NUMBER, None, 9),
+    Column("row", "Row", "row", Unit.NUMBER, None, 9),
+)
+
+
+def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ()) -> PagedAnswer:
+    """The GPU work that one range launched (kernels, NCCL, memory operations, CUDA graphs), in order of start.
+
+    ``index`` is the range's place in ``ranges``. Its API calls are those of the same thread that lie in it whole, so
+    that the rows are just the operations that its projection spans. Start in job time, ns; ``kind`` and ``row`` make an
+    event's key. Raises ``IndexError`` where there is no such range.
+    """
+    lane = ranges.lane_of(index)
+    calls = tables.api_calls
+    inside = [
+        calls.c.report == lane.report,
+        calls.c.thread == lane.thread,
+        calls.c.start >= int(ranges.start[index]) - calls.c.clock_offset,
+        calls.c.end <= int(ranges.end[index]) - calls.c.clock_offset,
+        sa.true() if ranges.op_count[index] > 0 else sa.false(),
+    ]
+    launches = sa.select(calls.c.correlation_id, calls.c.name).where(*inside).subquery()
+    work = _work(ranges, index, launches, ranks)
+    query = sa.select(
+        *(launches.c.name.label("call") if column.key == "call" else work.c[column.key] for column in LAUNCHED_COLUMNS)
+    ).join_from(work, launches, work.c.correlation_id == launches.c.correlation_id)
+    count = sa.select(sa.func.count()).select_from(query.subquery())
+    return PagedAnswer.of(
+        ranges.session, "nvtx-gpu-work", LAUNCHED_COLUMNS, query, count, count, ("start", False), ("kind", "row")
+    )
+
+
+def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence[RankedTask]) -> sa.Subquery:
+    """The selected GPU operations of the range's process whose correlation id is among ``launches``."""
+    chosen = Selection(devices=ranges.selection.devices, streams=ranges.selection.streams)
+    lane = ranges.lane_of(index)
+    parts: list[sa.Select[Any]] = []
+    for kind in _GPU_KINDS:
+        columns = _table(kind).c
+        conditions = [
+            columns.report == lane.report,
+            columns.process == lane.process,
+            columns.correlation_id.in_(sa.select(launches.c.correlation_id)),
+            # All of them lie in the projection: Parquet need not read what lies elsewhere.
+            columns.start >= int(ranges.gpu_start[index]) - columns.clock_offset,
+            columns.end <= int(ranges.gpu_end[index]) - columns.clock_offset,
+        ]
+        parts.append(events_query(kind, chosen, ranks, conditions))
+    return sa.union_all(*parts).subquery()
+
+
+def _table(kind: EventKind) -> sa.Table:
+    if kind is EventKind.MEMORY:
+        return tables.memory_ops
+    return tables.graph_launches if kind is EventKind.GRAPH else tables.kernels

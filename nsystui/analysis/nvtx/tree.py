@@ -1,0 +1,173 @@
+"""The tree of NVTX ranges: ranks, threads, paths, single ranges; rows are made when a node is opened.
+
+Everything is kept in numpy arrays over paths and ranges, so a path of a million ranges, or one that is thousands of
+levels deep, opens as fast as any other. Nothing here recurses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsystui.analysis.nvtx.making import NodeMaker
+from nsystui.analysis.nvtx.node import Node, NodeKind, Order
+from nsystui.analysis.nvtx.paths import NO_NODE, Members, add_up, group_by_path
+from nsystui.analysis.nvtx.ranges import NvtxRanges, with_ancestors
+from nsystui.analysis.nvtx.scopes import By, group_ranges
+from nsystui.analysis.selection import NameFilter
+
+PAGE = 500
+
+
+@dataclass(frozen=True, eq=False)
+class NvtxTree:
+    """The tree over ``ranges``; ``build`` makes it. Orders can be given as `Order` or as its value."""
+
+    ranges: NvtxRanges
+    by: By
+    maker: NodeMaker
+
+    @classmethod
+    def build(cls, ranges: NvtxRanges, by: By | str = By.THREAD, *, fold_numbers: bool = True) -> NvtxTree:
+        """Groups ``ranges`` by ``by`` and path. Raises ``ValueError`` for an unknown ``by``.
+
+        With ``fold_numbers`` the names under one parent that differ in their numbers only become one path with ``*``
+        for the numbers, if they are three or more.
+        """
+        by = By(by)
+        grouping = group_ranges(ranges, by)
+        above = [group.parent for group in grouping.groups]
+        paths = group_by_path(ranges, above, grouping.of_range, fold_numbers=fold_numbers)
+        members = Members.of(paths)
+        return cls(ranges, by, NodeMaker(ranges, grouping, paths, members, add_up(ranges, paths, members)))
+
+    def __len__(self) -> int:
+        """The number of ranks, threads and paths; single ranges do not count."""
+        return len(self.maker.paths)
+
+    def roots(self, order: Order | str = Order.TOTAL) -> list[Node]:
+        """The outermost nodes: ranks if there are several, else threads if there are several, else paths."""
+        return [self.maker.path_node(path) for path in self.maker.sorted_paths(NO_NODE, Order(order)).tolist()]
+
+    def node(self, number: int) -> Node:
+        """The node of an id. Raises ``IndexError`` where this tree has none."""
+        size = len(self)
+        if not 0 <= number < 2 * size + len(self.ranges):
+            raise IndexError(f"this tree has no node {number}")
+        if number < size:
+            return self.maker.path_node(number)
+        if number < 2 * size:
+            return self.maker.list_node(number - size)
+        index = number - 2 * size
+        return self.maker.range_nodes([index], len(self._ids_above(number)))[0]
+
+    def child_count(self, node: Node) -> int:
+        """How many rows opening ``node`` shows."""
+        return node.child_count
+
+    def children(self, node: Node, offset: int = 0, limit: int = PAGE, order: Order | str = Order.TOTAL) -> list[Node]:
+        """The rows inside ``node`` from ``offset`` on, at most ``limit``.
+
+        A rank has its threads or its paths; a path has the paths inside it and then one row that opens its single
+        ranges; a path with nothing inside has its single ranges. A path of one range is that range. Ranks always
+        come by number.
+        """
+        order, offset, stop = Order(order), max(offset, 0), min(offset + limit, node.child_count)
+        if node.kind is NodeKind.RANGE or stop <= offset:
+            return []
+        path = node.id - len(self) if node.kind is NodeKind.RANGES else node.id
+        inside = self.maker.inside(path)
+        if node.kind is NodeKind.RANGES or not inside:
+            shown = self.maker.sorted_ranges(path, order)[offset:stop]
+            return self.maker.range_nodes(shown.tolist(), node.depth + 1)
+        shown = self.maker.sorted_paths(path, order)[offset:stop]
+        nodes = [self.maker.path_node(number) for number in shown.tolist()]
+        return [*nodes, self.maker.list_node(path)] if stop > inside else nodes
+
+    def parent(self, node: Node) -> Node | None:
+        """The node that shows ``node`` when opened; ``None`` for a root."""
+        above = self._id_above(node.id)
+        return None if above is None else self.node(above)
+
+    def ancestors(self, node: Node) -> tuple[int, ...]:
+        """The ids from the root down to the parent of ``node``: what to open so that it shows."""
+        return tuple(reversed(self._ids_above(node.id)))
+
+    def path(self, node: Node) -> tuple[str, ...]:
+        """The names from the root down to ``node``; `find` takes them to find a path again in another tree."""
+        names = [self.maker.name(number) for number in self.ancestors(node) if number < len(self)]
+        return (*names, node.name)
+
+    def find(self, path: Sequence[str]) -> Node | None:
+        """The rank, thread or path with these names from the root down; ``None`` where this tree has none."""
+        place = NO_NODE
+        for name in path:
+            children = self.maker.paths.children_of(place).tolist()
+            place = next((number for number in children if self.maker.name(number) == name), NO_NODE)
+            if place == NO_NODE:
+                return None
+        return self.maker.path_node(place) if path else None
+
+    def search(self, wanted: NameFilter, order: Order | str = Order.TOTAL) -> Iterator[tuple[int, ...]]:
+        """The ids from the root down to each matching node, from top to bottom as ``order`` shows them.
+
+        A path matches by its own name or by any of those folded into it: ``step 17`` finds ``step *``. Names are
+        without PyTorch's suffix.
+        """
+        is_match = self._matches(wanted)
+        leads = with_ancestors(is_match, self.maker.paths.parent)
+        order = Order(order)
+        trail: list[int] = []
+        open_nodes = [iter(self._leading(NO_NODE, leads, order))]
+        while open_nodes:
+            number = next(open_nodes[-1], None)
+            if number is None:
+                open_nodes.pop()
+                del trail[-1:]
+                continue
+            trail.append(number)
+            if is_match[number]:
+                yield tuple(trail)
+            open_nodes.append(iter(self._leading(number, leads, order)))
+
+    def _matches(self, wanted: NameFilter) -> NDArray[np.bool_]:
+        """Which ranks, threads and paths have a matching name, or a range that has."""
+        paths = self.maker.paths
+        names = [self.maker.name(number) for number in range(paths.groups)]
+        found = np.zeros(len(paths), bool)
+        found[: paths.groups] = [wanted.matches(name) for name in names]
+        labels = np.array([wanted.matches(label) for label in paths.labels], bool)
+        if len(labels):
+            found[paths.groups :] |= labels[paths.label[paths.groups :]]
+            found[paths.of_range[labels[self.ranges.name]]] = True
+        return found
+
+    def _leading(self, number: int, leads: NDArray[np.bool_], order: Order) -> list[int]:
+        """The children of a node that match or have a match inside, in order."""
+        if not leads[self.maker.paths.children_of(number)].any():
+            return []
+        shown = self.maker.sorted_paths(number, order)
+        found: list[int] = shown[leads[shown]].tolist()
+        return found
+
+    def _ids_above(self, number: int) -> list[int]:
+        """The ids of the nodes around a node, innermost first."""
+        found = []
+        above = self._id_above(number)
+        while above is not None:
+            found.append(above)
+            above = self._id_above(above)
+        return found
+
+    def _id_above(self, number: int) -> int | None:
+        size, paths = len(self), self.maker.paths
+        if number >= 2 * size:
+            path = int(paths.of_range[number - 2 * size])
+            return path + size if self.maker.inside(path) and not self.maker.is_single(path) else path
+        if number >= size:
+            return number - size
+        above = int(paths.parent[number])
+        return None if above == NO_NODE else above

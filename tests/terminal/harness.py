@@ -1,0 +1,278 @@
+"""Runs a program in a terminal of its own and counts every byte it sends there.
+
+A pseudo terminal stands in for the user's, pyte (a terminal in memory) keeps the screen, and the test is the user::
+
+    with Terminal([sys.executable, "-m", "nsystui", "job.sqlite"], columns=80, lines=24) as terminal:
+        terminal.wait_for("Overview")
+        terminal.mark()
+        terminal.press("down")
+        terminal.settle()
+        assert terminal.bytes_since_mark < 600
+
+What the program writes to stdout goes to the terminal too, unless ``stdout`` names a file. Not for Windows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import pyte
+
+KEYS = {
+    "up": b"\x1b[A",
+    "down": b"\x1b[B",
+    "right": b"\x1b[C",
+    "left": b"\x1b[D",
+    "home": b"\x1b[H",
+    "end": b"\x1b[F",
+    "pageup": b"\x1b[5~",
+    "pagedown": b"\x1b[6~",
+    "delete": b"\x1b[3~",
+    "backspace": b"\x7f",
+    "enter": b"\r",
+    "tab": b"\t",
+    "shift+tab": b"\x1b[Z",
+    "shift+left": b"\x1b[1;2D",
+    "shift+right": b"\x1b[1;2C",
+    "escape": b"\x1b",
+    "space": b" ",
+    **{f"ctrl+{letter}": bytes([index]) for index, letter in enumerate("abcdefghijklmnopqrstuvwxyz", start=1)},
+}
+"""What xterm sends for a key. Any other single character is sent as it is."""
+
+CLEAN = ("PATH", "HOME", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
+"""What a child inherits of our environment; the rest (TERM, NO_COLOR, SSH_CONNECTION …) must not decide a test."""
+
+
+class Terminal:
+    """A terminal of ``columns`` x ``lines`` in which ``args`` runs; use it as a context manager.
+
+    Args:
+        args: The program and its arguments; the program by path or by name on PATH.
+        env: Variables for the child, over ``TERM=xterm-256color``, ``LANG=C.UTF-8`` and what is in ``CLEAN``.
+            ``None`` as a value removes one.
+        cwd: Where the child runs.
+        stdout: A file for the child's stdout, as a shell's ``>`` would make.
+    """
+
+    def __init__(
+        self,
+        args: Sequence[str | os.PathLike[str]],
+        env: Mapping[str, str | None] | None = None,
+        columns: int = 80,
+        lines: int = 24,
+        cwd: str | os.PathLike[str] | None = None,
+        stdout: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._args = [os.fspath(arg) for arg in args]
+        inherited: dict[str, str | None] = {name: os.environ.get(name) for name in CLEAN}
+        chosen = {**inherited, "TERM": "xterm-256color", "LANG": "C.UTF-8", **(env or {})}
+        self._env = {name: value for name, value in chosen.items() if value is not None}
+        self._cwd = cwd
+        self._stdout = stdout
+        self._emulator = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self._emulator)
+        self._received = bytearray()
+        self._mark = 0
+        self._fd = -1
+        self._pid = 0
+        self._status: int | None = None
+
+    # -- the child's life -----------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Terminal:
+        size = (self._emulator.lines, self._emulator.columns)
+        self._pid, self._fd = pty.fork()
+        if self._pid == 0:
+            self._become_child(size)
+        os.set_blocking(self._fd, False)
+        return self
+
+    def _become_child(self, size: tuple[int, int]) -> None:
+        """In the child: set the stage and run the program. Never returns."""
+        try:
+            _set_size(0, *size)
+            if self._cwd is not None:
+                os.chdir(self._cwd)
+            if self._stdout is not None:
+                target = os.open(self._stdout, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+                os.dup2(target, 1)
+                os.close(target)
+            os.execvpe(self._args[0], self._args, self._env)
+        except BaseException as error:  # the parent's code must not go on running in the child
+            os.write(2, f"cannot run {self._args[0]}: {error}\n".encode())
+        finally:
+            os._exit(127)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the child if it still runs, politely first, and close the terminal."""
+        for signal_number in (signal.SIGTERM, signal.SIGKILL):
+            if self._wait_exit(2.0 if self._signal(signal_number) else 0.0):
+                break
+        os.close(self._fd)
+        self._fd = -1
+
+    def _signal(self, number: int) -> bool:
+        """Send signal ``number`` to the child's process group; whether there was anyone to get it."""
+        if self._status is not None:
+            return False
+        try:
+            os.killpg(self._pid, number)  # pty.fork made the child the leader of its own group
+        except ProcessLookupError:
+            return False
+        return True
+
+    def kill(self, number: int = signal.SIGTERM) -> None:
+        """Send the child a signal."""
+        self._signal(number)
+
+    @property
+    def exit_code(self) -> int | None:
+        """The child's exit status, the negative signal that ended it, or ``None`` while it runs."""
+        if self._status is None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                self._status = os.waitstatus_to_exitcode(status)
+        return self._status
+
+    def wait_exit(self, timeout: float = 5.0) -> int:
+        """Wait for the child's end and give its status; raise ``TimeoutError`` if it goes on."""
+        if not self._wait_exit(timeout):
+            raise TimeoutError(f"still running after {timeout} s:\n{self.text}")
+        assert self._status is not None
+        return self._status
+
+    def _wait_exit(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        while True:
+            self._read(0.02)  # keeps the child from blocking on a full terminal
+            if self.exit_code is not None:
+                while self._read(0.0):
+                    pass
+                return True
+            if time.monotonic() >= deadline:
+                return False
+
+    # -- the user's hands -----------------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        """Type ``data``, byte for byte."""
+        while data:
+            select.select([], [self._fd], [], 5.0)
+            data = data[os.write(self._fd, data) :]
+
+    def press(self, *keys: str) -> None:
+        """Press keys by name (``"down"``, ``"ctrl+f"``, see ``KEYS``) or by character (``"G"``, ``"é"``)."""
+        for key in keys:
+            if key not in KEYS and len(key) != 1:
+                raise ValueError(f"no key is called {key!r}")
+            self.send(KEYS.get(key) or key.encode())
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Give the terminal another size, as dragging a window's corner does."""
+        self._emulator.resize(lines, columns)
+        _set_size(self._fd, lines, columns)
+
+    # -- the user's eyes ------------------------------------------------------------------------------------------
+
+    @property
+    def screen(self) -> list[str]:
+        """The lines as they stand, without the blanks at their right ends."""
+        return [line.rstrip() for line in self._emulator.display]
+
+    @property
+    def text(self) -> str:
+        """The screen as one text."""
+        return "\n".join(self.screen)
+
+    @property
+    def cells(self) -> Mapping[int, Mapping[int, pyte.screens.Char]]:
+        """Line -> column -> character with its colours, for tests about colour."""
+        return self._emulator.buffer
+
+    @property
+    def received(self) -> bytes:
+        """Everything the child sent so far."""
+        return bytes(self._received)
+
+    def mark(self) -> None:
+        """Count bytes from here. What is on its way already is taken in first."""
+        while self._read(0.0):
+            pass
+        self._mark = len(self._received)
+
+    @property
+    def bytes_since_mark(self) -> int:
+        """Bytes received since ``mark`` (or since the start): what a slow line would have had to carry."""
+        return len(self._received) - self._mark
+
+    @property
+    def since_mark(self) -> bytes:
+        """Those bytes."""
+        return bytes(self._received[self._mark :])
+
+    def settle(self, quiet: float = 0.3, timeout: float = 10.0) -> None:
+        """Read until nothing came for ``quiet`` seconds."""
+        now = time.monotonic()
+        deadline, last = now + timeout, now
+        while time.monotonic() - last < quiet:
+            if self._read(quiet / 4):
+                last = time.monotonic()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no quiet of {quiet} s within {timeout} s:\n{self.text}")
+
+    def listen(self, seconds: float) -> int:
+        """Read for ``seconds``, whatever comes; how many bytes came. For "an idle program sends nothing"."""
+        before, deadline = len(self._received), time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self._read(min(left, 0.05))
+        return len(self._received) - before
+
+    def wait_for(self, text: str, timeout: float = 10.0) -> None:
+        """Read until ``text`` stands somewhere on the screen."""
+        deadline = time.monotonic() + timeout
+        while text not in self.text:
+            self._read(0.05)
+            if self.exit_code is not None:
+                self._wait_exit(0.1)
+                if text in self.text:
+                    return
+                raise AssertionError(f"exit status {self._status} before {text!r} appeared:\n{self.text}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no {text!r} within {timeout} s:\n{self.text}")
+
+    def save(self, path: Path) -> None:
+        """Write the screen's text to ``path``, to be looked at."""
+        path.write_text(self.text + "\n", encoding="utf-8")
+
+    def _read(self, timeout: float) -> int:
+        """Take in what comes within ``timeout`` seconds, at most one chunk; how many bytes."""
+        if self._fd < 0 or not select.select([self._fd], [], [], timeout)[0]:
+            return 0
+        try:
+            data = os.read(self._fd, 65536)
+        except BlockingIOError:
+            return 0
+        except OSError:  # EIO: the child closed its end
+            return 0
+        self._received += data
+        with contextlib.suppress(Exception):  # pyte knows most of xterm, and what it does not know must not end a test
+            self._stream.feed(data)
+        return len(data)
+
+
+def _set_size(fd: int, lines: int, columns: int) -> None:
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))

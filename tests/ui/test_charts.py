@@ -1,0 +1,200 @@
+"""Blocks, axes and histograms as text, then the strip chart in Textual's test driver."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.message import Message
+
+from nsystui.text import width_of
+from nsystui.ui.widgets.plots import blocks, histogram_lines, time_axis
+from nsystui.ui.widgets.quiet import QuietScreen
+from nsystui.ui.widgets.strip_chart import Lane, StripChart
+
+MS = 1_000_000
+S = 1_000_000_000
+
+
+def test_blocks_stand_for_shares_and_a_dot_for_no_data():
+    assert blocks([0.0, 0.124, 0.125, 0.5, 0.99, 1.0, math.nan, -1, 7], 9) == "▁▁▂▅██·▁█"
+
+
+def test_more_bins_than_columns_keep_their_peaks_and_fewer_repeat():
+    assert blocks([0.0, 1.0, 0.0, 0.0, math.nan, math.nan], 3) == "█▁·"
+    assert blocks([math.nan, 0.0], 1) == "▁"
+    assert blocks([0.0, 1.0], 6) == "▁▁▁███"
+    assert blocks([], 3) == "   "
+
+
+def test_an_axis_has_round_times_in_their_columns():
+    assert time_axis(6 * S, 7 * S, 50) == "│6.0 s    │6.2 s    │6.4 s    │6.6 s    │6.8 s    "
+    assert time_axis(0, 800_000, 40) == "│0 µs     │200 µs   │400 µs   │600 µs   "
+
+
+def test_an_axis_names_times_as_finely_as_its_steps():
+    axis = time_axis(6_412_018_000, 6_412_020_000, 80)
+    assert axis.startswith("│6.412 018 0 s")
+    assert "│6.412 019 0 s" in axis
+
+
+@pytest.mark.parametrize(
+    "lo,hi", [(0, 1), (0, 7), (-5 * MS, 5 * MS), (1, 41 * S), (0, 86_400 * S), (10**18, 10**18 + 3)]
+)
+@pytest.mark.parametrize("width", [1, 2, 9, 59, 111])
+def test_an_axis_is_as_wide_as_asked_and_its_labels_do_not_touch(lo, hi, width):
+    axis = time_axis(lo, hi, width)
+    assert len(axis) == width
+    for label in axis.split("│")[1:-1]:
+        assert label == "" or label.endswith(" ")
+
+
+def test_an_axis_without_a_span_is_blank():
+    assert time_axis(5, 5, 10) == " " * 10
+    assert time_axis(0, 5, 0) == ""
+
+
+def test_histogram_bars_share_one_scale():
+    assert histogram_lines(["320 µs", "400 µs", "1 ms", ">2 ms"], [14, 6110, 3055, 0], 24) == [
+        "320 µs ▁              14",
+        "400 µs ▇▇▇▇▇▇▇▇▇▇▇ 6,110",
+        "  1 ms ▇▇▇▇▇▇      3,055",
+        " >2 ms                 0",
+    ]
+
+
+def test_a_histogram_too_narrow_for_bars_keeps_labels_and_counts():
+    assert histogram_lines(["320 µs", "400 µs"], [14, 6110], 13) == [" 320 µs    14", " 400 µs 6,110"]
+    assert [width_of(line) for line in histogram_lines(["<64KB", "a\x1b[31m"], [1, 2], 5)] == [5, 5]
+    assert histogram_lines([], [], 20) == []
+    assert histogram_lines(["all"], [0], 20) == ["all" + " " * 16 + "0"]
+
+
+class ChartApp(App[None]):
+    """A chart that is given as many bins as it asks for."""
+
+    def __init__(self, lanes: int = 16) -> None:
+        super().__init__()
+        self.chart = StripChart()
+        self.lane_count = lanes
+        self.heard: list[Message] = []
+
+    def get_default_screen(self) -> QuietScreen[None]:
+        return QuietScreen(id="_default")
+
+    def compose(self) -> ComposeResult:
+        yield self.chart
+
+    def on_strip_chart_bins_wanted(self, message: StripChart.BinsWanted) -> None:
+        self.heard.append(message)
+        bins = [column / message.width for column in range(message.width)]
+        lanes = [Lane(f"rank {n}", bins, f"{n} %", "nccl" if n % 2 else None) for n in range(self.lane_count)]
+        message.chart.set_lanes(lanes, 6 * S, 7 * S)
+
+    def on_strip_chart_cursor_moved(self, message: StripChart.CursorMoved) -> None:
+        self.heard.append(message)
+
+    on_strip_chart_selected = on_strip_chart_cursor_moved
+
+    def lines(self) -> list[str]:
+        return [self.chart.render_line(y).text.rstrip() for y in range(self.chart.size.height)]
+
+    def reversed_cells(self) -> list[tuple[int, int]]:
+        """Where the cursor is drawn in lanes: line and column."""
+        found = []
+        for y in range(self.chart.size.height):
+            x = 0
+            for segment in self.chart.render_line(y):
+                if segment.style is not None and segment.style.reverse:
+                    found.append((y, x))
+                x += len(segment.text)
+        return found
+
+
+async def test_a_chart_asks_for_its_bins_and_draws_them():
+    app = ChartApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        assert app.heard == [StripChart.BinsWanted(app.chart, 59)]
+        lines = app.lines()
+        assert lines[0].startswith("▸ rank 0     ▁▁▁")
+        assert lines[15].endswith("█    15 %")
+        assert lines[16].startswith("             ▲6.0 s ")
+        assert all(width_of(app.chart.render_line(y).text) == 80 for y in range(24))
+        await pilot.resize_terminal(100, 24)
+        await pilot.pause()
+        assert app.heard[-1] == StripChart.BinsWanted(app.chart, 79)
+        assert app.lines()[0].count("█") > 5
+
+
+async def test_the_cursor_moves_by_one_and_by_ten_in_its_lane_and_on_the_axis():
+    app = ChartApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        columns = []
+        for key in ("right", "L", "shift+right", "left", "H", "shift+left", "end", "right", "home", "left"):
+            await pilot.press(key)
+            columns.append(app.chart.cursor_column)
+        assert columns == [1, 11, 21, 20, 10, 0, 58, 58, 0, 0]
+        await pilot.press("right", "down", "down")
+        assert app.reversed_cells() == [(2, 14)]
+        assert app.lines()[16][14] == "▲"
+        assert app.heard[-1] == StripChart.CursorMoved(app.chart, 2, 1)
+        assert app.chart.cursor_times == (6 * S + S // 59, 6 * S + 2 * S // 59)
+        assert app.chart.time_column(6 * S + S // 2) == 29
+        await pilot.press("enter")
+        assert app.heard[-1] == StripChart.Selected(app.chart, 2, 1)
+
+
+async def test_with_few_lanes_the_cursor_goes_through_all():
+    app = ChartApp(lanes=3)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("right")
+        assert app.reversed_cells() == [(0, 14), (1, 14), (2, 14)]
+
+
+async def test_many_lanes_scroll():
+    app = ChartApp(lanes=64)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press(*["down"] * 23)
+        assert app.chart.cursor_lane == 23
+        assert any(line.startswith("▸ rank 23") for line in app.lines())
+        assert "6.0 s" in app.lines()[23]
+        await pilot.press("pagedown", "pagedown", "pagedown")
+        assert app.lines()[22].startswith("▸ rank 63")
+        await pilot.press(*["pageup"] * 3)
+        assert app.lines()[0].startswith("▸ rank 0")
+
+
+async def test_a_span_is_marked_between_two_presses():
+    app = ChartApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("L", "space", "right", "right", "space", "right")
+        assert app.chart.span == (10, 12)
+        assert app.chart.span_times == (app.chart.column_times(10)[0], app.chart.column_times(12)[1])
+        assert app.lines()[16][23:27] == "━━━▲"
+        await pilot.press("space")
+        assert app.chart.span is None
+        app.chart.mark_span(3, 5)
+        assert app.chart.span == (3, 5)
+        app.chart.set_lanes(app.chart.lanes, 0, S)
+        assert app.chart.span is None, "other times: the columns mean something else"
+
+
+async def test_the_cursor_keeps_its_time_when_the_width_changes():
+    app = ChartApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("L", "L", "L")
+        before = app.chart.cursor_times
+        await pilot.resize_terminal(138, 24)
+        await pilot.pause()
+        assert before[0] <= app.chart.cursor_times[0] <= before[1]
+
+
+async def test_labels_are_safe_and_an_empty_chart_draws():
+    app = ChartApp(lanes=0)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("down", "right", "enter", "space", "pagedown", "end")
+        assert "".join(app.lines()) == ""
+        app.chart.set_lanes([Lane("a\x1b[31m[b]", [1.0], "\x07")], 0, 10)
+        await pilot.pause()
+        assert app.lines()[0].startswith("▸ a␛[31m[b]")

@@ -1,0 +1,211 @@
+"""The lines around a screen and the prompt, in Textual's test driver."""
+
+from __future__ import annotations
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.message import Message
+from textual.widgets import Input
+
+from nsystui.ui.widgets import crumbs
+from nsystui.ui.widgets.crumbs import KeyLine, SelectionLine, TextLine, TitleLine, progress_bar
+from nsystui.ui.widgets.prompt import LinePrompt
+from nsystui.ui.widgets.quiet import QuietScreen
+from nsystui.ui.widgets.window_table import WindowTable
+
+MODES = (("1", "Overview"), ("2", "Kernels"), ("3", "NCCL"))
+KEYS = (("⏎", "open"), ("/", "find"), ("t", "time window"), ("?", "help"), ("q", "quit"))
+
+
+class LinesApp(App[None]):
+    """Everything that stands around a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.title_line = TitleLine(MODES, "2")
+        self.selection_line = SelectionLine()
+        self.key_line = KeyLine(KEYS)
+        self.prompt = LinePrompt()
+        self.heard: list[Message] = []
+
+    def get_default_screen(self) -> QuietScreen[None]:
+        return QuietScreen(id="_default")
+
+    def compose(self) -> ComposeResult:
+        yield self.title_line
+        yield self.selection_line
+        yield WindowTable()
+        yield self.prompt
+        yield self.key_line
+
+    def on_line_prompt_submitted(self, message: LinePrompt.Submitted) -> None:
+        self.heard.append(message)
+
+    on_line_prompt_cancelled = on_line_prompt_submitted
+    on_line_prompt_changed = on_line_prompt_submitted
+
+
+def line(widget: TextLine) -> str:
+    return widget.render_line(0).text.rstrip()
+
+
+@pytest.mark.parametrize(
+    "width,expected",
+    [
+        (80, "2 Kernels › nvjet  64 ranks" + " " * 26 + "1 Overview 2 Kernels 3 NCCL"),
+        (50, "2 Kernels › nvjet  64 ranks" + " " * 10 + "1 2 Kernels 3"),
+        (40, "2 Kernels › nvjet  64 ranks"),
+        (28, "2 Kernels › nvjet  64 ranks"),
+        (26, "2 Kernels › nvjet"),
+        (12, "2 Kern…nvjet"),
+    ],
+)
+async def test_the_title_gives_up_the_modes_before_the_place(width, expected):
+    app = LinesApp()
+    async with app.run_test(size=(width, 24)):
+        app.title_line.update("2 Kernels", "nvjet", about="64 ranks")
+        assert line(app.title_line) == expected
+
+
+async def test_a_count_stands_in_place_of_the_modes():
+    app = LinesApp()
+    async with app.run_test(size=(60, 24)):
+        app.title_line.update("2 Kernels", right="9,600 of 9,600 instances")
+        assert line(app.title_line) == "2 Kernels" + " " * 27 + "9,600 of 9,600 instances"
+        app.title_line.update("n" * 80, right="9,600 of 9,600 instances")
+        assert len(line(app.title_line)) == 60
+
+
+async def test_data_in_a_title_is_safe():
+    app = LinesApp()
+    async with app.run_test(size=(80, 24)):
+        app.title_line.update("2 Kernels", "f[bold]\x1b]0;x\x07")
+        assert line(app.title_line).startswith("2 Kernels › f[bold]␛]0;x␇")
+
+
+async def test_what_says_nothing_new_is_not_drawn_again(monkeypatch):
+    app = LinesApp()
+    async with app.run_test(size=(80, 24)):
+        app.selection_line.update("ranks 0-63")
+        drawn = []
+        monkeypatch.setattr(app.selection_line, "refresh", lambda *regions, **options: drawn.append(regions))
+        app.selection_line.update("ranks 0-63")
+        assert drawn == []
+        app.selection_line.update("rank 37")
+        assert len(drawn) == 1
+
+
+async def test_progress_is_shown_twice_a_second_at_most(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(crumbs.time, "monotonic", lambda: now[0])
+    app = LinesApp()
+    async with app.run_test(size=(80, 24)):
+        status = app.selection_line
+        status.update("all ranks")
+        now[0] += 1
+        status.set_status("1 %")
+        assert line(status).endswith("1 %")
+        now[0] += 0.1
+        status.set_status("2 %")
+        assert line(status).endswith("1 %"), "too soon"
+        assert status.status == "2 %"
+        now[0] += 0.5
+        status.set_status("3 %")
+        assert line(status).endswith("3 %")
+        status.set_status("")
+        assert line(status) == "all ranks", "the end is shown at once"
+
+
+async def test_the_last_progress_is_shown_even_if_nothing_follows(monkeypatch):
+    monkeypatch.setattr(crumbs, "UPDATE_INTERVAL", 0.05)
+    app = LinesApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.selection_line.set_status("1 %")
+        app.selection_line.set_status("2 %")
+        await pilot.pause(0.2)
+        assert line(app.selection_line).endswith("2 %")
+
+
+def test_a_full_bar_means_done():
+    assert progress_bar(0.71) == "▓▓▓▓▓▓▓░░░ 71 %"
+    assert progress_bar(0.999) == "▓▓▓▓▓▓▓▓▓░ 99 %"
+    assert [progress_bar(value, 2) for value in (-1, 2)] == ["░░ 0 %", "▓▓ 100 %"]
+
+
+@pytest.mark.parametrize(
+    "width,expected",
+    [
+        (80, "⏎ open  / find  t time window  ? help  q quit"),
+        (44, "⏎ open  / find  t time window  ? help"),
+        (36, "⏎ open  / find  ? help"),
+        (8, "? help"),
+    ],
+)
+async def test_keys_are_cut_to_whole_ones_and_help_stays(width, expected):
+    app = LinesApp()
+    async with app.run_test(size=(width, 24)):
+        assert line(app.key_line) == expected
+
+
+async def test_a_notice_stands_in_place_of_the_keys_for_a_while():
+    app = LinesApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.key_line.say("c: this row has no API call", seconds=0.05)
+        assert line(app.key_line) == "c: this row has no API call"
+        await pilot.pause(0.2)
+        assert line(app.key_line).startswith("⏎ open")
+
+
+async def test_a_prompt_is_opened_typed_in_and_submitted():
+    app = LinesApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        table = app.focused
+        assert not app.prompt.is_open
+        app.prompt.open("filter", "/", value="nvj")
+        await pilot.pause()
+        await pilot.press("e", "t")
+        assert app.prompt.value == "nvjet"
+        assert app.heard[-1] == LinePrompt.Changed(app.prompt, "filter", "nvjet")
+        await pilot.press("enter")
+        assert app.heard[-1] == LinePrompt.Submitted(app.prompt, "filter", "nvjet")
+        assert not app.prompt.is_open
+        assert app.focused is table
+
+
+async def test_a_text_that_will_not_do_keeps_the_prompt_open():
+    app = LinesApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.prompt.open("time", "go to", check=lambda text: "not a time: [x]" if text == "x" else None)
+        await pilot.pause()
+        await pilot.press("x", "enter")
+        assert app.prompt.is_open
+        assert app.prompt.has_class("-failed")
+        assert "not a time: [x]" in str(app.prompt.query_one(".line-prompt--message").render())
+        await pilot.press("backspace", "1")
+        assert not app.prompt.has_class("-failed")
+        await pilot.press("enter")
+        assert app.heard[-1] == LinePrompt.Submitted(app.prompt, "time", "1")
+
+
+async def test_escape_cancels_and_gives_the_focus_back():
+    app = LinesApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        table = app.focused
+        app.prompt.open("export", "export to", value="kernels.csv")
+        await pilot.pause()
+        await pilot.press("escape")
+        assert app.heard[-1] == LinePrompt.Cancelled(app.prompt, "export")
+        assert app.focused is table
+        assert table is not None
+
+
+async def test_a_closed_prompt_takes_no_focus_and_no_room():
+    app = LinesApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        height = app.query_one(WindowTable).size.height
+        await pilot.press("tab", "tab")
+        assert not isinstance(app.focused, Input)
+        app.prompt.open("filter", "/")
+        await pilot.pause()
+        assert app.query_one(WindowTable).size.height == height == 21
+        assert app.query_one(Input).cursor_blink is False

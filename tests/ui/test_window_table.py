@@ -1,0 +1,547 @@
+"""The table: its arithmetic without a screen, then the widget in Textual's test driver. Bytes: tests/terminal."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.message import Message
+
+from nsystui.analysis.answer import FILES_ONLY, Column, Row, Unit
+from nsystui.text import width_of
+from nsystui.ui.widgets.columns import ColumnMeasure, place_columns, set_text
+from nsystui.ui.widgets.pages import PageCache
+from nsystui.ui.widgets.quiet import QuietScreen
+from nsystui.ui.widgets.table_layout import TableLayout
+from nsystui.ui.widgets.window import Window
+from nsystui.ui.widgets.window_table import WindowTable
+
+COLUMNS = (
+    Column("total", "Total (ns)", "total", Unit.DURATION),
+    Column("count", "Count", "count", Unit.COUNT, importance=1),
+    Column("grid", "Grid", "grid", Unit.TEXT, importance=3),
+    Column("share", "Share (%)", "share", Unit.PERCENT, importance=2),
+    Column("name", "Name", "name", Unit.TEXT),
+)
+NAME = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>>(int)"
+
+
+@dataclass
+class Numbered:
+    """``rows`` rows that are computed when asked for; remembers which pages were."""
+
+    rows: int = 1000
+    make: Callable[[int], Row] = lambda n: (n * 1500, n, "132·1·1", n / 100, f"{n} {NAME}")
+    columns: tuple[Column, ...] = COLUMNS
+    name: str = "numbered"
+    notes: tuple[str, ...] = ()
+    asked: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def total(self) -> int | None:
+        return self.rows
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def page(self, offset: int, limit: int) -> list[Row]:
+        self.asked.append((offset, limit))
+        return [self.make(number) for number in range(offset, min(offset + limit, self.rows))]
+
+    def sorted_by(self, key: str, descending: bool) -> Numbered:
+        return self
+
+
+# -- columns --------------------------------------------------------------------------------------------------------
+
+
+def laid_out(
+    width: int, sorted_key: str | None = None, row: Row = (1_500_000, 12, "132·1·1", 1.5, NAME)
+) -> TableLayout:
+    layout = TableLayout(COLUMNS)
+    layout.format(row)
+    layout.place(width, sorted_key)
+    return layout
+
+
+def shown_keys(layout: TableLayout) -> list[str]:
+    return [COLUMNS[placed.index].key for placed in layout.placed]
+
+
+def test_a_wide_line_shows_every_column_and_gives_the_name_the_rest():
+    layout = laid_out(150)
+    assert shown_keys(layout) == ["total", "count", "grid", "share", "name"]
+    assert "".join(layout.row_line(["1.5 ms", "12", "132·1·1", "1.5 %", NAME], 150)).rstrip().endswith(f"1.5 %  {NAME}")
+
+
+def test_columns_leave_by_importance_and_the_sorted_one_stays():
+    assert shown_keys(laid_out(56)) == ["total", "count", "share", "name"]
+    assert shown_keys(laid_out(45)) == ["total", "count", "name"]
+    assert shown_keys(laid_out(35)) == ["total", "name"]
+    assert shown_keys(laid_out(45, sorted_key="grid")) == ["total", "grid", "name"]
+
+
+@pytest.mark.parametrize("width", [1, 5, 12, 20, 33, 80, 200])
+def test_every_line_is_exactly_as_wide_as_asked(width):
+    layout = laid_out(width)
+    shown = layout.format((2_453_000, 1_234_567, "132·1·1", 99.95, "数据 " + NAME))
+    layout.place(width, None)
+    assert width_of("".join(layout.row_line(shown, width))) == width
+    assert width_of(layout.heading_line(width, ("total", True))) == width
+
+
+def test_decimal_points_stand_below_each_other():
+    measure = ColumnMeasure(COLUMNS[0])
+    shown = [measure.format(value) for value in (2_453_000, 18_000, None, 731)]
+    for text in shown:
+        measure.see(text)
+    assert [measure.align(text, measure.natural) for text in shown] == [
+        "  2.453 ms",
+        " 18     µs",
+        "  –       ",
+        "731     ns",
+    ]
+
+
+def test_widths_only_grow():
+    layout = laid_out(150)
+    before = layout.measures[0].natural
+    layout.format((1, 1, "", 1.0, ""))
+    assert layout.measures[0].natural == before
+
+
+def test_long_text_beside_the_name_is_limited_until_there_is_room():
+    columns = (Column("thread", "Thread", "thread"), Column("name", "Name", "name"))
+    layout = TableLayout(columns)
+    layout.format(("t" * 40, "n" * 30))
+    layout.place(60, None)
+    assert [placed.width for placed in layout.placed] == [28, 30]
+    layout.place(100, None)
+    assert [placed.width for placed in layout.placed] == [40, 58]
+    layout.place(20, None)
+    assert [placed.width for placed in layout.placed] == [6, 12] or sum(p.width for p in layout.placed) == 18
+
+
+def test_a_table_of_no_columns_lays_out():
+    assert place_columns([], 80, None, None) == ()
+
+
+def test_columns_for_files_never_show():
+    columns = (*COLUMNS, Column("row", "Row", "row", importance=FILES_ONLY))
+    layout = TableLayout(columns)
+    layout.format((1, 2, "g", 3.0, "name", "r1"))
+    layout.place(200, "row")
+    assert layout.heading_line(200, None).rstrip().endswith("name")
+    assert layout.elastic == 4
+
+
+def test_a_name_in_front_takes_no_more_than_it_needs():
+    layout = TableLayout((Column("name", "Name", "name"), Column("count", "Count", "count", Unit.COUNT)))
+    layout.format(("step", 96))
+    layout.place(100, None)
+    assert layout.row_line(["step", "96"], 100)[1] == "step "
+    assert "".join(layout.row_line(["step", "96"], 40)).rstrip() == "step       96"
+
+
+def test_text_is_cut_in_its_middle_or_seen_from_where_the_reader_moved():
+    assert set_text("abcdefghij", 7) == "abc…hij"
+    assert set_text("abcdefghij", 7, pan=2) == "…defgh…"
+    assert set_text("abcdefghij", 7, pan=4) == "…fghij "
+    assert set_text("abc", 5, pan=4) == "abc  "
+
+
+def test_indentation_and_marks_of_a_tree_stay():
+    assert set_text("abcdefghij", 11, prefix="  ▶ ") == "  ▶ abc…hij"
+    assert set_text("  ▶ abcdefghij", 11) == "  ▶ abc…hij"
+    assert set_text("name", 10, prefix=" " * 20 + "▶ ") == "…  ▶ name "
+
+
+def test_headings_mark_the_sorted_column_even_when_cut():
+    layout = laid_out(150)
+    assert "total↓" in layout.heading_line(150, ("total", True))
+    assert "name↑" in layout.heading_line(150, ("name", False))
+    assert ColumnMeasure(COLUMNS[0]).heading(4, "↓") == "t…l↓"
+
+
+def test_a_click_finds_its_column():
+    layout = laid_out(150)
+    first = layout.placed[0].width
+    assert [layout.column_at(x) for x in (0, first, first + 2, 149, 500)] == ["total", "total", "count", "name", None]
+
+
+# -- the window and its pages ---------------------------------------------------------------------------------------
+
+
+def test_a_step_over_the_edge_scrolls_by_a_third():
+    window = Window(count=1000, height=30)
+    assert not window.reveal(29)
+    assert window.reveal(30)
+    assert window.top == 11
+    assert [window.reveal(row) for row in range(31, 41)] == [False] * 10
+    assert window.reveal(10)
+    assert window.top == 0
+
+
+def test_a_jump_lands_in_the_middle_and_the_ends_are_full():
+    window = Window(count=1000, height=30)
+    window.reveal(500)
+    assert window.top == 485
+    window.reveal(999)
+    assert window.rows() == range(970, 1000)
+    window.reveal(0)
+    assert window.top == 0
+
+
+def test_a_window_is_never_scrolled_past_its_end():
+    window = Window(count=5, height=30)
+    assert window.scroll(3) == 0
+    assert window.rows() == range(5)
+    window = Window(count=100, height=30, top=90)
+    window.reveal(95)
+    assert window.top == 70
+    assert Window(count=0).clamp(5) == 0
+
+
+def test_pages_are_asked_for_once_and_given_up_when_many():
+    answer = Numbered(rows=10_000)
+    cache = PageCache(answer, page_rows=100, max_pages=3)
+    assert cache.missing(150, 60) == [1, 2]
+    for number in (1, 2, 3):
+        cache.put(number, cache.fetch(number))
+    assert cache.row(150) is not None
+    assert cache.missing(150, 200) == []
+    cache.put(4, cache.fetch(4))
+    assert cache.row(250) is None, "the page that was not looked at for longest leaves"
+    assert cache.row(150) is not None
+    assert answer.asked == [(100, 100), (200, 100), (300, 100), (400, 100)]
+
+
+def test_nothing_is_missing_beyond_the_end():
+    cache = PageCache(Numbered(rows=150), page_rows=100)
+    assert cache.missing(140, 500) == [1]
+    assert cache.missing(150, 10) == []
+    assert PageCache(Numbered(rows=0)).missing(0, 10) == []
+
+
+# -- the widget -----------------------------------------------------------------------------------------------------
+
+
+class TableApp(App[None]):
+    """A table and a note of what it said."""
+
+    BINDINGS = [Binding("g", "note('g')"), Binding("left", "note('left')")]
+
+    def __init__(self, table: WindowTable) -> None:
+        super().__init__()
+        self.table = table
+        self.heard: list[Message] = []
+        self.keys: list[str] = []
+
+    def get_default_screen(self) -> QuietScreen[None]:
+        return QuietScreen(id="_default")
+
+    def compose(self) -> ComposeResult:
+        yield self.table
+
+    def action_note(self, key: str) -> None:
+        self.keys.append(key)
+
+    def on_window_table_row_highlighted(self, message: WindowTable.RowHighlighted) -> None:
+        self.heard.append(message)
+
+    on_window_table_row_selected = on_window_table_row_highlighted
+    on_window_table_sort_requested = on_window_table_row_highlighted
+    on_window_table_page_failed = on_window_table_row_highlighted
+
+    def lines(self) -> list[str]:
+        """What the table draws, without blanks at the right."""
+        return [self.table.render_line(y).text.rstrip() for y in range(self.table.size.height)]
+
+    def of(self, kind: type[Message]) -> list[Message]:
+        return [message for message in self.heard if isinstance(message, kind)]
+
+
+async def test_ten_million_rows_open_by_asking_for_one_page():
+    answer = Numbered(rows=10_000_000)
+    app = TableApp(WindowTable(answer))
+    async with app.run_test(size=(80, 24)) as pilot:
+        assert answer.asked == [(0, 200)]
+        assert "total" in app.lines()[0]
+        assert app.lines()[1].startswith("▸")
+        await pilot.press("end")
+        assert answer.asked == [(0, 200), (9_999_800, 200)]
+        assert app.table.cursor_row == 9_999_999
+        assert app.table.position_text == "row 10,000,000 of 10,000,000"
+        assert app.lines()[-1].startswith("▸")
+
+
+async def test_keys_move_the_cursor_and_enter_selects():
+    app = TableApp(WindowTable(Numbered()))
+    async with app.run_test(size=(80, 24)) as pilot:
+        visited = []
+        for key in (
+            "down",
+            "j",
+            "j",
+            "k",
+            "up",
+            "pagedown",
+            "ctrl+f",
+            "pageup",
+            "ctrl+b",
+            "G",
+            "home",
+            "end",
+            "g",
+            "up",
+        ):
+            await pilot.press(key)
+            visited.append(app.table.cursor_row)
+        assert visited == [1, 2, 3, 2, 1, 24, 47, 24, 1, 999, 0, 999, 0, 0]
+        await pilot.press("down", "enter")
+        assert app.of(WindowTable.RowSelected) == [WindowTable.RowSelected(app.table, 1)]
+        assert app.of(WindowTable.RowHighlighted)[-1].row == 1
+        assert app.table.current_row[1] == 1
+
+
+async def test_paging_goes_to_the_very_ends():
+    app = TableApp(WindowTable(Numbered(rows=30)))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("pagedown", "pagedown")
+        assert app.table.cursor_row == 29
+        await pilot.press("pageup", "pageup")
+        assert app.table.cursor_row == 0
+
+
+async def test_messages_of_a_held_key_collapse():
+    table = WindowTable(Numbered())
+    first, second = WindowTable.RowHighlighted(table, 1), WindowTable.RowHighlighted(table, 2)
+    assert second.can_replace(first)
+    assert not second.can_replace(WindowTable.RowHighlighted(WindowTable(), 1))
+
+
+async def test_a_new_answer_starts_at_the_top_or_keeps_the_place():
+    app = TableApp(WindowTable(Numbered()))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press(*["pagedown"] * 3, "down")
+        row, line = app.table.cursor_row, next(y for y, text in enumerate(app.lines()) if text.startswith("▸"))
+        app.table.set_answer(Numbered(), keep_cursor=True)
+        await pilot.pause()
+        assert app.table.cursor_row == row
+        assert app.lines()[line].startswith("▸")
+        app.table.set_answer(Numbered(rows=3), keep_cursor=True)
+        await pilot.pause()
+        assert app.table.cursor_row == 2
+        app.table.set_answer(Numbered())
+        await pilot.pause()
+        assert app.table.cursor_row == 0
+        assert app.of(WindowTable.RowHighlighted)[-1].row == 0
+
+
+async def test_an_empty_answer_says_why():
+    app = TableApp(
+        WindowTable(Numbered(rows=0), empty_text="No NVTX ranges: record with -t nvtx, which " + "costs " * 20)
+    )
+    async with app.run_test(size=(80, 24)) as pilot:
+        assert app.lines()[1].startswith("  No NVTX ranges")
+        assert app.lines()[2].startswith("  costs")
+        await pilot.press("down", "end", "enter", "pagedown", "right")
+        assert app.heard == []
+        assert app.table.current_row is None
+        assert app.table.position_text == ""
+
+
+async def test_without_an_answer_nothing_breaks():
+    app = TableApp(WindowTable())
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.table.sort_next_column()
+        app.table.reverse_sort()
+        await pilot.press("down", "enter", "end")
+        assert app.heard == []
+
+
+async def test_sorting_is_asked_of_the_screen():
+    app = TableApp(WindowTable(Numbered()))
+    async with app.run_test(size=(80, 24)) as pilot:
+        table = app.table
+        table.reverse_sort()  # no order yet: nothing to reverse
+        table.sort_next_column()
+        table.mark_sorted("total", True)
+        table.reverse_sort()
+        table.sort_next_column(-1)
+        table.sort_by("name")
+        await pilot.pause()
+        asked = [(message.key, message.descending) for message in app.of(WindowTable.SortRequested)]
+        assert asked == [("total", True), ("total", False), ("name", False), ("name", False)]
+        assert table.sorted_by == ("total", True), "until the screen has sorted, the heading stays"
+        table.mark_sorted("grid", False)
+        await pilot.pause()
+        assert "grid↑" in app.lines()[0]
+        table.mark_sorted(None)
+        await pilot.pause()
+        assert "↑" not in app.lines()[0]
+
+
+async def test_text_from_a_file_is_neither_markup_nor_escape_sequence():
+    evil = "std::string f[abi:cxx11](int) <[/foo]>\x1b]0;title\x07\n[bold]"
+    app = TableApp(WindowTable(Numbered(rows=1, make=lambda n: (1, 1, "", 1.0, evil))))
+    async with app.run_test(size=(120, 24)):
+        assert "std::string f[abi:cxx11](int) <[/foo]>␛]0;title␇␊[bold]" in app.lines()[1]
+
+
+async def test_a_tree_prefix_and_categories():
+    table = WindowTable(
+        Numbered(make=lambda n: (n, n, "g", 1.0, f"ncclDevKernel{n}")),
+        elastic="name",
+        prefix=lambda row: "  " * row + "▶ ",
+        row_style=lambda row: "nccl" if row[1] % 2 else None,
+    )
+    app = TableApp(table)
+    async with app.run_test(size=(80, 24)):
+        assert "  ▶ g" in app.lines()[2]
+        strip = table.render_line(2)
+        assert [segment.text.strip() for segment in strip][1] == "ncclDevKernel1"
+        assert len(table.render_line(3)) == 1, "a row without a category is one segment"
+
+
+async def test_keys_can_be_left_to_the_screen():
+    app = TableApp(WindowTable(Numbered(), free_keys={"g", "left"}))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("down", "g", "left", "right", "home")
+        assert app.keys == ["g", "left"]
+        assert app.table.cursor_row == 0
+
+
+async def test_long_names_can_be_moved_along():
+    app = TableApp(WindowTable(Numbered()))
+    async with app.run_test(size=(60, 24)) as pilot:
+        before = app.lines()[1]
+        assert before.endswith("16>>(int)")
+        await pilot.press("greater_than_sign", ">")
+        assert "…" in app.lines()[1]
+        assert app.lines()[1] != before
+        await pilot.press(*["right"] * 10)
+        assert app.lines()[1].endswith("(int)")
+        await pilot.press(*["left"] * 10)
+        assert app.lines()[1] == before
+
+
+async def test_a_smaller_terminal_drops_columns_and_keeps_the_cursor_in_sight():
+    app = TableApp(WindowTable(Numbered()))
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press(*["down"] * 25)
+        assert "grid" in app.lines()[0]
+        await pilot.resize_terminal(50, 12)
+        await pilot.pause()
+        assert "grid" not in app.lines()[0]
+        assert len(app.lines()) == 12
+        assert any(line.startswith("▸") for line in app.lines())
+
+
+async def test_a_click_moves_selects_and_sorts():
+    app = TableApp(WindowTable(Numbered()))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.click(WindowTable, offset=(5, 4))
+        assert app.table.cursor_row == 3
+        assert app.of(WindowTable.RowSelected) == []
+        await pilot.click(WindowTable, offset=(5, 4))
+        assert app.of(WindowTable.RowSelected) == [WindowTable.RowSelected(app.table, 3)]
+        await pilot.click(WindowTable, offset=(4, 0))
+        assert app.of(WindowTable.SortRequested) == [WindowTable.SortRequested(app.table, "total", True)]
+
+
+async def test_a_page_that_fails_is_said_and_survived():
+    def broken(number: int) -> Row:
+        raise OSError("disk I/O error")
+
+    for background in (False, True):
+        app = TableApp(WindowTable(Numbered(make=broken), background=background))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            assert "could not be read: disk I/O error" in app.lines()[1]
+            assert len(app.of(WindowTable.PageFailed)) == 1
+            assert app.table.current_row is None
+            app.table.set_answer(Numbered())
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            assert "▸" in app.lines()[1]
+            assert "could" not in app.lines()[1]
+
+
+@dataclass
+class Slow(Numbered):
+    """Its pages wait until the test lets them go."""
+
+    gate: threading.Event = field(default_factory=threading.Event)
+
+    def page(self, offset: int, limit: int) -> list[Row]:
+        self.gate.wait(5)
+        return super().page(offset, limit)
+
+
+async def test_in_the_background_placeholders_stand_until_rows_arrive():
+    answer = Slow(rows=10_000)
+    app = TableApp(WindowTable(answer, background=True))
+    async with app.run_test(size=(80, 24)) as pilot:
+        assert app.lines()[1] == "▸ …"
+        assert app.table.current_row is None
+        answer.gate.set()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "0 void" in app.lines()[1]
+        assert app.table.current_row is not None
+
+
+async def test_in_the_background_only_the_newest_window_is_fetched():
+    answer = Slow(rows=100_000)
+    answer.gate.set()
+    app = TableApp(WindowTable(answer, background=True))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        answer.gate.clear()
+        answer.asked.clear()
+        for row in (10_000, 20_000, 30_000, 40_000):
+            app.table.move_to(row)
+            await pilot.pause()
+        answer.gate.set()
+        for _ in range(3):
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+        pages = [offset for offset, _ in answer.asked]
+        assert 20_000 not in pages
+        assert 30_000 not in pages
+        assert 40_000 in pages
+        assert app.of(WindowTable.RowHighlighted)[-1].row == 40_000
+        assert app.table.current_row[1] == 40_000
+
+
+async def test_an_answer_that_was_replaced_while_its_page_was_on_the_way():
+    old = Slow(rows=50, make=lambda n: (n, n, "", 0.0, "old"))
+    app = TableApp(WindowTable(old, background=True))
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.table.set_answer(Numbered(rows=50, make=lambda n: (n, n, "", 0.0, "new")))
+        await pilot.pause()
+        old.gate.set()
+        for _ in range(3):
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+        assert app.lines()[1].endswith("new")
+
+
+async def test_the_cursor_shows_whether_the_table_has_the_focus():
+    app = TableApp(WindowTable(Numbered()))
+    async with app.run_test(size=(80, 24)) as pilot:
+        focused = app.table.render_line(1)
+        assert app.table.has_focus
+        app.screen.set_focus(None)
+        await pilot.pause()
+        assert not app.table.has_focus
+        blurred = app.table.render_line(1)
+        assert blurred.text == focused.text
+        assert [s.style for s in blurred] != [s.style for s in focused]
