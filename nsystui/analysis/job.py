@@ -57,14 +57,11 @@ class Job:
             raise UsageError(f"rank {unknown[0]} is not open: the ranks are {there}")
         return frozenset(found[number] for number in numbers)
 
-    def extent(self) -> Window:
-        """From the first to the last event of the job, in job time."""
-        starts = [
-            r.packed.first_event + r.clock_offset for r in self.session.reports if r.packed.first_event is not None
-        ]
-        ends = [r.packed.last_event + r.clock_offset for r in self.session.reports if r.packed.last_event is not None]
-        low = min(starts, default=0)
-        return Window(low, max(ends, default=low))
+    def extent(self, selection: Selection = Selection()) -> Window:
+        """From the first to the last event of the selected tasks (or the selected window), in job time."""
+        from nsystui.analysis.extent import extent
+
+        return extent(self.session, selection)
 
     def busy(self, selection: Selection) -> BusyIntervals:
         """The busy intervals of every device for a selection, whatever its time window."""

@@ -3,7 +3,8 @@
 Every event table has ``row``, a number that is unique in its table and report and keeps the order of the export.
 Times are signed nanoseconds on the report's own clock (0 is the start of the session). ``process`` and ``thread`` are
 NVIDIA's serialised ids (``globalPid``, ``globalTid``); a GPU operation belongs to an API call by
-(report, process, correlation id), never by the correlation id alone.
+(report, process, correlation id), never by the correlation id alone. An NVTX range that was never closed and an MPI call
+that never returned have no ``end``.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ SYNCS = _table(
 )
 NVTX_RANGES = _table(
     "nvtx_ranges",
-    "NVTX ranges; `end` is missing in a range that was never closed",
+    "NVTX ranges",
     _NVTX,
     "row start end thread process end_thread event_type domain_id domain:t name:t category color range_id",
 )
@@ -127,7 +128,7 @@ NIC_METRICS = _table(
 )
 MPI_CALLS = _table(
     "mpi_calls",
-    "MPI calls; `end` is missing in a call that never returned",
+    "MPI calls",
     "record with `nsys profile -t mpi`",
     "row start end thread process name:t call_type:t communicator tag remote_rank root_rank send_bytes recv_bytes",
 )

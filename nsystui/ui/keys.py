@@ -37,7 +37,24 @@ PLACES = {
 
 KEYS: tuple[Key, ...] = (
     # What acts in one place stands first: it is the first that a narrow key line shows.
-    Key("enter", "⏎", "", "open", "open the screen that shows this rank or kernel", "overview"),
+    Key("enter", "⏎", "", "open", "select this rank and show its kernels; the launches of this kernel", "overview"),
+    Key(
+        "tab",
+        "tab",
+        "other_table",
+        "ranks or kernels",
+        "the other of the two tables; e exports the one you are in",
+        "overview",
+    ),
+    Key(
+        "d",
+        "d",
+        "diagnostics",
+        "diagnostics",
+        "what nsys recorded of its own capture: lost events, warnings",
+        "overview",
+    ),
+    Key("i", "i", "contents", "contents", "what the exports hold, and what to record for the rest", "overview"),
     Key("enter", "⏎", "", "open", "the launches of this kernel, the calls of this name; then the event", "kernels"),
     Key("o", "o", "other_table", "other table", "kernels, memory operations, sizes, API, OS runtime, MPI", "kernels"),
     Key("n", "n", "names", "names", "full, short or mangled kernel names", "kernels"),
@@ -54,7 +71,9 @@ KEYS: tuple[Key, ...] = (
     Key("m", "m", "metrics", "metrics", "show or hide GPU metrics", "gpu"),
     Key("0", "0", "whole", "whole", "view the whole selection again", "gpu"),
     Key("left,right", "← →", "", "", "move the cursor along time; H and L by ten columns", "gpu"),
-    Key("enter,right", "⏎ →", "", "open", "open a range; → and ← open and close", "nvtx"),
+    Key("right", "→", "expand", "", "open a range", "nvtx"),
+    Key("left", "←", "collapse", "", "close a range, or go to the one around it", "nvtx"),
+    Key("enter", "⏎", "", "open", "open and close; on a single range with nothing inside, its event", "nvtx"),
     Key("w", "w", "work", "GPU work", "the GPU work launched in this range", "nvtx"),
     Key("b", "b", "group_by", "by", "by rank and thread, by rank, or all together", "nvtx"),
     Key("d", "d", "fold", "digits", "fold numbered names (layer 0, layer 1 …) into one row, or not", "nvtx"),

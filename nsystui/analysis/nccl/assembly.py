@@ -25,8 +25,8 @@ def assemble(
     calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, first_ids: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The ``kernels`` and the ``calls`` of an `NcclPairing`, from the answers to the queries of `recorded`."""
-    kernels = kernels.drop_duplicates(["report", "row"]).reset_index(drop=True)
-    calls, lines = without_inner_calls(calls, Lines.of(calls, kernels))
+    kernels = _compact(kernels.drop_duplicates(["report", "row"]).reset_index(drop=True))
+    calls, lines = without_inner_calls(_compact(calls), Lines.of(calls, kernels))
     calls = calls.assign(ranks=_ranks(calls))
     found = find(calls, kernels, labels, lines)
     return _kernels(kernels, calls, first_ids, found), _calls(calls, found)
@@ -39,14 +39,14 @@ def _ranks(calls: pd.DataFrame) -> pd.Series[Any]:
     communicator, before it communicated at all, can have used no other.
     """
     ranks = calls["ranks"].astype("Int64")
-    of_communicator = ranks.groupby(calls["communicator"]).max()
-    ranks = ranks.fillna(calls["communicator"].map(of_communicator).astype("Int64"))
+    ranks = ranks.fillna(ranks.groupby(calls["communicator"], observed=True).transform("max"))
 
     is_communication = roles_of(calls["name"]) == Role.COMMUNICATION
-    first_word = calls["start"].where(is_communication).groupby([calls[key] for key in _TASK]).transform("min")
+    starts = calls["start"].astype("Int64")
+    first_word = starts.where(is_communication).groupby([calls[key] for key in _TASK]).transform("min")
     making = calls[calls["name"].str.match(_MAKES_COMMUNICATOR)]
     making = making[~making.duplicated(_TASK, keep=False)]
-    trusted = making[making["start"] < first_word[making.index]]
+    trusted = making[(starts < first_word)[making.index].fillna(False).astype(bool)]
     told = calls[_TASK].merge(trusted[[*_TASK, "ranks"]], on=_TASK, how="left")["ranks"].astype("Int64")
     return ranks.fillna(told.where(is_communication & calls["communicator"].isna()))
 

@@ -29,12 +29,27 @@ def codes(column: pd.Series[Any]) -> Ints:
 
 def one_key(*parts: Ints) -> Ints:
     """A number from 0 for each distinct combination of ``parts``, arrays of one shape; it ascends as they do."""
-    key = np.zeros(len(parts[0]), np.int64)
+    key, span = np.zeros(len(parts[0]), np.int64), 1
     for part in parts:
-        number = np.unique(part, return_inverse=True)[1]
-        joined = key * (int(number.max(initial=0)) + 1) + number
-        key = np.unique(joined, return_inverse=True)[1].astype(np.int64)
-    return key
+        low = int(part.min(initial=0))
+        width = int(part.max(initial=0)) - low + 1
+        if span * width > _MOST_KEYS:
+            key, part, low = _renumbered(key, span), _renumbered(part - low, width), 0
+            span, width = int(key.max(initial=0)) + 1, int(part.max(initial=0)) + 1
+        key, span = key * width + (part - low), span * width
+    return _renumbered(key, span)
+
+
+_MOST_KEYS = 1 << 62
+
+
+def _renumbered(key: Ints, span: int) -> Ints:
+    """``key``, whose values lie in ``[0, span)``, without gaps and in the same order."""
+    if span > 8 * len(key) + 1024:
+        return np.unique(key, return_inverse=True)[1].astype(np.int64)
+    is_there = np.zeros(span, bool)
+    is_there[key] = True
+    return (np.cumsum(is_there) - 1)[key]
 
 
 def roles_of(names: pd.Series[Any]) -> Ints:

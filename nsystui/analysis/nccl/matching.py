@@ -165,8 +165,8 @@ def _labels_of_units(spans: _Spans, labels: pd.DataFrame) -> list[str | None]:
     starts = np.concatenate((whole(telling["start"]), spans.start))
     ends = np.concatenate((whole(telling["end"]), spans.end))
     parent = nest(starts, ends, one_key(columns["report"], columns["thread"])).parent[len(telling) :]
-    told = number[is_telling]
-    return [collectives[told[place]] if 0 <= place < len(telling) else None for place in parent.tolist()]
+    told = np.where((parent >= 0) & (parent < len(telling)), number[is_telling][parent % len(telling)], NONE)
+    return [collectives[place] if place >= 0 else None for place in told.tolist()]
 
 
 def _describe(calls: pd.DataFrame, matching: Matching, units: Units, labels: list[str | None]) -> pd.DataFrame:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from nsystui.analysis.extent import few
 from nsystui.analysis.nccl.pairing import NcclPairing, PairingQuality
 from nsystui.analysis.nccl.selected import selected
+from nsystui.analysis.rows import few
 from nsystui.analysis.selection import Selection, Task
 from nsystui.analysis.tasks import RankedTask
 from nsystui.store import tables
@@ -36,8 +36,8 @@ def nccl_notes(
     graphs = session.count(tables.graph_launches)
     if graphs:
         notes.append(
-            f"NCCL kernels inside {graphs:,} whole CUDA graph launches are not here: they were not traced one by one "
-            "(record with --cuda-graph-trace=node)"
+            f"{graphs:,} whole CUDA graph launches are not in this table: NCCL kernels in them were not traced one by "
+            "one (record with --cuda-graph-trace=node)"
         )
     line = PairingQuality.of(selected(pairing.kernels, selection), selected(pairing.calls, selection)).line
     sources = [_SOURCES[source] for source in sorted(speaking["size_source"].dropna().unique()) if source in _SOURCES]
@@ -57,7 +57,7 @@ def _missing(
         yield f"no NCCL kernels and no NCCL calls in {which}: record a program that uses NCCL with -t cuda,nvtx"
     if silent := with_kernels - with_calls:
         yield (
-            f"NCCL kernels but no NCCL calls{_of(session, ranks, silent, all_tasks)}: "
+            f"NCCL kernels but no NCCL NVTX ranges{_of(session, ranks, silent, all_tasks)}: "
             f"no message sizes, and collectives by the names of kernels only; {_RECORD}"
         )
     if idle := with_calls - with_kernels:
@@ -71,7 +71,7 @@ def _missing(
 
 
 def _tasks(frame: pd.DataFrame) -> set[Task]:
-    places = frame[["report", "process"]].drop_duplicates()
+    places = frame[["report", "process"]].drop_duplicates().dropna()
     return {Task(int(report), int(process)) for report, process in places.itertuples(index=False)}
 
 

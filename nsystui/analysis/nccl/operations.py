@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nsystui.analysis.nccl.lines import one_key
 from nsystui.analysis.nccl.units import NONE, Flags, Ints
 
 
@@ -89,8 +90,8 @@ def match(calls: Members, kernels: Members) -> Matching:
 
 def _numbered(call: Ints, kernel: Ints) -> _Groups:
     """Any numbers as groups, from 0 and without gaps, in the same order."""
-    distinct, number = np.unique(np.concatenate((call, kernel)), return_inverse=True)
-    return _Groups(number[: len(call)], number[len(call) :], len(distinct))
+    number = one_key(np.concatenate((call, kernel)))
+    return _Groups(number[: len(call)], number[len(call) :], int(number.max(initial=NONE)) + 1)
 
 
 def _divide(groups: _Groups, call_key: Ints, kernel_key: Ints, is_every_key_needed: bool) -> tuple[_Groups, Flags]:
@@ -99,18 +100,16 @@ def _divide(groups: _Groups, call_key: Ints, kernel_key: Ints, is_every_key_need
     A group is divided if all its keys are known, its calls have more than one, and each of its kernels has that of a
     call; with ``is_every_key_needed`` each call must have that of a kernel too.
     """
-    if not groups.count:
-        return groups, np.zeros(0, bool)
-    base = int(max(call_key.max(initial=0), kernel_key.max(initial=0))) + 2
-    call_pair, kernel_pair = groups.call * base + call_key + 1, groups.kernel * base + kernel_key + 1
-    kinds = np.bincount(np.unique(call_pair) // base, minlength=groups.count)
-    is_divided = (kinds > 1) & (np.bincount(groups.kernel, minlength=groups.count) > 0)
-    is_divided[groups.call[call_key < 0]] = False
-    is_divided[groups.kernel[(kernel_key < 0) | ~np.isin(kernel_pair, call_pair)]] = False
-    if is_every_key_needed:
-        is_divided[groups.call[~np.isin(call_pair, kernel_pair)]] = False
+    lowest, highest = _extremes(groups.call, call_key, groups.count)
+    is_divided = (lowest >= 0) & (lowest < highest) & (np.bincount(groups.kernel, minlength=groups.count) > 0)
+    is_divided[groups.kernel[kernel_key < 0]] = False
     if not is_divided.any():
         return groups, is_divided
+    base = int(max(call_key.max(initial=0), kernel_key.max(initial=0))) + 2
+    call_pair, kernel_pair = groups.call * base + call_key + 1, groups.kernel * base + kernel_key + 1
+    is_divided[groups.kernel[~np.isin(kernel_pair, call_pair)]] = False
+    if is_every_key_needed:
+        is_divided[groups.call[~np.isin(call_pair, kernel_pair)]] = False
     call = np.where(is_divided[groups.call], call_pair, groups.call * base)
     kernel = np.where(is_divided[groups.kernel], kernel_pair, groups.kernel * base)
     return _numbered(call, kernel), is_divided

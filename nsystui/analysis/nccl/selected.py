@@ -31,7 +31,7 @@ def selected(frame: pd.DataFrame, selection: Selection) -> pd.DataFrame:
             chosen &= frame[key].isin(wanted).to_numpy(bool)
     if selection.name is not None:
         chosen &= _named(frame, selection.name)
-    return frame[chosen]
+    return frame if chosen.all() else frame[chosen]
 
 
 def _in_window(frame: pd.DataFrame, window: Window) -> Flags:

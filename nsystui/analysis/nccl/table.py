@@ -206,7 +206,7 @@ def _of_row(frame: pd.DataFrame, collective: str | None, bucket: str | None) -> 
     is_own = (label.isna() if collective is None else label == collective).to_numpy(bool)
     if bucket != ALL_SIZES:
         wanted = NONE if bucket is None else BUCKETS.index(bucket)
-        is_own &= bucket_numbers(frame["message_size"]) == wanted
+        is_own = is_own & (bucket_numbers(frame["message_size"]) == wanted)
     return frame[is_own]
 
 

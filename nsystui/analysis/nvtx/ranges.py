@@ -207,11 +207,22 @@ class _Loader:
     loaded: int = 0
 
     def ranges(self) -> NvtxRanges:
-        notes = [missing_note(self.session, table) for table in (tables.nvtx_ranges, tables.api_calls)]
+        lacking = missing_note(self.session, tables.nvtx_ranges)
         parts = self.parts or [_arranged(_NOTHING)]
         arrays: dict[str, Any] = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-        told = tuple(note for note in notes if note)
-        return NvtxRanges(self.session, self.selection, tuple(self.lanes), tuple(self.names), notes=told, **arrays)
+        notes = tuple(note for note in (lacking, self._unprojected_note()) if note)
+        return NvtxRanges(self.session, self.selection, tuple(self.lanes), tuple(self.names), notes=notes, **arrays)
+
+    def _unprojected_note(self) -> str:
+        names = [
+            report.name
+            for report in self.session.reports
+            if report.count(tables.nvtx_ranges) and not has_launches(report)
+        ]
+        if not names:
+            return ""
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        return f"no GPU work to project in {shown}: record with `nsys profile -t cuda,nvtx`"
 
     def add(self, report: Report) -> None:
         read = self._read(report)

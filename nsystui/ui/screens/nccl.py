@@ -9,7 +9,16 @@ from nsystui.analysis.answer import Answer, Row, Unit
 from nsystui.analysis.event_kinds import EventKind
 from nsystui.analysis.events import EventKey
 from nsystui.analysis.job import Job
-from nsystui.analysis.nccl.table import ALL_SIZES, SizeBar, nccl_listing, nccl_summary, size_histogram
+from nsystui.analysis.nccl.table import (
+    ALL_SIZES,
+    CALL,
+    KERNEL,
+    SizeBin,
+    What,
+    nccl_listing,
+    nccl_summary,
+    size_histogram,
+)
 from nsystui.analysis.selection import Selection
 from nsystui.ui import keys
 from nsystui.ui.screens.table_pane import TablePane
@@ -19,14 +28,14 @@ from nsystui.units import format_value
 _PANEL_WIDTH = 42
 
 
-def histogram(bars: Sequence[SizeBar]) -> list[str]:
+def histogram(bars: Sequence[SizeBin]) -> list[str]:
     """Calls and bytes for each message size, as lines for a panel; nothing where no size is known."""
     known = [bar for bar in bars if bar.bucket is not None]
     if not any(bar.calls for bar in known):
         return []
     labels = [bar.bucket or "" for bar in known]
     lines = ["calls by message size", *histogram_lines(labels, [bar.calls for bar in known], _PANEL_WIDTH), ""]
-    lines += ["bytes by message size", *histogram_lines(labels, [bar.bytes for bar in known], _PANEL_WIDTH), ""]
+    lines += ["bytes by message size", *histogram_lines(labels, [bar.bytes or 0 for bar in known], _PANEL_WIDTH), ""]
     lines += [f"{bar.bucket:12} {format_value(Unit.BYTES, bar.bytes):>10}" for bar in known if bar.calls]
     unknown = sum(bar.calls for bar in bars if bar.bucket is None)
     return [*lines, "", f"{unknown:,} calls of unknown size"] if unknown else lines
@@ -50,7 +59,7 @@ class NcclScreen(TablePane):
     def ask(self, job: Job, selection: Selection) -> tuple[Answer, list[str]]:
         pairing = job.pairing()
         answer = nccl_summary(job.session, selection, job.ranks, pairing, self.by_bucket)
-        return answer, histogram(size_histogram(job.session, selection, pairing))
+        return answer, histogram(size_histogram(pairing, selection))
 
     def show(self, result: Any, same_place: bool) -> None:
         answer, lines = result
@@ -72,7 +81,8 @@ class NcclScreen(TablePane):
         values = self.values()
         if values:
             bucket = values["bucket"] if self.by_bucket else ALL_SIZES
-            self.app.push_screen(NcclCallsScreen(str(values["what"]), str(values["collective"]), bucket))
+            what: What = KERNEL if values["what"] == KERNEL else CALL
+            self.app.push_screen(NcclCallsScreen(what, values["collective"], bucket))
 
 
 class NcclCallsScreen(TablePane):
@@ -82,9 +92,9 @@ class NcclCallsScreen(TablePane):
     PLACES = ("nccl", "table", "everywhere")
     BINDINGS = keys.bindings("nccl", "table", "everywhere")
 
-    def __init__(self, what: str, collective: str, bucket: Any) -> None:
+    def __init__(self, what: What, collective: Any, bucket: Any) -> None:
         size = "" if bucket == ALL_SIZES else f" {bucket or 'of unknown size'}"
-        super().__init__("3 NCCL", f"{collective}{size} {what}s")
+        super().__init__("3 NCCL", f"{collective or 'unknown'}{size} {what}s")
         self.what = what
         self.collective = collective
         self.bucket = bucket
@@ -98,14 +108,16 @@ class NcclCallsScreen(TablePane):
     def counted(self) -> str:
         return f"{self.what}s"
 
+    def row_category(self, row: Row) -> str | None:
+        return "nccl" if self.what == KERNEL else "api"
+
     def action_group_by(self) -> None:
         self.say("esc goes back to the table that can be grouped")
 
     def open_row(self) -> None:
         values = self.values()
         if values:
-            kind = EventKind.NCCL if self.what == "kernel" else EventKind.NVTX
-            self._go(values["report"], kind, values["row"], values["start"])
+            self._go(values["report"], values["kind"], values["row"], values["start"])
 
     def action_partner(self) -> None:
         values = self.values()
@@ -114,10 +126,9 @@ class NcclCallsScreen(TablePane):
         if values["partner_row"] is None:
             self.say(str(values["reason"] or "it has no partner"))
             return
-        kind = EventKind.NVTX if self.what == "kernel" else EventKind.NCCL
-        self._go(values["partner_report"], kind, values["partner_row"], values["partner_start"])
+        self._go(values["partner_report"], values["partner_kind"], values["partner_row"], values["partner_start"])
 
-    def _go(self, report: Any, kind: EventKind, row: Any, start: Any) -> None:
+    def _go(self, report: Any, kind: Any, row: Any, start: Any) -> None:
         from nsystui.ui.screens.events import EventsScreen
 
-        self.app.push_screen(EventsScreen(EventKey(int(report), kind, int(row), int(start))))
+        self.app.push_screen(EventsScreen(EventKey(int(report), EventKind(kind), int(row), int(start))))

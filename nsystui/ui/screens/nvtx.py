@@ -1,18 +1,199 @@
-"""5 Nvtx."""
+"""5 NVTX: the ranges as a tree, with the GPU time of what was launched in each."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import Any
+
+from nsystui.analysis.answer import Answer, FrameAnswer, Row
+from nsystui.analysis.event_kinds import EventKind
+from nsystui.analysis.events import EventKey
+from nsystui.analysis.job import Job
+from nsystui.analysis.nvtx import By, Node, NodeKind, NvtxTree, Order, kernels_of, nvtx_tree_table
+from nsystui.analysis.selection import NameFilter, Selection, Window
 from nsystui.ui import keys
-from nsystui.ui.screens.pane import Pane
+from nsystui.ui.nvtx_outline import ORDERS, Outline
+from nsystui.ui.screens.table_pane import TablePane
+
+_BY_WORDS = {By.THREAD: "by rank and thread", By.RANK: "by rank", By.ALL: "all ranks together"}
+_KEY_OF_ORDER = {order: key for key, order in ORDERS.items()}
 
 
-class NvtxScreen(Pane):
+class NvtxScreen(TablePane):
+    """The tree; Enter and → open, ← closes."""
+
     MODE_KEY = "5"
-    PLACES = ("nvtx", "everywhere")
-    BINDINGS = keys.bindings("nvtx", "everywhere")
+    PLACES = ("nvtx", "table", "everywhere")
+    BINDINGS = [*keys.bindings("nvtx", "table", "everywhere")]
 
-    def ask(self, job, selection):
-        return None
+    def __init__(self) -> None:
+        super().__init__("5 NVTX")
+        self.by = By.THREAD
+        self.fold_numbers = True
+        self.outline: Outline | None = None
+        self._order = Order.TOTAL
+        self._opened_paths: list[tuple[str, ...]] = []
 
-    def show(self, result, same_place):
-        self.show_title()
+    def free_keys(self) -> frozenset[str]:
+        return frozenset({"left", "right", "<", ">"})
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.by, self.fold_numbers)
+
+    def ask(self, job: Job, selection: Selection) -> NvtxTree:
+        return job.nvtx_tree(selection, self.by.value, self.fold_numbers)
+
+    def show(self, result: Any, same_place: bool) -> None:
+        tree: NvtxTree = result
+        before = self.outline
+        opened = set() if before is None else _same_nodes(before, tree)
+        self.outline = Outline(tree, self._order, opened or _first_opened(tree, self._order))
+        self.table.prefix = self.outline.prefix
+        self.table.empty_text = "\n".join(tree.ranges.notes) or "no NVTX range in the selection: Esc goes back"
+        self.table.set_answer(self.outline, keep_cursor=same_place)
+        self.table.mark_sorted(_KEY_OF_ORDER[self._order], self._order not in (Order.NAME, Order.TIME))
+        self.notes.show_notes(tree.ranges.notes if len(self.outline) else ())
+        self.show_count()
+
+    def show_count(self) -> None:
+        if self.outline is not None:
+            ranges = len(self.outline.tree.ranges)
+            self.show_title(right=f"{len(self.outline):,} rows of {ranges:,} ranges, {_BY_WORDS[self.by]}")
+
+    def row_category(self, row: Row) -> str | None:
+        return "idle" if row[6] is None else None
+
+    def answer_to_export(self) -> Answer | None:
+        """The whole tree, as ``nsystui nvtx`` prints it, and not only what is open."""
+        if self.outline is None:
+            return None
+        table: FrameAnswer = nvtx_tree_table(self.outline.tree, None, self._order)
+        return table
+
+    def node(self) -> Node | None:
+        """The node under the cursor."""
+        outline, row = self.outline, self.table.cursor_row
+        return outline.lines[row].node if outline is not None and row < len(outline) else None
+
+    # -- opening --------------------------------------------------------------------------------------------------
+
+    def open_row(self) -> None:
+        if self.outline is None or not len(self.outline):
+            return
+        row = self.table.cursor_row
+        if self.outline.open(row):
+            self._changed(row)
+        elif self.outline.lines[row].node.id in self.outline.opened:
+            self._changed(self.outline.close(row))
+        else:
+            self._open_event()
+
+    def action_expand(self) -> None:
+        if self.outline is not None and len(self.outline) and self.outline.open(self.table.cursor_row):
+            self._changed(self.table.cursor_row)
+
+    def action_collapse(self) -> None:
+        if self.outline is not None and len(self.outline):
+            self._changed(self.outline.close(self.table.cursor_row))
+
+    def _changed(self, row: int) -> None:
+        assert self.outline is not None
+        self.table.set_answer(self.outline, keep_cursor=True)
+        self.table.move_to(row)
+        self.show_count()
+
+    def _open_event(self) -> None:
+        node = self.node()
+        key = None if node is None else self._event_of(node)
+        if key is None:
+            self.say("there is nothing inside")
+            return
+        from nsystui.ui.screens.events import EventsScreen
+
+        self.app.push_screen(EventsScreen(key))
+
+    def _event_of(self, node: Node) -> EventKey | None:
+        if node.index is None or self.outline is None:
+            return None
+        ranges = self.outline.tree.ranges
+        lane = ranges.lane_of(node.index)
+        return EventKey(lane.report, EventKind.NVTX, int(ranges.row[node.index]), int(ranges.start[node.index]))
+
+    def row_window(self) -> Window | None:
+        node = self.node()
+        return None if node is None else node.selection_window
+
+    def action_work(self) -> None:
+        """The GPU work of a single range."""
+        node = self.node()
+        if node is None or self.outline is None:
+            return
+        if node.index is None:
+            self.say("many ranges: open a single one, or t selects their time for every screen")
+            return
+        from nsystui.ui.screens.range_work import RangeWorkScreen
+
+        ranges, index = self.outline.tree.ranges, node.index
+        self.app.push_screen(RangeWorkScreen(node.label, lambda job: kernels_of(ranges, index, job.ranks)))
+
+    # -- arranging ------------------------------------------------------------------------------------------------
+
+    def action_group_by(self) -> None:
+        order = list(By)
+        self.by = order[(order.index(self.by) + 1) % len(order)]
+        self.say(_BY_WORDS[self.by])
+        self.job_changed()
+
+    def action_fold(self) -> None:
+        self.fold_numbers = not self.fold_numbers
+        self.say("numbered names in one row" if self.fold_numbers else "numbered names one by one")
+        self.job_changed()
+
+    def sort_rows(self, key: str, descending: bool) -> None:
+        if self.outline is None:
+            return
+        self._order = ORDERS[key]
+        self.outline = self.outline.sorted_by(key, descending)
+        self.table.prefix = self.outline.prefix
+        self.table.set_answer(self.outline)
+        self.table.mark_sorted(key, key not in ("name", "start"))
+
+    def action_next_match(self, direction: int) -> None:
+        """The next node, below or above the cursor, whose name passes the filter."""
+        wanted: NameFilter | None = self.selection.name
+        outline = self.outline
+        if wanted is None or outline is None or not len(outline):
+            self.say("/ sets a filter first; n and N go from match to match")
+            return
+        here = self.table.cursor_row
+        shown = {line.node.id: row for row, line in enumerate(outline.lines) if not line.rest}
+        trails = list(outline.tree.search(wanted, self._order))
+        if not trails:
+            self.say(f'no range matches "{wanted.text}"')
+            return
+        places = [next((shown[number] for number in reversed(trail) if number in shown), 0) for trail in trails]
+        order = range(len(trails)) if direction > 0 else range(len(trails) - 1, -1, -1)
+        beyond = (i for i in order if (places[i] - here) * direction > 0 or trails[i][-1] not in shown)
+        chosen = next(beyond, order[0])
+        row = outline.reveal(trails[chosen])
+        if row is not None:
+            self._changed(row)
+
+
+def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
+    """Ranks and threads stand open at first where they are few, so that ranges are in sight."""
+    roots = tree.roots(order)
+    if len(roots) > 4 or any(node.kind not in (NodeKind.RANK, NodeKind.THREAD) for node in roots):
+        return set()
+    return {node.id for node in roots}
+
+
+def _same_nodes(before: Outline, tree: NvtxTree) -> set[int]:
+    """What was open, found again by its names in a tree of another selection."""
+    found = set()
+    for number in before.opened:
+        node = before.tree.node(number)
+        again = tree.find(before.tree.path(node)) if node.kind not in (NodeKind.RANGE, NodeKind.RANGES) else None
+        if again is not None:
+            found.add(again.id)
+    return found

@@ -1,35 +1,257 @@
-"""1 Overview: what ran, how busy each rank was, where the GPU time went."""
+"""1 Overview: what ran, where the GPU time went, how each rank did, which kernels took longest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from textual import events, on
 from textual.widget import Widget
 
 from nsystui.ui import keys
-from nsystui.ui.screens.pane import Pane
+from nsystui.ui import overview_lines as words
+from nsystui.ui.screens.growing import GrowingPane
+from nsystui.ui.widgets.part_lines import PartLines
+from nsystui.ui.widgets.table_messages import PageFailed, RowSelected, SortRequested
+from nsystui.ui.widgets.window_table import WindowTable
 
 if TYPE_CHECKING:
+    from nsystui.analysis.answer import Answer, Row, Value
     from nsystui.analysis.job import Job
     from nsystui.analysis.selection import Selection
+    from nsystui.ui.overview_picture import OverviewPicture
+
+_FRAME = 4
+"""Lines for the title, the selection, the heading between the tables, and the keys."""
+
+_KERNEL_LINES = 6
+"""The kernels keep this many lines, however many ranks there are."""
+
+_FILES_UPDATE = 1.0
+"""Seconds between two updates of the table of files while they are read."""
 
 
-class OverviewScreen(Pane):
-    """The first screen: it must be painted before anything heavy is imported."""
+class OverviewScreen(GrowingPane):
+    """The first screen: it is painted before anything heavy is imported.
+
+    Two tables: the ranks, and below them the kernels; where there is no GPU work, what there is instead. Until a
+    report is ready they show the files and a sample of the kernels. ``e`` and ``y`` take the table that has the focus.
+    """
 
     MODE_KEY = "1"
     PLACES = ("overview", "table", "everywhere")
     BINDINGS = keys.bindings("overview", "table", "everywhere")
 
+    DEFAULT_CSS = """
+    OverviewScreen #ranks { height: 6; }
+    OverviewScreen #kernels { height: 1fr; }
+    """
+
     def __init__(self) -> None:
         super().__init__("nsystui")
+        self._bins = 0
+        self._files_shown = 0.0
+        self._sorted: dict[str, tuple[str, bool]] = {}  # by the name of an answer
 
     def body(self) -> Iterable[Widget]:
-        return ()
+        self.head = PartLines(id="head")
+        self.ranks = WindowTable(id="ranks", elastic="host")
+        self.heading = PartLines(id="heading")
+        self.kernels = WindowTable(id="kernels", row_style=_category)
+        yield from (self.head, self.ranks, self.heading, self.kernels)
 
-    def ask(self, job: Job, selection: Selection) -> Any:
-        return None
+    # -- before a report is ready ---------------------------------------------------------------------------------
+
+    def show_waiting(self) -> None:
+        self.show_title(about="opening…")
+        self._show_files()
+        sample = self.explorer.sample
+        self.kernels.empty_text = "" if sample is not None else "exact numbers follow as soon as a report is read"
+        if sample is None:
+            self.heading.show_lines([[]])
+            self.kernels.refresh_rows()
+        elif self.kernels.answer is not sample:
+            self.heading.show_lines([[("Kernels  ", "bold"), (" ".join(sample.notes), "")]])
+            self._put(self.kernels, sample, keep_cursor=False)
+        self._share_room()
+
+    def _show_files(self) -> None:
+        self._files_shown = time.monotonic()
+        self.head.show_lines([])
+        self.ranks.empty_text = "opening…"
+        states = self.explorer.files
+        self._put(self.ranks, words.files_answer(states.values()), keep_cursor=True)
+
+    def show_status(self, status: str) -> None:
+        super().show_status(status)
+        if self.job is None and self.explorer.files and time.monotonic() > self._files_shown + _FILES_UPDATE:
+            self._show_files()
+
+    # -- the question ---------------------------------------------------------------------------------------------
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        self._bins = words.strip_width(self.app.size.width)
+        return (self._bins,)
+
+    def ask(self, job: Job, selection: Selection) -> OverviewPicture:
+        from nsystui.ui.overview_picture import overview_picture
+
+        return overview_picture(job, selection, self._bins)
+
+    def job_changed(self) -> None:
+        super().job_changed()
+        if self._picture is not None:
+            self._show_head(self._picture)  # a file may have failed
+
+    _picture: OverviewPicture | None = None
 
     def show(self, result: Any, same_place: bool) -> None:
-        self.show_title()
+        self.question_ended()
+        picture: OverviewPicture = result
+        self._picture = picture
+        self._show_head(picture)
+        self._put(self.ranks, picture.tasks, same_place)
+        if picture.spent is None:
+            self._show_held(picture, same_place)
+        else:
+            self._show_kernels(picture, same_place)
+        self._share_room()
+
+    def _show_head(self, picture: OverviewPicture) -> None:
+        width = self.app.size.width
+        about, facts = words.title_and_facts(picture.facts, width)
+        most = 4 if self.app.size.height < 30 else 6
+        remarks = words.remark_lines(picture, self.explorer.files.values(), width, most)
+        self.show_title(about=about)
+        self.head.show_lines([*facts, *words.time_lines(picture, width), *remarks])
+
+    def _show_kernels(self, picture: OverviewPicture, same_place: bool) -> None:
+        count, total = len(picture.kernels), picture.kernels.total or 0
+        of = f"{count:,} of {total:,} names" if count != total else f"{count:,} names"
+        self.heading.show_lines([[("Kernels  ", "bold"), (f"{of}, longest in sum first", "")]])
+        self.kernels.empty_text = "\n".join(picture.kernels.notes) or "no kernel is in the selection: Esc goes back"
+        self._put(self.kernels, picture.kernels, same_place)
+
+    def _show_held(self, picture: OverviewPicture, same_place: bool) -> None:
+        everything = self.selection.tasks is None and self.selection.devices is None
+        what = "No GPU work was recorded" if everything else "No GPU work in the selection"
+        self.heading.show_lines([[(f"{what}; there is:", "bold")]])
+        self.kernels.empty_text = "nothing else either"
+        self._put(self.kernels, words.held_answer(picture.held), same_place)
+
+    def _put(self, table: WindowTable, answer: Answer, keep_cursor: bool) -> None:
+        """Shows an answer in the order that the user chose for it."""
+        order = self._sorted.get(answer.name)
+        table.set_answer(answer if order is None else answer.sorted_by(*order), keep_cursor)
+        natural = ("total", True) if answer.name == "kernels" else (None, True)
+        table.mark_sorted(*(order or natural))
+
+    # -- room -----------------------------------------------------------------------------------------------------
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.job_changed()
+        self._share_room()
+
+    def _share_room(self) -> None:
+        """The ranks get the lines they need while the kernels keep some; the rest is the kernels'."""
+        room = self.app.size.height - _FRAME - len(self.head.texts)
+        self.ranks.styles.height = max(2, min(self.ranks.row_count + 1, room - _KERNEL_LINES))
+
+    # -- the two tables -------------------------------------------------------------------------------------------
+
+    @property
+    def table(self) -> WindowTable:
+        """The table that has the focus."""
+        return self.kernels if self.focused is self.kernels else self.ranks
+
+    def values(self, table: WindowTable) -> dict[str, Value]:
+        """The values of the cursor's row by column key; empty where there is no row."""
+        row, answer = table.current_row, table.answer
+        if row is None or answer is None:
+            return {}
+        return dict(zip((column.key for column in answer.columns), row, strict=True))
+
+    def answer_to_export(self) -> Answer | None:
+        return self.table.answer
+
+    def row_to_copy(self) -> Row | None:
+        return self.table.current_row
+
+    def action_other_table(self) -> None:
+        (self.ranks if self.table is self.kernels else self.kernels).focus()
+
+    def action_take_window(self) -> None:
+        self.say("these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy")
+
+    def action_sort(self) -> None:
+        self.table.sort_next_column()
+
+    def action_sort_reverse(self) -> None:
+        if self.table.sorted_by is None:
+            self.say("s sorts first")
+        self.table.reverse_sort()
+
+    @on(SortRequested)
+    def _sort_requested(self, message: SortRequested) -> None:
+        message.stop()
+        answer = message.table.answer
+        if answer is not None:
+            self._sorted[answer.name] = (message.key, message.descending)
+            self._put(message.table, answer, keep_cursor=False)
+
+    @on(PageFailed)
+    def _page_failed(self, message: PageFailed) -> None:
+        message.stop()
+        self.say(f"rows could not be read: {str(message.error).splitlines()[0]}")
+
+    # -- going on -------------------------------------------------------------------------------------------------
+
+    @on(RowSelected)
+    async def _row_selected(self, message: RowSelected) -> None:
+        message.stop()
+        if self.job is None:
+            self.say("nothing is loaded yet")
+        elif message.table is self.ranks:
+            await self._open_rank(self.job)
+        elif self._picture is not None and self._picture.spent is None:
+            await self._open_held()
+        else:
+            self._open_kernel()
+
+    async def _open_rank(self, job: Job) -> None:
+        """The kernels of this rank; it stays selected on every screen."""
+        rank = self.values(self.ranks).get("rank")
+        if isinstance(rank, int):
+            self.explorer.select(self.selection.with_tasks(job.tasks_of_ranks(frozenset({rank}))))
+            await self.action_mode("kernels")
+
+    async def _open_held(self) -> None:
+        place = self.values(self.kernels).get("screen")
+        mode = next((mode for screen, mode in words.SHOWN_BY.values() if screen == place), None)
+        if mode is not None:
+            await self.action_mode(mode)
+
+    def _open_kernel(self) -> None:
+        from nsystui.analysis.kernels import Names
+        from nsystui.ui.screens.instances import KernelInstancesScreen
+
+        name = self.values(self.kernels).get("name")
+        if isinstance(name, str):
+            self.app.push_screen(KernelInstancesScreen(name, Names.FULL))
+
+    def action_diagnostics(self) -> None:
+        from nsystui.ui.screens.capture import DiagnosticsScreen
+
+        self.app.push_screen(DiagnosticsScreen())
+
+    def action_contents(self) -> None:
+        from nsystui.ui.screens.capture import ContentsScreen
+
+        self.app.push_screen(ContentsScreen())
+
+
+def _category(row: Row) -> str | None:
+    """NCCL kernels in their colour."""
+    name = row[-1]
+    return "nccl" if isinstance(name, str) and name.lower().removeprefix("void ").startswith("nccl") else None

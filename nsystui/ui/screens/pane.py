@@ -5,7 +5,7 @@ A screen says what to ask (``ask``, in a thread: no widget is touched there) and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,7 +23,7 @@ from nsystui.ui.widgets.prompt import LinePrompt
 from nsystui.ui.widgets.quiet import QuietScreen
 
 if TYPE_CHECKING:
-    from nsystui.analysis.answer import Answer, Row
+    from nsystui.analysis.answer import Answer, Column, Row
     from nsystui.analysis.job import Job
     from nsystui.analysis.selection import Selection, Window
     from nsystui.ui.app import NsystuiApp
@@ -113,6 +113,11 @@ class Pane(QuietScreen[None]):
     def row_to_copy(self) -> Row | None:
         """The row that ``y`` takes."""
         return None
+
+    def columns_to_copy(self) -> Sequence[Column]:
+        """The columns of that row."""
+        answer = self.answer_to_export()
+        return answer.columns if answer is not None else ()
 
     # -- the frame ------------------------------------------------------------------------------------------------
 
@@ -345,11 +350,11 @@ class Pane(QuietScreen[None]):
     def action_copy_row(self) -> None:
         from nsystui.output.clipboard import row_for_clipboard
 
-        answer, row = self.answer_to_export(), self.row_to_copy()
-        if answer is None or row is None:
+        row = self.row_to_copy()
+        if row is None:
             self.say("there is no row here to copy")
             return
-        self.app.copy_to_clipboard(row_for_clipboard(answer.columns, row))
+        self.app.copy_to_clipboard(row_for_clipboard(self.columns_to_copy(), row))
         self.say("copied the row, if the terminal allows OSC 52 (tmux: set -g set-clipboard on)")
 
     def action_copy_table(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +17,7 @@ from nsystui.ui.widgets.table_messages import PageFailed, RowHighlighted, RowSel
 from nsystui.ui.widgets.window_table import WindowTable
 
 if TYPE_CHECKING:
-    from nsystui.analysis.answer import Answer, Row, Value
+    from nsystui.analysis.answer import Answer, Column, Row, Value
     from nsystui.analysis.selection import Window
 
 
@@ -128,6 +128,9 @@ class TablePane(Pane):
     def row_to_copy(self) -> Row | None:
         return self.table.current_row
 
+    def columns_to_copy(self) -> Sequence[Column]:
+        return self.table.answer.columns if self.table.answer is not None else ()
+
     def action_take_window(self) -> None:
         window = self.row_window()
         if window is None:
@@ -148,12 +151,16 @@ class TablePane(Pane):
     @on(SortRequested)
     def _sort_requested(self, message: SortRequested) -> None:
         message.stop()
+        self.sort_rows(message.key, message.descending)
+
+    def sort_rows(self, key: str, descending: bool) -> None:
+        """Shows the answer in another order."""
         answer = self.table.answer
         if answer is None:
             return
-        self._sort = (message.key, message.descending)
-        self.table.set_answer(answer.sorted_by(message.key, message.descending))
-        self.table.mark_sorted(message.key, message.descending)
+        self._sort = (key, descending)
+        self.table.set_answer(answer.sorted_by(key, descending))
+        self.table.mark_sorted(key, descending)
 
     @on(RowSelected)
     def _row_selected(self, message: RowSelected) -> None:

@@ -1,0 +1,241 @@
+"""The overview in words: facts, GPU time, remarks, the states of the files. Plain functions, no screen, light imports."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsystui.analysis.answer import Column, Row, Unit, Value
+from nsystui.text import safe_text, shorten, width_of
+from nsystui.ui import keys
+from nsystui.ui.plain_answer import PlainAnswer
+from nsystui.ui.widgets.part_lines import Part
+from nsystui.ui.widgets.plots import blocks
+from nsystui.units import format_value
+
+if TYPE_CHECKING:
+    from nsystui.analysis.answer import Answer
+    from nsystui.analysis.device_time import Breakdown
+    from nsystui.analysis.overview import JobFacts
+    from nsystui.ui.app import FileState
+    from nsystui.ui.overview_picture import Held, OverviewPicture
+
+Line = list[Part]
+
+LABEL_WIDTH = 10
+_SEPARATOR = " · "
+_VALUE_WIDTH = 8
+_SHORTEST_TITLE = 15
+_MODES_WIDTH = len("   ") + sum(len(key) + len(name) + 2 for key, name in keys.MODES)
+
+_KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+
+SHOWN_BY = {
+    "kernels": ("2 Kernels", "kernels"),
+    "memory_ops": ("2 Kernels", "kernels"),
+    "graph_launches": ("6 Events", "events"),
+    "api_calls": ("2 Kernels", "kernels"),
+    "syncs": ("6 Events", "events"),
+    "nvtx_ranges": ("5 NVTX", "nvtx"),
+    "nvtx_marks": ("6 Events", "events"),
+    "nccl_calls": ("3 NCCL", "nccl"),
+    "gpu_metrics": ("4 GPU", "gpu"),
+    "mpi_calls": ("2 Kernels", "kernels"),
+    "os_calls": ("2 Kernels", "kernels"),
+}
+"""Which screen shows the rows of a canonical table, and its mode."""
+
+HELD_COLUMNS = (
+    Column("rows", "Rows", "recorded", Unit.COUNT),
+    Column("screen", "Screen", "see", Unit.TEXT),
+    Column("what", "What", "what", Unit.TEXT),
+)
+FILE_COLUMNS = (
+    Column("file", "File", "file", Unit.TEXT),
+    Column("kernels", "Kernels", "kernels", Unit.COUNT, None, 1),
+    Column("read", "Read (%)", "read", Unit.PERCENT, 1, 0),
+    Column("rows", "Rows", "rows", Unit.COUNT, None, 3),
+    Column("hostname", "Host", "host", Unit.TEXT, None, 4),
+    Column("gpu", "GPU", "GPU", Unit.TEXT, None, 2),
+    Column("nsys", "nsys", "nsys", Unit.TEXT, None, 5),
+    Column("state", "State", "state", Unit.TEXT),
+)
+
+
+# -- the facts --------------------------------------------------------------------------------------------------------
+
+
+def title_and_facts(facts: JobFacts, width: int) -> tuple[str, list[Line]]:
+    """What stands on the title line, and the lines of facts below, for a screen of ``width`` cells.
+
+    The names of the screens stay on the title line; what does not fit beside them goes below.
+    """
+    job, machine = _job_words(facts), _machine_words(facts)
+    room = width - _MODES_WIDTH - len("nsystui  ")
+    everything = f"{facts.title}  {_SEPARATOR.join(job)}"
+    if width_of(everything) <= room:
+        return everything, [_line(machine, width)] if machine else []
+    title = shorten(facts.title, max(room, _SHORTEST_TITLE))
+    if title != facts.title:
+        job = [facts.title, *job]
+    if width_of(_SEPARATOR.join([*job, *machine])) <= width:
+        return title, [_line([*job, *machine], width)]
+    return title, [_line(facts_of, width) for facts_of in (job, machine) if facts_of]
+
+
+def _line(facts_of: Sequence[str], width: int) -> Line:
+    """The facts on one line, without the last ones where they do not fit whole (a single one is cut)."""
+    kept = list(facts_of)
+    while len(kept) > 1 and width_of(_SEPARATOR.join(kept)) > width:
+        kept.pop()
+    return [(_SEPARATOR.join(kept), "")]
+
+
+def _job_words(facts: JobFacts) -> list[str]:
+    """``64 ranks``, ``8 hosts``, ``64× H100 80GB HBM3``, ``nsys 2026.2.1``, ``41.3 s``."""
+    words = [_counted(facts.ranks, "rank")]
+    if facts.reports != facts.ranks:
+        words.append(_counted(facts.reports, "file"))
+    if facts.hosts:
+        words.append(facts.hosts[0] if len(facts.hosts) == 1 else _counted(len(facts.hosts), "host"))
+    if facts.gpus:
+        models = " + ".join(model.removeprefix("NVIDIA ") for model in facts.gpu_models)
+        words.append(_counted(facts.gpus, "GPU") if not models else f"{facts.gpus}× {models}")
+    if facts.nsys_versions:
+        words.append("nsys " + ", ".join(".".join(version.split(".")[:3]) for version in facts.nsys_versions))
+    if facts.duration is not None:
+        words.append(format_value(Unit.DURATION, facts.duration))
+    return words
+
+
+def _machine_words(facts: JobFacts) -> list[str]:
+    """What the numbers rest on, and how good they are."""
+    words = [] if facts.clocks_aligned else ["clocks not aligned"]
+    if facts.driver_versions:
+        words.append(f"driver {', '.join(facts.driver_versions)}")
+    if facts.cuda_versions:
+        words.append(f"CUDA {', '.join(facts.cuda_versions)}")
+    if facts.rank_source:
+        words.append(f"ranks by {facts.rank_source}")
+    if facts.reports > 1 and facts.clocks_aligned:
+        words.append("clocks aligned")
+        if facts.start_spread is not None:
+            words.append(f"starts {format_value(Unit.DURATION, facts.start_spread)} apart")
+    return words
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def _percent(value: float | None) -> str:
+    return format_value(Unit.PERCENT, value)
+
+
+# -- where the GPU time went ------------------------------------------------------------------------------------------
+
+
+def strip_width(width: int) -> int:
+    """How many bins the strip has on a screen of ``width`` cells."""
+    return max(10, width - LABEL_WIDTH - _VALUE_WIDTH)
+
+
+def time_lines(picture: OverviewPicture, width: int) -> list[Line]:
+    """The GPU time of all devices in parts, and how busy they were over time; nothing where there is no device."""
+    spent = picture.spent
+    if spent is None:
+        return []
+    lines = [_time_line(spent)]
+    if picture.strip:
+        strip = blocks(picture.strip, strip_width(width))
+        busy = _percent(spent.percent(spent.busy)).rjust(_VALUE_WIDTH)
+        lines.append([("GPU busy".ljust(LABEL_WIDTH), ""), (strip, ""), (busy, "")])
+    return lines
+
+
+def _time_line(spent: Breakdown) -> Line:
+    parts = [("GPU time".ljust(LABEL_WIDTH), ""), (f"compute {_percent(spent.percent(spent.kernels))}", "compute")]
+    if spent.nccl:
+        exposed = _percent(spent.percent(spent.exposed_nccl))
+        parts.append((f"  NCCL {_percent(spent.percent(spent.nccl))} (exposed {exposed})", "nccl"))
+    parts.append((f"  memory {_percent(spent.percent(spent.memory))}", "memory"))
+    if spent.graph:
+        parts.append((f"  graph {_percent(spent.percent(spent.graph))}", "graph"))
+    return [*parts, (f"  idle {_percent(spent.percent(spent.idle))}", "idle")]
+
+
+# -- remarks ----------------------------------------------------------------------------------------------------------
+
+
+def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: int, most: int) -> list[Line]:
+    """What the user should know before believing the numbers, worst first, in at most ``most`` lines."""
+    notes = [note for note in picture.diagnostics.notes if len(picture.diagnostics)] + list(picture.tasks.notes)
+    said = [text for text in _warnings(picture.diagnostics) if not any(text in note for note in notes)]
+    remarks = [*failures(states), *notes, *said]
+    lines: list[Line] = []
+    for number, remark in enumerate(remarks):
+        wrapped = textwrap.wrap(safe_text(remark), max(20, width - 2), max_lines=2, placeholder=" …")
+        rest = len(remarks) - number
+        if len(lines) + len(wrapped) + (rest > 1) > most:
+            return [*lines, [(f"  {_counted(rest, 'more remark')}: d shows what nsys recorded of its capture", "dim")]]
+        marks = ["! " if number < len(remarks) - len(said) else "· ", *["  "] * len(wrapped)]
+        lines += [[(mark, "bold"), (text, "")] for mark, text in zip(marks, wrapped, strict=False)]
+    return lines
+
+
+def failures(states: Iterable[FileState]) -> list[str]:
+    """The files that cannot be used, with the reasons."""
+    return [f"{state.path.name} is left out: {state.failure}" for state in states if state.failure]
+
+
+def _warnings(diagnostics: Answer) -> list[str]:
+    """The texts of errors and warnings of nsys, errors first."""
+    places = {column.key: place for place, column in enumerate(diagnostics.columns)}
+    found = []
+    for row in diagnostics.page(0, len(diagnostics)):
+        severity, text = (str(row[places[key]] or "").strip() for key in ("severity", "text"))
+        if severity in ("Error", "Warning"):
+            found.append(f"nsys {severity.lower()}: {text}" if severity == "Error" else text)
+    return found
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def held_answer(held: Sequence[Held]) -> PlainAnswer:
+    """What there is instead of GPU work, and which screen shows it."""
+    rows = [(item.count, SHOWN_BY[item.table][0], item.what) for item in held if item.table in SHOWN_BY]
+    return PlainAnswer("contents", HELD_COLUMNS, tuple(sorted(rows, reverse=True)))
+
+
+def files_answer(states: Iterable[FileState]) -> PlainAnswer:
+    """How far each file is, and what is known of it already."""
+    return PlainAnswer("files", FILE_COLUMNS, tuple(_file_row(state) for state in states))
+
+
+def _file_row(state: FileState) -> Row:
+    known: tuple[Value, ...] = (None, None, None)
+    kernels = None
+    if state.opened is not None:
+        facts = state.opened.metadata
+        models = dict.fromkeys(gpu.name.removeprefix("NVIDIA ") for gpu in facts.gpus if gpu.name)
+        known = (facts.host or None, " + ".join(models) or None, facts.nsys_version or None)
+        kernels = state.opened.native.last_rowid.get(_KERNELS)
+    read = 100.0 if state.ready else 100.0 * state.rows / state.total if state.total else None
+    return (_name(state.path), kernels, read, state.total or None, *known, _state_words(state))
+
+
+def _name(path: Path) -> str:
+    return path.stem
+
+
+def _state_words(state: FileState) -> str:
+    if state.failure:
+        return f"left out: {state.failure}"
+    if state.ready:
+        return "ready"
+    if state.total:
+        return "reading"
+    return "waiting" if state.opened is None else "checked"

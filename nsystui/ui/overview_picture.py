@@ -1,0 +1,110 @@
+"""What the overview shows of a job, asked for in one go. Heavy imports: only threads import this module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsystui.analysis.answer import FrameAnswer
+from nsystui.analysis.capture import diagnostics_table
+from nsystui.analysis.device_time import NOTHING, Breakdown
+from nsystui.analysis.extent import extents
+from nsystui.analysis.job import Job
+from nsystui.analysis.kernels import kernel_summary
+from nsystui.analysis.overview import JobFacts, job_facts, task_table
+from nsystui.analysis.selection import Selection
+from nsystui.analysis.utilisation import BusyIntervals
+from nsystui.exports import canonical
+
+
+@dataclass(frozen=True)
+class Held:
+    """Events of one canonical table that the reports hold."""
+
+    table: str
+    what: str
+    count: int
+
+
+@dataclass(frozen=True)
+class OverviewPicture:
+    """The overview of a job under a selection.
+
+    ``spent`` is the time of all devices (``None`` without any), ``strip`` the share of the devices that was busy in
+    each bin (NaN where none was recording; empty where the reports share no clock or have no device). ``held`` is
+    what there is, in the order of the canonical tables.
+    """
+
+    facts: JobFacts
+    spent: Breakdown | None
+    strip: tuple[float, ...]
+    tasks: FrameAnswer
+    kernels: FrameAnswer
+    diagnostics: FrameAnswer
+    held: tuple[Held, ...]
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What does not depend on how wide the strip is."""
+
+    facts: JobFacts
+    tasks: FrameAnswer
+    kernels: FrameAnswer
+    diagnostics: FrameAnswer
+
+
+def overview_picture(job: Job, selection: Selection, bins: int) -> OverviewPicture:
+    """The picture with a strip of ``bins`` bins. Blocks: call it in a thread."""
+    busy = job.busy(selection)
+    parts = job.once(("overview", selection), lambda: _tables(job, selection, busy))
+    return OverviewPicture(
+        parts.facts,
+        _spent(job, selection, busy),
+        _strip(job, selection, busy, bins),
+        parts.tasks,
+        parts.kernels,
+        parts.diagnostics,
+        _held(job),
+    )
+
+
+def _tables(job: Job, selection: Selection, busy: BusyIntervals) -> _Tables:
+    session, ranks = job.session, job.ranks
+    return _Tables(
+        job_facts(session, ranks),
+        task_table(session, selection, ranks, busy),
+        kernel_summary(session, selection),
+        diagnostics_table(session, selection),
+    )
+
+
+def _spent(job: Job, selection: Selection, busy: BusyIntervals) -> Breakdown | None:
+    """The sum over the devices, each in the window that its report is judged in."""
+    windows = extents(job.session, selection)
+    parts = [item.breakdown(windows[item.device.task.task.report]) for item in busy.devices]
+    return sum(parts, NOTHING) if parts else None
+
+
+def _strip(job: Job, selection: Selection, busy: BusyIntervals, bins: int) -> tuple[float, ...]:
+    """The mean over the devices that were being recorded."""
+    windows = set(extents(job.session, selection).values())
+    if not busy.devices or len(windows) != 1:
+        return ()
+    window = windows.pop()
+    if window.end <= window.start:
+        return ()
+    shares = np.array([item.lanes(window, bins).busy for item in busy.devices])
+    seen = ~np.isnan(shares)
+    counts = seen.sum(axis=0)
+    sums = np.where(seen, shares, 0.0).sum(axis=0)
+    mean = np.full(bins, np.nan)
+    np.divide(sums, counts, out=mean, where=counts > 0)
+    return tuple(mean.tolist())
+
+
+def _held(job: Job) -> tuple[Held, ...]:
+    events = [table for table in canonical.TABLES if "row" in table.field_names]
+    counted = [Held(table.name, table.what, job.session.count(table)) for table in events]
+    return tuple(held for held in counted if held.count)

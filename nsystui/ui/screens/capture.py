@@ -1,0 +1,75 @@
+"""Behind the overview: what nsys said of its own capture, and what the exports hold."""
+
+from __future__ import annotations
+
+import textwrap
+
+from nsystui.analysis.answer import FrameAnswer, Row
+from nsystui.analysis.capture import contents_table, diagnostics_table
+from nsystui.analysis.job import Job
+from nsystui.analysis.selection import Selection
+from nsystui.ui import keys
+from nsystui.ui.overview_lines import SHOWN_BY
+from nsystui.ui.screens.table_pane import TablePane
+
+
+class DiagnosticsScreen(TablePane):
+    """What nsys recorded of the capture, each text once; the panel has all of the text."""
+
+    MODE_KEY = "1"
+    PLACES = ("table", "everywhere")
+    BINDINGS = keys.bindings("table", "everywhere")
+    HAS_PANEL = True
+
+    DEFAULT_CSS = """
+    DiagnosticsScreen #body { layout: vertical; }
+    DiagnosticsScreen SidePanel { display: block; width: 100%; height: 4; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__("1 Overview", "diagnostics")
+
+    def ask(self, job: Job, selection: Selection) -> FrameAnswer:
+        return diagnostics_table(job.session, selection)
+
+    def counted(self) -> str:
+        return "texts"
+
+    def row_changed(self) -> None:
+        text = self.values().get("text")
+        self.panel.show_lines(textwrap.wrap(str(text or ""), max(20, self.app.size.width - 3)))
+
+    def open_row(self) -> None:
+        self.say("there is nothing behind a diagnostic: the line below has all of its text")
+
+
+class ContentsScreen(TablePane):
+    """How many rows of each kind the exports hold, and what to record for the others."""
+
+    MODE_KEY = "1"
+    PLACES = ("table", "everywhere")
+    BINDINGS = keys.bindings("table", "everywhere")
+
+    def __init__(self) -> None:
+        super().__init__("1 Overview", "what is recorded")
+
+    def ask(self, job: Job, selection: Selection) -> FrameAnswer:
+        return contents_table(job.session)
+
+    def counted(self) -> str:
+        return "tables"
+
+    def row_category(self, row: Row) -> str | None:
+        return None if row[2] else "idle"
+
+    def open_row(self) -> None:
+        table = str(self.values().get("table"))
+        if not self.values().get("rows"):
+            self.say(f"nothing of it was recorded: {self.values().get('record')}")
+        elif table == "diagnostics":
+            self.app.push_screen(DiagnosticsScreen())
+        elif table in SHOWN_BY:
+            self.app.pop_screen()
+            self.app.call_later(self.app.switch_mode, SHOWN_BY[table][1])
+        else:
+            self.say("no screen shows these rows yet")
