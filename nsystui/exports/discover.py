@@ -8,13 +8,15 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from nsystui.errors import UsageError
+
 EXPORT_ENDINGS = (".sqlite", ".sqlite3", ".db")
 REPORT_ENDINGS = (".nsys-rep", ".qdrep", ".qdstrm")
 
 
 def natural_key(name: str) -> list[tuple[int, int | str]]:
     """A sort key under which ``rank2`` comes before ``rank10``."""
-    return [(0, int(part)) if part.isdigit() else (1, part.lower()) for part in re.split(r"(\d+)", name) if part]
+    return [(0, int(part)) if part.isdecimal() else (1, part.lower()) for part in re.split(r"(\d+)", name) if part]
 
 
 def discover(arguments: Iterable[str]) -> list[Path]:
@@ -22,28 +24,36 @@ def discover(arguments: Iterable[str]) -> list[Path]:
 
     A directory stands for every export in it (not below it); a name that does not exist but has glob characters is
     taken as a glob (the shell leaves it alone when quoted). A name that does not exist stays in the list, so that
-    opening it says so.
+    opening it says so. Raises UsageError for an empty name, as an unset variable of a script gives.
     """
     found: dict[str, Path] = {}
     for argument in arguments:
         for path in _expand(argument):
             found.setdefault(os.path.realpath(path), path)
-    return sorted(found.values(), key=lambda path: natural_key(str(path)))
+    # ``rank2`` and ``rank02`` have the same key: the name itself makes the order definite.
+    return sorted(found.values(), key=lambda path: (natural_key(str(path)), str(path)))
 
 
 def _expand(argument: str) -> list[Path]:
-    path = Path(argument)
-    if path.is_dir():
-        return _exports_in(path)
-    if not os.path.lexists(path) and glob.has_magic(argument):
-        return [Path(match) for match in glob.glob(argument)] or [path]
-    return [path]
+    if not argument:
+        raise UsageError("an empty file name: is a variable of the script unset?")
+    if not os.path.lexists(argument) and glob.has_magic(argument):
+        return [path for match in glob.glob(argument) for path in _named(match)] or [Path(argument)]
+    return _named(argument)
+
+
+def _named(name: str) -> list[Path]:
+    """What one name stands for. ``os.path`` asks for it, since a name in a closed directory must not raise here."""
+    return _exports_in(Path(name)) if os.path.isdir(name) else [Path(name)]
 
 
 def _exports_in(directory: Path) -> list[Path]:
-    """The exports of a directory; where it has none, its reports (so that the user is told how to export them)."""
+    """The exports of a directory; where it has none, its reports (so that the user is told how to export them).
+
+    Hidden files are not meant, as in the shell: a file server or an editor may keep its own beside the exports.
+    """
     try:
-        names = sorted(os.listdir(directory), key=natural_key)
+        names = [name for name in os.listdir(directory) if not name.startswith(".")]
     except OSError:
         return [directory]
     exports = [directory / name for name in names if name.endswith(EXPORT_ENDINGS)]

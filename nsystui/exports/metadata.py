@@ -107,7 +107,7 @@ def read(path: Path, connection: sqlite3.Connection, schema: Schema) -> Metadata
     reader = _Reader(connection, schema)
     try:
         return reader.metadata()
-    except sqlite3.Error as error:
+    except opening.READ_ERRORS as error:
         raise opening.corrupt(path, error) from None
 
 
@@ -168,7 +168,7 @@ class _Reader:
 
     def _session_start(self) -> tuple[int | None, int | None]:
         for start, clock in self._rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs", "systemClockNs")):
-            return start, clock
+            return _integer(start), _integer(clock)
         return None, None
 
     def _capture(self) -> dict[str, str]:
@@ -189,22 +189,30 @@ class _Reader:
     def _gpus(self) -> tuple[Gpu, ...]:
         columns = ("id", "name", "uuid", "busLocation", "chipName", "smCount", "totalMemory", "cuDevice")
         gpus = []
-        for number, name, uuid, bus, chip, sms, memory, ordinal in self._rows("TARGET_INFO_GPU", columns):
-            gpus.append(Gpu(int(number), name or "", uuid or "", bus or "", chip or "", sms, memory, ordinal))
+        for number, *texts, sms, memory, ordinal in self._rows("TARGET_INFO_GPU", columns):
+            if isinstance(number, int):
+                name, uuid, bus, chip = (str(text or "") for text in texts)
+                gpus.append(Gpu(number, name, uuid, bus, chip, _integer(sms), _integer(memory), _integer(ordinal)))
         return tuple(sorted(gpus, key=lambda gpu: gpu.gpu))
 
     def _cuda_devices(self) -> tuple[CudaDevice, ...]:
         rows = self._rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
-        return tuple(CudaDevice(pid, device, gpu) for pid, device, gpu in rows if gpu is not None)
+        return tuple(CudaDevice(*row) for row in rows if all(isinstance(value, int) for value in row))
 
     def _mpi_ranks(self) -> dict[int, int]:
         """Rank by process: a process whose threads say different ranks is left out."""
         ranks: dict[int, set[int]] = {}
         for thread, rank in self._rows("MPI_RANKS", ("globalTid", "rank")):
+            if not isinstance(thread, int) or not isinstance(rank, int):
+                continue
             ranks.setdefault(thread & ~0xFFFFFF, set()).add(rank)
         return {process: next(iter(found)) for process, found in ranks.items() if len(found) == 1}
 
 
+def _integer(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
+
+
 def _cuda_version(raw: str) -> str:
     """12020 is CUDA 12.2."""
-    return f"{int(raw) // 1000}.{int(raw) % 1000 // 10}" if raw.isdigit() else raw
+    return f"{int(raw) // 1000}.{int(raw) % 1000 // 10}" if raw.isdecimal() else raw

@@ -7,6 +7,7 @@ write permission, and nothing is ever created beside them.
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 import stat
 from pathlib import Path
@@ -16,11 +17,14 @@ from nsystui.errors import ExportError
 
 _MAGIC = b"SQLite format 3\x00"
 _EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true"
+# Damaged text in the schema reaches Python inside an error message that it cannot decode.
+READ_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
 
 def uri(path: Path) -> str:
     """The SQLite URI that opens ``path`` read-only and without locks; any byte in a file name is safe in it."""
-    return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
+    # With the empty host of ``file://``, for a path may begin with two slashes itself.
+    return f"file://{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -30,9 +34,13 @@ def connect(path: Path) -> sqlite3.Connection:
     """
     try:
         connection = sqlite3.connect(uri(path), uri=True, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise corrupt(path, error) from None
+    try:
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         connection.execute("SELECT name FROM sqlite_master LIMIT 1").fetchall()
-    except sqlite3.Error as error:
+    except READ_ERRORS as error:
+        connection.close()
         raise corrupt(path, error) from None
     return connection
 
@@ -40,6 +48,8 @@ def connect(path: Path) -> sqlite3.Connection:
 def corrupt(path: Path, error: Exception) -> ExportError:
     """The error for an export that SQLite stumbles over while reading."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, UnicodeDecodeError):
+        text = "malformed database schema"
     return ExportError(str(path), f"SQLite cannot read it: {text}", f"export it again: {_EXPORT_COMMAND} FILE.nsys-rep")
 
 
@@ -53,29 +63,42 @@ def check(path: Path) -> None:
     try:
         status = os.stat(path)
     except FileNotFoundError:
-        raise ExportError(name, "no such file") from None
+        cause = "a link to a file that is not there" if path.is_symlink() else "no such file"
+        raise ExportError(name, cause, f"see what is there: ls -l {shlex.quote(str(path.parent))}") from None
     except OSError as error:
-        raise ExportError(name, f"cannot be looked at: {error.strerror}") from None
+        advice = f"check the directory with ls -ld {shlex.quote(str(path.parent))}"
+        raise ExportError(name, f"cannot be looked at: {error.strerror}", advice) from None
     if stat.S_ISDIR(status.st_mode):
-        raise ExportError(name, "no export in this directory", "an export is a .sqlite file: " + _EXPORT_COMMAND)
+        if not os.access(path, os.R_OK | os.X_OK):
+            advice = f"check its permissions with ls -ld {shlex.quote(name)}"
+            raise ExportError(name, "no permission to look into this directory", advice)
+        raise ExportError(name, "no export in this directory", f"an export is a .sqlite file: {_EXPORT_COMMAND}")
     if not stat.S_ISREG(status.st_mode):
         raise ExportError(name, "not a regular file", "exports are opened where they lie, pipes and devices are not")
     try:
         with open(path, "rb") as file:
             head = file.read(100)
     except OSError as error:
-        raise ExportError(name, f"cannot be read: {error.strerror}", "check its permissions with ls -l") from None
+        advice = f"check its permissions with ls -l {shlex.quote(name)}"
+        raise ExportError(name, f"cannot be read: {error.strerror}", advice) from None
     if not head:
         raise ExportError(name, "the file is empty", "did nsys export finish?")
     if not head.startswith(_MAGIC):
         raise _not_sqlite(path, head)
     _check_size(name, head, status.st_size)
     for suffix in ("-journal", "-wal"):
-        beside = Path(name + suffix)
-        if beside.exists() and beside.stat().st_size > 0:
+        if _size(name + suffix):
             raise ExportError(
-                name, f"still being written: {beside.name} lies beside it", "wait for nsys export to finish"
+                name, f"still being written: {path.name}{suffix} lies beside it", "wait for nsys export to finish"
             )
+
+
+def _size(name: str) -> int:
+    """The size of a file in bytes, 0 where there is none (or none can be: its name is too long)."""
+    try:
+        return os.stat(name).st_size
+    except OSError:
+        return 0
 
 
 def _check_size(name: str, head: bytes, size: int) -> None:
@@ -98,9 +121,10 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
     name = str(path)
     if path.suffix in (".nsys-rep", ".qdrep", ".qdstrm") or head.startswith(b"QUADD"):
         output = path.with_suffix(".sqlite").name
+        if output == path.name:  # a report under the name of an export must not be overwritten by its export
+            output = f"{path.stem}-export.sqlite"
+        command = f"{_EXPORT_COMMAND} -o {shlex.quote(output)} {shlex.quote(name)}"
         return ExportError(
-            name,
-            "a report, not an export",
-            f"export it: {_EXPORT_COMMAND} -o {output} {name}, or let nsystui do it with --convert",
+            name, "a report, not an export", f"export it: {command}, or let nsystui do it with --convert"
         )
     return ExportError(name, "not a SQLite file", f"nsystui opens what this writes: {_EXPORT_COMMAND} FILE.nsys-rep")

@@ -16,11 +16,14 @@ class Reader:
 
     def __init__(self, path: Path) -> None:
         import adbc_driver_sqlite
-        from adbc_driver_manager import AdbcConnection, AdbcDatabase
+        from adbc_driver_manager import AdbcConnection, AdbcDatabase, Error
 
         self._path = path
-        self._database = AdbcDatabase(driver=adbc_driver_sqlite._driver_path(), uri=opening.uri(path))
-        self._connection = AdbcConnection(self._database)
+        try:
+            self._database = AdbcDatabase(driver=adbc_driver_sqlite._driver_path(), uri=opening.uri(path))
+            self._connection = AdbcConnection(self._database)
+        except Error as error:
+            raise opening.corrupt(path, error) from None
         self._statement: Any = None
 
     def __enter__(self) -> Reader:

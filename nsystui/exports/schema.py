@@ -50,8 +50,11 @@ class Schema:
         return f'CAST("{column}" AS INTEGER)' if self.has_column(table, column) else "CAST(NULL AS INTEGER)"
 
     def text(self, table: str, column: str) -> str:
-        """SQL for a text column; a missing column or a NULL is the empty string."""
-        return f"ifnull(CAST(\"{column}\" AS TEXT), '')" if self.has_column(table, column) else "''"
+        """SQL for the bytes of a text column; a missing column or a NULL is the empty string.
+
+        Bytes, because a program may name things in any encoding: the packer makes valid text of them.
+        """
+        return f"ifnull(CAST(\"{column}\" AS BLOB), x'')" if self.has_column(table, column) else "x''"
 
     def rows(self, tables: Iterable[str]) -> int:
         """About how many rows ``tables`` have together (exact where no row was ever deleted, as in nsys exports)."""
@@ -66,7 +69,9 @@ def probe(path: Path, connection: sqlite3.Connection) -> Schema:
     columns: dict[str, frozenset[str]] = {}
     last: dict[str, int] = {}
     try:
-        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        # A virtual table is none of nsys's own, and may need a module that is not here.
+        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND coalesce(sql, '') NOT LIKE 'CREATE VIRTUAL%'"
+        names = [name for (name,) in connection.execute(query)]
         for name in names:
             quoted = name.replace('"', '""')
             columns[name] = frozenset(row[1] for row in connection.execute(f'PRAGMA table_info("{quoted}")'))
@@ -76,7 +81,7 @@ def probe(path: Path, connection: sqlite3.Connection) -> Schema:
             )
         for name in names:
             last[name] = _last_rowid(connection, name)
-    except sqlite3.Error as error:
+    except opening.READ_ERRORS as error:
         raise opening.corrupt(path, error) from None
     return Schema(columns, last)
 

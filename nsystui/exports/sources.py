@@ -94,7 +94,7 @@ def lookups(schema: Schema) -> list[Lookup]:
             "strings",
             "id BIGINT, value VARCHAR",
             "StringIds",
-            "SELECT id, value FROM StringIds",
+            f"SELECT id, {schema.text('StringIds', 'value')} AS value FROM StringIds",
             "SELECT id, value FROM incoming",
         )
     )

@@ -6,12 +6,14 @@ or not at all. The cache is capped; what was used longest ago goes first.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,12 +26,14 @@ if TYPE_CHECKING:
     import duckdb
 
 # Raised whenever packed reports change their form: older ones are then packed again.
-STORE_VERSION = 2
+STORE_VERSION = 3
 DEFAULT_CAP = 20 << 30
 _FACTS = "report.json"
 _TEMPORARY = ".partial-"
 # A partial directory older than this was left by a process that was killed.
 _STALE_SECONDS = 24 * 3600
+# What reading a pack raises that is not one, or not whole.
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -59,12 +63,13 @@ class Cache:
 
     def find(self, export: Path) -> PackedFiles | None:
         """The packed form of ``export``, or ``None``. A damaged one counts as absent."""
-        place = self.place_of(export)
         try:
+            place = self.place_of(export)
             packed = read_packed(place)
-            os.utime(place / _FACTS)
-        except (OSError, ValueError, KeyError, TypeError):
+        except _DAMAGED:
             return None
+        with suppress(OSError):  # a cache that is only read, or another user's, serves as well
+            os.utime(place / _FACTS)
         return packed
 
     def begin(self, export: Path) -> PartialPack:
@@ -72,26 +77,34 @@ class Cache:
 
         Raises OSError where the cache cannot be written.
         """
+        try:
+            str(self.directory).encode()
+        except UnicodeEncodeError:  # DuckDB takes paths as text
+            raise OSError(errno.EILSEQ, "its name is not UTF-8") from None
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._drop_stale()
         temporary = self.directory / f"{_TEMPORARY}{os.getpid()}-{uuid4().hex[:8]}"
         temporary.mkdir(mode=0o700)
         return PartialPack(temporary, self.place_of(export))
 
-    def trim(self) -> None:
-        """Removes the packed reports used longest ago until the cache is under its cap."""
+    def trim(self, keep: Collection[Path] = ()) -> None:
+        """Removes the packed reports used longest ago until the cache is under its cap.
+
+        Those in ``keep`` are being read from and stay, even over the cap. Never raises: another process may be at it.
+        """
         sizes = []
-        for place in self.directory.iterdir():
-            facts = place / _FACTS
-            if facts.exists():
-                size = sum(file.stat().st_size for file in place.iterdir())
-                sizes.append((facts.stat().st_mtime, size, place))
+        with suppress(OSError):
+            for place in self.directory.iterdir():
+                with suppress(OSError):
+                    used = (place / _FACTS).stat().st_mtime
+                    sizes.append((used, sum(file.stat().st_size for file in place.iterdir()), place))
         total = sum(size for _, size, _ in sizes)
         for _, size, place in sorted(sizes):
             if total <= self.cap:
                 return
-            shutil.rmtree(place, ignore_errors=True)
-            total -= size
+            if place not in keep:
+                shutil.rmtree(place, ignore_errors=True)
+                total -= size
 
     def _drop_stale(self) -> None:
         for place in self.directory.glob(f"{_TEMPORARY}*"):
@@ -107,7 +120,7 @@ class PartialPack:
 
     def __init__(self, temporary: Path, place: Path) -> None:
         self._temporary = temporary
-        self._place = place
+        self.place = place
         self._parts: dict[str, int] = {}
 
     def write(self, table: CanonicalTable, rows: duckdb.DuckDBPyRelation) -> None:
@@ -119,19 +132,20 @@ class PartialPack:
     def finish(self, report: PackedReport) -> PackedFiles:
         """Makes the pack visible under its final name and returns it."""
         facts = self._temporary / _FACTS
-        facts.write_text(json.dumps(report.to_json()), encoding="utf-8")
+        sizes = {file.name: file.stat().st_size for file in sorted(self._temporary.glob("*.parquet"))}
+        facts.write_text(json.dumps({**report.to_json(), "files": sizes}), encoding="utf-8")
         try:
-            os.rename(self._temporary, self._place)
+            os.rename(self._temporary, self.place)
         except OSError:  # another process packed the same export meanwhile, or a damaged pack is in the way
             try:
-                packed = read_packed(self._place)
-            except (OSError, ValueError, KeyError, TypeError):
-                shutil.rmtree(self._place, ignore_errors=True)
-                os.rename(self._temporary, self._place)
+                packed = read_packed(self.place)
+            except _DAMAGED:
+                shutil.rmtree(self.place, ignore_errors=True)
+                os.rename(self._temporary, self.place)
             else:
                 self.abandon()
                 return packed
-        return read_packed(self._place)
+        return read_packed(self.place)
 
     def abandon(self) -> None:
         """Leaves nothing behind."""
@@ -141,13 +155,14 @@ class PartialPack:
 def read_packed(directory: Path) -> PackedFiles:
     """Opens a packed report.
 
-    Raises OSError, ValueError, KeyError or TypeError where it is not one or not whole.
+    Raises OSError, ValueError, KeyError, TypeError or AttributeError where it is not one or not whole.
     """
-    report = PackedReport.from_json(json.loads((directory / _FACTS).read_text(encoding="utf-8")))
+    facts = json.loads((directory / _FACTS).read_text(encoding="utf-8"))
+    report = PackedReport.from_json(facts)
     files: dict[str, list[Path]] = {}
-    for file in sorted(directory.glob("*.parquet")):
-        files.setdefault(file.name.rpartition("-")[0], []).append(file)
-    missing = set(report.counts) - files.keys()
-    if missing:
-        raise ValueError(f"{directory}: no {', '.join(sorted(missing))}")
+    for name, size in facts["files"].items():
+        file = directory / name
+        if file.stat().st_size != size:
+            raise ValueError(f"{file}: not the {size} bytes that were written")
+        files.setdefault(name.rpartition("-")[0], []).append(file)
     return PackedFiles(directory, report, {name: tuple(paths) for name, paths in files.items()})

@@ -127,9 +127,15 @@ class Packer:
 
     def _receive(self, name: str, stream: Any) -> int:
         """Reads an Arrow stream into a temporary table and counts its rows (of none the driver knows no types)."""
-        relation = self.connection.from_arrow(stream)
-        relation.create_view("arriving", replace=True)
-        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM arriving")
+        # Registered is as good as a temporary view: exports that are packed side by side must not see each other's.
+        self.connection.register("arriving", stream)
+        try:
+            arriving = self.connection.view("arriving")
+            columns = zip(arriving.columns, map(str, arriving.types), strict=True)
+            received = ", ".join(_text_of(column) if kind == "BLOB" else f'"{column}"' for column, kind in columns)
+            self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {received} FROM arriving")
+        finally:
+            self.connection.unregister("arriving")
         ((rows,),) = self.connection.execute(f"SELECT count(*) FROM {name}").fetchall()
         return int(rows)
 
@@ -139,14 +145,24 @@ class Packer:
         done = 0
         for source in found:
             last = tables.last_rowid[source.table]
-            for start in range(0, last + 1, CHUNK_ROWS):
+            start = 0
+            while start <= last:
                 if self.is_cancelled():
                     raise PackingCancelled
                 end = min(start + CHUNK_ROWS - 1, last)
                 if self._receive("chunk", reader.stream(source.scan % (start, end))):
                     self._transform(source, payload)
-                done += end - start + (1 if start else 0)
-                self.report_progress(Progress(self.path, source.table, min(done, total), total))
+                    start = end + 1
+                else:
+                    start = self._row_after(reader, source.table, end) or last + 1
+                self.report_progress(Progress(self.path, source.table, min(done + end, total), total))
+            done += last
+
+    def _row_after(self, reader: Reader, table: str, row: int) -> int | None:
+        """The next row there is: a key that is not counted up from 1 leaves gaps of any width."""
+        self._receive("following", reader.stream(f'SELECT min(rowid) AS row_id FROM "{table}" WHERE rowid > {row:d}'))
+        ((found,),) = self.connection.execute("SELECT row_id FROM following").fetchall()
+        return None if found is None else int(found)
 
     def _transform(self, source: sources.Source, payload: PayloadSchemas) -> None:
         """Turns the chunk into rows of every canonical table that its native table feeds."""
@@ -178,7 +194,9 @@ class Packer:
         if "start" not in names or table.name == "nic_metrics":
             first, last = "NULL", "NULL"
         else:
-            first, last = 'min("start")', 'max("end")' if "end" in names else 'max("start")'
+            # A range that was never closed reaches at least to its start.
+            end = 'greatest("start", "end")' if "end" in names else '"start"'
+            first, last = 'min("start")', f"max({end})"
         ((rows, start, end),) = self.connection.execute(f"SELECT count(*), {first}, {last} FROM kept").fetchall()
         return rows, start, end
 
@@ -223,6 +241,13 @@ _NCCL_WITHOUT_PAYLOAD = f"""
 _NCCL_WITH_PAYLOAD = f"""
     SELECT row, "start", "end", thread, process, domain_id, name, json_text, blob
     FROM nccl_chunk WHERE {_HAS_PAYLOAD} ORDER BY "start", row"""
+
+
+def _text_of(column: str) -> str:
+    """DuckDB: a column of bytes as text, unless it is a payload. Bytes that are no UTF-8 show as ``\\xE9``."""
+    if column == "blob":
+        return column
+    return f'coalesce(try(decode("{column}")), CAST("{column}" AS VARCHAR)) AS "{column}"'
 
 
 def _is_disk_trouble(error: Exception) -> bool:

@@ -93,6 +93,8 @@ class Session:
     reports: tuple[Report, ...] = ()
     version: int = 0
     _files: dict[int, PackedFiles] = field(default_factory=dict)
+    _given: set[int] = field(default_factory=set)
+    _in_use: set[Path] = field(default_factory=set)
     _in_memory: dict[int, dict[str, str]] = field(default_factory=dict)
     _fresh: set[str] = field(default_factory=set)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -118,15 +120,23 @@ class Session:
         ``index`` keeps the order of the command line when exports become ready in another. Raises ExportError and
         PackingCancelled. May run in several threads at once.
         """
+        opening.check(path)
         with self._lock:
-            index = max((report.index for report in self.reports), default=-1) + 1 if index is None else index
-        files = self.cache.find(path) if self.cache else None
-        if files is None and self.cache is not None:
-            files = self._pack_to_cache(self.cache, path, report_progress, is_cancelled)
-        packed = files.report if files else self._pack_to_memory(path, index, report_progress, is_cancelled)
+            index = max(self._given, default=-1) + 1 if index is None else index
+            self._given.add(index)
+        try:
+            files = self.cache.find(path) if self.cache else None
+            if files is None and self.cache is not None:
+                files = self._pack_to_cache(self.cache, path, report_progress, is_cancelled)
+            packed = files.report if files else self._pack_to_memory(path, index, report_progress, is_cancelled)
+        except BaseException:
+            with self._lock:
+                self._given.discard(index)
+            raise
         with self._lock:
             if files is not None:
                 self._files[index] = files
+                self._in_use.add(files.directory)
             report = Report(index, path, packed)
             self.reports = _aligned([*self.reports, report])
             self._fresh.clear()
@@ -147,8 +157,11 @@ class Session:
         connection = _connect(self.limits)
         try:
             packed = Packer(path, connection, partial, report_progress, is_cancelled).run()
+            with self._lock:
+                self._in_use.add(partial.place)
+                keep = frozenset(self._in_use)
             files = partial.finish(packed)
-            cache.trim()
+            cache.trim(keep)
             return files
         except (OSError, duckdb.Error) as error:
             partial.abandon()
@@ -165,7 +178,13 @@ class Session:
         self, path: Path, index: int, report_progress: Callable[[Progress], None], is_cancelled: Callable[[], bool]
     ) -> PackedReport:
         sink = _MemorySink(self._database.cursor(), index)
-        packed = Packer(path, sink.connection, sink, report_progress, is_cancelled).run()
+        try:
+            packed = Packer(path, sink.connection, sink, report_progress, is_cancelled).run()
+        except BaseException:
+            sink.abandon()
+            raise
+        finally:
+            sink.connection.close()
         self._in_memory[index] = sink.names
         return packed
 
@@ -248,6 +267,11 @@ class _MemorySink:
         else:
             rows.create(name)
             self.names[table.name] = name
+
+    def abandon(self) -> None:
+        """Leaves nothing behind."""
+        for name in self.names.values():
+            self.connection.execute(f"DROP TABLE IF EXISTS {name}")
 
 
 def _connect(limits: Limits) -> duckdb.DuckDBPyConnection:

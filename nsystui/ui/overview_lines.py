@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 
 Line = list[Part]
 
-LABEL_WIDTH = 10
+LABEL_WIDTH = 9
 _SEPARATOR = " · "
 _VALUE_WIDTH = 8
 _SHORTEST_TITLE = 15
 _MODES_WIDTH = len("   ") + sum(len(key) + len(name) + 2 for key, name in keys.MODES)
 
 _KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+
+_SILENT = "no diagnostics"
+"""How the note begins that nsys wrote none: nothing to remark, the user did nothing wrong."""
 
 SHOWN_BY = {
     "kernels": ("2 Kernels", "kernels"),
@@ -101,8 +104,9 @@ def _job_words(facts: JobFacts) -> list[str]:
     if facts.hosts:
         words.append(facts.hosts[0] if len(facts.hosts) == 1 else _counted(len(facts.hosts), "host"))
     if facts.gpus:
-        models = " + ".join(model.removeprefix("NVIDIA ") for model in facts.gpu_models)
-        words.append(_counted(facts.gpus, "GPU") if not models else f"{facts.gpus}× {models}")
+        models = [model.removeprefix("NVIDIA ") for model in facts.gpu_models]
+        several = f"{_counted(facts.gpus, 'GPU')} ({', '.join(models)})" if models else _counted(facts.gpus, "GPU")
+        words.append(f"{facts.gpus}× {models[0]}" if len(models) == 1 else several)
     if facts.nsys_versions:
         words.append("nsys " + ", ".join(".".join(version.split(".")[:3]) for version in facts.nsys_versions))
     if facts.duration is not None:
@@ -147,7 +151,7 @@ def time_lines(picture: OverviewPicture, width: int) -> list[Line]:
     spent = picture.spent
     if spent is None:
         return []
-    lines = [_time_line(spent)]
+    lines = _time_parts(spent, width)
     if picture.strip:
         strip = blocks(picture.strip, strip_width(width))
         busy = _percent(spent.percent(spent.busy)).rjust(_VALUE_WIDTH)
@@ -155,15 +159,22 @@ def time_lines(picture: OverviewPicture, width: int) -> list[Line]:
     return lines
 
 
-def _time_line(spent: Breakdown) -> Line:
-    parts = [("GPU time".ljust(LABEL_WIDTH), ""), (f"compute {_percent(spent.percent(spent.kernels))}", "compute")]
+def _time_parts(spent: Breakdown, width: int) -> list[Line]:
+    """``compute 61.2 %  NCCL 27.9 % (exposed 14.1 %) …``, on a second line what does not fit on the first."""
+    parts = [(f"compute {_percent(spent.percent(spent.kernels))}", "compute")]
     if spent.nccl:
         exposed = _percent(spent.percent(spent.exposed_nccl))
-        parts.append((f"  NCCL {_percent(spent.percent(spent.nccl))} (exposed {exposed})", "nccl"))
-    parts.append((f"  memory {_percent(spent.percent(spent.memory))}", "memory"))
+        parts.append((f"NCCL {_percent(spent.percent(spent.nccl))} (exposed {exposed})", "nccl"))
+    parts.append((f"memory {_percent(spent.percent(spent.memory))}", "memory"))
     if spent.graph:
-        parts.append((f"  graph {_percent(spent.percent(spent.graph))}", "graph"))
-    return [*parts, (f"  idle {_percent(spent.percent(spent.idle))}", "idle")]
+        parts.append((f"graph {_percent(spent.percent(spent.graph))}", "graph"))
+    parts.append((f"idle {_percent(spent.percent(spent.idle))}", "idle"))
+    lines: list[Line] = [[("GPU time".ljust(LABEL_WIDTH), "")]]
+    for text, category in parts:
+        if sum(width_of(shown) for shown, _ in lines[-1]) + width_of(text) > width:
+            lines.append([(" " * LABEL_WIDTH, "")])
+        lines[-1] += [(text, category), ("  ", "")]
+    return lines
 
 
 # -- remarks ----------------------------------------------------------------------------------------------------------
@@ -171,7 +182,7 @@ def _time_line(spent: Breakdown) -> Line:
 
 def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: int, most: int) -> list[Line]:
     """What the user should know before believing the numbers, worst first, in at most ``most`` lines."""
-    notes = [note for note in picture.diagnostics.notes if len(picture.diagnostics)] + list(picture.tasks.notes)
+    notes = [*picture.tasks.notes, *(note for note in picture.diagnostics.notes if not note.startswith(_SILENT))]
     said = [text for text in _warnings(picture.diagnostics) if not any(text in note for note in notes)]
     remarks = [*failures(states), *notes, *said]
     lines: list[Line] = []

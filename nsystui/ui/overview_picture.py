@@ -14,6 +14,7 @@ from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import kernel_summary
 from nsystui.analysis.overview import JobFacts, job_facts, task_table
 from nsystui.analysis.selection import Selection
+from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.utilisation import BusyIntervals
 from nsystui.exports import canonical
 
@@ -43,6 +44,7 @@ class OverviewPicture:
     kernels: FrameAnswer
     diagnostics: FrameAnswer
     held: tuple[Held, ...]
+    ranks: tuple[RankedTask, ...]
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ def overview_picture(job: Job, selection: Selection, bins: int) -> OverviewPictu
         parts.kernels,
         parts.diagnostics,
         _held(job),
+        job.ranks,
     )
 
 

@@ -100,33 +100,38 @@ class _Launching:
 def _units_of_kernels(given: _Launching) -> tuple[Ints, Flags]:
     """The unit of each kernel, by where it was launched, and whether it was found across threads."""
     lines, units = given.lines, given.units
-    count = len(units.window)
     found = np.full(len(given.kernels), NONE)
-    found[lines.launched] = units_of_launches(
-        units, lines.starts, lines.ends, lines.launch_starts, lines.launch_ends
-    )
+    found[lines.launched] = units_of_launches(units, lines.starts, lines.ends, lines.launch_starts, lines.launch_ends)
+    across = _units_across_threads(given, found)
+    is_across = across >= 0
+    found[is_across] = across[is_across]
+    if len(units.window):
+        has_calls = np.bincount(given.acting[given.acting >= 0], minlength=len(units.window)) > 0
+        found[(found >= 0) & ~has_calls[found]] = NONE
+    return found, is_across
+
+
+def _units_across_threads(given: _Launching, found: Ints) -> Ints:
+    """The unit of each kernel that another thread launched, ``NONE`` for all others."""
+    lines, units = given.lines, given.units
+    count = len(units.window)
     is_acting = given.acting >= 0
-    has_calls = np.bincount(given.acting[is_acting], minlength=count) > 0
+    first = first_of_each(given.acting, count)
     has_kernels = np.bincount(found[found >= 0], minlength=count) > 0
-    idle = np.flatnonzero(has_calls & ~has_kernels & (units.window >= 0))
-    in_graph = given.kernels["graph_node_id"].notna().to_numpy(bool)
-    stray = lines.launched[(found[lines.launched] == NONE) & ~in_graph[lines.launched]]
+    idle = np.flatnonzero((first >= 0) & ~has_kernels & (units.window >= 0))
+    is_stray = (found == NONE) & given.kernels["graph_node_id"].isna().to_numpy(bool)
+    stray = lines.launched[is_stray[lines.launched]]
 
     of_calls, of_kernels = (_processes(frame) for frame in (given.calls, given.kernels))
     process = one_key(*(np.concatenate(pair) for pair in zip(of_calls, of_kernels, strict=True)))
-    first = first_of_each(given.acting, count)[idle]
     kinds = common(given.acting[is_acting], given.kind[is_acting], count)[idle]
-    waiting = Queue(process[first], whole(given.calls["start"])[first], kinds)
-    launches = Queue(
-        process[len(given.calls) :][stray], whole(given.kernels["launch_start"])[stray], given.hint[stray]
-    )
+    waiting = Queue(process[first[idle]], whole(given.calls["start"])[first[idle]], kinds)
+    launch_starts = whole(given.kernels["launch_start"])[stray]
+    launches = Queue(process[len(given.calls) :][stray], launch_starts, given.hint[stray])
     partner = pair_across_threads(waiting, launches)
-    found[stray[partner >= 0]] = idle[partner[partner >= 0]]
-    is_across = np.zeros(len(found), bool)
-    is_across[stray[partner >= 0]] = True
-    if count:
-        found[(found >= 0) & ~has_calls[found]] = NONE
-    return found, is_across
+    across = np.full(len(found), NONE)
+    across[stray[partner >= 0]] = idle[partner[partner >= 0]]
+    return across
 
 
 def _processes(frame: pd.DataFrame) -> tuple[Ints, Ints]:

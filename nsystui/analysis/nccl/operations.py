@@ -19,15 +19,15 @@ from nsystui.analysis.nccl.units import NONE, Flags, Ints
 class Members:
     """The calls, or the kernels, of all units: arrays of one shape, in the order of calling or launching.
 
-    ``unit``: which unit it belongs to, ``NONE`` for none. ``communicator``, ``collective``, ``size``: codes, ``NONE``
-    where not known; of a kernel the communicator is that of its stream, the collective that of its name, and it has no
-    size.
+    ``unit``: which unit it belongs to, ``NONE`` for none. ``communicator``, ``collective``: codes, ``NONE`` where not
+    known; of a kernel they are those of its stream and of its name. ``detail``: a code of all else that tells calls
+    apart; kernels have none.
     """
 
     unit: Ints
     communicator: Ints
     collective: Ints
-    size: Ints
+    detail: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ def match(calls: Members, kernels: Members) -> Matching:
     kernel_estimated |= is_divided[before.kernel]
 
     before = groups
-    codes = (calls.communicator, calls.collective, calls.size)
+    codes = (calls.communicator, calls.collective, calls.detail)
     is_alike = np.logical_and.reduce([_is_alike(groups.call, code[is_call], groups.count) for code in codes])
     groups, is_divided = _divide(groups, *_places(groups), is_every_key_needed=True)
     call_estimated |= (is_divided & ~is_alike)[before.call]

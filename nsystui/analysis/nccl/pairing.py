@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.analysis.nccl import recorded
 from nsystui.analysis.nccl.assembly import assemble
-from nsystui.analysis.nccl.states import State
+from nsystui.analysis.nccl.states import Reason, State
 from nsystui.analysis.tasks import RankedTask
 from nsystui.store.session import Session
 
@@ -111,8 +111,9 @@ def _states(frame: pd.DataFrame) -> dict[State, int]:
 
 
 def _reasons(frame: pd.DataFrame) -> tuple[tuple[str, int], ...]:
-    counts = frame["reason"].dropna().value_counts()
-    return tuple((str(reason), int(count)) for reason, count in counts.items() if count)
+    counts = {str(reason): int(count) for reason, count in frame["reason"].value_counts().items()}
+    found = [(reason.value, counts[reason.value]) for reason in Reason if counts.get(reason.value)]
+    return tuple(sorted(found, key=lambda item: -item[1]))
 
 
 def _number(count: int, word: str) -> str:

@@ -10,6 +10,7 @@ from nsystui.analysis.job import Job
 from nsystui.analysis.selection import Selection
 from nsystui.ui import keys
 from nsystui.ui.overview_lines import SHOWN_BY
+from nsystui.ui.screens.going import show_table
 from nsystui.ui.screens.table_pane import TablePane
 
 
@@ -70,6 +71,6 @@ class ContentsScreen(TablePane):
             self.app.push_screen(DiagnosticsScreen())
         elif table in SHOWN_BY:
             self.app.pop_screen()
-            self.app.call_later(self.app.switch_mode, SHOWN_BY[table][1])
+            self.app.call_later(show_table, self.app, table)
         else:
             self.say("no screen shows these rows yet")

@@ -1,18 +1,253 @@
-"""4 Gpu."""
+"""4 GPU: how busy each GPU was over time, and with what."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from textual import events, on
+from textual.widget import Widget
+
+from nsystui.analysis.answer import Answer, Row, Unit
+from nsystui.analysis.job import Job
+from nsystui.analysis.selection import Selection, Window
 from nsystui.ui import keys
-from nsystui.ui.screens.pane import Pane
+from nsystui.ui.gpu_lanes import GpuPicture, Wanted, gpu_picture, inside, zoomed
+from nsystui.ui.gpu_lines import detail_lines
+from nsystui.ui.screens.growing import GrowingPane
+from nsystui.ui.widgets.part_lines import PartLines
+from nsystui.ui.widgets.strip_chart import StripChart
+from nsystui.ui.widgets.window_table import WindowTable
+from nsystui.units import format_value
+
+_LABEL_WIDTH = 16
+_VALUE_WIDTH = 7
+_FRAME = 4
+"""Lines for the title, the selection, the time axis and the keys."""
 
 
-class GpuScreen(Pane):
+@dataclass(frozen=True)
+class _Eye:
+    """Where the user looks within a selection: the view (``None``: all of it) and the time under the cursor."""
+
+    view: Window | None = None
+    time: int | None = None
+
+
+class GpuScreen(GrowingPane):
+    """Lanes over time, a cursor in time, and the values under it.
+
+    One or few GPUs have a lane for all of their work, for each part of it and for each metric; of many there is the
+    first one only, and the lines below tell the parts of the lane under the cursor. ``e`` exports the utilisation
+    table of the time in view: what ``nsystui gpu`` prints, while zoomed ``nsystui gpu --time A:B``.
+    """
+
     MODE_KEY = "4"
     PLACES = ("gpu", "everywhere")
     BINDINGS = keys.bindings("gpu", "everywhere")
 
-    def ask(self, job, selection):
-        return None
+    DEFAULT_CSS = """
+    GpuScreen #detail { height: 5; }
+    GpuScreen.-tall #detail { height: 7; }
+    GpuScreen #empty { display: none; }
+    """
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012 - Textual's own form
 
-    def show(self, result, same_place):
+    def __init__(self) -> None:
+        super().__init__("4 GPU")
+        self.metrics: bool | None = None
+        self._picture: GpuPicture | None = None
+        self._eyes: dict[Selection, _Eye] = {}  # going back to a selection goes back to where the eye was
+        self._wanted = Wanted(None, 1, 1, None)
+
+    def body(self) -> Iterable[Widget]:
+        self.chart = StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
+        self.detail = PartLines(id="detail")
+        self.empty = WindowTable(id="empty")
+        yield from (self.chart, self.detail, self.empty)
+
+    # -- the question ---------------------------------------------------------------------------------------------
+
+    @property
+    def eye(self) -> _Eye:
+        return self._eyes.get(self.selection, _Eye())
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        size = self.app.size
+        lines = size.height - _FRAME - self._detail_height
+        columns = max(1, size.width - len("▸ ") - _LABEL_WIDTH - 1 - _VALUE_WIDTH - 1)
+        self._wanted = Wanted(self.eye.view, columns, lines, self.metrics)
+        return (self._wanted,)
+
+    @property
+    def _detail_height(self) -> int:
+        return 5 if self.app.size.height < 30 else 7
+
+    def ask(self, job: Job, selection: Selection) -> GpuPicture:
+        return gpu_picture(job, selection, self._wanted)
+
+    def show_waiting(self) -> None:
         self.show_title()
+        self._show_empty("opening…")
+
+    def show(self, result: Any, same_place: bool) -> None:
+        picture: GpuPicture = result
+        self.question_ended(picture.ranks)
+        self._picture = picture
+        self._show_view(picture)
+        if not picture.lanes:
+            self._show_empty("\n".join(picture.notes) or "no GPU is in the selection: Esc goes back")
+            return
+        self._show_empty("")
+        self.chart.set_lanes(picture.lanes, picture.window.start, picture.window.end)
+        if self.eye.time is not None:
+            self.chart.cursor_column = self.chart.time_column(self.eye.time)
+        self._show_detail()
+
+    def _show_view(self, picture: GpuPicture) -> None:
+        """How many GPUs, and how much of the time is in view."""
+        count = len(picture.gpus)
+        seen, whole = (window.end - window.start for window in (picture.window, picture.base))
+        time = format_value(Unit.DURATION, seen)
+        if picture.window != picture.base:
+            time += f" of {format_value(Unit.DURATION, whole)}"
+        self.show_title(right=f"{count:,} GPU{'' if count == 1 else 's'} · {time}" if picture.lanes else "")
+
+    def _show_empty(self, text: str) -> None:
+        """Words in place of the lanes, or the lanes again."""
+        self.empty.display = bool(text)
+        self.chart.display = self.detail.display = not text
+        self.empty.empty_text = text
+        self.empty.refresh_rows()
+        if not text and self.focused is not self.chart and not self.prompt.has_focus_within:
+            self.chart.focus()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.job_changed()
+
+    # -- the cursor -----------------------------------------------------------------------------------------------
+
+    def _show_detail(self) -> None:
+        picture = self._picture
+        if picture is None or not picture.lanes or self.chart.cursor_lane >= len(picture.owners):
+            return
+        here = self.chart.span or (self.chart.cursor_column, self.chart.cursor_column)
+        times = self.chart.span_times or self.chart.cursor_times
+        columns = self._bins_of(picture, here)
+        marked = self.chart.span is not None
+        width = self.app.size.width
+        lines = detail_lines(picture, self.chart.cursor_lane, columns, times, marked, width, self._detail_height)
+        self.detail.show_lines(lines)
+
+    def _bins_of(self, picture: GpuPicture, columns: tuple[int, int]) -> tuple[int, int]:
+        """The bins of these columns: fewer than columns where a column would be shorter than a nanosecond."""
+        bins = len(picture.lanes[0].bins)
+        first, last = (column * bins // self.chart.chart_width for column in columns)
+        return first, last
+
+    @on(StripChart.CursorMoved)
+    def _cursor_moved(self, message: StripChart.CursorMoved) -> None:
+        message.stop()
+        picture = self._picture
+        if picture is not None and self._asked == self._shown:  # else the chart still shows another view
+            start, end = self.chart.cursor_times
+            self._eyes[self.selection] = replace(self.eye, time=(start + end) // 2)
+        self._show_detail()
+
+    # -- the view -------------------------------------------------------------------------------------------------
+
+    def _look_at(self, view: Window | None) -> None:
+        start, end = self.chart.cursor_times
+        self._eyes[self.selection] = _Eye(view, self.eye.time if self.eye.time is not None else (start + end) // 2)
+        self.job_changed()
+
+    def action_zoom(self, direction: int) -> None:
+        picture = self._picture
+        if picture is None or not picture.lanes:
+            self.say("there is nothing to zoom")
+            return
+        view = self.eye.view or picture.base
+        width = view.end - view.start
+        if direction > 0 and width <= self.chart.chart_width:
+            self.say("a column is 1 ns already")
+        elif direction < 0 and self.eye.view is None:
+            self.say("this is all of the selection: Esc goes back to the one before")
+        else:
+            start, end = self.chart.cursor_times
+            time = self.eye.time if self.eye.time is not None else (start + end) // 2
+            self._look_at(zoomed(view, picture.base, time, direction > 0, self.chart.chart_width))
+
+    def action_pan(self, direction: int) -> None:
+        picture, view = self._picture, self.eye.view
+        if picture is None or view is None:
+            self.say("all of the selection is in view: + zooms in")
+            return
+        half = direction * max(1, (view.end - view.start) // 2)
+        moved = inside(Window(view.start + half, view.end + half), picture.base)
+        if moved is None or moved == view:
+            self.say("the selection ends here")
+            return
+        shift = moved.start - view.start
+        time = self.eye.time
+        self._eyes[self.selection] = _Eye(moved, None if time is None else time + shift)
+        self.job_changed()
+
+    def action_whole(self) -> None:
+        if self.eye.view is None:
+            self.say("all of the selection is in view")
+        else:
+            self._look_at(None)
+
+    def action_metrics(self) -> None:
+        picture = self._picture
+        if picture is None:
+            self.say("nothing is loaded yet")
+        elif not picture.has_metrics:
+            self.say("no GPU metrics here: record with `nsys profile --gpu-metrics-devices=all`")
+        else:
+            self.metrics = not picture.shows_metrics
+            self.job_changed()
+
+    # -- the selection --------------------------------------------------------------------------------------------
+
+    @on(StripChart.Selected)
+    def _selected(self, message: StripChart.Selected) -> None:
+        message.stop()
+        self.action_take_window()
+
+    def action_take_window(self) -> None:
+        """Selects the marked span or the cursor's column for every screen."""
+        if self._picture is None or not self._picture.lanes:
+            self.say("there is no time to select here")
+            return
+        start, end = self.chart.span_times or self.chart.cursor_times
+        self.select_window(Window(start, max(end, start + 1)))
+
+    def action_only_rank(self) -> None:
+        picture = self._picture
+        if picture is None or not picture.lanes:
+            self.say("there is no lane here")
+            return
+        device = picture.gpus[picture.owners[self.chart.cursor_lane]].device
+        chosen = self.selection.tasks
+        if device is None:
+            self.say("no rank worked on this GPU")
+        elif chosen == frozenset({device.task.task}) or len(picture.ranks) == 1:
+            self.say(f"rank {device.task.rank} is the only one already")
+        else:
+            self.explorer.select(self.selection.with_tasks(frozenset({device.task.task})))
+
+    # -- files ----------------------------------------------------------------------------------------------------
+
+    def answer_to_export(self) -> Answer | None:
+        return self._picture.answer if self._picture is not None else None
+
+    def row_to_copy(self) -> Row | None:
+        """The device of the lane under the cursor."""
+        picture = self._picture
+        if picture is None or not picture.lanes:
+            return None
+        number = picture.owners[self.chart.cursor_lane]
+        rows = picture.answer.rows()
+        return rows[number] if number < len(rows) else None

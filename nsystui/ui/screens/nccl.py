@@ -34,9 +34,10 @@ def histogram(bars: Sequence[SizeBin]) -> list[str]:
     if not any(bar.calls for bar in known):
         return []
     labels = [bar.bucket or "" for bar in known]
+    sizes = [bar.bytes or 0 for bar in known]
+    words = [format_value(Unit.BYTES, size) for size in sizes]
     lines = ["calls by message size", *histogram_lines(labels, [bar.calls for bar in known], _PANEL_WIDTH), ""]
-    lines += ["bytes by message size", *histogram_lines(labels, [bar.bytes or 0 for bar in known], _PANEL_WIDTH), ""]
-    lines += [f"{bar.bucket:12} {format_value(Unit.BYTES, bar.bytes):>10}" for bar in known if bar.calls]
+    lines += ["bytes by message size", *histogram_lines(labels, sizes, _PANEL_WIDTH, words)]
     unknown = sum(bar.calls for bar in bars if bar.bucket is None)
     return [*lines, "", f"{unknown:,} calls of unknown size"] if unknown else lines
 

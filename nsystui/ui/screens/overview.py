@@ -12,6 +12,7 @@ from textual.widget import Widget
 from nsystui.ui import keys
 from nsystui.ui import overview_lines as words
 from nsystui.ui.screens.growing import GrowingPane
+from nsystui.ui.screens.going import show_table
 from nsystui.ui.widgets.part_lines import PartLines
 from nsystui.ui.widgets.table_messages import PageFailed, RowSelected, SortRequested
 from nsystui.ui.widgets.window_table import WindowTable
@@ -107,8 +108,8 @@ class OverviewScreen(GrowingPane):
     _picture: OverviewPicture | None = None
 
     def show(self, result: Any, same_place: bool) -> None:
-        self.question_ended()
         picture: OverviewPicture = result
+        self.question_ended(picture.ranks)
         self._picture = picture
         self._show_head(picture)
         self._put(self.ranks, picture.tasks, same_place)
@@ -128,8 +129,8 @@ class OverviewScreen(GrowingPane):
 
     def _show_kernels(self, picture: OverviewPicture, same_place: bool) -> None:
         count, total = len(picture.kernels), picture.kernels.total or 0
-        of = f"{count:,} of {total:,} names" if count != total else f"{count:,} names"
-        self.heading.show_lines([[("Kernels  ", "bold"), (f"{of}, longest in sum first", "")]])
+        of = f"{count:,} of {total:,}" if count != total else f"{count:,}"
+        self.heading.show_lines([[("Kernels  ", "bold"), (f"{of} by name, longest in sum first", "")]])
         self.kernels.empty_text = "\n".join(picture.kernels.notes) or "no kernel is in the selection: Esc goes back"
         self._put(self.kernels, picture.kernels, same_place)
 
@@ -212,25 +213,29 @@ class OverviewScreen(GrowingPane):
         message.stop()
         if self.job is None:
             self.say("nothing is loaded yet")
+        elif self._picture is None:
+            self.say("a moment: the first report is being looked at")
         elif message.table is self.ranks:
-            await self._open_rank(self.job)
-        elif self._picture is not None and self._picture.spent is None:
-            await self._open_held()
+            await self._open_rank(self._picture)
+        elif self._picture.spent is None:
+            await self._open_held(self._picture)
         else:
             self._open_kernel()
 
-    async def _open_rank(self, job: Job) -> None:
+    async def _open_rank(self, picture: OverviewPicture) -> None:
         """The kernels of this rank; it stays selected on every screen."""
         rank = self.values(self.ranks).get("rank")
-        if isinstance(rank, int):
-            self.explorer.select(self.selection.with_tasks(job.tasks_of_ranks(frozenset({rank}))))
+        tasks = frozenset(item.task for item in picture.ranks if item.rank == rank)
+        if tasks:
+            self.explorer.select(self.selection.with_tasks(tasks))
             await self.action_mode("kernels")
 
-    async def _open_held(self) -> None:
-        place = self.values(self.kernels).get("screen")
-        mode = next((mode for screen, mode in words.SHOWN_BY.values() if screen == place), None)
-        if mode is not None:
-            await self.action_mode(mode)
+    async def _open_held(self, picture: OverviewPicture) -> None:
+        """The screen that shows these rows."""
+        what = self.values(self.kernels).get("what")
+        table = next((held.table for held in picture.held if held.what == what), "")
+        if table in words.SHOWN_BY:
+            await show_table(self.app, table)
 
     def _open_kernel(self) -> None:
         from nsystui.analysis.kernels import Names

@@ -85,13 +85,17 @@ def time_axis(lo: int, hi: int, width: int) -> str:
     return "".join(line)
 
 
-def histogram_lines(labels: Sequence[str], counts: Sequence[int], width: int) -> list[str]:
+def histogram_lines(
+    labels: Sequence[str], counts: Sequence[int], width: int, words: Sequence[str] | None = None
+) -> list[str]:
     """A line of ``width`` cells for each bucket: label, bar, count. Bars share one scale, the largest fills its room.
+
+    ``words`` stand in the place of the counts, where these have a unit.
 
     Too narrow for bars of four cells, there are none; then labels are cut.
     """
     labels = [safe_text(label) for label in labels]
-    numbers = [f"{count:,}" for count in counts]
+    numbers = [f"{count:,}" for count in counts] if words is None else list(words)
     label_width = max(map(width_of, labels), default=0)
     number_width = max(map(len, numbers), default=0)
     bar_width = width - label_width - number_width - 2

@@ -1,0 +1,247 @@
+"""What the GPU screen shows: the lanes of the selected devices over a window of time, asked for in one go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nsystui.analysis.answer import FrameAnswer, Unit
+from nsystui.analysis.device_time import NOTHING, Breakdown, Device, DeviceLanes
+from nsystui.analysis.gpu_metrics import MetricLane, MetricSource, metric_lanes, metric_sources
+from nsystui.analysis.job import Job
+from nsystui.analysis.missing import missing_note
+from nsystui.analysis.selection import Selection, Window
+from nsystui.analysis.tasks import RankedTask
+from nsystui.analysis.utilisation import BusyIntervals
+from nsystui.analysis.utilisation_tables import utilisation_table
+from nsystui.store import tables
+from nsystui.ui.widgets.strip_chart import Lane
+from nsystui.units import format_value
+
+Bins = tuple[float, ...]
+"""0 to 1 for each column of the chart, NaN where nothing was recorded."""
+
+PARTS = (("kernels", "kernels", "compute"), ("nccl", "NCCL", "nccl"), ("memory", "memory", "memory"), ("graph",) * 3)
+"""The parts of a busy device: name in ``DeviceLanes``, label, category."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to draw: the viewed window (``None``: all of the selection), the columns and lines there are for it.
+
+    ``metrics`` is whether to show lanes of GPU metrics, ``None`` where they fit.
+    """
+
+    view: Window | None
+    columns: int
+    lines: int
+    metrics: bool | None
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of one GPU over time; ``mean`` in percent, of all samples in the window."""
+
+    label: str
+    bins: Bins
+    mean: float | None
+
+
+@dataclass(frozen=True)
+class GpuLanes:
+    """One device, or (``device`` is ``None``) a GPU of which there are metrics but no work."""
+
+    device: Device | None
+    title: str
+    parts: Mapping[str, Bins]
+    """By name: ``busy``, ``exposed_nccl`` and those of ``PARTS``; empty without a device."""
+    totals: Breakdown
+    metrics: tuple[Metric, ...]
+
+
+@dataclass(frozen=True)
+class GpuPicture:
+    """Everything on the screen. ``lanes[i]`` belongs to ``gpus[owners[i]]``; ``base`` is what ``0`` views."""
+
+    base: Window
+    window: Window
+    gpus: tuple[GpuLanes, ...]
+    parts: tuple[str, ...]
+    """The parts that occur anywhere in ``base``."""
+    lanes: tuple[Lane, ...]
+    owners: tuple[int, ...]
+    has_metrics: bool
+    shows_metrics: bool
+    answer: FrameAnswer
+    """The utilisation table of ``window``, one row for each device."""
+    notes: tuple[str, ...]
+    ranks: tuple[RankedTask, ...]
+
+
+def gpu_picture(job: Job, selection: Selection, wanted: Wanted) -> GpuPicture:
+    """The picture of a selection. Blocks: call it in a thread."""
+    base = job.extent(selection)
+    window = wanted.view or base
+    busy = job.busy(selection)
+    occurring = _occurring(busy, base)
+    sources = job.once(
+        ("metric-sources", selection.tasks, selection.devices), lambda: metric_sources(job.session, selection)
+    )
+    parts = _fitting(occurring, len(busy.devices), wanted.lines)
+    lines_of_work = len(busy.devices) * (1 + len(parts))
+    fits = parts == occurring and lines_of_work + len(sources) <= wanted.lines
+    shows_metrics = bool(sources) and (fits if wanted.metrics is None else wanted.metrics)
+    gpus = _gpus(job, selection, busy, window, wanted.columns, sources if shows_metrics else ())
+    lanes, owners = _arranged(gpus, parts)
+    answer = utilisation_table(busy, window)
+    lacking = "" if lanes else missing_note(job.session, tables.gpu_metrics)
+    notes = (*answer.notes, lacking) if lacking else answer.notes
+    return GpuPicture(
+        base, window, gpus, occurring, lanes, owners, bool(sources), shows_metrics, answer, notes, job.ranks
+    )
+
+
+def _occurring(busy: BusyIntervals, base: Window) -> tuple[str, ...]:
+    """The parts that any device has anywhere in ``base``, largest first: the same for every device, and all zooms."""
+    spent = sum((item.breakdown(base) for item in busy.devices), NOTHING)
+    found = [name for name, *_ in PARTS if getattr(spent, name)]
+    return tuple(sorted(found, key=lambda name: -getattr(spent, name)))
+
+
+def _fitting(parts: tuple[str, ...], devices: int, lines: int) -> tuple[str, ...]:
+    """The largest parts, as many as every device has a line for; all of them for a single device."""
+    return parts if devices <= 1 else parts[: max(0, lines // devices - 1)]
+
+
+# -- the numbers ------------------------------------------------------------------------------------------------------
+
+
+def _gpus(
+    job: Job,
+    selection: Selection,
+    busy: BusyIntervals,
+    window: Window,
+    columns: int,
+    sources: Sequence[MetricSource],
+) -> tuple[GpuLanes, ...]:
+    """The devices by rank, then the GPUs that have only metrics."""
+    length = window.end - window.start
+    if length <= 0:
+        return ()
+    bins = min(columns, length)  # a bin shorter than 1 ns would say nothing: the chart repeats blocks instead
+    metrics = _metrics(metric_lanes(job.session, selection, window, bins, sources) if sources else [])
+    several = any(len(item.device.task.devices) > 1 for item in busy.devices)
+    found, used = [], set()
+    for lanes in busy.lanes(window, bins):
+        device = lanes.device
+        place = (device.task.task.report, device.gpu)
+        used.add(place)
+        title = f"rank {device.task.rank}" + (f" d{device.device}" if several else "")
+        found.append(GpuLanes(device, title, _parts(lanes), lanes.totals, metrics.get(place, ())))
+    for (report, gpu), own in metrics.items():
+        if (report, gpu) not in used:
+            found.append(GpuLanes(None, _gpu_title(job, report, gpu), {}, NOTHING, own))
+    return tuple(found)
+
+
+def _gpu_title(job: Job, report: int, gpu: int | None) -> str:
+    """A GPU of a machine, with the file where there are several."""
+    name = next(item.name for item in job.session.reports if item.index == report)
+    return f"GPU {gpu}" if len(job.session.reports) == 1 else f"{name} GPU {gpu}"
+
+
+def _parts(lanes: DeviceLanes) -> dict[str, Bins]:
+    names = ("busy", "exposed_nccl", *(name for name, *_ in PARTS))
+    return {name: tuple(getattr(lanes, name).tolist()) for name in names}
+
+
+def _metrics(lanes: Sequence[MetricLane]) -> dict[tuple[int, int | None], tuple[Metric, ...]]:
+    """The metrics of each (report, GPU); one that shares its family with another keeps nsys's name."""
+    by_gpu: dict[tuple[int, int | None], list[MetricLane]] = {}
+    for lane in lanes:
+        by_gpu.setdefault((lane.source.report, lane.source.gpu), []).append(lane)
+    found = {}
+    for place, own in by_gpu.items():
+        families = [lane.source.family for lane in own]
+        found[place] = tuple(
+            Metric(
+                lane.source.family if families.count(lane.source.family) == 1 else lane.source.label,
+                held_back(tuple(value / 100 for value in lane.values.tolist())),
+                lane.mean,
+            )
+            for lane in own
+        )
+    return found
+
+
+def held_back(bins: Bins) -> Bins:
+    """``bins`` with the gaps between samples filled, where a column is shorter than the sampling period.
+
+    A sample says what was since the one before it, so that it fills the bins between the two. Longer gaps than usual
+    stay: nothing was recorded there.
+    """
+    known = [place for place, value in enumerate(bins) if not math.isnan(value)]
+    steps = list(zip(known, known[1:], strict=False))
+    usual = sorted(later - earlier for earlier, later in steps)[len(steps) // 2] if steps else 0
+    filled = list(bins)
+    for earlier, later in steps:
+        if later - earlier <= usual + 1:
+            filled[earlier + 1 : later] = [bins[later]] * (later - earlier - 1)
+    return tuple(filled)
+
+
+# -- the lanes --------------------------------------------------------------------------------------------------------
+
+
+def _arranged(gpus: Sequence[GpuLanes], parts: Sequence[str]) -> tuple[tuple[Lane, ...], tuple[int, ...]]:
+    """The lanes of every GPU one below the other, and which GPU each belongs to."""
+    lanes: list[Lane] = []
+    owners: list[int] = []
+    for number, gpu in enumerate(gpus):
+        own = [*_work_lanes(gpu, parts), *_metric_lanes(gpu)]
+        lanes += own
+        owners += [number] * len(own)
+    return tuple(lanes), tuple(owners)
+
+
+def _work_lanes(gpu: GpuLanes, parts: Sequence[str]) -> list[Lane]:
+    if gpu.device is None:
+        return []
+    lanes = [Lane(f"{gpu.title} busy", gpu.parts["busy"], _share(gpu, "busy"))]
+    for name, label, category in PARTS:
+        if name in parts:
+            lanes.append(Lane(f"  {label}", gpu.parts[name], _share(gpu, name), category))
+    return lanes
+
+
+def _metric_lanes(gpu: GpuLanes) -> list[Lane]:
+    indent = f"{gpu.title} " if gpu.device is None else "  "
+    return [
+        Lane(f"{indent}{metric.label}", metric.bins, format_value(Unit.PERCENT, metric.mean), "api")
+        for metric in gpu.metrics
+    ]
+
+
+def _share(gpu: GpuLanes, name: str) -> str:
+    return format_value(Unit.PERCENT, gpu.totals.percent(getattr(gpu.totals, name)))
+
+
+def zoomed(view: Window, base: Window, time: int, closer: bool, least: int) -> Window | None:
+    """``view`` at half or twice its width around ``time``, inside ``base``; ``None`` where it would be all of it.
+
+    Not narrower than ``least`` ns, a nanosecond for each column.
+    """
+    width = view.end - view.start
+    wanted = max(width // 2, min(least, width)) if closer else width * 2
+    start = time - (time - view.start) * wanted // max(width, 1)
+    return inside(Window(start, start + wanted), base)
+
+
+def inside(view: Window, base: Window) -> Window | None:
+    """``view`` moved into ``base``; ``None`` where it is as wide."""
+    width = view.end - view.start
+    if width >= base.end - base.start:
+        return None
+    start = max(base.start, min(view.start, base.end - width))
+    return replace(view, start=start, end=start + width)

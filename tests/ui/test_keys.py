@@ -1,0 +1,39 @@
+"""One table of keys: bindings, key lines, help and README agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsystui.ui import keys
+from nsystui.ui.screens import _CLASSES, screen_of
+from nsystui.ui.screens.help import help_lines
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_readme_has_the_key_table_of_the_program():
+    text = README.read_text(encoding="utf-8")
+    table = text.split("<!-- keys -->")[1].split("<!-- end of keys -->")[0]
+    assert table.strip() == keys.markdown_table()
+
+
+@pytest.mark.parametrize("mode", list(_CLASSES))
+def test_every_key_of_a_screen_has_an_action_there(mode):
+    screen = screen_of(mode)
+    for key in keys.keys_of(screen.PLACES):
+        if key.action:
+            name = key.action.partition("(")[0]
+            assert hasattr(screen, f"action_{name}"), f"{key.shown} in {mode}: no action_{name}"
+
+
+@pytest.mark.parametrize("mode", list(_CLASSES))
+def test_help_names_every_key_of_the_screen(mode):
+    text = "\n".join(help_lines(screen_of(mode).PLACES))
+    for key in keys.keys_of(screen_of(mode).PLACES):
+        assert key.help in text
+
+
+def test_every_place_of_a_key_is_known():
+    assert {key.place for key in keys.KEYS} <= keys.PLACES.keys()

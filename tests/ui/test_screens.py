@@ -1,0 +1,282 @@
+"""The keys that a user presses, on a demo job: drilling down, jumping, selecting, exporting."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from nsystui.cli import main
+from nsystui.exports.demo import node_graph_export, training_job
+from nsystui.ui.app import NsystuiApp
+from nsystui.ui.loading import Source
+from nsystui.ui.screens.events import EventsScreen
+from nsystui.ui.screens.instances import KernelInstancesScreen
+from nsystui.ui.widgets.crumbs import KeyLine, SelectionLine, TitleLine
+from scenes import play, settle
+
+SHARED = Path(__file__).parents[3] / "shared/data/exports"
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("screens")
+    return directory, [str(path) for path in training_job(directory, ranks=2, steps=4)]
+
+
+@contextlib.asynccontextmanager
+async def running(directory: Path, files, size=(120, 36)):
+    app = NsystuiApp(Source(tuple(map(str, files)), directory / "cache"))
+    async with app.run_test(size=size) as pilot:
+        await settle(app, pilot)
+        yield app, pilot
+
+
+def line(app: NsystuiApp, kind: type) -> str:
+    """The text of one of the lines around the screen."""
+    widget = app.screen.query_one(kind)
+    return "".join(segment.text for segment in widget.render_line(0)).rstrip()
+
+
+async def answer(app, pilot, text: str) -> None:
+    """Types into the open prompt."""
+    app.screen.prompt._input.value = text
+    await pilot.press("enter")
+    await settle(app, pilot)
+
+
+async def test_enter_leads_from_a_kernel_to_its_launches_to_the_event_and_c_to_the_call(job):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, ("2", "enter"))
+        assert isinstance(app.screen, KernelInstancesScreen)
+        kernel = app.screen.kernel
+        launch = app.screen.values()
+        await play(app, pilot, ("enter",))
+        assert isinstance(app.screen, EventsScreen)
+        event = app.screen.values()
+        assert (event["start"], event["duration"], event["row"]) == (
+            launch["start"],
+            launch["duration"],
+            launch["row"],
+        )
+        await play(app, pilot, ("c",))
+        call = app.screen.values()
+        assert call["kind"] == "api"
+        assert call["correlation_id"] == launch["correlation_id"]
+        await play(app, pilot, ("c",))
+        assert app.screen.values()["row"] == launch["row"]
+        await play(app, pilot, ("escape", "escape"))
+        assert app.screen.values()["name"] == kernel
+
+
+async def test_a_graph_launch_offers_the_list_of_what_it_launched(tmp_path):
+    path = node_graph_export(tmp_path / "graph.sqlite")
+    async with running(tmp_path, [path]) as (app, pilot):
+        await play(app, pilot, ("6", "slash"))
+        await answer(app, pilot, "cudaGraphLaunch")
+        if "cudaGraphLaunch" not in str(app.screen.values()["name"]):
+            await play(app, pilot, ("n",))
+        await play(app, pilot, ("c",))
+        assert len(app.screen._rows) == 10
+        await play(app, pilot, ("down", "enter"))
+        assert app.screen.values()["kind"] == "kernel"
+
+
+async def test_filter_is_one_for_all_screens_and_esc_takes_it_back(job):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, ("2", "slash"))
+        await answer(app, pilot, "nccl")
+        assert 'filter "nccl"' in line(app, SelectionLine)
+        assert all("nccl" in str(row[-1]).lower() for row in app.screen.table.answer.page(0, 100))
+        assert " of " in line(app, TitleLine)
+        await play(app, pilot, ("6",))
+        assert 'filter "nccl"' in line(app, SelectionLine)
+        assert "nccl" in str(app.screen.values()["name"]).lower()
+        await play(app, pilot, ("escape",))
+        assert line(app, SelectionLine) == "all ranks · all time"
+
+
+async def test_a_bad_filter_is_told_in_the_prompt_and_changes_nothing(job):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, ("2", "slash"))
+        await answer(app, pilot, "/(/")
+        assert app.screen.prompt.is_open
+        await play(app, pilot, ("escape",))
+        assert app.selection.is_everything
+
+
+async def test_t_takes_the_window_of_a_row_for_every_screen(job):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, ("2", "enter", "t"))
+        window = app.selection.window
+        assert window is not None
+        await play(app, pilot, ("6",))
+        starts = [(row[0], row[3]) for row in app.screen.table.answer.page(0, 500)]
+        assert starts and all(start < window.end and start + length >= window.start for start, length in starts)
+
+
+async def test_ranks_are_selected_by_number(job):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, ("2", "r"))
+        await answer(app, pilot, "1")
+        assert "rank 1" in line(app, SelectionLine)
+        await play(app, pilot, ("b",))
+        assert {row[8] for row in app.screen.table.answer.page(0, 100)} == {1}
+        await play(app, pilot, ("r",))
+        await answer(app, pilot, "7")
+        assert app.screen.prompt.is_open
+
+
+async def test_sorting_goes_through_the_columns(job):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, ("2", "s", "S"))
+        key, descending = app.screen.table.sorted_by
+        values = [
+            dict(zip([c.key for c in app.screen.table.answer.columns], row, strict=True))[key]
+            for row in app.screen.table.answer.page(0, 100)
+        ]
+        assert values == sorted(values, reverse=descending)
+
+
+async def test_events_are_searched_in_both_directions(job):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, ("6", "slash"))
+        await answer(app, pilot, "cudaMalloc")
+        first = app.screen.table.cursor_row
+        assert app.screen.values()["name"] == "cudaMalloc"
+        await play(app, pilot, ("n", "N"))
+        assert app.screen.table.cursor_row == first
+        kind = app.screen.values()["kind"]
+        await play(app, pilot, ("right_square_bracket",))
+        assert app.screen.values()["kind"] == kind
+        assert app.screen.table.cursor_row > first
+        await play(app, pilot, ("g",))
+        await answer(app, pilot, "400ms")
+        assert app.screen.values()["start"] >= 400_000_000
+
+
+async def test_nccl_drills_to_calls_and_c_goes_to_the_kernel(job):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, ("3",))
+        rows = app.screen.table.answer.page(0, 50)
+        assert {row[2] for row in rows if row[0] == "kernel"} == {"<64KB", "64KB–1MB", "1MB–16MB", ">16MB"}
+        calls = next(i for i, row in enumerate(rows) if row[0] == "call" and row[1] == "AllReduce")
+        app.screen.table.move_to(calls)
+        await play(app, pilot, ("enter",))
+        partner = app.screen.values()["partner_row"]
+        await play(app, pilot, ("c",))
+        assert isinstance(app.screen, EventsScreen)
+        assert (app.screen.values()["kind"], app.screen.values()["row"]) == ("nccl", partner)
+
+
+async def test_nvtx_opens_folded_steps_down_to_single_ranges_and_their_gpu_work(job):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, ("5", "slash"))
+        await answer(app, pilot, "forward")
+        await play(app, pilot, ("n",))
+        assert app.screen.node().name == "forward"
+        while app.screen.node().index is None:
+            await play(app, pilot, ("right", "end" if app.screen.node().child_count > 400 else "down"))
+        await play(app, pilot, ("w",))
+        assert app.screen.values()["kind"] == "kernel"
+
+
+async def test_what_lacks_a_partner_says_why(job):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, ("6", "slash"))
+        await answer(app, pilot, "step 0")
+        await play(app, pilot, ("c",))
+        assert "no correlation id" in line(app, KeyLine)
+
+
+@pytest.mark.parametrize(
+    ("keys", "command"),
+    [
+        (("1",), ("overview",)),
+        (("2",), ("kernels",)),
+        (("2", "n"), ("kernels", "--names", "short")),
+        (("2", "b"), ("kernels", "--by", "rank")),
+        (("2", "o"), ("memory",)),
+        (("3",), ("nccl",)),
+        (("4",), ("gpu",)),
+        (("5",), ("nvtx",)),
+        (("6",), ("events",)),
+    ],
+    ids=lambda value: " ".join(value),
+)
+@pytest.mark.parametrize("ending", [".csv", ".json", ".md"])
+async def test_e_writes_what_the_command_prints_byte_for_byte(
+    job, tmp_path, capsys, monkeypatch, keys, command, ending
+):
+    directory, files = job
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(directory / "cache"))
+    target = tmp_path / f"table{ending}"
+    async with running(directory, files) as (app, pilot):
+        await play(app, pilot, (*keys, "e"))
+        await answer(app, pilot, str(target))
+    assert main([*command, *files, "--format", ending[1:]]) == 0
+    assert target.read_text(encoding="utf-8") == capsys.readouterr().out
+
+
+async def test_an_existing_file_is_not_overwritten_without_asking(job, tmp_path):
+    target = tmp_path / "mine.csv"
+    target.write_text("precious")
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, ("2", "e"))
+        await answer(app, pilot, str(target))
+        assert app.screen.prompt.is_open
+        await answer(app, pilot, "n")
+        assert target.read_text() == "precious"
+        await play(app, pilot, ("e",))
+        await answer(app, pilot, str(target))
+        await answer(app, pilot, "y")
+        assert target.read_text().startswith("Time (%)")
+
+
+async def test_a_failing_write_says_why(job, tmp_path):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, ("2", "e"))
+        await answer(app, pilot, str(tmp_path / "nowhere" / "table.csv"))
+        assert "not written" in line(app, KeyLine)
+
+
+async def test_y_copies_the_row_as_text(job):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, ("2", "y"))
+        assert str(app.screen.values()["name"]) in app.clipboard
+
+
+async def test_a_broken_file_leaves_the_others_open(job, tmp_path):
+    directory, files = job
+    broken = tmp_path / "rank9.sqlite"
+    broken.write_bytes(b"")
+    async with running(directory, [*files, broken]) as (app, pilot):
+        await play(app, pilot, ("2",))
+        assert len(app.screen.table.answer)
+        assert "empty" in app.files[broken].failure
+
+
+async def test_without_any_export_the_program_ends_with_the_reasons(tmp_path):
+    broken = tmp_path / "rank9.sqlite"
+    broken.write_bytes(b"not a database")
+    app = NsystuiApp(Source((str(broken),), tmp_path / "cache"))
+    async with app.run_test() as pilot:
+        for _ in range(100):
+            await pilot.pause(0.02)
+            if app.return_code is not None:
+                break
+    assert app.return_code == 2
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real exports are not on this machine")
+@pytest.mark.parametrize("path", sorted(SHARED.glob("*.sqlite")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)], ids=["120x36", "80x24"])
+async def test_every_screen_opens_on_real_exports_and_every_key_answers(path, size, tmp_path_factory):
+    directory = tmp_path_factory.getbasetemp() / "real"
+    async with running(directory, [path], size) as (app, pilot):
+        for mode in "123456":
+            await play(app, pilot, (mode, "down", "pagedown", "end", "home", "s", "S", "enter", "escape"))
+            while len(app.screen_stack) > 1:
+                await play(app, pilot, ("escape",))
+        assert app.is_running

@@ -1,0 +1,27 @@
+"""A picture of every screen on the demo job, compared with the last one that somebody looked at and accepted.
+
+``python -m pytest --snapshot-update tests/ui/test_snapshots.py`` accepts new ones.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from nsystui.exports.demo import training_job
+from nsystui.ui.app import NsystuiApp
+from nsystui.ui.loading import Source
+from scenes import NARROW, SCENES, WIDE, cache_in, play
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("pictures")
+    return directory, tuple(str(path) for path in training_job(directory, ranks=4, steps=4))
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["120x36", "80x24"])
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+def test_screen_looks_as_it_was_accepted(demo, scene, size, snap_compare):
+    directory, files = demo
+    app = NsystuiApp(Source(files, cache_in(directory)))
+    assert snap_compare(app, terminal_size=size, run_before=lambda pilot: play(app, pilot, scene.keys))
