@@ -46,6 +46,8 @@ def distribution(values: Any) -> Distribution:
 
 def _edges(low: float, high: float) -> list[float]:
     """Round edges around [low, high]: at most about a dozen bars, as fine as that allows."""
+    if low < 0:
+        return [float(edge) for edge in np.linspace(low, high, 9)]
     best: list[float] = []
     for steps in _STEPS:
         edges = _decade_edges(max(low, 1.0), max(high, 1.0), steps)
@@ -59,7 +61,8 @@ def _edges(low: float, high: float) -> list[float]:
 
 
 def _decade_edges(low: float, high: float, steps: tuple[float, ...]) -> list[float]:
-    first, last = int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1
+    # One decade more on either side: the logarithm of 999 999 999 999 999 is 15.
+    first, last = int(np.floor(np.log10(low))) - 1, int(np.ceil(np.log10(high))) + 1
     grid = [step * 10.0**decade for decade in range(first, last + 1) for step in steps]
     start = max((number for number, edge in enumerate(grid) if edge <= low), default=0)
     end = next((number for number, edge in enumerate(grid) if edge > high), len(grid) - 1)

@@ -58,7 +58,7 @@ def kinds_of(text: str) -> tuple[EventKind, ...]:
     for word in words:
         if word not in known:
             raise UsageError(f"kind {word!r}: the kinds are {', '.join(known)}")
-    return tuple(known[word] for word in words)
+    return tuple(dict.fromkeys(known[word] for word in words))
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ class EventList:
         return self.session.rows(query)
 
     def sorted_by(self, key: str, descending: bool) -> Answer:
-        if key == "start" and not descending:
+        if (key == "start" and not descending) or not self.kinds:
             return self
         rows = self._union([]).subquery()
         query = sa.select(*_public(rows), rows.c.kind_order)
@@ -137,9 +137,9 @@ class EventList:
 
     def at_time(self, moment: int) -> int:
         """The index of the first event that starts at or after ``moment`` (the last event if there is none)."""
-        bin_number = min(max((moment - self.low) // self.width, 0), len(self.counts) - 2)
-        if moment <= self.low:
+        if moment <= self.low or not len(self):
             return 0
+        bin_number = min((moment - self.low) // self.width, len(self.counts) - 2)
         low = self.low + bin_number * self.width
         before = self._union([_starts_in((low, min(moment, low + self.width)))]).subquery()
         inside = int(self.session.scalar(sa.select(sa.func.count()).select_from(before)) or 0)

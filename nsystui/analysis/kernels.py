@@ -44,7 +44,7 @@ def group_by_of(text: str) -> tuple[GroupBy, ...]:
     for word in words:
         if word not in known:
             raise UsageError(f"group {word!r}: the groups are {', '.join(known)}")
-    return tuple(known[word] for word in words)
+    return tuple(dict.fromkeys(known[word] for word in words))
 
 
 _NAME = Column("name", "Name", "name", Unit.TEXT, None, 0)
@@ -108,7 +108,7 @@ def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnEleme
         (sa.and_(table.c.report == item.task.report, table.c.process == item.task.process), sa.literal(item.rank))
         for item in ranks
     ]
-    return sa.case(*whens, else_=sa.null()) if whens else sa.literal(None, sa.BigInteger)
+    return sa.case(*whens, else_=sa.null()) if whens else sa.cast(sa.null(), sa.BigInteger)
 
 
 def grid_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
@@ -162,8 +162,9 @@ def kernel_instances(
     The launch delay is from the start of the API call to the start of the kernel, 0 where CUPTI's clocks make it
     negative by less than a microsecond (domain §1.7), missing where the call was not recorded.
     """
-    kernels, calls = tables.kernels, tables.api_calls
+    kernels = tables.kernels
     conditions = [*where(kernels, selection.with_name(None)), name_of(kernels, names) == name]
+    calls = _first_calls(conditions)
     joined = kernels.outerjoin(
         calls,
         sa.and_(
@@ -198,6 +199,18 @@ def kernel_instances(
     return PagedAnswer.of(
         session, "kernel-instances", INSTANCE_COLUMNS, query, count, everything, ("start", False), ("report", "row")
     )
+
+
+def _first_calls(conditions: Sequence[sa.ColumnElement[bool]]) -> sa.Subquery:
+    """The API call that launched each of the chosen kernels: the first, where the export has more of one id.
+
+    One row for a (report, process, correlation id), so that a join with it never doubles a kernel.
+    """
+    calls = tables.api_calls.c
+    wanted = sa.select(tables.kernels.c.correlation_id).where(*conditions)
+    place = (calls.report, calls.process, calls.correlation_id)
+    chosen = sa.select(*place, sa.func.min(calls.start).label("start")).where(calls.correlation_id.in_(wanted))
+    return chosen.group_by(*place).subquery()
 
 
 def _product(table: sa.FromClause, what: str) -> sa.ColumnElement[Any]:

@@ -6,11 +6,13 @@ fraction of a second whatever the size.
 
 from __future__ import annotations
 
+import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing
 
 from nsystui.analysis.answer import Column, FrameAnswer, Unit
+from nsystui.errors import ExportError
 from nsystui.exports import opening
 from nsystui.store.session import Opened
 
@@ -29,7 +31,10 @@ SAMPLE_COLUMNS = (
 
 
 def sampled_kernels(opened: Sequence[Opened]) -> FrameAnswer | None:
-    """Share of time and mean duration (ns) of the sampled kernels by short name; ``None`` where there is none."""
+    """Share of time and mean duration (ns) of the sampled kernels by short name; ``None`` where there is none.
+
+    An export that cannot be read gives no sample: what is wrong with it, the packing says.
+    """
     import pandas as pd
 
     totals: dict[str, list[int]] = defaultdict(list)
@@ -37,7 +42,11 @@ def sampled_kernels(opened: Sequence[Opened]) -> FrameAnswer | None:
     for item in opened[:_MOST_FILES]:
         last = item.native.last_rowid.get(_TABLE, 0)
         rows += last
-        for name, duration in _sample(item, last):
+        try:
+            found = _sample(item, last)
+        except (ExportError, sqlite3.Error):
+            continue
+        for name, duration in found:
             totals[name].append(duration)
             sampled += 1
     if not sampled:

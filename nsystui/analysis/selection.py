@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass, replace
 
 from nsystui.errors import UsageError
@@ -32,16 +33,24 @@ class Window:
 class NameFilter:
     """A filter on names: a substring, ``!`` before it for the inverse, ``/…/`` or ``re:…`` for a regular expression.
 
-    Substrings and regular expressions ignore case, unless they contain an upper-case letter (smart case).
+    Substrings and regular expressions ignore case, unless they contain an upper-case letter (smart case; ``\\S`` is
+    none). Raises UsageError for what is no regular expression, or no text.
     """
 
     text: str
 
     def __post_init__(self) -> None:
+        if not self.text.isascii():
+            try:
+                self.text.encode()
+            except UnicodeEncodeError:  # bytes of a command line in another encoding
+                raise UsageError(f"filter {self.text!r} is not UTF-8") from None
         if self.is_regex:
             try:
-                re.compile(self.pattern)
-            except re.error as error:
+                with warnings.catch_warnings():  # Python warns of what may mean something else one day
+                    warnings.simplefilter("ignore")
+                    re.compile(self.pattern)
+            except (re.error, OverflowError, RecursionError) as error:
                 raise UsageError(f"filter {self.text!r}: {error}") from None
 
     @property
@@ -67,13 +76,21 @@ class NameFilter:
 
     @property
     def ignore_case(self) -> bool:
-        return self.pattern == self.pattern.lower()
+        letters = re.sub(r"\\.", "", self.pattern) if self.is_regex else self.pattern
+        return letters == letters.lower()
 
     def matches(self, name: str) -> bool:
         """Whether ``name`` passes the filter (what the store does in SQL, for lists that are already in memory)."""
-        pattern = self.pattern if self.is_regex else re.escape(self.pattern)
-        found = re.search(pattern, name, re.IGNORECASE if self.ignore_case else 0) is not None
+        if self.is_regex:
+            found = re.search(self.pattern, name, re.IGNORECASE if self.ignore_case else 0) is not None
+        else:
+            found = self.pattern in (_lower(name) if self.ignore_case else name)
         return found != self.inverse
+
+
+def _lower(name: str) -> str:
+    """Letter by letter, as SQL does it: Python's own knows that a sigma at the end of a word is another letter."""
+    return name.lower() if name.isascii() else "".join("i" if char == "İ" else char.lower() for char in name)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
 
 from nsystui.analysis.selection import NameFilter, Selection, Task, Window
+from nsystui.errors import UsageError
 
 Condition = sa.ColumnElement[bool]
 
@@ -60,9 +62,15 @@ def of_tasks(table: sa.FromClause, tasks: frozenset[Task]) -> Condition:
 
 
 def matches(name: sa.ColumnElement[Any], wanted: NameFilter) -> Condition:
-    """Whether ``name`` passes the filter; a row without a name passes only the inverse."""
+    """Whether ``name`` passes the filter; a row without a name passes as an empty one.
+
+    Raises UsageError for a regular expression of Python's that SQL has no equal for (look-around, back-references).
+    """
     text = sa.func.coalesce(name, "")
     if wanted.is_regex:
+        refusal = _refusal(wanted.pattern)
+        if refusal:
+            raise UsageError(f"filter {wanted.text!r}: {refusal}")
         options = "i" if wanted.ignore_case else "c"
         found: Condition = sa.func.regexp_matches(text, wanted.pattern, options, type_=sa.Boolean)
     elif wanted.ignore_case:
@@ -70,6 +78,19 @@ def matches(name: sa.ColumnElement[Any], wanted: NameFilter) -> Condition:
     else:
         found = sa.func.contains(text, wanted.pattern, type_=sa.Boolean)
     return sa.not_(found) if wanted.inverse else found
+
+
+@lru_cache(maxsize=64)
+def _refusal(pattern: str) -> str:
+    """Why DuckDB (RE2) does not take a regular expression; empty where it does."""
+    import duckdb
+
+    try:
+        with duckdb.connect() as connection:
+            connection.execute("SELECT regexp_matches('', $1)", [pattern]).fetchall()
+    except duckdb.Error as error:
+        return str(error).splitlines()[0].removeprefix("Invalid Input Error: ")
+    return ""
 
 
 def duration(table: sa.FromClause) -> sa.ColumnElement[int]:

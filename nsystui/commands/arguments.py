@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsystui.analysis.selection import NameFilter, Selection, Window
+from nsystui.analysis.selection import NameFilter, Selection
+from nsystui.analysis.typed import numbers, window
 from nsystui.errors import ExportError, NsystuiError, UsageError
 from nsystui.text import safe_text
-from nsystui.units import parse_duration
 
 if TYPE_CHECKING:
     from nsystui.analysis.answer import Answer
@@ -55,26 +55,6 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--force", action="store_true", help="let -o overwrite a file")
     group.add_argument("--sort", metavar="COLUMN", help="sort by this column (its JSON key), largest first")
     group.add_argument("--top", type=int, metavar="N", help="only the first N rows")
-
-
-def numbers(text: str, what: str) -> frozenset[int]:
-    """``0,4-7`` as {0, 4, 5, 6, 7}; raises UsageError."""
-    found: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise UsageError(f"{what} {text!r}: write numbers and spans, such as 0,4-7")
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
-
-
-def window(text: str, extent: Window) -> Window:
-    """``A:B`` as a window of job time; an end left out is the job's. Raises UsageError."""
-    start, colon, end = text.partition(":")
-    if not colon:
-        raise UsageError(f"time {text!r}: write A:B, such as 1.2s:1.5s")
-    first = parse_duration(start) if start.strip() else extent.start
-    return Window(first, parse_duration(end) if end.strip() else max(extent.end, first))
 
 
 def selection_of(arguments: argparse.Namespace, job: Job) -> Selection:

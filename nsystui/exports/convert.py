@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from nsystui.errors import ExportError
@@ -26,33 +28,54 @@ def nsys() -> str | None:
 
 
 def convert(report: Path, directory: Path) -> Path:
-    """Exports ``report`` into ``directory`` (made if need be) and returns the export; one made before is used again.
+    """Exports ``report`` below ``directory`` (made if need be) and returns the export; one made before is used again.
 
-    Raises ExportError where ``nsys`` is missing or fails.
+    The export keeps the name of the report, which may tell its rank. Raises ExportError where ``nsys`` is missing or
+    fails, or ``directory`` cannot be written.
     """
-    program = nsys()
-    if program is None:
-        raise ExportError(
-            str(report), "a report, and nsys is not on the PATH to export it", "module load it, or export"
-        )
     try:
         status = os.stat(report)
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise ExportError(str(report), error.strerror or str(error)) from None
+        raise ExportError(str(report), error.strerror or str(error), _look(report)) from None
     identity = f"{os.path.realpath(report)}|{status.st_size}|{status.st_mtime_ns}"
     digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:16]
-    target = directory / f"{report.stem}-{digest}.sqlite"
+    target = directory / digest / f"{report.stem}.sqlite"
     if target.exists():
         return target
-    partial = directory / f".partial-{os.getpid()}-{target.name}"
-    command = [program, "export", "-t", "sqlite", "--force-overwrite=true", "-o", str(partial)]
-    last = ""
-    for options in (_WITH_PAYLOADS, ()):
-        done = subprocess.run([*command, *options, str(report)], capture_output=True, text=True, check=False)
-        if done.returncode == 0 and partial.exists():
+    program = nsys()
+    if program is None:
+        advice = "load the module that has it, or run `nsys export -t sqlite` where it is"
+        raise ExportError(str(report), "a report, and nsys is not on the PATH to export it", advice)
+    partial = target.parent / f".partial-{os.getpid()}.sqlite"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        problem = _export(program, report, partial)
+        if not problem:
             os.replace(partial, target)
-            return target
-        last = (done.stderr or done.stdout).strip()
-        partial.unlink(missing_ok=True)
-    raise ExportError(str(report), f"nsys export failed: {last.splitlines()[-1] if last else 'no message'}")
+    except OSError as error:
+        advice = "NSYSTUI_CACHE_DIR names another place for exports"
+        raise ExportError(str(report), f"cannot be exported: {error.strerror or error}", advice) from None
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+    if problem:
+        raise ExportError(str(report), f"nsys export failed: {problem}", f"try it by hand: {program} export --help")
+    return target
+
+
+def _export(program: str, report: Path, target: Path) -> str:
+    """Runs ``nsys export``, without the newer options where it does not know them; what it said, if it failed."""
+    said = ""
+    for options in (_WITH_PAYLOADS, ()):
+        command = [program, "export", "-t", "sqlite", "--force-overwrite=true", "-o", str(target), *options]
+        # With the whole path, since a name may begin with a dash. The keys of the user are not for nsys.
+        command.append(str(report.absolute()))
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        if done.returncode == 0 and target.exists():
+            return ""
+        said = (done.stderr.strip() or done.stdout.strip()).decode("utf-8", "replace")
+    return said.splitlines()[-1] if said else "no message"
+
+
+def _look(report: Path) -> str:
+    return f"see what is there: ls -l {shlex.quote(str(report.parent))}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nsystui.errors import ExportError
 from nsystui.exports import canonical, metadata, nccl_calls, opening, schema, sources
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import Metadata
@@ -111,6 +112,9 @@ class Packer:
             self._pack_devices(facts)
         except duckdb.InterruptException:
             raise PackingCancelled from None
+        except duckdb.OutOfMemoryException:
+            cause, advice = "its columns do not fit into the memory allowed", "open it without --no-cache, or alone"
+            raise ExportError(str(self.path), cause, advice) from None
         except (duckdb.Error, OSError) as error:
             if self.is_cancelled():
                 raise PackingCancelled from None

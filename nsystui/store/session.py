@@ -341,4 +341,5 @@ def _series(values: Any) -> Any:
         return pd.arrays.IntegerArray(values.filled(0).astype("int64"), np.ma.getmaskarray(values))
     if np.issubdtype(values.dtype, np.floating):
         return values.filled(np.nan)
-    return np.ma.MaskedArray(values.data.astype(object), values.mask).filled(None)
+    # Not ``filled(None)``: numpy takes that as "its own default", which is a question mark.
+    return np.where(np.ma.getmaskarray(values), np.array(None, dtype=object), values.data)

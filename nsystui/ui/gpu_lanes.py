@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nsystui.analysis.answer import FrameAnswer, Unit
@@ -59,6 +59,11 @@ class GpuLanes:
     totals: Breakdown
     metrics: tuple[Metric, ...]
 
+    @property
+    def key(self) -> Hashable:
+        """The same for the same GPU in another picture."""
+        return self.title if self.device is None else (self.device.task.task, self.device.device)
+
 
 @dataclass(frozen=True)
 class GpuPicture:
@@ -82,7 +87,7 @@ class GpuPicture:
 def gpu_picture(job: Job, selection: Selection, wanted: Wanted) -> GpuPicture:
     """The picture of a selection. Blocks: call it in a thread."""
     base = job.extent(selection)
-    window = wanted.view or base
+    window = inside(wanted.view, base) or base if wanted.view is not None else base
     busy = job.busy(selection)
     occurring = _occurring(busy, base)
     sources = job.once(

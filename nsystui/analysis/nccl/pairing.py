@@ -51,8 +51,10 @@ class NcclPairing:
         """Pairs what all open reports hold; ``ranks`` gives each row its rank in the job. Raises nothing of its own."""
         calls = session.frame(recorded.calls_query(ranks))
         kernels = session.frame(recorded.kernels_query(ranks))
-        first_ids = session.frame(recorded.first_correlations_query())
-        return cls(*assemble(calls, kernels, session.frame(recorded.labels_query()), first_ids))
+        first_ids = recorded.first_correlations_query()
+        if kernels["launch_start"].notna().all():
+            first_ids = first_ids.limit(0)  # nobody asks, and it would read every API call
+        return cls(*assemble(calls, kernels, session.frame(recorded.labels_query()), session.frame(first_ids)))
 
     def calls_of(self, kernel: int) -> pd.DataFrame:
         """The communication calls that belong to a kernel (its index): rows of ``calls``, in order."""

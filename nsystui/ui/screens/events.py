@@ -8,6 +8,7 @@ from typing import Any
 
 from textual import on
 from textual.message import Message
+from textual.timer import Timer
 
 from nsystui.analysis.answer import Row
 from nsystui.analysis.correlation import Partners, partners
@@ -22,6 +23,9 @@ from nsystui.ui.screens.partners import PartnersScreen
 from nsystui.ui.screens.table_pane import TablePane
 from nsystui.ui.widgets.prompt import LinePrompt
 from nsystui.units import parse_duration
+
+DETAIL_DELAY = 0.2
+"""Seconds that the cursor rests on an event before its details are fetched and drawn."""
 
 _CATEGORIES = {
     "api": "api",
@@ -78,6 +82,7 @@ class EventsScreen(TablePane):
         self.target = target
         self.chosen: tuple[EventKind, ...] = ()
         self.searched: NameFilter | None = None
+        self._detail_timer: Timer | None = None
 
     def free_keys(self) -> frozenset[str]:
         return frozenset({"g", "k"})
@@ -121,6 +126,12 @@ class EventsScreen(TablePane):
     # -- details --------------------------------------------------------------------------------------------------
 
     def row_changed(self) -> None:
+        """Details follow when the cursor rests: a held key must not drag them over a slow line."""
+        if self._detail_timer is not None:
+            self._detail_timer.stop()
+        self._detail_timer = self.set_timer(DETAIL_DELAY, self._ask_details)
+
+    def _ask_details(self) -> None:
         row, job = self.table.current_row, self.job
         if row is None or job is None:
             return

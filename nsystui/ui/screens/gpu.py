@@ -59,6 +59,7 @@ class GpuScreen(GrowingPane):
         self.metrics: bool | None = None
         self._picture: GpuPicture | None = None
         self._eyes: dict[Selection, _Eye] = {}  # going back to a selection goes back to where the eye was
+        self._lane: tuple[Hashable, ...] = ()  # GPU and label of the lane that the cursor is in
         self._wanted = Wanted(None, 1, 1, None)
 
     def body(self) -> Iterable[Widget]:
@@ -97,13 +98,24 @@ class GpuScreen(GrowingPane):
         self._picture = picture
         self._show_view(picture)
         if not picture.lanes:
-            self._show_empty("\n".join(picture.notes) or "no GPU is in the selection: Esc goes back")
+            why = picture.notes or ("no GPU is in the selection: Esc goes back",)
+            self._show_empty("\n".join((*why, "", "1 Overview shows what there is")))
             return
         self._show_empty("")
         self.chart.set_lanes(picture.lanes, picture.window.start, picture.window.end)
+        self.chart.cursor_lane = self._lane_of(picture)
         if self.eye.time is not None:
             self.chart.cursor_column = self.chart.time_column(self.eye.time)
         self._show_detail()
+
+    def _lane_of(self, picture: GpuPicture) -> int:
+        """The lane that the cursor was in, else another one of its GPU, else the nearest."""
+        places = list(zip(picture.owners, picture.lanes, strict=True))
+        for wanted in (self._lane, self._lane[:1]):
+            for number, (owner, lane) in enumerate(places):
+                if (picture.gpus[owner].key, lane.label)[: len(wanted)] == wanted:
+                    return number
+        return self.chart.cursor_lane
 
     def _show_view(self, picture: GpuPicture) -> None:
         """How many GPUs, and how much of the time is in view."""
@@ -150,9 +162,11 @@ class GpuScreen(GrowingPane):
     def _cursor_moved(self, message: StripChart.CursorMoved) -> None:
         message.stop()
         picture = self._picture
-        if picture is not None and self._asked == self._shown:  # else the chart still shows another view
+        if picture is not None and picture.lanes and self._asked == self._shown:  # else it is about another view
             start, end = self.chart.cursor_times
             self._eyes[self.selection] = replace(self.eye, time=(start + end) // 2)
+            lane = self.chart.cursor_lane
+            self._lane = (picture.gpus[picture.owners[lane]].key, picture.lanes[lane].label)
         self._show_detail()
 
     # -- the view -------------------------------------------------------------------------------------------------
@@ -236,7 +250,9 @@ class GpuScreen(GrowingPane):
         elif chosen == frozenset({device.task.task}) or len(picture.ranks) == 1:
             self.say(f"rank {device.task.rank} is the only one already")
         else:
-            self.explorer.select(self.selection.with_tasks(frozenset({device.task.task})))
+            alone = self.selection.with_tasks(frozenset({device.task.task}))
+            self._eyes[alone] = self.eye
+            self.explorer.select(alone)
 
     # -- files ----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.segment import Segment
+from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -12,7 +13,7 @@ from nsystui.text import fit, safe_text
 
 
 class SidePanel(Widget):
-    """Lines of text, cut at the right edge; drawn again only when they change."""
+    """Lines of text, cut at the right edge; only those that change are drawn again."""
 
     ALLOW_SELECT = False
 
@@ -29,10 +30,10 @@ class SidePanel(Widget):
 
     def show_lines(self, lines: Sequence[str]) -> None:
         """Shows these lines; strings from files may be among them."""
-        safe = tuple(safe_text(line) for line in lines)
-        if safe != self._lines:
-            self._lines = safe
-            self.refresh()
+        before, self._lines = self._lines, tuple(safe_text(line) for line in lines)
+        for y in range(max(len(before), len(self._lines))):
+            if before[y : y + 1] != self._lines[y : y + 1]:
+                self.refresh(Region(0, y, self.size.width, 1))
 
     def render_line(self, y: int) -> Strip:
         text = self._lines[y] if y < len(self._lines) else ""
