@@ -6,15 +6,17 @@ Only the module of the command that was asked for is imported, and a command imp
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
+import os
+import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from nsystui import __version__
-from nsystui.errors import NsystuiError
-from nsystui.text import safe_text
+from nsystui.errors import NsystuiError, UsageError
+from nsystui.text import ascii_glyphs, safe_text
 
 INTERRUPTED = 130
 
@@ -85,22 +87,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     name = next((word for word in words if not word.startswith("-")), "")
-    # A file called like a command is a file when it is there and the command's word is not the first.
-    if words and words[0] in COMMANDS and not Path(words[0]).is_file():
+    # A command is one whatever lies in the directory: a file of such a name is opened as ./NAME.
+    if words and words[0] in COMMANDS:
         return _run_command(words[0], words[1:])
     if not words or (words[0] in ("-h", "--help") or (not name and "--help" in words)):
         top_parser().print_help()
         return 0
     if words[0] in ("-V", "--version"):
-        print(f"nsystui {__version__}")
+        _say(f"nsystui {__version__}\n")
         return 0
+    if re.fullmatch(r"[\w-]+", words[0]) and words[0] == name and not os.path.lexists(name):
+        close = difflib.get_close_matches(name.lower(), COMMANDS, n=1)
+        hint = f"did you mean `nsystui {close[0]}`?" if close else "`nsystui --help` lists the commands"
+        raise UsageError(f"no file and no command is called {name!r}: {hint}")
     return _run_command("open", words)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose help may be piped into ``head``, and shown on a terminal without UTF-8."""
+
+    def print_help(self, file: IO[str] | None = None) -> None:
+        _say(self.format_help())
+
+
+def _say(text: str) -> None:
+    from nsystui.output.stdout import quiet_pipe
+
+    with quiet_pipe() as stream:
+        try:
+            text.encode(stream.encoding or "ascii")
+        except UnicodeEncodeError:
+            text = ascii_glyphs(text)
+        stream.write(text)
 
 
 def top_parser() -> argparse.ArgumentParser:
     """The parser that prints the program's own help."""
     lines = "\n".join(f"  {name:10} {line}" for name, line in COMMANDS.items())
-    return argparse.ArgumentParser(
+    return _Parser(
         prog="nsystui",
         usage="nsystui [OPTIONS] FILE…\n       nsystui COMMAND [OPTIONS] FILE…\n       nsystui --version",
         description=f"A terminal explorer for NVIDIA Nsight Systems exports.\n\ncommands (each has --help):\n{lines}",
@@ -114,7 +138,7 @@ def command_parser(name: str) -> argparse.ArgumentParser:
     """The parser of one command, with its examples."""
     module = _module(name)
     prog = "nsystui" if name == "open" else f"nsystui {name}"
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=prog,
         description=module.DESCRIPTION,
         epilog=f"examples:\n{module.EXAMPLES}",

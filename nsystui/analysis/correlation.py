@@ -105,11 +105,11 @@ def facts(session: Session, key: EventKey) -> list[tuple[str, Any, str]]:
     if not found:
         return []
     values = dict(zip((column.name for column in table.c), found[0], strict=True))
-    hidden = {"report", "clock_offset", "row", "start", "end", "process", "thread", "is_nccl", "is_memset"}
+    hidden = {"report", "clock_offset", "row", "start", "end", "process", "thread", "is_nccl", "is_memset", "event_type"}
     shown = [
         (name.replace("_", " "), value, name)
         for name, value in values.items()
-        if value is not None and name not in hidden
+        if value not in (None, "") and name not in hidden
     ]
     return [*shown, *_thread_name(session, key.report, values.get("thread"))]
 

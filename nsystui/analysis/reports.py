@@ -1,78 +1,102 @@
-"""The open reports, one row each: what wrote them, where, when, and which ranks they hold."""
+"""The reports of ``nsys stats`` by their names: same columns, same rows, same order, same rounding (domain §4.2)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
-from nsystui.analysis.extent import event_span
-from nsystui.analysis.rows import answer_of
-from nsystui.analysis.tasks import RankedTask
-from nsystui.store.session import Report, Session
+import sqlalchemy as sa
 
-COLUMNS = (
-    Column("report", "Report", "report", Unit.TEXT, None, 0),
-    Column("ranks", "Ranks", "ranks", Unit.TEXT, None, 0),
-    Column("rank_source", "Ranks From", "ranks from", Unit.TEXT, None, 2),
-    Column("nsys", "nsys", "nsys", Unit.TEXT, None, 1),
-    Column("schema", "Schema", "schema", Unit.TEXT, None, 3),
-    Column("host", "Host", "host", Unit.TEXT, None, 1),
-    Column("gpus", "GPUs", "GPUs", Unit.TEXT, None, 1),
-    Column("driver", "Driver", "driver", Unit.TEXT, None, 4),
-    Column("cuda", "CUDA", "CUDA", Unit.TEXT, None, 4),
-    Column("command", "Command", "command", Unit.TEXT, None, 5),
-    Column("started", "Started (UTC)", "started (UTC)", Unit.TEXT, None, 3),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 1),
-    Column("first_event", "First Event (ns)", "first event", Unit.TIME, None, 6),
-    Column("last_event", "Last Event (ns)", "last event", Unit.TIME, None, 6),
-    Column("json", "JSON Included", "JSON", Unit.TEXT, None, 7),
-    Column("blobs", "Blobs Included", "blobs", Unit.TEXT, None, 7),
-    Column("path", "Path", "path", Unit.TEXT, None, 8),
+from nsystui.analysis import statistics
+from nsystui.analysis.answer import Answer, Column, FrameAnswer, Unit
+from nsystui.analysis.kernels import GroupBy, Names, kernel_summary
+from nsystui.analysis.missing import missing_note
+from nsystui.analysis.selection import Selection
+from nsystui.analysis.where import duration, where
+from nsystui.analysis.work import MEMORY, OS, memory_sizes, work_summary
+from nsystui.errors import UsageError
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+Ask = Callable[[Session, Selection, Names], Answer]
+
+
+@dataclass(frozen=True)
+class Report:
+    """One report: what it shows, the tables it needs, and whether ``:base`` and ``:mangled`` apply."""
+
+    name: str
+    what: str
+    ask: Ask
+    takes_names: bool = False
+
+
+_API_COLUMNS = (
+    *statistics.duration_columns("Num Calls"),
+    Column("name", "Name", "name", Unit.TEXT),
 )
 
 
-def reports_table(session: Session, ranks: Sequence[RankedTask]) -> FrameAnswer:
-    """One row for each report, in the order of the command line. Times of events are on the job's clock, ns.
+def api_summary_as_nsys(session: Session, selection: Selection) -> FrameAnswer:
+    """``cuda_api_sum`` with the rows that ``--cudabacktrace`` writes a second time, as nsys counts them."""
+    calls, doubles = tables.api_calls, tables.api_backtraces
+    parts = [
+        sa.select(
+            table.c.name.label("name"), duration(table).label("duration"), sa.literal(double).label("double")
+        ).where(*where(table, selection, table.c.name))
+        for table, double in ((calls, 0), (doubles, 1))
+    ]
+    rows = sa.union_all(*parts).subquery()
+    keys = [rows.c.double.label("double"), rows.c.name.label("name")]
+    frame = session.frame(statistics.summary(rows, rows.c.duration, keys, []))
+    note = missing_note(session, calls)
+    return FrameAnswer("api", _API_COLUMNS, frame, len(frame), (note,) if note else ())
 
-    ``gpus`` are the models of the GPUs that its tasks used; where the export cannot tell, of all GPUs of the machine.
-    Of the captured environment nothing is shown: ``rank_source`` says whether rank numbers come from it.
-    """
-    rows = [_row(report, [item for item in ranks if item.task.report == report.index]) for report in session.reports]
-    return answer_of("reports", COLUMNS, rows, len(rows))
 
-
-def _row(report: Report, tasks: Sequence[RankedTask]) -> Row:
-    facts = report.metadata
-    span = event_span(report)
-    models = [name for item in tasks for name in item.gpu_names] or [gpu.name for gpu in facts.gpus]
-    return (
-        report.name,
-        ",".join(str(item.rank) for item in tasks) or None,
-        tasks[0].source if tasks else None,
-        facts.nsys_version or None,
-        facts.schema_version or None,
-        facts.host or None,
-        _counted(models),
-        facts.driver_version or None,
-        facts.cuda_version or None,
-        facts.command or None,
-        _utc(facts.session_start_utc),
-        facts.duration,
-        span.start if span else None,
-        span.end if span else None,
-        "yes" if facts.json_included else "no",
-        "yes" if facts.blobs_included else "no",
-        str(report.path),
+REPORTS: dict[str, Report] = {
+    report.name: report
+    for report in (
+        Report(
+            "cuda_gpu_kern_sum",
+            "kernels by name (:base short names, :mangled compiler's names)",
+            lambda session, selection, names: kernel_summary(session, selection, names),
+            takes_names=True,
+        ),
+        Report(
+            "cuda_gpu_kern_gb_sum",
+            "kernels by name, grid and block",
+            lambda session, selection, names: kernel_summary(session, selection, names, (GroupBy.SHAPE,)),
+            takes_names=True,
+        ),
+        Report(
+            "cuda_gpu_mem_time_sum",
+            "time of memory copies and memsets",
+            lambda session, selection, names: work_summary(session, selection, MEMORY),
+        ),
+        Report(
+            "cuda_gpu_mem_size_sum",
+            "bytes of memory copies and memsets",
+            lambda session, selection, names: memory_sizes(session, selection),
+        ),
+        Report(
+            "cuda_api_sum", "CUDA API calls", lambda session, selection, names: api_summary_as_nsys(session, selection)
+        ),
+        Report("osrt_sum", "OS runtime calls", lambda session, selection, names: work_summary(session, selection, OS)),
     )
+}
+_SUFFIXES = {"base": Names.SHORT, "mangled": Names.MANGLED}
 
 
-def _counted(models: Sequence[str]) -> str | None:
-    """``8× NVIDIA H100 80GB HBM3``."""
-    counts = {model: models.count(model) for model in models if model}
-    return ", ".join(model if count == 1 else f"{count}× {model}" for model, count in counts.items()) or None
-
-
-def _utc(ns: int | None) -> str | None:
-    """Nanoseconds since 1970 as ``2026-11-21 02:13:00``."""
-    return None if ns is None else datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
+def report_of(text: str) -> tuple[Report, Names]:
+    """``cuda_gpu_kern_sum:base`` as a report and its names; raises UsageError for what there is not."""
+    name, *options = text.split(":")
+    report = REPORTS.get(name)
+    if report is None:
+        raise UsageError(f"no report {name!r}: the reports are {', '.join(REPORTS)}")
+    names = Names.FULL
+    for option in options:
+        if not report.takes_names or option not in _SUFFIXES:
+            known = ", ".join(f":{suffix}" for suffix in _SUFFIXES) if report.takes_names else "none"
+            raise UsageError(f"report {name} has no option {option!r}: its options are {known}")
+        names = _SUFFIXES[option]
+    return report, names

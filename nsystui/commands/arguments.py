@@ -76,8 +76,10 @@ def selection_of(arguments: argparse.Namespace, job: Job) -> Selection:
 def open_job(arguments: argparse.Namespace) -> Job:
     """Opens every file that can be opened; the others are told on stderr, one line each.
 
-    Raises the last ExportError where none is left.
+    Raises NsystuiError where none is left, and UsageError for flags that cannot go together: before the work, since
+    the first opening of many exports takes its time.
     """
+    _check_output(arguments)
     from nsystui.analysis.job import Job
     from nsystui.exports.discover import discover
     from nsystui.store.cache import Cache
@@ -100,6 +102,22 @@ def open_job(arguments: argparse.Namespace) -> Job:
     return Job(session)
 
 
+def _check_output(arguments: argparse.Namespace) -> None:
+    """Raises UsageError for flags of the output that make no sense."""
+    from nsystui.output import formats
+
+    if arguments.top is not None and arguments.top < 0:
+        raise UsageError(f"--top {arguments.top}: how many rows cannot be negative")
+    if _to_file(arguments):
+        ending = formats.format_for_path(arguments.output)
+        if arguments.format and arguments.format != ending:
+            raise UsageError(f"--format {arguments.format} and -o {arguments.output} name two formats")
+
+
+def _to_file(arguments: argparse.Namespace) -> bool:
+    return bool(arguments.output) and arguments.output != "-"
+
+
 def _converted(path: Path, arguments: argparse.Namespace) -> Path:
     """The export itself, or what ``nsys export`` makes of a report when ``--convert`` asks for it."""
     from nsystui.exports.convert import convert, is_report
@@ -117,13 +135,11 @@ def complain(message: str) -> None:
 
 def deliver(arguments: argparse.Namespace, answer: Answer) -> int:
     """Prints or writes an answer as the flags say; 0, or 3 where there are no rows because the exports lack them."""
-    from nsystui.output import files, formats
+    from nsystui.output import files
     from nsystui.output.stdout import print_answer
 
     answer = _arranged(arguments, answer)
-    if arguments.output and arguments.output != "-":
-        if arguments.format and formats.format_for_path(arguments.output) != arguments.format:
-            raise UsageError(f"--format {arguments.format} and -o {arguments.output} name two formats")
+    if _to_file(arguments):
         rows = files.save(answer, Path(arguments.output), overwrite=arguments.force)
         complain(f"wrote {rows:,} rows to {arguments.output}")
         for note in answer.notes:
@@ -146,7 +162,13 @@ def _arranged(arguments: argparse.Namespace, answer: Answer) -> Answer:
 
 
 def deliver_all(arguments: argparse.Namespace, answers: Sequence[Answer]) -> int:
-    """Several answers one after the other on stdout, with an empty line between them."""
+    """Several answers one after the other on stdout, with an empty line between them.
+
+    Raises UsageError where they should go to one file: there the second would take the place of the first.
+    """
+    if len(answers) > 1 and _to_file(arguments):
+        names = ", ".join(answer.name for answer in answers)
+        raise UsageError(f"-o {arguments.output} takes one table, not {len(answers)} ({names})")
     status = 0
     for number, answer in enumerate(answers):
         if number:

@@ -49,7 +49,7 @@ def _chosen(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 def _answer(job: Job, name: str) -> Answer:
     from nsystui.analysis.capture import contents_table, diagnostics_table
-    from nsystui.analysis.reports import reports_table
+    from nsystui.analysis.report_facts import reports_table
     from nsystui.analysis.selection import Selection
 
     if name == "contents":

@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def start(arguments: argparse.Namespace, environ: object) -> int:
     """Runs the application and returns its exit status."""
+    from nsystui.commands.arguments import complain
     from nsystui.store.place import default_directory
     from nsystui.ui.app import Look, NsystuiApp
     from nsystui.ui.loading import Source
@@ -59,4 +60,6 @@ def start(arguments: argparse.Namespace, environ: object) -> int:
     mouse = arguments.mouse or not (arguments.no_mouse or terminal.over_ssh(shell))
     app = NsystuiApp(source, look)
     app.run(mouse=mouse)
+    for reason in app.reasons:
+        complain(reason)
     return app.return_code or 0

@@ -56,7 +56,7 @@ class FileState:
 class NsystuiApp(App[int]):
     """The screens of nsystui over one job.
 
-    Its return value is the exit status. ``selection`` is what every screen shows; ``select`` and ``undo_selection``
+    Its return code is the exit status; with 2, ``reasons`` are for the terminal that stays. ``selection`` is what every screen shows; ``select`` and ``undo_selection``
     change it.
     """
 
@@ -85,6 +85,7 @@ class NsystuiApp(App[int]):
         self.files: dict[Path, FileState] = {}
         self.sample: Answer | None = None
         self.loading_now = True
+        self.reasons: list[str] = []
         self._paths: tuple[Path, ...] = ()
         self._history: list[Selection] = []
         self._loading: Loading | None = None
@@ -201,8 +202,8 @@ class NsystuiApp(App[int]):
 
     def _leave_with_reasons(self) -> None:
         """No export could be opened: the reasons belong on the terminal that stays, not on a screen that goes."""
-        lines = [f"{state.path}: {state.failure}" for state in self.files.values()]
-        self.exit(return_code=2, message="\n".join(lines) if lines else "no files")
+        self.reasons = [f"{state.path}: {state.failure}" for state in self.files.values()] or ["no files"]
+        self.exit(return_code=2)
 
     @property
     def status(self) -> str:

@@ -1,0 +1,97 @@
+"""What the tests share: a small demo job, real exports where they are, and a cache that is not the user's."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import SHARED
+
+from nsystui.exports.demo import TrainingJob
+from nsystui.store.session import Session
+
+SMALL_JOB = TrainingJob(ranks=4, steps=3, layers=2)
+
+_PR_CAPBSET_DROP = 24
+_DAC_OVERRIDE, _DAC_READ_SEARCH = 1, 2
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the commands of the tests keep columns: one place for the whole run, never the user's."""
+    directory = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NSYSTUI_CACHE_DIR", str(directory))
+        for name in ("NO_COLOR", "COLUMNS", "LINES"):
+            patch.delenv(name, raising=False)
+        yield directory
+
+
+@pytest.fixture(scope="session")
+def demo_job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The exports of ``SMALL_JOB``: four ranks on two hosts, three steps. Not to be written."""
+    return SMALL_JOB.write(tmp_path_factory.mktemp("demo"))
+
+
+@pytest.fixture(scope="session")
+def demo_session(demo_job: list[Path]) -> Iterator[Session]:
+    """The demo job in a session that keeps its columns in memory. Nothing is to be added to it."""
+    session = Session()
+    for path in demo_job:
+        session.add(path)
+    yield session
+    session.close()
+
+
+@pytest.fixture(scope="session")
+def shared_export() -> Callable[[str], Path]:
+    """The path of a real export by its name; the test skips where there is none."""
+
+    def path_of(name: str) -> Path:
+        path = SHARED / "exports" / f"{name}.sqlite"
+        if not path.exists():
+            pytest.skip(f"the real export {name} is not on this machine")
+        return path
+
+    return path_of
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    """An empty session without a cache."""
+    opened = Session()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def unprivileged() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs Python for which permissions count: root passes them all, so as root it gives up that right first."""
+
+    def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=_give_up_rights if os.getuid() == 0 else None,
+            **options,
+        )
+        if done.returncode == 77:
+            pytest.skip("this process is root and may not give up the right to pass permissions")
+        return done
+
+    return run
+
+
+def _give_up_rights() -> None:
+    for right in (_DAC_OVERRIDE, _DAC_READ_SEARCH):
+        if ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, right, 0, 0, 0):
+            os._exit(77)

@@ -1,0 +1,51 @@
+"""What tests look at exports with: SQLite itself, and fingerprints of files."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+SHARED = Path(__file__).parents[2] / "shared/data"
+
+
+def real_exports() -> list[Path]:
+    """The real exports on this machine; none on a user's."""
+    return sorted((SHARED / "exports").glob("*.sqlite"))
+
+
+def native(path: Path, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    """What SQLite itself says of an export."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+        return connection.execute(sql, parameters).fetchall()
+
+
+def native_count(path: Path, table: str, where: str = "1") -> int:
+    """The rows of a table of an export, 0 where it has no such table."""
+    if not native(path, "SELECT 1 FROM sqlite_master WHERE name = ?", (table,)):
+        return 0
+    return int(native(path, f'SELECT count(*) FROM "{table}" WHERE {where}')[0][0])
+
+
+def edit(path: Path, *statements: str) -> None:
+    """Changes an export of a test."""
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+
+
+def fingerprint(directory: Path) -> Mapping[str, tuple[int, int, str]]:
+    """Every file below a directory with its size, time of change and content."""
+    return {
+        str(path.relative_to(directory)): (
+            path.stat().st_size,
+            path.stat().st_mtime_ns,
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+        )
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
