@@ -42,7 +42,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class PackedReport:
-    """What a packed export holds: its metadata, rows per canonical table, and the extent of its events in ns."""
+    """What a packed export holds: its metadata, rows per canonical table, and the extent of its events in ns.
+
+    OS runtime calls count for the extent only in a report that has no other events.
+    """
 
     metadata: Metadata
     counts: dict[str, int] = field(default_factory=dict)
@@ -87,8 +90,7 @@ class Packer:
     is_cancelled: Callable[[], bool] = lambda: False
     _counts: dict[str, int] = field(default_factory=dict)
     _devices_seen: set[tuple[int, int]] = field(default_factory=set)
-    _first: int | None = None
-    _last: int | None = None
+    _extents: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def run(self) -> PackedReport:
         """Packs the export.
@@ -121,7 +123,8 @@ class Packer:
             if _is_disk_trouble(error):
                 raise
             raise opening.corrupt(self.path, error) from None
-        return PackedReport(facts, self._counts, self._first, self._last)
+        first, last = self._extents.get("work") or self._extents.get("os") or (None, None)
+        return PackedReport(facts, self._counts, first, last)
 
     def _fill_lookups(self, reader: Reader, tables: schema.Schema) -> None:
         for lookup in sources.lookups(tables):
@@ -183,14 +186,22 @@ class Packer:
         if not rows:
             return
         self._counts[table.name] = self._counts.get(table.name, 0) + rows
-        if first is not None:
-            self._first = first if self._first is None else min(self._first, first)
-        if last is not None:
-            self._last = last if self._last is None else max(self._last, last)
+        self._stretch(table, first, last)
         if table.name in _WORK_TABLES:
             pairs = self.connection.execute("SELECT DISTINCT process, device FROM kept").fetchall()
             self._devices_seen.update((process, device) for process, device in pairs if process is not None)
         self.sink.write(table, self.connection.table("kept"))
+
+    def _stretch(self, table: CanonicalTable, first: int | None, last: int | None) -> None:
+        """Widens the extent of the report's events: of OS runtime calls a second one, for reports with nothing else.
+
+        They go on long after the program's work, and would make a busy GPU look idle at the end.
+        """
+        which = "os" if table is canonical.OS_CALLS else "work"
+        before = self._extents.get(which)
+        if first is None or last is None:
+            return
+        self._extents[which] = (first, last) if before is None else (min(before[0], first), max(before[1], last))
 
     def _extent(self, table: CanonicalTable) -> tuple[int, int | None, int | None]:
         """Rows of ``kept`` with the first start and last end; samples and diagnostics do not stretch a session."""

@@ -18,13 +18,13 @@ S = 1_000_000_000
 
 
 def test_blocks_stand_for_shares_and_a_dot_for_no_data():
-    assert blocks([0.0, 0.124, 0.125, 0.5, 0.99, 1.0, math.nan, -1, 7], 9) == "▁▁▂▅██·▁█"
+    assert blocks([0.0, 0.124, 0.125, 0.5, 0.99, 1.0, math.nan, -1, 7], 9) == " ▁▂▅██· █"
 
 
 def test_more_bins_than_columns_keep_their_peaks_and_fewer_repeat():
-    assert blocks([0.0, 1.0, 0.0, 0.0, math.nan, math.nan], 3) == "█▁·"
-    assert blocks([math.nan, 0.0], 1) == "▁"
-    assert blocks([0.0, 1.0], 6) == "▁▁▁███"
+    assert blocks([0.0, 1.0, 0.0, 0.0, math.nan, math.nan], 3) == "█ ·"
+    assert blocks([math.nan, 0.0], 1) == " "
+    assert blocks([0.0, 1.0], 6) == "   ███"
     assert blocks([], 3) == "   "
 
 
@@ -117,7 +117,7 @@ async def test_a_chart_asks_for_its_bins_and_draws_them():
     async with app.run_test(size=(80, 24)) as pilot:
         assert app.heard == [StripChart.BinsWanted(app.chart, 59)]
         lines = app.lines()
-        assert lines[0].startswith("▸ rank 0     ▁▁▁")
+        assert lines[0].startswith("▸ rank 0      ▁▁▁")
         assert lines[15].endswith("█    15 %")
         assert lines[16].startswith("             ▲6.0 s ")
         assert all(width_of(app.chart.render_line(y).text) == 80 for y in range(24))

@@ -8,8 +8,11 @@ from collections.abc import Iterator, Sequence
 from nsystui.text import fit, safe_text, width_of
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+NOTHING = " "
+"""Exactly 0: an idle stretch must not look like a little work."""
+
 NO_DATA = "·"
-"""Nothing was recorded here; not the same as 0, which is the lowest block."""
+"""Nothing was recorded here; not the same as 0."""
 
 BAR = "▇"
 TRACE = "▁"
@@ -39,7 +42,9 @@ def _largest(bins: Sequence[float], column: int, width: int) -> float:
 
 
 def _block(value: float) -> str:
-    return NO_DATA if math.isnan(value) else BLOCKS[max(0, min(len(BLOCKS) - 1, int(value * len(BLOCKS))))]
+    if math.isnan(value):
+        return NO_DATA
+    return BLOCKS[min(len(BLOCKS) - 1, int(value * len(BLOCKS)))] if value > 0 else NOTHING
 
 
 def _steps(at_least: float) -> Iterator[int]:
