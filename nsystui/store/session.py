@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsystui.exports import canonical, metadata, opening, schema
+from nsystui.exports import canonical, metadata, opening, schema, sources
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import Metadata
 from nsystui.store.cache import Cache, PackedFiles
@@ -67,6 +67,11 @@ class Opened:
     path: Path
     metadata: Metadata
     native: schema.Schema
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are to pack."""
+        return self.native.rows(source.table for source in sources.sources(self.native))
 
 
 def open_export(path: Path) -> Opened:

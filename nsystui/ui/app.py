@@ -160,7 +160,8 @@ class NsystuiApp(App[int]):
 
     @on(messages.ExportOpened)
     def _export_opened(self, message: messages.ExportOpened) -> None:
-        self._state(message.opened.path).opened = message.opened
+        state = self._state(message.opened.path)
+        state.opened, state.total = message.opened, message.opened.rows
         self._tell_screen()
 
     @on(messages.SampleTaken)

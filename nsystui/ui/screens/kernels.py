@@ -63,6 +63,16 @@ class KernelsScreen(TablePane):
         job = self.job
         return text if job is None or answer.total else f"{text}\n\n{_others(job)}"
 
+    def show_waiting(self) -> None:
+        """A sample of the kernels, said to be one, until exact numbers are there."""
+        sample = self.explorer.sample
+        if sample is None:
+            super().show_waiting()
+            return
+        self.show_title(right="sample")
+        self.table.set_answer(sample, keep_cursor=True)
+        self.notes.show_notes(sample.notes)
+
     def natural_order(self) -> tuple[str | None, bool]:
         return "total", True
 
@@ -108,6 +118,9 @@ class KernelsScreen(TablePane):
         self.job_changed()
 
     def open_row(self) -> None:
+        if self.job is None:
+            self.say("this is a sample: its launches can be opened when the export is read")
+            return
         name = self.values().get("name")
         if not isinstance(name, str):
             return

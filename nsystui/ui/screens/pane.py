@@ -256,7 +256,7 @@ class Pane(QuietScreen[None]):
         return self.selection.with_name(text)
 
     def _with_ranks(self, text: str) -> Selection:
-        from nsystui.commands.arguments import numbers
+        from nsystui.analysis.typed import numbers
 
         assert self.job is not None
         return self.selection.with_tasks(self.job.tasks_of_ranks(numbers(text, "ranks")) if text.strip() else None)
@@ -264,12 +264,12 @@ class Pane(QuietScreen[None]):
     def _with_devices(self, text: str) -> Selection:
         from dataclasses import replace
 
-        from nsystui.commands.arguments import numbers
+        from nsystui.analysis.typed import numbers
 
         return replace(self.selection, devices=numbers(text, "devices") if text.strip() else None)
 
     def _with_window(self, text: str) -> Selection:
-        from nsystui.commands.arguments import window
+        from nsystui.analysis.typed import window
 
         assert self.job is not None
         return self.selection.with_window(window(text, self.job.extent()) if text.strip() else None)
