@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 TABLES = ("reports", "contents", "diagnostics")
 
-DESCRIPTION = """What the exports are: a row for each with nsys and schema version, host, GPUs, duration, ranks and where
+DESCRIPTION = """What the exports are: a row for each with nsys and schema version, host, GPUs, duration, ranks and what
 their numbers come from; what they hold, and what to record for the rest; what nsys said of its own capture.
 All three tables are printed as text or Markdown; one of them (--show, else `reports`) as CSV or JSON, to a file, sorted
 or cut. Captured environments are never shown."""

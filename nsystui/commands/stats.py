@@ -18,7 +18,7 @@ class _ListReports(argparse.Action):
     """Prints the reports and ends, as ``--help`` does: no file is needed for it."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from nsystui.analysis.nsys_reports import REPORTS
+        from nsystui.analysis.reports import REPORTS
         from nsystui.output.stdout import quiet_pipe
 
         with quiet_pipe() as stream:
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.analysis.nsys_reports import report_of
+    from nsystui.analysis.reports import report_of
 
     wanted = [report_of(text.strip()) for text in arguments.report.split(",")]
     job = shared.open_job(arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from nsystui.analysis.answer import FrameAnswer, Unit
 from nsystui.analysis.device_time import NOTHING, Breakdown, Device, DeviceLanes
@@ -187,7 +188,7 @@ def held_back(bins: Bins) -> Bins:
     stay: nothing was recorded there.
     """
     known = [place for place, value in enumerate(bins) if not math.isnan(value)]
-    steps = list(zip(known, known[1:], strict=False))
+    steps = list(pairwise(known))
     usual = sorted(later - earlier for earlier, later in steps)[len(steps) // 2] if steps else 0
     filled = list(bins)
     for earlier, later in steps:

@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Collection, Sequence
 
 from nsystui.analysis.answer import Unit
-from nsystui.text import safe_text, width_of
+from nsystui.text import safe_text
 from nsystui.ui.gpu_lanes import PARTS, Bins, GpuLanes, GpuPicture
-from nsystui.ui.widgets.part_lines import Part
+from nsystui.ui.widgets.part_lines import Part, wrapped
 from nsystui.units import MISSING, format_value
 
 Line = list[Part]
@@ -26,8 +26,8 @@ def detail_lines(
     """
     gpu = picture.gpus[picture.owners[lane]]
     lines: list[Line] = [[(_place_of(gpu), "bold")], _time_line(times, marked)]
-    lines += _wrapped(_work_values(gpu, picture.parts, columns), width)
-    lines += _wrapped(_metric_values(gpu, columns), width)
+    lines += wrapped(_work_values(gpu, picture.parts, columns), width)
+    lines += wrapped(_metric_values(gpu, columns), width)
     return (lines + _note_lines(picture.notes, width))[:most]
 
 
@@ -79,20 +79,6 @@ def mean(bins: Bins, columns: Columns) -> float | None:
 
 def _percent(share: float | None) -> str:
     return format_value(Unit.PERCENT, None if share is None else 100 * share)
-
-
-def _wrapped(parts: Sequence[Part], width: int) -> list[Line]:
-    """The parts two blanks apart, on as many lines as they need."""
-    lines: list[Line] = []
-    room = 0
-    for text, style in parts:
-        needed = width_of(text) + 2
-        if needed > room:
-            lines.append([])
-            room = width
-        lines[-1] += [(text, style), ("  ", "")]
-        room -= needed
-    return lines
 
 
 def _note_lines(notes: Sequence[str], width: int) -> list[Line]:

@@ -55,6 +55,7 @@ KEYS: tuple[Key, ...] = (
         "overview",
     ),
     Key("i", "i", "contents", "contents", "what the exports hold, and what to record for the rest", "overview"),
+    Key("l", "l", "files", "files", "every file: how far it is read, or why it is left out", "overview"),
     Key("enter", "⏎", "", "open", "the launches of this kernel, the calls of this name; then the event", "kernels"),
     Key("o", "o", "other_table", "other table", "kernels, memory operations, sizes, API, OS runtime, MPI", "kernels"),
     Key("n", "n", "names", "names", "full, short or mangled kernel names", "kernels"),

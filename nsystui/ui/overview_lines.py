@@ -1,4 +1,4 @@
-"""The overview in words: facts, GPU time, remarks, the states of the files. Plain functions, no screen, light imports."""
+"""The overview in words: facts, GPU time, remarks, the states of the files. Plain functions, light imports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nsystui.analysis.answer import Column, Row, Unit, Value
 from nsystui.text import safe_text, shorten, width_of
 from nsystui.ui import keys
 from nsystui.ui.plain_answer import PlainAnswer
-from nsystui.ui.widgets.part_lines import Part
+from nsystui.ui.widgets.part_lines import Part, wrapped
 from nsystui.ui.widgets.plots import blocks
 from nsystui.units import format_value
 
@@ -70,12 +70,14 @@ FILE_COLUMNS = (
 # -- the facts --------------------------------------------------------------------------------------------------------
 
 
-def title_and_facts(facts: JobFacts, width: int) -> tuple[str, list[Line]]:
+def title_and_facts(facts: JobFacts, width: int, so_far: bool = False) -> tuple[str, list[Line]]:
     """What stands on the title line, and the lines of facts below, for a screen of ``width`` cells.
 
-    The names of the screens stay on the title line; what does not fit beside them goes below.
+    The names of the screens stay on the title line; what does not fit beside them goes below. ``so_far`` says that
+    more reports are to come.
     """
     job, machine = _job_words(facts), _machine_words(facts)
+    job[0] += " so far" if so_far else ""
     room = width - _MODES_WIDTH - len("nsystui  ")
     everything = f"{facts.title}  {_SEPARATOR.join(job)}"
     if width_of(everything) <= room:
@@ -169,12 +171,7 @@ def _time_parts(spent: Breakdown, width: int) -> list[Line]:
     if spent.graph:
         parts.append((f"graph {_percent(spent.percent(spent.graph))}", "graph"))
     parts.append((f"idle {_percent(spent.percent(spent.idle))}", "idle"))
-    lines: list[Line] = [[("GPU time".ljust(LABEL_WIDTH), "")]]
-    for text, category in parts:
-        if sum(width_of(shown) for shown, _ in lines[-1]) + width_of(text) > width:
-            lines.append([(" " * LABEL_WIDTH, "")])
-        lines[-1] += [(text, category), ("  ", "")]
-    return lines
+    return wrapped(parts, width, ("GPU time".ljust(LABEL_WIDTH), ""))
 
 
 # -- remarks ----------------------------------------------------------------------------------------------------------
@@ -184,21 +181,33 @@ def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: i
     """What the user should know before believing the numbers, worst first, in at most ``most`` lines."""
     notes = [*picture.tasks.notes, *(note for note in picture.diagnostics.notes if not note.startswith(_SILENT))]
     said = [text for text in _warnings(picture.diagnostics) if not any(text in note for note in notes)]
-    remarks = [*failures(states), *notes, *said]
-    lines: list[Line] = []
-    for number, remark in enumerate(remarks):
-        wrapped = textwrap.wrap(safe_text(remark), max(20, width - 2), max_lines=2, placeholder=" …")
+    remarks = [("! ", note) for note in notes] + [("· ", text) for text in said]
+    lines = failure_lines(states, width)
+    for number, (mark, text) in enumerate(remarks):
+        found = _wrapped(mark, text, width)
         rest = len(remarks) - number
-        if len(lines) + len(wrapped) + (rest > 1) > most:
+        if len(lines) + len(found) + (rest > 1) > most:
             return [*lines, [(f"  {_counted(rest, 'more remark')}: d shows what nsys recorded of its capture", "dim")]]
-        marks = ["! " if number < len(remarks) - len(said) else "· ", *["  "] * len(wrapped)]
-        lines += [[(mark, "bold"), (text, "")] for mark, text in zip(marks, wrapped, strict=False)]
+        lines += found
     return lines
 
 
-def failures(states: Iterable[FileState]) -> list[str]:
-    """The files that cannot be used, with the reasons."""
-    return [f"{state.path.name} is left out: {state.failure}" for state in states if state.failure]
+def failure_lines(states: Iterable[FileState], width: int) -> list[Line]:
+    """The files that cannot be used: one or two with the reasons, of more how many there are."""
+    failed = [state for state in states if state.failure]
+    shown = failed if len(failed) <= 2 else failed[:1]
+    reasons = [f"{state.path.name} is left out: {state.failure}" for state in shown]
+    lines = [line for reason in reasons for line in _wrapped("! ", reason, width)]
+    if len(failed) > len(shown):
+        rest = _counted(len(failed) - len(shown), "more file")
+        lines.append([("! ", "bold"), (f"{rest} left out: l lists the files with the reasons", "")])
+    return lines
+
+
+def _wrapped(mark: str, text: str, width: int) -> list[Line]:
+    """``text`` on one or two lines after ``mark``."""
+    lines = textwrap.wrap(safe_text(text), max(20, width - len(mark)), max_lines=2, placeholder=" …")
+    return [[(mark if number == 0 else " " * len(mark), "bold"), (line, "")] for number, line in enumerate(lines)]
 
 
 def _warnings(diagnostics: Answer) -> list[str]:

@@ -59,8 +59,11 @@ class _Tables:
 
 def overview_picture(job: Job, selection: Selection, bins: int) -> OverviewPicture:
     """The picture with a strip of ``bins`` bins. Blocks: call it in a thread."""
+    # Part of the key below: a report may join between the two lines, and tables with the busy intervals of before it
+    # must not be kept as those of after it.
+    version = job.session.version
     busy = job.busy(selection)
-    parts = job.once(("overview", selection), lambda: _tables(job, selection, busy))
+    parts = job.once(("overview", selection, version), lambda: _tables(job, selection, busy))
     return OverviewPicture(
         parts.facts,
         _spent(job, selection, busy),
@@ -75,6 +78,9 @@ def overview_picture(job: Job, selection: Selection, bins: int) -> OverviewPictu
 
 def _tables(job: Job, selection: Selection, busy: BusyIntervals) -> _Tables:
     session, ranks = job.session, job.ranks
+    if not busy.is_current(session):  # a rank that joined meanwhile would have no percentages: it comes next time
+        known = {item.device.task.task for item in busy.devices}
+        ranks = tuple(item for item in ranks if item.task in known or not item.devices)
     return _Tables(
         job_facts(session, ranks),
         task_table(session, selection, ranks, busy),

@@ -1,4 +1,4 @@
-"""An answer of a few rows that a screen has at hand, made without pandas: for what is shown while pandas is not there."""
+"""An answer of a few rows that a screen has at hand, made without pandas: shown before that is imported."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Behind the overview: what nsys said of its own capture, and what the exports hold."""
+"""Behind the overview: what nsys said of its own capture, what the exports hold, and the files."""
 
 from __future__ import annotations
 
 import textwrap
 
-from nsystui.analysis.answer import FrameAnswer, Row
+from nsystui.analysis.answer import Answer, FrameAnswer, Row
 from nsystui.analysis.capture import contents_table, diagnostics_table
 from nsystui.analysis.job import Job
 from nsystui.analysis.selection import Selection
 from nsystui.ui import keys
-from nsystui.ui.overview_lines import SHOWN_BY
+from nsystui.ui.overview_lines import SHOWN_BY, files_answer
 from nsystui.ui.screens.going import show_table
 from nsystui.ui.screens.table_pane import TablePane
 
@@ -74,3 +74,34 @@ class ContentsScreen(TablePane):
             self.app.call_later(show_table, self.app, table)
         else:
             self.say("no screen shows these rows yet")
+
+
+class FilesScreen(TablePane):
+    """Every file: what is known of it, how far it is read, or why it is left out."""
+
+    MODE_KEY = "1"
+    PLACES = ("table", "everywhere")
+    BINDINGS = keys.bindings("table", "everywhere")
+    HAS_PANEL = True
+
+    DEFAULT_CSS = """
+    FilesScreen #body { layout: vertical; }
+    FilesScreen SidePanel { display: block; width: 100%; height: 4; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__("1 Overview", "files")
+
+    def ask(self, job: Job, selection: Selection) -> Answer:
+        return files_answer(self.explorer.files.values())
+
+    def counted(self) -> str:
+        return "files"
+
+    def row_changed(self) -> None:
+        values = self.values()
+        words = f"{values.get('file')}: {values.get('state')}"
+        self.panel.show_lines(textwrap.wrap(words, max(20, self.app.size.width - 3)))
+
+    def open_row(self) -> None:
+        self.say("r selects ranks; the line below says how far this file is")

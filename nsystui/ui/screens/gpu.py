@@ -52,7 +52,7 @@ class GpuScreen(GrowingPane):
     GpuScreen.-tall #detail { height: 7; }
     GpuScreen #empty { display: none; }
     """
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012 - Textual's own form
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]
 
     def __init__(self) -> None:
         super().__init__("4 GPU")

@@ -11,8 +11,8 @@ from textual.widget import Widget
 
 from nsystui.ui import keys
 from nsystui.ui import overview_lines as words
-from nsystui.ui.screens.growing import GrowingPane
 from nsystui.ui.screens.going import show_table
+from nsystui.ui.screens.growing import GrowingPane
 from nsystui.ui.widgets.part_lines import PartLines
 from nsystui.ui.widgets.table_messages import PageFailed, RowSelected, SortRequested
 from nsystui.ui.widgets.window_table import WindowTable
@@ -28,6 +28,10 @@ _FRAME = 4
 
 _KERNEL_LINES = 6
 """The kernels keep this many lines, however many ranks there are."""
+
+_LEAST_REMARKS = 4
+_MOST_REMARKS = 8
+"""Lines of remarks that there may be however full the tables are, and at most."""
 
 _FILES_UPDATE = 1.0
 """Seconds between two updates of the table of files while they are read."""
@@ -51,6 +55,8 @@ class OverviewScreen(GrowingPane):
 
     def __init__(self) -> None:
         super().__init__("nsystui")
+        self._picture: OverviewPicture | None = None
+        self._seen: Selection | None = None
         self._bins = 0
         self._files_shown = 0.0
         self._sorted: dict[str, tuple[str, bool]] = {}  # by the name of an answer
@@ -105,12 +111,11 @@ class OverviewScreen(GrowingPane):
         if self._picture is not None:
             self._show_head(self._picture)  # a file may have failed
 
-    _picture: OverviewPicture | None = None
-
     def show(self, result: Any, same_place: bool) -> None:
         picture: OverviewPicture = result
         self.question_ended(picture.ranks)
-        self._picture = picture
+        same_place = self._seen == self.selection  # also where only the strip got another width
+        self._picture, self._seen = picture, self.selection
         self._show_head(picture)
         self._put(self.ranks, picture.tasks, same_place)
         if picture.spent is None:
@@ -120,12 +125,18 @@ class OverviewScreen(GrowingPane):
         self._share_room()
 
     def _show_head(self, picture: OverviewPicture) -> None:
-        width = self.app.size.width
-        about, facts = words.title_and_facts(picture.facts, width)
-        most = 4 if self.app.size.height < 30 else 6
-        remarks = words.remark_lines(picture, self.explorer.files.values(), width, most)
+        width, height = self.app.size
+        so_far = self.explorer.loading_now or self._asked != self._shown
+        about, facts = words.title_and_facts(picture.facts, width, so_far)
+        lines = [*facts, *words.time_lines(picture, width)]
+        room = height - _FRAME - len(lines)
+        spare = room - (len(picture.tasks) + 1) - max(len(picture.kernels) + 1, _KERNEL_LINES)
+        least = min(_LEAST_REMARKS, room - _KERNEL_LINES - 2)  # a heading and a rank, on the smallest terminal
+        remarks = words.remark_lines(
+            picture, self.explorer.files.values(), width, min(max(spare, least), _MOST_REMARKS)
+        )
         self.show_title(about=about)
-        self.head.show_lines([*facts, *words.time_lines(picture, width), *remarks])
+        self.head.show_lines([*lines, *remarks])
 
     def _show_kernels(self, picture: OverviewPicture, same_place: bool) -> None:
         count, total = len(picture.kernels), picture.kernels.total or 0
@@ -249,6 +260,11 @@ class OverviewScreen(GrowingPane):
         from nsystui.ui.screens.capture import DiagnosticsScreen
 
         self.app.push_screen(DiagnosticsScreen())
+
+    def action_files(self) -> None:
+        from nsystui.ui.screens.capture import FilesScreen
+
+        self.app.push_screen(FilesScreen())
 
     def action_contents(self) -> None:
         from nsystui.ui.screens.capture import ContentsScreen

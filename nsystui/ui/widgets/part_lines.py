@@ -20,6 +20,26 @@ Part = tuple[str, str]
 _OWN = {"bold", "dim"}
 
 
+def wrapped(parts: Sequence[Part], width: int, indent: Part = ("", "")) -> list[list[Part]]:
+    """``parts`` two blanks apart, on as many lines of ``width`` cells as they need, each beginning like ``indent``.
+
+    The first line begins with ``indent``, the others with as many blanks.
+    """
+    margin = width_of(indent[0])
+    lines: list[list[Part]] = []
+    room = -1
+    for text, style in parts:
+        if room < 2 + width_of(text):
+            lines.append([(" " * margin, "") if lines else indent])
+            room = width - margin
+        else:
+            lines[-1].append(("  ", ""))
+            room -= 2
+        lines[-1].append((text, style))
+        room -= width_of(text)
+    return lines
+
+
 class PartLines(Widget):
     """Lines of parts, each cut at the right edge; as high as there are lines, unless its CSS says otherwise."""
 

@@ -1,0 +1,68 @@
+"""What the tests of the screens share: the program on some files, pressed keys, and the text on the screen."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+from nsystui.exports.demo import TrainingJob
+from nsystui.ui.app import NsystuiApp
+from nsystui.ui.loading import Source
+
+NARROW, WIDE = (80, 24), (120, 36)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    files: Iterable[Path], cache: Path | None, size: tuple[int, int] = NARROW
+) -> AsyncIterator[tuple[NsystuiApp, Any]]:
+    """The program on these files, with everything loaded and shown."""
+    app = NsystuiApp(Source(tuple(map(str, files)), cache))
+    async with app.run_test(size=size) as pilot:
+        await rest(app, pilot)
+        yield app, pilot
+
+
+async def rest(app: NsystuiApp, pilot: Any, seconds: float = 20.0) -> None:
+    """Waits until everything is loaded and the screen shows the answer to what it asked last."""
+    deadline = time.monotonic() + seconds
+    while True:
+        await pilot.pause()
+        asked, shown = (getattr(app.screen, name, None) for name in ("_asked", "_shown"))
+        if not app.loading_now and asked == shown and all(worker.is_finished for worker in app.workers):
+            break
+        assert time.monotonic() < deadline, "the screen did not come to rest"
+    await pilot.pause()
+
+
+async def hit(app: NsystuiApp, pilot: Any, *keys: str) -> None:
+    """Presses keys as fast as a user who knows them, and waits for the end."""
+    await pilot.press(*keys)
+    await rest(app, pilot)
+
+
+def sixteen_ranks(directory: Path) -> list[Path]:
+    """A job of more ranks than a table or chart has lines for at 80x24, written once for a directory."""
+    if not directory.exists():
+        TrainingJob(ranks=16, steps=1, layers=1, gpu_metrics=False).write(directory)
+    return sorted(directory.glob("*.sqlite"))
+
+
+def screen_text(app: NsystuiApp) -> list[str]:
+    """The lines of the screen as a user sees them."""
+    width, height = app.size
+    strips = app.screen._compositor.render_strips()
+    lines = ["".join(segment.text for segment in strip) for strip in strips]
+    assert len(lines) == height and all(len(line) <= 2 * width for line in lines)
+    return [line.rstrip() for line in lines]
+
+
+def line_with(app: NsystuiApp, words: str) -> str:
+    """The first line of the screen that has ``words`` in it; fails where there is none."""
+    lines = screen_text(app)
+    found = next((line for line in lines if words in line), None)
+    assert found is not None, f"{words!r} is not on the screen:\n" + "\n".join(lines)
+    return found

@@ -1,0 +1,291 @@
+"""4 GPU: lanes, the cursor and its values, zooming, selecting, exporting."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, sixteen_ranks
+
+from nsystui.analysis.selection import Selection, Window
+from nsystui.analysis.utilisation_tables import utilisation_table
+from nsystui.cli import main
+from nsystui.exports.demo import TrainingJob, cpu_only_export, whole_graph_export
+from nsystui.output.files import save
+from nsystui.ui.app import NsystuiApp
+from nsystui.ui.gpu_lanes import held_back, inside, zoomed
+from nsystui.ui.gpu_lines import mean
+from nsystui.ui.screens.gpu import GpuScreen
+
+NAN = math.nan
+
+
+@pytest.fixture(scope="session")
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return TrainingJob(ranks=1, steps=3, layers=2).write(tmp_path_factory.mktemp("one"))
+
+
+@pytest.fixture(scope="session")
+def many_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return sixteen_ranks(tmp_path_factory.getbasetemp() / "sixteen")
+
+
+def gpu(app: NsystuiApp) -> GpuScreen:
+    assert isinstance(app.screen, GpuScreen)
+    return app.screen
+
+
+def labels(app: NsystuiApp) -> list[str]:
+    return [lane.label.strip() for lane in gpu(app).chart.lanes]
+
+
+# Lanes
+
+
+async def test_one_gpu_has_a_lane_for_each_part_and_metric(one_rank, cache_directory):
+    async with running(one_rank, cache_directory) as (app, pilot):
+        await hit(app, pilot, "4")
+        assert labels(app)[:3] == ["rank 0 busy", "kernels", "memory"]  # no NCCL in a job of one
+        assert {"SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX"} <= set(labels(app))
+        await hit(app, pilot, "m")
+        assert labels(app) == ["rank 0 busy", "kernels", "memory"]
+        await hit(app, pilot, "m")
+        assert "SM active" in labels(app)
+
+
+async def test_several_gpus_have_as_many_parts_as_fit(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, NARROW) as (app, pilot):
+        await hit(app, pilot, "4")
+        assert labels(app)[:3] == ["rank 0 busy", "kernels", "memory"]  # NCCL is the smallest
+        assert len(labels(app)) == 12
+        await pilot.resize_terminal(*WIDE)
+        await rest(app, pilot)
+        assert labels(app)[:4] == ["rank 0 busy", "kernels", "NCCL", "memory"]
+
+
+async def test_many_gpus_have_one_lane_and_the_cursor_tells_the_parts(many_ranks, cache_directory):
+    async with running(many_ranks, cache_directory, NARROW) as (app, pilot):
+        await hit(app, pilot, "4")
+        await hit(app, pilot, "down", "L", "L")
+        assert labels(app) == [f"rank {rank} busy" for rank in range(16)]
+        assert line_with(app, "rank 1 · device 0")
+        values = line_with(
+            app,
+            "busy ",
+        ) and screen_text(app)
+        detail = next(line for line in values if line.startswith("busy "))
+        assert all(word in detail for word in ("kernels", "NCCL", "memory"))
+        await hit(app, pilot, "end", "pagedown", "pagedown")
+        assert line_with(app, "▸ rank 15 busy")
+
+
+async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "4")
+        screen, job = gpu(app), app.job
+        bins = screen.chart.chart_width
+        expected = job.busy(Selection()).lanes(job.extent(), bins)[0]
+        assert screen.chart.lanes[0].bins == pytest.approx(expected.busy.tolist(), nan_ok=True)
+        share = expected.totals.percent(expected.totals.busy)
+        assert screen.chart.lanes[0].value == f"{share:.1f} %"
+        await hit(app, pilot, *["L"] * 3, "space", "L", "space")
+        spent = job.busy(Selection()).devices[0].breakdown(Window(*screen.chart.span_times))
+        shown = next(line for line in screen_text(app) if line.startswith("busy "))
+        assert float(shown.split()[1]) == pytest.approx(100 * spent.busy / spent.time, abs=0.06)
+
+
+async def test_columns_without_a_recording_are_said_to_be_none(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "4")
+        late = next(n for n, lane in enumerate(gpu(app).chart.lanes) if math.isnan(lane.bins[0]))
+        gpu(app).chart.cursor_lane = late
+        await rest(app, pilot)
+        assert line_with(app, "not recorded here")
+
+
+# The view
+
+
+async def test_plus_zooms_around_the_cursor_and_0_shows_all_again(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "4")
+        await hit(app, pilot, "L", "L", "right")
+        screen = gpu(app)
+        base = screen._picture.base
+        middle = sum(screen.chart.cursor_times) // 2
+        await hit(app, pilot, "+")
+        window = screen._picture.window
+        assert window.end - window.start == (base.end - base.start) // 2
+        assert window.start <= middle < window.end
+        low, high = screen.chart.cursor_times
+        assert low <= middle < high
+        assert "of" in screen_text(app)[0]
+        await hit(app, pilot, "right_square_bracket")
+        assert screen._picture.window.start > window.start
+        await hit(app, pilot, "left_square_bracket", "minus")
+        assert screen._picture.window == base
+        await hit(app, pilot, "+", "+", "0")
+        assert screen._picture.window == base
+
+
+async def test_zooming_ends_at_a_nanosecond_a_column(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "4")
+        await hit(app, pilot, "L")
+        screen = gpu(app)
+        await hit(app, pilot, *["+"] * 26)
+        assert "1 ns already" in screen_text(app)[-1]
+        window = screen._picture.window
+        assert window.end - window.start == screen.chart.chart_width
+        await hit(app, pilot, "enter")
+        assert app.selection.window.end - app.selection.window.start == 1
+        assert screen.chart.lanes and len(screen.chart.lanes[0].bins) == 1
+        await hit(app, pilot, "+", "enter", "left", "space", "right", "space", "m")
+
+
+async def test_keys_that_cannot_act_say_why(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "4")
+        for key, reason in (("minus", "all of the selection"), ("0", "in view"), ("left_square_bracket", "zooms in")):
+            await hit(app, pilot, key)
+            assert reason in screen_text(app)[-1]
+
+
+async def test_a_marked_span_or_the_column_becomes_the_selection_of_every_screen(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "4")
+        for key in ("enter", "t"):
+            await hit(app, pilot, "L", "space", "L", "space")
+            low, high = gpu(app).chart.span_times
+            assert line_with(app, "marked ")
+            await hit(app, pilot, key)
+            assert app.selection.window == Window(low, high)
+            assert gpu(app)._picture.window == Window(low, high)
+            await hit(app, pilot, "escape")
+        times = gpu(app).chart.cursor_times
+        await hit(app, pilot, "enter")
+        assert app.selection.window == Window(*times)
+        await hit(app, pilot, "2")
+        assert " + " in screen_text(app)[1]
+
+
+async def test_esc_goes_back_to_the_view_and_the_time_where_the_eye_was(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "4")
+        await hit(app, pilot, "down", "L", "L", "+", "+")
+        before, column = gpu(app)._picture.window, gpu(app).chart.cursor_column
+        await hit(app, pilot, "enter", "L", "+", "escape")
+        assert app.selection.is_everything
+        assert gpu(app)._picture.window == before
+        assert gpu(app).chart.cursor_column == column
+
+
+async def test_o_leaves_only_the_rank_of_the_lane_at_the_same_time(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "4")
+        await hit(app, pilot, *["down"] * 6, "L", "L", "+")
+        time = sum(gpu(app).chart.cursor_times) // 2
+        await hit(app, pilot, "o")
+        assert screen_text(app)[1].strip() == "rank 2"
+        assert labels(app)[0] == "rank 2 busy" and gpu(app).chart.cursor_lane == 0
+        low, high = gpu(app).chart.cursor_times
+        assert low <= time <= high
+        await hit(app, pilot, "o")
+        assert "the only one" in screen_text(app)[-1]
+
+
+# Files
+
+
+async def test_e_exports_the_utilisation_of_the_view_as_the_command_prints_it(demo_job, cache_directory, tmp_path):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "4")
+        job = app.job
+        whole = utilisation_table(job.busy(Selection()), job.extent())
+        assert gpu(app).answer_to_export().rows() == whole.rows()
+        await hit(app, pilot, "L", "L", "+", "down", "down", "down")
+        view = gpu(app)._picture.window
+        assert gpu(app).answer_to_export().rows() == utilisation_table(job.busy(Selection()), view).rows()
+        assert gpu(app).row_to_copy()[:2] == (1, 0)
+        save(gpu(app).answer_to_export(), tmp_path / "screen.csv", overwrite=False)
+    time = f"{view.start}:{view.end}"
+    assert main(["gpu", *map(str, demo_job), "--time", time, "-o", str(tmp_path / "command.csv")]) == 0
+    assert (tmp_path / "screen.csv").read_bytes() == (tmp_path / "command.csv").read_bytes()
+
+
+# What is missing
+
+
+async def test_without_gpu_work_it_says_what_to_record(tmp_path):
+    path = cpu_only_export(tmp_path / "cpu.sqlite")
+    async with running([path], tmp_path / "cache") as (app, pilot):
+        await hit(app, pilot, "4")
+        assert line_with(app, "nsys profile -t cuda")
+        await hit(app, pilot, "+", "m", "space", "enter", "o", "e", "y", "left")
+        assert app.is_running
+
+
+async def test_whole_graphs_are_busy(tmp_path):
+    path = whole_graph_export(tmp_path / "graph.sqlite")
+    async with running([path], tmp_path / "cache") as (app, pilot):
+        await hit(app, pilot, "4")
+        assert "graph" in labels(app)
+        assert line_with(app, "count as busy")
+        await hit(app, pilot, "m")
+        assert "gpu-metrics-devices" in screen_text(app)[-1]
+
+
+# Real exports
+
+
+async def test_real_graphs_keep_their_gpu_busy(shared_export, cache_directory):
+    async with running([shared_export("cuda-graphs")], cache_directory) as (app, pilot):
+        await hit(app, pilot, "4")
+        lanes = {lane.label.strip(): lane for lane in gpu(app).chart.lanes}
+        assert lanes["rank 0 busy"].value == "99.9 %" == lanes["graph"].value
+        assert sum(value > 0.99 for value in lanes["graph"].bins) >= 0.9 * len(lanes["graph"].bins)
+
+
+async def test_real_metrics_are_lanes_below_their_gpu(shared_export, cache_directory):
+    async with running([shared_export("gpu-metrics")], cache_directory) as (app, pilot):
+        await hit(app, pilot, "4")
+        assert labels(app) == [
+            *("rank 0 busy", "kernels", "memory", "GR active", "SM active", "SM issue", "tensor active"),
+            *("DRAM read", "DRAM write", "PCIe TX", "PCIe RX"),
+        ]
+        await hit(app, pilot, "end")
+        assert "SM active" in line_with(app, "GR active ") or line_with(app, "SM active")
+
+
+async def test_real_export_without_kernels_says_what_is_missing(shared_export, cache_directory):
+    async with running([shared_export("no-kernel-table")], cache_directory) as (app, pilot):
+        await hit(app, pilot, "4")
+        assert line_with(app, "no GPU work in this export: record with `nsys profile -t cuda`")
+
+
+# Arithmetic
+
+
+def test_a_view_stays_inside_its_base():
+    base = Window(1000, 2000)
+    assert zoomed(base, base, 1250, True, 50) == Window(1125, 1625)
+    assert zoomed(base, base, 1000, True, 50) == Window(1000, 1500)
+    assert zoomed(Window(1900, 2000), base, 2000, False, 50) == Window(1800, 2000)
+    assert zoomed(Window(1100, 1700), base, 1400, False, 50) is None
+    assert zoomed(Window(1500, 1560), base, 1530, True, 50) == Window(1505, 1555)
+    assert inside(Window(900, 1100), base) == Window(1000, 1200)
+    assert inside(Window(0, 5000), base) is None
+
+
+def test_samples_fill_the_bins_before_them_but_no_longer_gap():
+    assert held_back((0.5, NAN, 0.7, NAN, 0.1)) == (0.5, 0.7, 0.7, 0.1, 0.1)
+    gap = held_back((0.5, 0.5, 0.5, NAN, NAN, NAN, NAN, 0.5, 0.5))
+    assert [math.isnan(value) for value in gap] == [False] * 3 + [True] * 4 + [False] * 2
+    assert math.isnan(held_back((NAN, 0.5))[0])
+    assert held_back(()) == ()
+
+
+def test_the_mean_leaves_out_what_was_not_recorded():
+    assert mean((0.2, NAN, 0.4), (0, 2)) == pytest.approx(0.3)
+    assert mean((NAN, NAN), (0, 1)) is None

@@ -1,0 +1,308 @@
+"""1 Overview: facts, GPU time, ranks, kernels and remarks, at 80x24 and with the keys a user presses."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, sixteen_ranks
+
+from nsystui.exports.demo import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
+from nsystui.ui.app import FileState, NsystuiApp
+from nsystui.ui.loading import Source
+from nsystui.ui.overview_lines import failure_lines, files_answer
+from nsystui.ui.screens.capture import ContentsScreen, DiagnosticsScreen, FilesScreen
+from nsystui.ui.screens.instances import KernelInstancesScreen
+from nsystui.ui.screens.kernels import KernelsScreen
+from nsystui.ui.screens.overview import OverviewScreen
+
+HEAVY = (
+    *("pandas", "numpy", "duckdb", "adbc_driver_sqlite"),
+    pytest.param("sqlalchemy", marks=pytest.mark.xfail(reason="ui.describe imports analysis.tasks, only for a type")),
+)
+
+
+@pytest.fixture(scope="session")
+def many_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return sixteen_ranks(tmp_path_factory.getbasetemp() / "sixteen")
+
+
+def overview(app: NsystuiApp) -> OverviewScreen:
+    assert isinstance(app.screen, OverviewScreen)
+    return app.screen
+
+
+@pytest.fixture(scope="session")
+def imported_at_first() -> set[str]:
+    """What is imported when the first window can be painted."""
+    code = "import sys, nsystui.ui.app, nsystui.ui.screens.overview; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_nothing_heavy_is_imported_before_the_first_window(imported_at_first, name):
+    assert "nsystui.ui.screens.overview" in imported_at_first
+    assert name not in imported_at_first
+
+
+# What it says
+
+
+async def test_80x24_tells_what_ran_where_the_time_went_and_which_kernels(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, NARROW) as (app, _):
+        facts = line_with(app, "4 ranks")
+        assert "2 hosts" in facts and "4× H100 80GB HBM3" in facts and "nsys 2026.2.1" in facts
+        assert "ranks by NCCL communicator" in line_with(app, "driver 580")
+        time = line_with(app, "GPU time")
+        assert all(word in time for word in ("compute", "NCCL", "(exposed", "memory", "idle"))
+        assert "█" in line_with(app, "GPU busy")
+        assert "2 Kernels" in screen_text(app)[0]  # the other screens and their keys
+        assert "events may be missing" in line_with(app, "! events")
+        assert overview(app).ranks.row_count == 4
+        assert sum("gpu-a0" in line for line in screen_text(app)) == 4
+        assert line_with(app, "nccl")
+        picture = overview(app)._picture
+        shown = float(line_with(app, "GPU busy").split()[-2])
+        place = [column.key for column in picture.tasks.columns].index("busy_percent")
+        assert shown == pytest.approx(sum(row[place] for row in picture.tasks.rows()) / 4, abs=0.06)
+        assert picture.spent.time == 4 * (picture.facts.events.end - picture.facts.events.start)
+
+
+async def test_the_facts_share_the_title_line_where_there_is_room(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, (170, 36)) as (app, _):
+        title = screen_text(app)[0]
+        assert "4 ranks" in title and "nsys 2026.2.1" in title and "6 Events" in title
+
+
+async def test_many_ranks_scroll_and_the_kernels_keep_their_lines(many_ranks, cache_directory):
+    async with running(many_ranks, cache_directory, NARROW) as (app, pilot):
+        screen = overview(app)
+        for size in (NARROW, WIDE, (60, 15)):
+            await pilot.resize_terminal(*size)
+            await hit(app, pilot, "end")
+            assert screen.kernels.size.height >= (6 if size[1] >= 24 else 2)
+            assert screen.ranks.size.height + screen.kernels.size.height + len(screen.head.texts) + 4 == size[1]
+            assert any(line.startswith("▸") and " 15 " in line for line in screen_text(app))
+
+
+# Keys
+
+
+async def test_enter_on_a_rank_selects_it_for_every_screen_and_shows_its_kernels(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "down", "down", "enter")
+        assert isinstance(app.screen, KernelsScreen)
+        assert screen_text(app)[1].strip() == "rank 2"
+        await hit(app, pilot, "1")
+        assert overview(app).ranks.row_count == 1
+        await hit(app, pilot, "escape")
+        assert app.selection.is_everything
+        assert overview(app).ranks.row_count == 4
+
+
+async def test_tab_goes_to_the_kernels_and_enter_to_the_launches(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "tab", "down")
+        name = overview(app).values(overview(app).kernels)["name"]
+        await hit(app, pilot, "enter")
+        assert isinstance(app.screen, KernelInstancesScreen)
+        assert app.screen.kernel == name
+        await hit(app, pilot, "escape", "tab")
+        assert overview(app).table is overview(app).ranks
+
+
+async def test_the_table_with_the_focus_is_exported_and_sorted(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        screen = overview(app)
+        assert screen.answer_to_export().name == "overview"
+        await hit(app, pilot, "s", "S")
+        assert screen.ranks.sorted_by == ("rank", False)
+        await hit(app, pilot, "tab", "s")
+        assert screen.answer_to_export().name == "kernels"
+        assert screen.row_to_copy() == screen.kernels.current_row
+        assert screen.kernels.sorted_by is not None and screen.ranks.sorted_by == ("rank", False)
+
+
+async def test_a_resize_bins_the_strip_anew_and_keeps_the_order_of_the_user(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        screen = overview(app)
+        before = len(screen._picture.strip)
+        screen.ranks.sort_by("nccl_percent")
+        await rest(app, pilot)
+        first = screen.values(screen.ranks)["rank"]
+        await pilot.resize_terminal(110, 36)
+        await rest(app, pilot)
+        assert len(screen._picture.strip) == before - 10
+        assert screen.ranks.sorted_by == ("nccl_percent", True)
+        assert screen.values(screen.ranks)["rank"] == first
+
+
+async def test_diagnostics_contents_and_files_are_a_key_away(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        for key, kind in (("d", DiagnosticsScreen), ("i", ContentsScreen), ("l", FilesScreen)):
+            await hit(app, pilot, key)
+            assert isinstance(app.screen, kind)
+            assert app.screen.table.row_count >= 3
+            await hit(app, pilot, "down", "enter", "escape")
+            while app.screen.is_drilled:
+                await hit(app, pilot, "escape")
+            await hit(app, pilot, "1")
+
+
+async def test_contents_lead_to_the_screen_that_shows_them_or_say_what_to_record(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "i")
+        tables = [row[0] for row in app.screen.table.answer.rows()]
+        app.screen.table.move_to(tables.index("mpi_calls"))
+        await hit(app, pilot, "enter")
+        assert "nsys profile -t mpi" in screen_text(app)[-1]
+        app.screen.table.move_to(tables.index("os_calls"))
+        await hit(app, pilot, "enter")
+        assert isinstance(app.screen, KernelsScreen)
+        assert "OS runtime" in screen_text(app)[0]
+
+
+# What is missing
+
+
+async def test_without_gpu_work_it_says_so_and_leads_to_what_there_is(tmp_path):
+    path = cpu_only_export(tmp_path / "cpu.sqlite")
+    async with running([path], tmp_path / "cache") as (app, pilot):
+        assert "nsys profile -t cuda" in line_with(app, "no GPU work in this export")
+        assert line_with(app, "No GPU work was recorded; there is:")
+        row = line_with(app, "▸     3  node001")
+        assert "–" in row and "0.0 %" not in row
+        held = [row[2] for row in overview(app).kernels.answer.page(0, 20)]
+        assert held
+        await hit(app, pilot, "tab", "enter")
+        assert not isinstance(app.screen, OverviewScreen)
+
+
+async def test_whole_graphs_have_their_part_of_the_time(tmp_path):
+    path = whole_graph_export(tmp_path / "graph.sqlite")
+    async with running([path], tmp_path / "cache") as (app, _):
+        assert "graph " in line_with(app, "GPU time")
+        assert line_with(app, "count as busy")
+
+
+async def test_a_file_that_cannot_be_opened_is_named_with_its_reason(demo_job, tmp_path):
+    shutil.copy(demo_job[0], tmp_path / "rank0.sqlite")
+    (tmp_path / "rank1.sqlite").write_bytes(demo_job[1].read_bytes()[:50_000])
+    async with running([tmp_path], tmp_path / "cache") as (app, pilot):
+        assert "cut short" in line_with(app, "rank1.sqlite is left out")
+        await hit(app, pilot, "l", "down")
+        assert "cut short" in line_with(app, "│ rank1: left out")
+
+
+async def test_names_from_a_program_reach_the_screen_as_they_are_but_never_obeyed(tmp_path):
+    path = hostile_names_export(tmp_path / "hostile.sqlite")
+    async with running([path], tmp_path / "cache", WIDE) as (app, _):
+        assert HOSTILE_NAMES
+        assert not any("\x1b" in line for line in screen_text(app))
+
+
+# Before a report is ready
+
+
+async def test_while_loading_there_are_the_files_and_a_sample(demo_job, tmp_path, monkeypatch):
+    from nsystui.store.session import Session
+
+    go_on = threading.Event()
+    monkeypatch.setattr(Session, "add", lambda *_: go_on.wait(10))
+    app = NsystuiApp(Source(tuple(map(str, demo_job)), tmp_path / "cache"))
+    async with app.run_test(size=NARROW) as pilot:
+        while not overview(app).kernels.row_count:
+            await pilot.pause(0.02)
+        await pilot.pause()
+        row = line_with(app, "rank0")
+        assert "H100" in row and "279" in row and "ready" not in row
+        assert "exact numbers follow" in line_with(app, "sample: ")
+        await pilot.press("enter")
+        assert "nothing is loaded yet" in screen_text(app)[-1]
+        go_on.set()
+        app.exit(return_code=0)
+
+
+def test_the_states_of_files_in_words(tmp_path):
+    states = [
+        FileState(tmp_path / "a.sqlite"),
+        FileState(tmp_path / "b.sqlite", rows=25, total=100),
+        FileState(tmp_path / "c.sqlite", rows=100, total=100, ready=True),
+        FileState(tmp_path / "d.sqlite", failure="empty"),
+    ]
+    answer = files_answer(states)
+    assert [(row[0], row[2], row[-1]) for row in answer.rows] == [
+        ("a", None, "waiting"),
+        ("b", 25.0, "reading"),
+        ("c", 100.0, "ready"),
+        ("d", None, "left out: empty"),
+    ]
+    assert [row[2] for row in answer.sorted_by("read", descending=True).rows] == [100.0, 25.0, None, None]
+
+
+@pytest.mark.parametrize(("count", "lines"), [(0, 0), (1, 1), (2, 2), (3, 2), (40, 2)])
+def test_many_failures_take_two_lines(tmp_path, count, lines):
+    states = [FileState(tmp_path / f"rank{number}.sqlite", failure="empty") for number in range(count)]
+    found = failure_lines(states, 80)
+    assert len(found) == lines
+    if count > 2:
+        assert f"{count - 1} more files" in found[1][1][0]
+
+
+async def test_while_reports_join_what_is_there_is_said_to_be_so_far(demo_job, tmp_path, monkeypatch):
+    from nsystui.store.session import Session
+
+    go_on, add = threading.Event(), Session.add
+
+    def add_slowly(session, path, *rest):
+        if "rank0" not in path.name:
+            go_on.wait(10)
+        return add(session, path, *rest)
+
+    monkeypatch.setattr(Session, "add", add_slowly)
+    app = NsystuiApp(Source(tuple(map(str, demo_job)), tmp_path / "cache"))
+    async with app.run_test(size=NARROW) as pilot:
+        while overview(app)._picture is None:
+            await pilot.pause(0.02)
+        assert line_with(app, "1 rank so far")
+        go_on.set()
+        await rest(app, pilot)
+        assert line_with(app, "4 ranks · 2 hosts")
+        assert all("–" not in line for line in screen_text(app) if "gpu-a0" in line)
+
+
+# Real exports
+
+
+async def test_two_tasks_in_one_report_are_two_ranks(shared_export, cache_directory):
+    async with running([shared_export("h100-2rank-moe-before")], cache_directory) as (app, _):
+        assert "2 ranks · 1 file" in line_with(app, "2 ranks")
+        assert "91.3 %" in line_with(app, "▸     0") and "89.1 %" in line_with(app, "      1  modal")
+
+
+async def test_runs_without_a_common_clock_are_measured_each_over_its_own_events(shared_export, cache_directory):
+    paths = [shared_export(f"h100-2rank-moe-{when}") for when in ("before", "after")]
+    async with running(paths, cache_directory) as (app, _):
+        assert line_with(app, "clocks not aligned")
+        assert line_with(app, "share no clock")
+        assert not any("GPU busy" in line for line in screen_text(app))
+
+
+async def test_an_export_without_a_kernel_table_says_what_is_missing(shared_export, cache_directory):
+    async with running([shared_export("no-kernel-table")], cache_directory) as (app, pilot):
+        assert "nsys profile -t cuda" in line_with(app, "no GPU work")
+        assert "37,392" in line_with(app, "OS runtime")
+        await hit(app, pilot, "tab", "enter")
+        assert "OS runtime" in screen_text(app)[0]
+
+
+async def test_whole_graphs_are_nearly_all_of_the_time_of_a_real_run(shared_export, cache_directory):
+    async with running([shared_export("cuda-graphs")], cache_directory) as (app, _):
+        spent = overview(app)._picture.spent
+        assert spent.graph / spent.busy > 0.99
+        assert spent.percent(spent.busy) > 99
