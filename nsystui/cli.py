@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import IO, Protocol
+from typing import Any, Protocol
 
 from nsystui import __version__
 from nsystui.errors import NsystuiError, UsageError
@@ -106,8 +106,11 @@ def _run(words: list[str]) -> int:
 class _Parser(argparse.ArgumentParser):
     """A parser whose help may be piped into ``head``, and shown on a terminal without UTF-8."""
 
-    def print_help(self, file: IO[str] | None = None) -> None:
-        _say(self.format_help())
+    def print_help(self, file: Any = None) -> None:
+        if file is None:
+            _say(self.format_help())
+        else:
+            super().print_help(file)
 
 
 def _say(text: str) -> None:

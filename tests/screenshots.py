@@ -1,7 +1,8 @@
 """Makes every picture in ``screenshots/`` from the running program: ``python tests/screenshots.py``.
 
 On the demo job at 120x36 and 80x24, and on real exports where they are (``../shared/data/exports``, or the directory
-named on the command line). SVG always; PNG too where ``resvg-py`` (the extra ``screenshots``) and a monospaced font are.
+named on the command line). SVG always; PNG too where ``resvg-py`` (the extra ``screenshots``)
+and a monospaced font are.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from scenes import NARROW, SCENES, WIDE, Scene, cache_in, play
+
 from nsystui.exports.demo import training_job
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import Source
-from scenes import NARROW, SCENES, WIDE, Scene, cache_in, play
 
 HERE = Path(__file__).resolve().parents[1]
 TARGET = HERE / "screenshots"

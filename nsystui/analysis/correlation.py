@@ -105,7 +105,8 @@ def facts(session: Session, key: EventKey) -> list[tuple[str, Any, str]]:
     if not found:
         return []
     values = dict(zip((column.name for column in table.c), found[0], strict=True))
-    hidden = {"report", "clock_offset", "row", "start", "end", "process", "thread", "is_nccl", "is_memset", "event_type"}
+    places = {"report", "clock_offset", "row", "start", "end", "process", "thread"}
+    hidden = places | {"is_nccl", "is_memset", "event_type"}
     shown = [
         (name.replace("_", " "), value, name)
         for name, value in values.items()

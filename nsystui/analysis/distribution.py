@@ -46,8 +46,8 @@ def distribution(values: Any) -> Distribution:
 
 def _edges(low: float, high: float) -> list[float]:
     """Round edges around [low, high]: at most about a dozen bars, as fine as that allows."""
-    if low < 0:
-        return [float(edge) for edge in np.linspace(low, high, 9)]
+    if low < 0:  # clocks that disagree: one bar holds them all
+        return [low, *_edges(0.0, max(high, 0.0))]
     best: list[float] = []
     for steps in _STEPS:
         edges = _decade_edges(max(low, 1.0), max(high, 1.0), steps)
@@ -56,7 +56,7 @@ def _edges(low: float, high: float) -> list[float]:
         if not best or len(edges) - 1 <= _MOST_BARS:
             best = edges
     if len(best) - 1 < 4 and high > low:
-        return [float(edge) for edge in np.linspace(low, high, 9)]
+        return [float(edge) for edge in np.unique(np.linspace(low, high, 9))]
     return best
 
 

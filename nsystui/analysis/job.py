@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # The last few selections stay at hand, so that going back a crumb costs nothing.
 _KEPT = 12
+_EVERYTHING = Selection()
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Job:
             raise UsageError(f"rank {unknown[0]} is not open: the ranks are {there}")
         return frozenset(found[number] for number in numbers)
 
-    def extent(self, selection: Selection = Selection()) -> Window:
+    def extent(self, selection: Selection = _EVERYTHING) -> Window:
         """From the first to the last event of the selected tasks (or the selected window), in job time."""
         from nsystui.analysis.extent import extent
 
@@ -81,10 +82,12 @@ class Job:
         from nsystui.analysis.nvtx.ranges import NvtxRanges
         from nsystui.analysis.nvtx.tree import NvtxTree
 
-        ranges = self.once(("nvtx-ranges", selection), lambda: NvtxRanges.load(self.session, selection, self.ranks))
-        return self.once(
-            ("nvtx-tree", selection, by, fold_numbers), lambda: NvtxTree.build(ranges, by=by, fold_numbers=fold_numbers)
-        )
+        def build() -> NvtxTree:
+            # Asked for in here, so that a report that joins meanwhile cannot leave an old tree under a new version.
+            ranges = self.once(("nvtx-ranges", selection), lambda: NvtxRanges.load(self.session, selection, self.ranks))
+            return NvtxTree.build(ranges, by=by, fold_numbers=fold_numbers)
+
+        return self.once(("nvtx-tree", selection, by, fold_numbers), build)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """``make()``, or what it gave for the same key and the same state of the session."""

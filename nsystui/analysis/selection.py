@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from nsystui.errors import UsageError
 
@@ -47,9 +48,7 @@ class NameFilter:
                 raise UsageError(f"filter {self.text!r} is not UTF-8") from None
         if self.is_regex:
             try:
-                with warnings.catch_warnings():  # Python warns of what may mean something else one day
-                    warnings.simplefilter("ignore")
-                    re.compile(self.pattern)
+                _compiled(self.pattern, self.ignore_case)
             except (re.error, OverflowError, RecursionError) as error:
                 raise UsageError(f"filter {self.text!r}: {error}") from None
 
@@ -82,10 +81,17 @@ class NameFilter:
     def matches(self, name: str) -> bool:
         """Whether ``name`` passes the filter (what the store does in SQL, for lists that are already in memory)."""
         if self.is_regex:
-            found = re.search(self.pattern, name, re.IGNORECASE if self.ignore_case else 0) is not None
+            found = _compiled(self.pattern, self.ignore_case).search(name) is not None
         else:
             found = self.pattern in (_lower(name) if self.ignore_case else name)
         return found != self.inverse
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str, ignore_case: bool) -> re.Pattern[str]:
+    with warnings.catch_warnings():  # Python tells what may mean something else one day: on a screen, over the screen
+        warnings.simplefilter("ignore")
+        return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
 
 
 def _lower(name: str) -> str:

@@ -19,6 +19,7 @@ from nsystui.exports.metadata import LOCAL_RANK_VARIABLES, RANK_VARIABLES
 from nsystui.store import tables
 from nsystui.store.session import Report, Session
 
+_MOST_DIGITS = 6
 _FILE_PATTERNS = (r"rank[_-]?(\d+)", r"_N\d+_(\d+)", r"_(\d+)$")
 
 
@@ -175,9 +176,9 @@ def _from_environment(session: Session, tasks: list[Task]) -> Ranks:
     for variable in RANK_VARIABLES:
         found: Ranks = {}
         for task in tasks:
-            value = _report(session, task).metadata.environment.get(variable, "")
-            if value.isdigit() and _only_task(task, tasks):
-                found[task] = int(value)
+            rank = _number(_report(session, task).metadata.environment.get(variable, ""))
+            if rank is not None and _only_task(task, tasks):
+                found[task] = rank
         if len(found) == len(tasks) and len(set(found.values())) == len(tasks):
             return found
     return {}
@@ -188,8 +189,9 @@ def _from_file_names(session: Session, tasks: list[Task]) -> Ranks:
         found: Ranks = {}
         for task in tasks:
             match = re.search(pattern, _report(session, task).name, re.IGNORECASE)
-            if match and _only_task(task, tasks):
-                found[task] = int(match.group(1))
+            rank = _number(match.group(1)) if match else None
+            if rank is not None and _only_task(task, tasks):
+                found[task] = rank
         if len(found) == len(tasks) and len(set(found.values())) == len(tasks):
             return found
     return {}
@@ -199,7 +201,12 @@ def _local_rank(report: Report, tasks: list[Task]) -> int | None:
     if sum(task.report == report.index for task in tasks) != 1:
         return None
     for variable in LOCAL_RANK_VARIABLES:
-        value = report.metadata.environment.get(variable, "")
-        if value.isdigit():
-            return int(value)
+        rank = _number(report.metadata.environment.get(variable, ""))
+        if rank is not None:
+            return rank
     return None
+
+
+def _number(text: str) -> int | None:
+    """A rank as a launcher or a file name writes it; what is longer is a date or a job's number."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None

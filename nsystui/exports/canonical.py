@@ -3,8 +3,8 @@
 Every event table has ``row``, a number that is unique in its table and report and keeps the order of the export.
 Times are signed nanoseconds on the report's own clock (0 is the start of the session). ``process`` and ``thread`` are
 NVIDIA's serialised ids (``globalPid``, ``globalTid``); a GPU operation belongs to an API call by
-(report, process, correlation id), never by the correlation id alone. An NVTX range that was never closed and an MPI call
-that never returned have no ``end``.
+(report, process, correlation id), never by the correlation id alone. An NVTX range that was never closed and an MPI
+call that never returned have no ``end``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ KERNELS = _table(
     "GPU kernels",
     _CUDA,
     f"row start end {_GPU_PLACE} name:t short_name:t mangled_name:t is_nccl grid_x grid_y grid_z "
-    "block_x block_y block_z registers_per_thread static_shared_memory dynamic_shared_memory local_memory_per_thread graph_node_id",
+    "block_x block_y block_z registers_per_thread static_shared_memory dynamic_shared_memory "
+    "local_memory_per_thread graph_node_id",
 )
 MEMORY_OPS = _table(
     "memory_ops",

@@ -384,7 +384,8 @@ def _nic_metrics(schema: Schema) -> Source:
         _columns(schema, table, wanted),
         {
             "nic_metrics": 'SELECT row_id AS row, "start", "end", nic, m.metric, m.unit, CAST(value AS DOUBLE) '
-            "AS value FROM chunk c LEFT JOIN nic_metric_names m ON m.list_id = c.list_id AND m.metric_index = c.metric_index "
+            "AS value FROM chunk c LEFT JOIN nic_metric_names m "
+            "ON m.list_id = c.list_id AND m.metric_index = c.metric_index "
             'ORDER BY "start", row_id'
         },
     )

@@ -58,7 +58,8 @@ class Cache:
         status = os.stat(real)
         identity = f"{STORE_VERSION}|{real}|{status.st_size}|{status.st_mtime_ns}"
         digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:24]
-        stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in export.stem)[:40]
+        name = os.path.splitext(os.path.basename(real))[0]
+        stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)[:40]
         return self.directory / f"{stem}-{digest}"
 
     def find(self, export: Path) -> PackedFiles | None:

@@ -56,8 +56,8 @@ class FileState:
 class NsystuiApp(App[int]):
     """The screens of nsystui over one job.
 
-    Its return code is the exit status; with 2, ``reasons`` are for the terminal that stays. ``selection`` is what every screen shows; ``select`` and ``undo_selection``
-    change it.
+    Its return code is the exit status; with 2, ``reasons`` are for the terminal that stays. ``selection`` is what every
+    screen shows; ``select`` and ``undo_selection`` change it.
     """
 
     ENABLE_COMMAND_PALETTE = False

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from nsystui.analysis.answer import Unit
 from nsystui.analysis.selection import Selection
-from nsystui.analysis.tasks import RankedTask
 from nsystui.units import format_value
+
+if TYPE_CHECKING:
+    from nsystui.analysis.tasks import RankedTask
 
 
 def spans(numbers: Iterable[int]) -> str:

@@ -259,9 +259,10 @@ class TestDivision:
     def test_communicators_on_one_stream_are_an_estimate(self, program: Program) -> None:
         program.group(("ncclAllReduce", 4, A), ("ncclAllReduce", 8, A), ("ncclAllReduce", 16, B), launches=2)
         pairing = program.pairing()
-        assert rows(pairing.kernels, "communicator", "message_size", "partners", "state") == [
-            (None, 14, 3, State.ESTIMATED)
-        ] * 2
+        assert (
+            rows(pairing.kernels, "communicator", "message_size", "partners", "state")
+            == [(None, 14, 3, State.ESTIMATED)] * 2
+        )
 
     def test_a_mixture_with_a_kernel_for_each_collective(self, program: Program) -> None:
         calls = (("ncclAllReduce", 4), ("ncclAllGather", 16), ("ncclAllReduce", 8))
@@ -447,9 +448,11 @@ class TestForms:
     def test_instrumented_calls(self, tmp_path: Path) -> None:
         pairing = pairing_of(instrumented_nccl_export(tmp_path / "instrumented.sqlite"))
         told = rows(pairing.kernels, "collective", "message_size", "communicator", "state")
-        assert told == [("AllReduce", 65_536, "0xfedcba9876543210", State.PAIRED)] * 8 + [
-            ("AllGather", 2_097_152, "0xfedcba9876543210", State.PAIRED)
-        ] * 4
+        assert (
+            told
+            == [("AllReduce", 65_536, "0xfedcba9876543210", State.PAIRED)] * 8
+            + [("AllGather", 2_097_152, "0xfedcba9876543210", State.PAIRED)] * 4
+        )
 
     def test_an_instrumented_range_inside_the_range_of_the_same_call(self, program: Program) -> None:
         """One call, two ranges: NCCL's own without a payload, and one in it that tells the size."""
@@ -458,9 +461,10 @@ class TestForms:
             program.export.nvtx_range(program.main, program.now + 500, program.now + 7_000, text)
             program.call("ncclAllReduce", launches=1, kernel="AllReduce")
         pairing = program.pairing()
-        assert rows(pairing.calls, "name", "message_size", "size_source", "state") == [
-            ("ncclAllReduce", 512, "instrumented", State.PAIRED)
-        ] * 2
+        assert (
+            rows(pairing.calls, "name", "message_size", "size_source", "state")
+            == [("ncclAllReduce", 512, "instrumented", State.PAIRED)] * 2
+        )
         assert rows(pairing.kernels, "message_size", "communicator", "partners") == [(512, "0xa0", 1)] * 2
 
     def test_without_the_row_that_names_the_domain(self, tmp_path: Path) -> None:

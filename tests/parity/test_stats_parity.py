@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsystui.analysis.nsys_reports import REPORTS, report_of
+from nsystui.analysis.reports import REPORTS, report_of
 from nsystui.analysis.selection import Selection
 from nsystui.output.formats import write
 from nsystui.store.session import Session

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-
 from harness import Terminal
+
 from nsystui.exports.demo import training_job
 
 CURSOR, PAGE, SWITCH = 600, 8 * 1024, 15 * 1024

@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 import pytest
-
 from harness import Terminal
+
 from nsystui.exports.demo import hostile_names_export, training_job
 
 ALTERNATE_ON, ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"

@@ -20,10 +20,7 @@ from nsystui.ui.screens.instances import KernelInstancesScreen
 from nsystui.ui.screens.kernels import KernelsScreen
 from nsystui.ui.screens.overview import OverviewScreen
 
-HEAVY = (
-    *("pandas", "numpy", "duckdb", "adbc_driver_sqlite"),
-    pytest.param("sqlalchemy", marks=pytest.mark.xfail(reason="ui.describe imports analysis.tasks, only for a type")),
-)
+HEAVY = (*("pandas", "numpy", "sqlalchemy", "duckdb", "adbc_driver_sqlite"),)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
+from scenes import play, settle
 
 from nsystui.cli import main
 from nsystui.exports.demo import node_graph_export, training_job
@@ -14,7 +15,6 @@ from nsystui.ui.loading import Source
 from nsystui.ui.screens.events import EventsScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen
 from nsystui.ui.widgets.crumbs import KeyLine, SelectionLine, TitleLine
-from scenes import play, settle
 
 SHARED = Path(__file__).parents[3] / "shared/data/exports"
 

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import pytest
+from scenes import NARROW, SCENES, WIDE, cache_in, play
 
 from nsystui.exports.demo import training_job
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import Source
-from scenes import NARROW, SCENES, WIDE, cache_in, play
 
 
 @pytest.fixture(scope="module")

@@ -84,9 +84,7 @@ def _states(is_paired: Flags, found: Found, operation: Ints) -> Any:
     return np.where(is_paired, paired, State.UNPAIRED.value).astype(object)
 
 
-def _kernel_reasons(
-    kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame, operation: Ints
-) -> Any:
+def _kernel_reasons(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame, operation: Ints) -> Any:
     """Why each kernel is unpaired, ``None`` for the others; the first reason that holds."""
     speaking = calls.loc[roles_of(calls["name"]) == Role.COMMUNICATION, _TASK].drop_duplicates()
     has_calls = kernels[_TASK].merge(speaking, on=_TASK, how="left", indicator=True)["_merge"] == "both"

@@ -18,7 +18,7 @@ from nsystui.analysis.events import EventKey, EventList, key_of, window_of
 from nsystui.analysis.job import Job
 from nsystui.analysis.selection import NameFilter, Selection, Window
 from nsystui.ui import keys
-from nsystui.ui.screens.pane import _checker
+from nsystui.ui.screens.exporting import checker
 from nsystui.ui.screens.partners import PartnersScreen
 from nsystui.ui.screens.table_pane import TablePane
 from nsystui.ui.widgets.prompt import LinePrompt
@@ -196,14 +196,14 @@ class EventsScreen(TablePane):
 
     def action_search(self) -> None:
         text = self.searched.text if self.searched else ""
-        self.prompt.open("search", "search", text, _checker(lambda text: NameFilter(text) if text else None))
+        self.prompt.open("search", "search", text, checker(lambda text: NameFilter(text) if text else None))
 
     def action_go_to(self) -> None:
-        self.prompt.open("go", "go to time", "", _checker(parse_duration))
+        self.prompt.open("go", "go to time", "", checker(parse_duration))
 
     def action_kinds(self) -> None:
         names = ",".join(kind.value for kind in self.chosen)
-        self.prompt.open("kinds", "kinds (empty: all but os)", names, _checker(kinds_of))
+        self.prompt.open("kinds", "kinds (empty: all but os)", names, checker(kinds_of))
 
     @on(LinePrompt.Submitted)
     def _asked_for(self, message: LinePrompt.Submitted) -> None:

@@ -15,7 +15,7 @@ from nsystui.analysis.selection import Selection, Window
 from nsystui.ui import keys
 from nsystui.ui.gpu_lanes import GpuPicture, Wanted, gpu_picture, inside, zoomed
 from nsystui.ui.gpu_lines import detail_lines
-from nsystui.ui.screens.growing import GrowingPane
+from nsystui.ui.screens.pane import Pane
 from nsystui.ui.widgets.part_lines import PartLines
 from nsystui.ui.widgets.strip_chart import StripChart
 from nsystui.ui.widgets.window_table import WindowTable
@@ -35,7 +35,7 @@ class _Eye:
     time: int | None = None
 
 
-class GpuScreen(GrowingPane):
+class GpuScreen(Pane):
     """Lanes over time, a cursor in time, and the values under it.
 
     One or few GPUs have a lane for all of their work, for each part of it and for each metric; of many there is the
@@ -94,7 +94,6 @@ class GpuScreen(GrowingPane):
 
     def show(self, result: Any, same_place: bool) -> None:
         picture: GpuPicture = result
-        self.question_ended(picture.ranks)
         self._picture = picture
         self._show_view(picture)
         if not picture.lanes:

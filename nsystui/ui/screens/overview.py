@@ -12,7 +12,7 @@ from textual.widget import Widget
 from nsystui.ui import keys
 from nsystui.ui import overview_lines as words
 from nsystui.ui.screens.going import show_table
-from nsystui.ui.screens.growing import GrowingPane
+from nsystui.ui.screens.pane import Pane
 from nsystui.ui.widgets.part_lines import PartLines
 from nsystui.ui.widgets.table_messages import PageFailed, RowSelected, SortRequested
 from nsystui.ui.widgets.window_table import WindowTable
@@ -37,7 +37,7 @@ _FILES_UPDATE = 1.0
 """Seconds between two updates of the table of files while they are read."""
 
 
-class OverviewScreen(GrowingPane):
+class OverviewScreen(Pane):
     """The first screen: it is painted before anything heavy is imported.
 
     Two tables: the ranks, and below them the kernels; where there is no GPU work, what there is instead. Until a
@@ -113,7 +113,6 @@ class OverviewScreen(GrowingPane):
 
     def show(self, result: Any, same_place: bool) -> None:
         picture: OverviewPicture = result
-        self.question_ended(picture.ranks)
         same_place = self._seen == self.selection  # also where only the strip got another width
         self._picture, self._seen = picture, self.selection
         self._show_head(picture)

@@ -1,0 +1,149 @@
+"""A screen whose table goes to a file or to the clipboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from textual import on
+from textual.message import Message
+
+from nsystui.errors import NsystuiError
+from nsystui.ui.screens.asking import AskingScreen
+from nsystui.ui.widgets.prompt import LinePrompt
+
+if TYPE_CHECKING:
+    from nsystui.analysis.answer import Answer, Column, Row
+
+
+class ExportingScreen(AskingScreen):
+    """``e`` writes the whole table that the screen shows, ``y`` and ``Y`` copy a row or all of it."""
+
+    @dataclass
+    class Saved(Message):
+        """An export is written, or not (``error``); ``exists`` where a file of that name is there already."""
+
+        path: Path
+        rows: int = 0
+        error: str = ""
+        exists: bool = False
+
+    def __init__(self, *crumbs: str) -> None:
+        super().__init__(*crumbs)
+        self._target = Path()
+
+    def answer_to_export(self) -> Answer | None:
+        """The table that ``e`` and ``Y`` take."""
+        return None
+
+    def row_to_copy(self) -> Row | None:
+        """The row that ``y`` takes."""
+        return None
+
+    def columns_to_copy(self) -> Sequence[Column]:
+        """The columns of that row."""
+        answer = self.answer_to_export()
+        return answer.columns if answer is not None else ()
+
+    def action_export(self) -> None:
+        from nsystui.output.files import propose_name
+
+        answer = self.answer_to_export()
+        job = self.job
+        if answer is None or job is None:
+            self.say("there is no table here to export")
+            return
+        name = self.selection.name
+        proposed = propose_name(job.report_names, answer.name, name.text if name else None, ".csv")
+        self.prompt.open("export", "export to", proposed, checker(_format_known))
+
+    @on(LinePrompt.Submitted)
+    def _name_given(self, message: LinePrompt.Submitted) -> None:
+        if message.purpose in ("export", "overwrite"):
+            message.stop()
+            self._export_to(message)
+
+    def _export_to(self, message: LinePrompt.Submitted) -> None:
+        if message.purpose == "overwrite":
+            if message.value.strip().lower() in ("y", "yes"):
+                self._save(self._target, overwrite=True)
+            else:
+                self.say("not written")
+            return
+        self._target = Path(message.value).expanduser()
+        self._save(self._target, overwrite=False)
+
+    def _save(self, path: Path, overwrite: bool) -> None:
+        answer = self.answer_to_export()
+        if answer is None:
+            return
+        self.say(f"writing {len(answer):,} rows to {path}…")
+
+        def write() -> None:
+            from nsystui.output.files import TargetExistsError, save
+
+            try:
+                rows = save(answer, path, overwrite)
+            except TargetExistsError:
+                self.post_message(self.Saved(path, exists=True))
+            except Exception as error:  # a query or a disk: the user gets the reason, the program lives on
+                self.post_message(self.Saved(path, error=str(error).splitlines()[0]))
+            else:
+                self.post_message(self.Saved(path, rows))
+
+        self.run_worker(write, thread=True, group="export", exit_on_error=False)
+
+    @on(Saved)
+    def _saved(self, message: Saved) -> None:
+        message.stop()
+        if message.exists:
+            self.prompt.open("overwrite", f"{message.path} exists: overwrite? y/n")
+        elif message.error:
+            self.say(f"not written: {message.error}")
+        else:
+            self.say(f"wrote {message.rows:,} rows to {message.path}")
+
+    def action_copy_row(self) -> None:
+        from nsystui.output.clipboard import row_for_clipboard
+
+        row = self.row_to_copy()
+        if row is None:
+            self.say("there is no row here to copy")
+            return
+        self.app.copy_to_clipboard(row_for_clipboard(self.columns_to_copy(), row))
+        self.say("copied the row, if the terminal allows OSC 52 (tmux: set -g set-clipboard on)")
+
+    def action_copy_table(self) -> None:
+        from nsystui.output.clipboard import text_for_clipboard
+
+        answer = self.answer_to_export()
+        if answer is None:
+            self.say("there is no table here to copy")
+            return
+        text = text_for_clipboard(answer)
+        if text is None:
+            self.say("too much for a terminal's clipboard: e writes it to a file")
+            return
+        self.app.copy_to_clipboard(text)
+        self.say(f"copied {len(answer):,} rows, if the terminal allows OSC 52 (tmux: set -g set-clipboard on)")
+
+
+def checker(make: Callable[[str], object]) -> Callable[[str], str | None]:
+    """A check for a prompt: what is wrong with a text is what ``make`` says of it."""
+
+    def check(text: str) -> str | None:
+        try:
+            make(text)
+        except NsystuiError as error:
+            return str(error)
+        return None
+
+    return check
+
+
+def _format_known(text: str) -> object:
+    from nsystui.output.formats import format_for_path
+
+    return format_for_path(text)

@@ -1,0 +1,546 @@
+"""The commands as a script meets them: data on stdout, the rest on stderr, and an exit status that tells."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from support import fingerprint, native, native_count
+
+from nsystui import cli
+from nsystui.cli import COMMANDS, main
+from nsystui.exports import demo
+from nsystui.exports.demo import HOSTILE_NAMES, PLANTED_SECRET
+
+TABLES = [name for name in COMMANDS if name not in ("open", "demo")]
+NEEDED = {"stats": ["-r", "cuda_gpu_kern_sum"]}
+SELECTABLE = [name for name in TABLES if name != "info"]
+
+
+class Ran:
+    """What a command did."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def table(self) -> list[dict[str, str]]:
+        """The rows of CSV on stdout."""
+        return list(csv.DictReader(io.StringIO(self.out)))
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(capsys) -> Callable[..., Ran]:
+    """Runs a command in this process."""
+
+    def run(*words: str | Path) -> Ran:
+        try:
+            status = main([str(word) for word in words])
+        except SystemExit as end:
+            status = int(end.code or 0)
+        done = capsys.readouterr()
+        return Ran(status, done.out, done.err)
+
+    return run
+
+
+def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a line of shell, where ``nsystui`` is this program; the status is that of the first of a pipe."""
+    program = f"{shlex.quote(sys.executable)} -m nsystui"
+    return subprocess.run(
+        ["bash", "-c", line.replace("nsystui", program, 1) + "; exit ${PIPESTATUS[0]}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **environment},
+    )
+
+
+class TestEveryCommand:
+    @pytest.mark.parametrize("command", TABLES)
+    def test_it_answers_from_the_demo(self, run, demo_job, command):
+        done = run(command, *NEEDED.get(command, []), *demo_job[:2])
+        # The demo has no MPI: what was asked is not there, and that is another status.
+        assert done.status == (3 if command == "mpi" else 0)
+        assert done.out
+        assert "Traceback" not in done.err
+        assert PLANTED_SECRET not in done.out + done.err
+
+    @pytest.mark.parametrize("command", TABLES)
+    def test_every_format_holds_the_same_rows(self, run, demo_job, command):
+        words = [command, *NEEDED.get(command, []), demo_job[0], "--top", "4"]
+        table, found, markdown = (run(*words, "--format", form) for form in ("csv", "json", "md"))
+        lines = [line for line in markdown.out.splitlines() if line.startswith("|")]
+        assert len(table.table) == len(found.json) == len(lines) - 2
+        # Neither the captured environment nor the words of the profiled command are for anyone to see.
+        for done in (table, found, markdown):
+            assert PLANTED_SECRET not in done.out + done.err
+            assert "--global-batch" not in done.out + done.err
+
+    MAKE = {
+        "empty": demo.empty_export,
+        "cpu": demo.cpu_only_export,
+        "hostile": demo.hostile_names_export,
+        "old": demo.old_schema_export,
+    }
+
+    @pytest.fixture(scope="class")
+    def exports(self, tmp_path_factory):
+        place = tmp_path_factory.mktemp("exports")
+        return {name: make(place / f"{name}.sqlite") for name, make in self.MAKE.items()}
+
+    @pytest.mark.parametrize("command", TABLES)
+    @pytest.mark.parametrize("export", MAKE)
+    def test_it_answers_from_any_export_without_a_traceback(self, run, exports, command, export):
+        done = run(command, *NEEDED.get(command, []), exports[export], "--format", "csv")
+        assert done.status in (0, 3)
+        assert done.out.count("\n") >= 1
+        assert (done.status == 3) <= ("note: " in done.err)
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_its_help_has_examples_that_it_understands(self, run, command):
+        done = run(command, "--help")
+        assert (done.status, done.err) == (0, "")
+        _, _, examples = done.out.partition("examples:\n")
+        lines = [shlex.split(line) for line in examples.splitlines() if line.strip()]
+        assert lines
+        for words in lines:
+            assert words[0] == "nsystui"
+            name = words[1] if words[1] in COMMANDS else "open"
+            rest = words[2:] if words[1] in COMMANDS else words[1:]
+            if "--list-reports" not in rest:
+                cli.command_parser(name).parse_args(rest)
+
+    @pytest.mark.parametrize("command", TABLES)
+    def test_it_gives_the_same_from_cache_and_from_memory(self, run, demo_job, command):
+        words = [command, *NEEDED.get(command, []), demo_job[0], "--format", "csv"]
+        first = run(*words)
+        assert run(*words, "--no-cache").out == first.out
+
+    @pytest.mark.parametrize("command", SELECTABLE)
+    def test_a_selection_of_nothing_is_an_empty_table_and_no_failure(self, run, demo_job, command):
+        done = run(command, *NEEDED.get(command, []), demo_job[0], "--time", "900s:901s", "--format", "csv")
+        assert done.status == (3 if command == "mpi" else 0), done.err
+        assert "Traceback" not in done.err
+
+    @pytest.mark.parametrize("command", TABLES)
+    def test_it_is_sorted_by_any_of_its_columns(self, run, demo_job, command):
+        words = [command, *NEEDED.get(command, []), demo_job[0], "--format", "csv", "--top", "3"]
+        if command == "events":
+            words += ["--kinds", "nccl"]
+        refused = run(*words, "--sort", "no such column")
+        assert refused.status == 2
+        _, _, keys = refused.err.partition("the columns are ")
+        assert keys
+        for key in keys.strip().split(", ")[::3]:
+            done = run(*words, "--sort", key)
+            assert done.status == (3 if command == "mpi" else 0), (key, done.err)
+
+
+class TestFlags:
+    def test_csv_is_what_nsys_would_print(self, run, demo_job):
+        done = run("kernels", demo_job[0], "--format", "csv")
+        header = "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name"
+        assert done.out.splitlines()[0] == header
+        assert sum(int(row["Instances"]) for row in done.table) == native_count(
+            demo_job[0], "CUPTI_ACTIVITY_KIND_KERNEL"
+        )
+
+    def test_several_files_are_one_job(self, run, demo_job):
+        counts = [native_count(path, "CUPTI_ACTIVITY_KIND_KERNEL") for path in demo_job]
+        done = run("kernels", *demo_job, "--by", "rank", "--format", "csv")
+        by_rank = {
+            rank: sum(int(row["Instances"]) for row in done.table if row["Rank"] == str(rank)) for rank in range(4)
+        }
+        assert by_rank == dict(enumerate(counts))
+
+    def test_ranks(self, run, demo_job):
+        done = run("kernels", *demo_job, "--by", "rank", "--ranks", "1,3", "--format", "csv")
+        assert {row["Rank"] for row in done.table} == {"1", "3"}
+        refused = run("kernels", *demo_job, "--ranks", "2-5")
+        assert (refused.status, refused.out) == (2, "")
+        assert "rank 4 is not open: the ranks are 0 to 3" in refused.err
+
+    def test_filters(self, run, demo_job):
+        nccl = run("kernels", demo_job[0], "--names", "short", "--filter", "nccl", "--format", "csv").table
+        others = run("kernels", demo_job[0], "--names", "short", "--filter", "!nccl", "--format", "csv").table
+        everything = run("kernels", demo_job[0], "--names", "short", "--format", "csv").table
+        assert {row["Name"] for row in nccl} | {row["Name"] for row in others} == {row["Name"] for row in everything}
+        assert all(row["Name"].startswith("nccl") for row in nccl)
+        assert nccl
+        assert others
+
+    def test_windows(self, run, demo_job):
+        count = native(demo_job[0], "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE start < 500000000")[0][0]
+        done = run("kernels", demo_job[0], "--time", ":500ms", "--format", "csv")
+        assert sum(int(row["Instances"]) for row in done.table) == count > 0
+
+    def test_an_open_window_is_everything(self, run, demo_job):
+        for command in ("events", "kernels"):
+            whole = run(command, demo_job[0], "--format", "csv")
+            assert run(command, demo_job[0], "--format", "csv", "--time", ":").out == whole.out
+
+    def test_devices_and_streams(self, run, demo_job):
+        streams = run("kernels", demo_job[0], "--by", "stream", "--format", "csv").table
+        some = run("kernels", demo_job[0], "--by", "stream", "--streams", "7", "--format", "csv").table
+        assert {row["Strm"] for row in some} == {"7"} < {row["Strm"] for row in streams}
+        assert run("kernels", demo_job[0], "--devices", "5", "--format", "csv").table == []
+
+    def test_sort_and_top(self, run, demo_job):
+        whole = run("kernels", demo_job[0], "--format", "csv", "--sort", "count").table
+        counts = [int(row["Instances"]) for row in whole]
+        assert counts == sorted(counts, reverse=True)
+        assert run("kernels", demo_job[0], "--format", "csv", "--sort", "count", "--top", "2").table == whole[:2]
+        assert run("kernels", demo_job[0], "--format", "csv", "--top", "0").table == []
+
+    def test_instances(self, run, demo_job):
+        names = [row["Name"] for row in run("kernels", demo_job[0], "--names", "short", "--format", "csv").table]
+        name = next(name for name in names if name.startswith("nccl"))
+        words = ["kernels", *demo_job, "--names", "short", "--instances", name, "--format", "csv"]
+        starts = [int(row["Start (ns)"]) for row in run(*words).table]
+        assert starts == sorted(starts)
+        delays = [int(row["Launch Delay (ns)"]) for row in run(*words, "--sort", "launch_delay").table]
+        assert delays == sorted(delays, reverse=True)
+
+    def test_several_reports_of_nsys_follow_one_another(self, run, demo_job):
+        done = run("stats", "-r", "cuda_gpu_mem_time_sum, cuda_gpu_mem_size_sum", demo_job[0], "--format", "csv")
+        first, second = done.out.split("\n\n")
+        assert first.startswith("Time (%),Total Time (ns),Count")
+        assert second.startswith("Total (MB),Count")
+
+    def test_reports_are_listed_without_a_file(self, run):
+        done = run("stats", "--list-reports")
+        assert done.status == 0
+        assert "cuda_gpu_kern_sum" in done.out
+
+    def test_numbers_of_threads_change_nothing(self, run, demo_job):
+        words = ["kernels", demo_job[1], "--no-cache", "--format", "csv"]
+        assert run(*words, "--jobs", "1").out == run(*words, "--jobs", "4").out
+
+
+WRONG = {
+    "a filter that is no expression": ["--filter", "/(/"],
+    "a filter that SQL does not know": ["--filter", "/a(?=b)/"],
+    "a filter in another encoding": ["--filter", "caf\udce9"],
+    "ranks that are no numbers": ["--ranks", "one"],
+    "streams without end": ["--streams", "0-99999999999999999"],
+    "a device backwards": ["--devices", "3-1"],
+    "a time without colon": ["--time", "5ms"],
+    "a time backwards": ["--time", "2s:1s"],
+    "a time in leagues": ["--time", "1:2leagues"],
+    "a negative number of rows": ["--top", "-1"],
+    "an ending of no format": ["-o", "kernels.xlsx"],
+    "two formats": ["-o", "kernels.csv", "--format", "json"],
+    "a group of no kind": ["--by", "node"],
+}
+
+
+@pytest.mark.parametrize("words", WRONG.values(), ids=WRONG)
+def test_wrong_usage_is_one_line_and_status_2(run, demo_job, words, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    done = run("kernels", demo_job[0], *words)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("nsystui: ")
+    assert len(done.err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["kernels"], ["kernels", "x.sqlite", "--no-such-flag"], ["stats", "x.sqlite"], ["kernels", "x", "--top", "many"]],
+)
+def test_words_that_no_parser_takes_are_status_2_with_the_usage(run, words):
+    done = run(*words)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("usage: nsystui")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["stats", "-r", "cuda_gpu_trace"], "no report 'cuda_gpu_trace': the reports are cuda_gpu_kern_sum"),
+        (["stats", "-r", "osrt_sum:base"], "has no option 'base'"),
+        (["events", "--kinds", "kernels"], "the kinds are api, kernel"),
+    ],
+)
+def test_words_that_a_command_does_not_know_are_answered_with_those_it_knows(run, demo_job, words, said):
+    done = run(*words, demo_job[0])
+    assert (done.status, done.out) == (2, "")
+    assert said in done.err
+
+
+class TestFiles:
+    def test_a_broken_file_is_told_and_the_others_are_used(self, run, demo_job, tmp_path):
+        (tmp_path / "notes.sqlite").write_text("no export")
+        (tmp_path / "cut.sqlite").write_bytes(demo_job[0].read_bytes()[:-5_000])
+        words = ["--by", "rank", "--format", "csv"]
+        done = run("kernels", tmp_path, tmp_path / "missing.sqlite", *demo_job, *words)
+        assert done.status == 0
+        assert done.out == run("kernels", *demo_job, *words).out
+        lines = done.err.splitlines()
+        assert len(lines) == 3
+        assert all(line.startswith("nsystui: ") for line in lines)
+        for name in ("notes.sqlite: not a SQLite file", "cut.sqlite: cut short", "missing.sqlite: no such file"):
+            assert any(name in line for line in lines)
+
+    def test_when_none_can_be_opened_the_status_is_2(self, run, tmp_path):
+        (tmp_path / "notes.sqlite").write_text("no export")
+        done = run("kernels", tmp_path / "notes.sqlite", tmp_path / "missing.sqlite")
+        assert (done.status, done.out) == (2, "")
+        assert done.err.splitlines()[-1] == "nsystui: no export could be opened"
+
+    def test_what_the_exports_lack_is_status_3_with_what_to_record(self, run, tmp_path):
+        path = demo.cpu_only_export(tmp_path / "cpu.sqlite")
+        done = run("kernels", path, "--format", "csv")
+        assert done.status == 3
+        assert done.out.count("\n") == 1
+        assert done.err == "note: no GPU kernels in this export: record with `nsys profile -t cuda`\n"
+
+    def test_a_report_is_answered_with_the_command_that_exports_it(self, run, tmp_path):
+        (tmp_path / "rank0.nsys-rep").write_bytes(b"QUADD")
+        done = run("kernels", tmp_path)
+        assert done.status == 2
+        assert "nsys export -t sqlite --include-json=true --include-blobs=true -o rank0.sqlite" in done.err
+
+    def test_names_do_not_reach_the_terminal_as_they_are(self, run, tmp_path):
+        path = tmp_path / "evil\x1b[2J\nname\udce9.sqlite"
+        path.write_text("no export")
+        done = run("kernels", path)
+        assert done.status == 2
+        assert "\x1b" not in done.err
+        assert len(done.err.splitlines()) == 2
+        done.err.encode()
+
+    def test_nothing_is_changed_beside_the_exports(self, run, tmp_path):
+        place = tmp_path / "results"
+        demo.TrainingJob(ranks=1, steps=1, layers=1).write(place)
+        before = fingerprint(place)
+        for command in TABLES:
+            run(command, *NEEDED.get(command, []), place)
+        run("kernels", place, "--no-cache")
+        assert fingerprint(place) == before
+
+    def test_without_a_cache_nothing_is_written_anywhere(self, run, demo_job, tmp_path, monkeypatch):
+        monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+        assert run("kernels", *demo_job, "--no-cache").status == 0
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_cache_that_cannot_be_written_is_a_warning(self, run, demo_job, tmp_path, monkeypatch):
+        (tmp_path / "cache").write_text("in the way")
+        monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+        done = run("kernels", demo_job[0], "--format", "csv")
+        assert done.status == 0
+        assert done.err.startswith("nsystui: warning: the cache ")
+        assert done.table
+
+    def test_reports_are_converted_when_asked(self, run, tmp_path, monkeypatch):
+        made = demo.two_process_export(tmp_path / "made.sqlite")
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin/nsys").write_text(
+            '#!/bin/sh\nwhile [ $# -gt 1 ]; do [ "$1" = -o ] && out=$2; shift; done\n'
+            f'cp {shlex.quote(str(made))} "$out"\n'
+        )
+        (tmp_path / "bin/nsys").chmod(0o755)
+        (tmp_path / "results").mkdir()
+        (tmp_path / "results/run_rank3.nsys-rep").write_bytes(b"QUADD")
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+        monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+        done = run("kernels", tmp_path / "results", "--convert", "--format", "csv")
+        assert done.status == 0, done.err
+        assert sum(int(row["Instances"]) for row in done.table) == 200
+        assert os.listdir(tmp_path / "results") == ["run_rank3.nsys-rep"]
+
+
+class TestOutput:
+    @pytest.mark.parametrize("ending", ["csv", "json", "md", "txt", "parquet"])
+    def test_the_ending_decides_and_stdout_stays_empty(self, run, demo_job, tmp_path, ending):
+        target = tmp_path / f"kernels.{ending}"
+        done = run("kernels", demo_job[0], "-o", target)
+        assert (done.status, done.out) == (0, "")
+        assert f"wrote {len(run('kernels', demo_job[0], '--format', 'csv').table)} rows" in done.err
+        assert target.stat().st_size > 100
+        if ending in ("csv", "json", "md"):
+            assert target.read_text(encoding="utf-8") == run("kernels", demo_job[0], "--format", ending).out
+        if ending == "parquet":
+            names = duckdb.read_parquet(str(target)).fetchall()
+            assert len(names) == len(run("kernels", demo_job[0], "--format", "csv").table)
+
+    def test_a_file_that_is_there_is_refused_and_stays(self, run, demo_job, tmp_path):
+        target = tmp_path / "kernels.csv"
+        target.write_text("mine")
+        done = run("kernels", demo_job[0], "-o", target)
+        assert (done.status, done.out) == (2, "")
+        assert "exists already" in done.err
+        assert target.read_text() == "mine"
+        assert run("kernels", demo_job[0], "-o", target, "--force").status == 0
+        assert target.read_text().startswith("Time (%)")
+        assert os.listdir(tmp_path) == ["kernels.csv"]
+
+    def test_a_place_that_is_not_there_is_said(self, run, demo_job, tmp_path):
+        done = run("kernels", demo_job[0], "-o", tmp_path / "no/such/place.csv")
+        assert done.status == 2
+        assert "does not exist" in done.err
+
+    def test_an_export_is_never_taken_for_the_output(self, run, demo_job, tmp_path):
+        before = demo_job[0].read_bytes()
+        done = run("kernels", demo_job[0], "-o", demo_job[0], "--force")
+        assert done.status == 2
+        assert demo_job[0].read_bytes() == before
+
+    def test_a_dash_is_stdout(self, run, demo_job):
+        words = ["kernels", demo_job[0], "--format", "json"]
+        assert run(*words, "-o", "-").out == run(*words).out
+
+    def test_several_tables_do_not_go_to_one_file(self, run, demo_job, tmp_path):
+        target = tmp_path / "both.csv"
+        words = ["stats", "-r", "cuda_gpu_kern_sum,cuda_gpu_mem_time_sum", demo_job[0], "-o", target]
+        for force in ([], ["--force"]):
+            done = run(*words, *force)
+            assert done.status == 2
+            assert "takes one table, not 2 (kernels, memory)" in done.err
+        assert not target.exists()
+
+    def test_hostile_names_are_raw_in_files_and_safe_in_tables(self, run, tmp_path):
+        path = demo.hostile_names_export(tmp_path / "h.sqlite")
+        names = {row["Name"] for row in run("kernels", path, "--names", "short", "--format", "csv").table}
+        assert names == set(HOSTILE_NAMES)
+        found = run("kernels", path, "--names", "short", "--format", "json").json
+        assert {row["name"] for row in found} == set(HOSTILE_NAMES)
+        for command in ("kernels", "events", "nvtx", "api", "info"):
+            shown = run(command, path)
+            assert not [char for char in shown.out + shown.err if ord(char) < 32 and char != "\n"], command
+
+
+class TestShell:
+    def test_a_reader_that_has_seen_enough_ends_it_quietly(self, demo_job):
+        done = shell(f"nsystui events {demo_job[0]} --format csv | head -2")
+        assert (done.returncode, done.stderr) == (141, "")
+        assert len(done.stdout.splitlines()) == 2
+
+    @pytest.mark.parametrize("words", ["--help", "kernels --help", "--version", "stats --list-reports"])
+    def test_help_into_a_closed_pipe_is_quiet_too(self, words):
+        done = shell(f"nsystui {words} | true")
+        assert done.stderr == ""
+        assert done.returncode in (0, 141)
+
+    def test_help_on_a_terminal_without_utf8(self):
+        done = shell("nsystui --help", PYTHONIOENCODING="ascii")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.isascii()
+        assert "usage: nsystui [OPTIONS] FILE" in done.stdout
+
+    def test_stdout_is_data_only(self, demo_job, tmp_path):
+        (tmp_path / "broken.sqlite").write_text("x")
+        done = shell(f"nsystui kernels {demo_job[0]} {tmp_path / 'broken.sqlite'} --format json 2>/dev/null")
+        assert done.returncode == 0
+        json.loads(done.stdout)
+
+    def test_a_full_device_is_said(self, demo_job):
+        if not os.path.exists("/dev/full"):
+            pytest.skip("this system has no /dev/full")
+        done = shell(f"nsystui kernels {demo_job[0]} > /dev/full")
+        assert done.returncode == 2
+        assert done.stderr.startswith("nsystui: cannot write to standard output")
+
+    def test_without_a_terminal_the_screens_say_what_works(self, demo_job):
+        done = shell(f"nsystui {demo_job[0]} | cat")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "not a terminal" in done.stderr
+        assert "nsystui kernels FILE" in done.stderr
+
+    def test_interrupting_is_one_line_and_130(self, demo_job):
+        code = (
+            "import sys; from nsystui import cli; import nsystui.commands.arguments as a\n"
+            "def stop(*_): raise KeyboardInterrupt\n"
+            "a.open_job = stop\nsys.exit(cli.main(sys.argv[1:]))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, "kernels", str(demo_job[0])], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "nsystui: interrupted\n")
+
+
+class TestWords:
+    def test_no_word_is_help(self, run):
+        assert run().out == run("--help").out == run("-h").out
+        assert "commands (each has --help)" in run().out
+        assert all(f"  {command} " in run().out for command in COMMANDS)
+
+    def test_the_version(self, run):
+        assert run("--version").out == run("-V").out
+        assert run("--version").out.startswith("nsystui 0.")
+
+    @pytest.mark.parametrize(
+        ("word", "hint"),
+        [
+            ("kernals", "did you mean `nsystui kernels`?"),
+            ("Kernel", "did you mean `nsystui kernels`?"),
+            ("ncll", "did you mean `nsystui nccl`?"),
+            ("rank0", "`nsystui --help` lists the commands"),
+            ("größe", "`nsystui --help` lists the commands"),
+        ],
+    )
+    def test_a_word_that_is_neither_file_nor_command_is_said(self, run, monkeypatch, tmp_path, word, hint):
+        monkeypatch.chdir(tmp_path)
+        done = run(word, "rank0.sqlite")
+        assert (done.status, done.out) == (2, "")
+        assert done.err == f"nsystui: no file and no command is called {word!r}: {hint}\n"
+
+    def test_a_file_called_like_a_command_does_not_change_the_command(self, run, demo_job, tmp_path, monkeypatch):
+        (tmp_path / "kernels").write_text("a list of kernels")
+        monkeypatch.chdir(tmp_path)
+        assert run("kernels", demo_job[0], "--format", "csv").table
+        assert run("kernels", "./kernels").err.startswith("nsystui: kernels: not a SQLite file")
+
+    def test_a_file_without_ending_is_a_file(self, run, tmp_path, monkeypatch):
+        (tmp_path / "rank0").write_text("x")
+        monkeypatch.chdir(tmp_path)
+        assert "terminal" in run("rank0").err
+
+    def test_an_empty_name_is_said(self, run):
+        done = run("kernels", "")
+        assert (done.status, done.out) == (2, "")
+        assert "empty file name" in done.err
+
+
+class TestDemo:
+    def test_it_writes_what_is_asked_and_says_where(self, run, tmp_path):
+        words = ["demo", "--write-only", "--ranks", "2", "--steps", "1", "--directory", tmp_path / "job"]
+        done = run(*words)
+        assert done.status == 0
+        assert done.out.splitlines() == [str(tmp_path / f"job/rank{rank}.sqlite") for rank in range(2)]
+        assert len(run("kernels", tmp_path / "job", "--by", "rank", "--format", "csv").table) > 2
+
+    def test_it_never_writes_over_what_is_there(self, run, tmp_path):
+        (tmp_path / "rank1.sqlite").write_text("somebody's only copy")
+        done = run("demo", "--write-only", "--ranks", "2", "--steps", "1", "--directory", tmp_path)
+        assert (done.status, done.out) == (2, "")
+        assert "rank1.sqlite is there already" in done.err
+        assert os.listdir(tmp_path) == ["rank1.sqlite"]
+
+    @pytest.mark.parametrize("words", [["--ranks", "0"], ["--steps", "-1"]])
+    def test_a_job_of_nothing_is_refused(self, run, tmp_path, words):
+        done = run("demo", "--write-only", "--directory", tmp_path, *words)
+        assert done.status == 2
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_place_that_cannot_be_written_is_said(self, run, tmp_path):
+        (tmp_path / "file").write_text("")
+        done = run("demo", "--write-only", "--ranks", "1", "--steps", "1", "--directory", tmp_path / "file/below")
+        assert done.status == 2
+        assert "cannot write the demo job" in done.err

@@ -1,0 +1,207 @@
+"""Reports become exports by NVIDIA's own nsys, played here by a shell script, and never beside the report."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from nsystui.errors import ExportError
+from nsystui.exports.convert import convert, is_report
+from nsystui.exports.demo import two_process_export
+from nsystui.store.session import open_export
+
+
+@pytest.fixture(scope="module")
+def made_by_nsys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return two_process_export(tmp_path_factory.mktemp("nsys") / "made.sqlite")
+
+
+@pytest.fixture
+def fake_nsys(tmp_path, monkeypatch):
+    """Puts a script called nsys on the PATH; it logs its words, a line each, before it does what it is given."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    log = tmp_path / "log"
+    log.touch()
+
+    def install(body: str) -> Path:
+        script = programs / "nsys"
+        script.write_text(
+            f"""#!/bin/sh
+printf 'CALL\\n' >> {shlex.quote(str(log))}
+for word in "$@"; do printf '%s\\n' "$word" >> {shlex.quote(str(log))}; done
+while [ $# -gt 1 ]; do [ "$1" = -o ] && output=$2; case $1 in --include*) included=1;; esac; shift; done
+report=$1
+{body}
+"""
+        )
+        script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+        return log
+
+    return install
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    place = tmp_path / "results"
+    place.mkdir()
+    path = place / "job 7_rank3.nsys-rep"
+    path.write_bytes(b"QUADD1\0" + bytes(100))
+    return path
+
+
+def calls(log: Path) -> list[list[str]]:
+    return [call.splitlines() for call in log.read_text().split("CALL\n")[1:]]
+
+
+def works(export: Path) -> str:
+    return f'cp {shlex.quote(str(export))} "$output"'
+
+
+def test_an_export_is_made_below_the_directory_under_the_name_of_the_report(tmp_path, report, made_by_nsys, fake_nsys):
+    log = fake_nsys(works(made_by_nsys))
+    export = convert(report, tmp_path / "exports")
+    assert export.name == "job 7_rank3.sqlite"
+    assert tmp_path / "exports" in export.parents
+    assert open_export(export).metadata.nsys_version
+    assert os.listdir(report.parent) == [report.name]
+    assert os.listdir(export.parent) == [export.name]
+    ((*words, last),) = calls(log)
+    assert words[:3] == ["export", "-t", "sqlite"]
+    assert {"--include-json=true", "--include-blobs=true"} <= set(words)
+    assert last == str(report)
+
+
+def test_an_export_made_before_is_used_again(tmp_path, report, made_by_nsys, fake_nsys):
+    log = fake_nsys(works(made_by_nsys))
+    first = convert(report, tmp_path / "exports")
+    assert convert(report, tmp_path / "exports") == first
+    assert len(calls(log)) == 1
+
+
+def test_an_export_made_before_needs_no_nsys(tmp_path, report, made_by_nsys, fake_nsys, monkeypatch):
+    fake_nsys(works(made_by_nsys))
+    first = convert(report, tmp_path / "exports")
+    monkeypatch.setenv("PATH", "")
+    assert convert(report, tmp_path / "exports") == first
+
+
+def test_a_report_that_changed_is_exported_again(tmp_path, report, made_by_nsys, fake_nsys):
+    log = fake_nsys(works(made_by_nsys))
+    first = convert(report, tmp_path / "exports")
+    report.write_bytes(report.read_bytes() + b"more")
+    assert convert(report, tmp_path / "exports") != first
+    assert len(calls(log)) == 2
+
+
+def test_reports_of_one_name_do_not_meet(tmp_path, made_by_nsys, fake_nsys):
+    fake_nsys(works(made_by_nsys))
+    made = set()
+    for folder in ("before", "after"):
+        (tmp_path / folder).mkdir()
+        path = tmp_path / folder / "rank0.nsys-rep"
+        path.write_bytes(b"QUADD1\0")
+        made.add(convert(path, tmp_path / "exports"))
+    assert len(made) == 2
+    assert {path.name for path in made} == {"rank0.sqlite"}
+
+
+def test_an_old_nsys_is_asked_again_without_the_newer_options(tmp_path, report, made_by_nsys, fake_nsys):
+    refuses = '[ -n "$included" ] && { echo "unrecognised option --include-json" >&2; exit 1; }\n'
+    log = fake_nsys(refuses + works(made_by_nsys))
+    assert convert(report, tmp_path / "exports").exists()
+    first, second = calls(log)
+    assert "--include-json=true" in first
+    assert [word for word in first if not word.startswith("--include")] == second
+
+
+def test_a_failure_says_what_nsys_said_last_and_leaves_nothing(tmp_path, report, fake_nsys):
+    fake_nsys('echo half > "$output"; echo "Generating…" ; echo "first line" >&2; echo "Report is corrupt" >&2; exit 1')
+    with pytest.raises(ExportError, match="nsys export failed: Report is corrupt") as error:
+        convert(report, tmp_path / "exports")
+    assert error.value.path == str(report)
+    assert error.value.advice
+    assert [path for path in (tmp_path / "exports").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("exit 3", "no message"),
+        ("echo only on stdout; exit 1", "only on stdout"),
+        ("exit 0", "no message"),
+        (r"printf 'not \351 utf-8\n' >&2; exit 1", "not � utf-8"),
+        ("kill -9 $$", "no message"),
+    ],
+)
+def test_every_way_to_fail_is_one_error(tmp_path, report, fake_nsys, body, said):
+    fake_nsys(body)
+    with pytest.raises(ExportError, match=f"nsys export failed: {said}"):
+        convert(report, tmp_path / "exports")
+
+
+def test_an_nsys_that_cannot_be_run_is_an_error(tmp_path, report, fake_nsys):
+    fake_nsys("")
+    script = tmp_path / "bin/nsys"
+    script.write_bytes(b"\x7fELF not really")
+    with pytest.raises(ExportError, match="cannot be exported: Exec format error"):
+        convert(report, tmp_path / "exports")
+
+
+def test_the_keys_of_the_user_are_not_for_nsys(tmp_path, report, made_by_nsys, fake_nsys, monkeypatch):
+    reading, writing = os.pipe()
+    os.write(writing, b"q")
+    os.close(writing)
+    with os.fdopen(reading) as keys:
+        kept = os.dup(0)
+        os.dup2(keys.fileno(), 0)
+        try:
+            fake_nsys(f"cat > {shlex.quote(str(tmp_path / 'eaten'))}\n" + works(made_by_nsys))
+            convert(report, tmp_path / "exports")
+        finally:
+            os.dup2(kept, 0)
+            os.close(kept)
+    assert (tmp_path / "eaten").read_text() == ""
+
+
+def test_without_nsys_the_error_says_what_to_do(tmp_path, report, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ExportError, match="nsys is not on the PATH") as error:
+        convert(report, tmp_path / "exports")
+    assert "nsys export -t sqlite" in error.value.advice
+
+
+def test_a_missing_report_is_an_error(tmp_path, made_by_nsys, fake_nsys):
+    fake_nsys(works(made_by_nsys))
+    with pytest.raises(ExportError, match="No such file") as error:
+        convert(tmp_path / "gone.nsys-rep", tmp_path / "exports")
+    assert error.value.advice
+
+
+def test_a_place_that_cannot_be_written_is_an_error(tmp_path, report, made_by_nsys, fake_nsys):
+    fake_nsys(works(made_by_nsys))
+    (tmp_path / "exports").write_text("a file is in the way")
+    with pytest.raises(ExportError, match="cannot be exported") as error:
+        convert(report, tmp_path / "exports")
+    assert "NSYSTUI_CACHE_DIR" in error.value.advice
+
+
+@pytest.mark.parametrize("name", ["-rf.nsys-rep", "it's a; $HOME.nsys-rep", "x" * 240 + ".nsys-rep", "größe.nsys-rep"])
+def test_odd_names_of_reports(tmp_path, made_by_nsys, fake_nsys, monkeypatch, name):
+    log = fake_nsys(works(made_by_nsys))
+    (tmp_path / name).write_bytes(b"QUADD1\0")
+    monkeypatch.chdir(tmp_path)
+    assert convert(Path(name), tmp_path / "exports").exists()
+    assert calls(log)[0][-1] == str(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("a.nsys-rep", True), ("a.qdrep", True), ("a.sqlite", False), ("a.nsys-rep.sqlite", False), ("nsys-rep", False)],
+)
+def test_reports_are_told_by_their_names(name, expected):
+    assert is_report(Path(name)) == expected

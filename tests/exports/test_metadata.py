@@ -1,0 +1,248 @@
+"""What an export says about itself, in every version of the schema, and what of it is never read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support import edit, native, native_count, real_exports
+
+from nsystui.exports.canonical import TABLES
+from nsystui.exports.demo import (
+    PLANTED_SECRET,
+    SCHEMAS,
+    ExportWriter,
+    TrainingJob,
+    all_tables_export,
+    cpu_only_export,
+    empty_export,
+    hostile_names_export,
+    old_schema_export,
+    two_process_export,
+)
+from nsystui.exports.demo import Session as Capture
+from nsystui.exports.metadata import ENVIRONMENT_WHITELIST, Metadata
+from nsystui.store import tables
+from nsystui.store.cache import Cache
+from nsystui.store.session import Session, open_export
+
+
+class TestEverySchema:
+    @pytest.mark.parametrize("schema", SCHEMAS)
+    def test_kernels_calls_and_ranges_are_there(self, tmp_path, session, schema):
+        path = old_schema_export(tmp_path / "old.sqlite", schema)
+        report = session.add(path)
+        assert report.packed.counts["kernels"] == 40
+        assert report.packed.counts["api_calls"] == 40
+        assert report.packed.counts["api_backtraces"] == 40
+        assert report.packed.counts["nvtx_ranges"] == 4
+        assert (report.packed.first_event, report.packed.last_event) == (950_000, 4_950_000)
+
+    @pytest.mark.parametrize("schema", SCHEMAS)
+    def test_the_version_is_said_where_the_export_says_it(self, tmp_path, schema):
+        facts = open_export(old_schema_export(tmp_path / "old.sqlite", schema)).metadata
+        says = SCHEMAS[schema].has_export_metadata
+        assert facts.schema_version == (SCHEMAS[schema].number if says else "")
+        assert facts.nsys_version == (SCHEMAS[schema].product if says else "")
+
+    @pytest.mark.parametrize("schema", SCHEMAS)
+    def test_with_every_table_and_no_row_it_opens_and_is_empty(self, tmp_path, session, schema):
+        report = session.add(all_tables_export(tmp_path / "all.sqlite", schema))
+        assert not [table.name for table in TABLES if report.count(table)]
+        assert (report.packed.first_event, report.packed.last_event) == (None, None)
+
+    @pytest.mark.parametrize("schema", SCHEMAS)
+    def test_without_any_event_table_it_opens_and_is_empty(self, tmp_path, session, schema):
+        report = session.add(empty_export(tmp_path / "empty.sqlite", schema))
+        assert report.packed.counts == {}
+
+    @pytest.mark.parametrize("schema", SCHEMAS)
+    def test_whole_jobs_of_every_version(self, tmp_path, session, schema):
+        job = TrainingJob(ranks=1, steps=2, layers=1, schema=schema)
+        report = session.add(job.write(tmp_path)[0])
+        assert report.packed.counts["kernels"] == job.kernels_per_rank
+
+
+class TestMissingParts:
+    """Every table can be absent: each of them is taken away once."""
+
+    @pytest.fixture(scope="class")
+    def full(self, tmp_path_factory):
+        return TrainingJob(ranks=2, steps=1, layers=1).write(tmp_path_factory.mktemp("full"))[1]
+
+    def test_any_one_table(self, full, tmp_path):
+        names = [name for (name,) in native(full, "SELECT name FROM sqlite_master WHERE type = 'table'")]
+        path = tmp_path / "rank1.sqlite"
+        for name in names:
+            if name == "StringIds" or name.startswith("ENUM_"):  # the one that makes an export; what nobody reads
+                continue
+            path.write_bytes(full.read_bytes())
+            edit(path, f'DROP TABLE "{name}"')
+            session = Session()
+            assert session.add(path).path == path, name
+            session.close()
+
+    @pytest.mark.parametrize(
+        ("table", "columns"),
+        [
+            ("CUPTI_ACTIVITY_KIND_KERNEL", ("mangledName", "graphNodeId", "localMemoryPerThread", "demangledName")),
+            ("CUPTI_ACTIVITY_KIND_RUNTIME", ("callchainId", "returnValue", "eventClass")),
+            ("CUPTI_ACTIVITY_KIND_MEMCPY", ("srcKind", "dstKind", "copyKind", "srcDeviceId", "graphNodeId")),
+            ("NVTX_EVENTS", ("jsonText", "binaryData", "color", "category", "rangeId", "endGlobalTid", "domainId")),
+            ("TARGET_INFO_GPU", ("uuid", "chipName", "smCount", "totalMemory", "cuDevice", "busLocation", "name")),
+            ("TARGET_INFO_SESSION_START_TIME", ("systemClockNs", "utcEpochNs")),
+            ("PROCESSES", ("name",)),
+            ("DIAGNOSTIC_EVENT", ("text", "globalPid")),
+        ],
+    )
+    def test_any_optional_column(self, full, tmp_path, session, table, columns):
+        path = tmp_path / "rank1.sqlite"
+        path.write_bytes(full.read_bytes())
+        present = {row[1] for row in native(path, f"PRAGMA table_info({table})")}
+        rows = native_count(path, table)
+        edit(path, *[f"ALTER TABLE {table} DROP COLUMN {column}" for column in columns if column in present])
+        assert session.add(path).packed.counts["kernels"] > 0
+        assert native_count(path, table) == rows
+
+    def test_values_of_other_types_than_nvidias(self, full, tmp_path, session):
+        path = tmp_path / "rank1.sqlite"
+        path.write_bytes(full.read_bytes())
+        edit(
+            path,
+            "UPDATE TARGET_INFO_GPU SET name = x'ff00', uuid = NULL, smCount = 'many', totalMemory = NULL",
+            "UPDATE TARGET_INFO_CUDA_DEVICE SET gpuId = NULL",
+            "UPDATE ANALYSIS_DETAILS SET duration = 'long'",
+            "UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = 'noon'",
+            "UPDATE TARGET_INFO_SYSTEM_ENV SET value = x'ff' WHERE name = 'Hostname'",
+            "UPDATE META_DATA_CAPTURE SET value = NULL WHERE name LIKE '%COMMAND'",
+            "CREATE TABLE MPI_RANKS (globalTid INTEGER, rank INTEGER)",
+            "INSERT INTO MPI_RANKS VALUES (NULL, 1), (281474976710656, NULL), ('x', 'y')",
+        )
+        cache = Cache(tmp_path / "cache")
+        caching = Session(cache=cache)
+        facts = caching.add(path).metadata
+        caching.close()
+        assert (facts.duration, facts.session_start_utc, facts.mpi_ranks) == (None, None, {})
+        assert [gpu.sm_count for gpu in facts.gpus] == [None]
+        assert cache.find(path).report.metadata == facts
+
+
+class TestFacts:
+    def test_the_demo_job_is_described(self, demo_job):
+        facts = open_export(demo_job[3]).metadata
+        assert facts.host == "gpu-a02"
+        assert facts.driver_version == "580.95.05"
+        assert facts.cuda_version == "13.0"
+        assert facts.command == "python"
+        assert facts.graph_trace_mode == "Graph"
+        assert facts.json_included
+        assert not facts.blobs_included
+        assert [gpu.name for gpu in facts.gpus] == ["NVIDIA H100 80GB HBM3"] * 2
+        assert [(device.device, device.gpu) for device in facts.cuda_devices] == [(0, 1)]
+        assert facts.environment["RANK"] == "3"
+        assert facts.environment["SLURM_LOCALID"] == "1"
+
+    def test_times_of_sessions_differ_by_their_starts(self, demo_job):
+        starts = [open_export(path).metadata.session_start_utc for path in demo_job]
+        assert len(set(starts)) == 4
+        assert max(starts) - min(starts) < 30_000_000
+
+    def test_mpi_ranks_are_told_by_process(self, tmp_path):
+        facts = open_export(cpu_only_export(tmp_path / "cpu.sqlite")).metadata
+        assert list(facts.mpi_ranks.values()) == [3]
+        (process,) = facts.mpi_ranks
+        assert process & 0xFFFFFF == 0
+        assert process >> 24 & 0xFFFFFF == 6_000
+
+    def test_a_process_with_two_mpi_ranks_has_none(self, tmp_path):
+        path = cpu_only_export(tmp_path / "cpu.sqlite")
+        edit(path, "INSERT INTO MPI_RANKS SELECT globalTid + 1, rank + 1 FROM MPI_RANKS")
+        assert open_export(path).metadata.mpi_ranks == {}
+
+    @pytest.mark.parametrize("mode", ["Graph", "Node"])
+    @pytest.mark.parametrize("schema", ["3.16.1", "3.25.0"])
+    def test_the_mode_of_graph_tracing_under_both_its_names(self, tmp_path, schema, mode):
+        with ExportWriter(tmp_path / "g.sqlite", schema, session=Capture(graph_mode=mode)):
+            pass
+        assert open_export(tmp_path / "g.sqlite").metadata.graph_trace_mode == mode
+
+    @pytest.mark.parametrize(
+        ("raw", "shown"), [("12020", "12.2"), ("13000", "13.0"), ("11080", "11.8"), ("n/a", "n/a")]
+    )
+    def test_cuda_versions_are_worded(self, tmp_path, raw, shown):
+        with ExportWriter(tmp_path / "c.sqlite", session=Capture(cuda_driver_version=raw)):
+            pass
+        assert open_export(tmp_path / "c.sqlite").metadata.cuda_version == shown
+
+    def test_metadata_survives_json(self, demo_job, tmp_path):
+        for path in (*demo_job, cpu_only_export(tmp_path / "cpu.sqlite"), hostile_names_export(tmp_path / "h.sqlite")):
+            facts = open_export(path).metadata
+            assert Metadata.from_json(json.loads(json.dumps(facts.to_json()))) == facts
+
+
+class TestSecrets:
+    PLANTED = {
+        "AWS_SECRET_ACCESS_KEY": PLANTED_SECRET,
+        "SSH_KEY": f"ssh-rsa {PLANTED_SECRET}",
+        "RANK_TOKEN": PLANTED_SECRET,
+        "MY_RANK": PLANTED_SECRET,
+        "rank": PLANTED_SECRET,
+        "RANK ": PLANTED_SECRET,
+        "EMPTY": "",
+        "RANK": "5",
+    }
+
+    def test_only_variables_of_the_whitelist_are_read(self, tmp_path):
+        session = Capture(environment=self.PLANTED, command=("python", "train.py", f"--token={PLANTED_SECRET}"))
+        with ExportWriter(tmp_path / "s.sqlite", session=session):
+            pass
+        facts = open_export(tmp_path / "s.sqlite").metadata
+        assert facts.environment == {"RANK": "5"}
+        assert PLANTED_SECRET not in repr(facts)
+
+    def test_the_whitelist_names_ranks_nodes_and_sizes_only(self):
+        assert not [name for name in ENVIRONMENT_WHITELIST if "KEY" in name or "SECRET" in name or "TOKEN" in name]
+        assert not [name for name in ENVIRONMENT_WHITELIST if name in ("PATH", "HOME", "HOSTNAME", "USER")]
+
+    def test_nothing_that_is_kept_holds_the_secret(self, demo_job, tmp_path):
+        assert all(PLANTED_SECRET.encode() in path.read_bytes() for path in demo_job), "the demo has lost its secret"
+        cache = tmp_path / "cache"
+        session = Session(cache=Cache(cache))
+        for path in demo_job:
+            session.add(path)
+        everything = [value for table in tables.METADATA.tables.values() for value in session.rows(table.select())]
+        session.close()
+        assert PLANTED_SECRET not in repr(everything)
+        kept = [path for path in cache.rglob("*") if path.is_file()]
+        assert {path.suffix for path in kept} == {".json", ".parquet"}
+        assert not [path for path in kept if PLANTED_SECRET.encode() in path.read_bytes()]
+
+
+@pytest.mark.skipif(not real_exports(), reason="the real exports are not on this machine")
+class TestRealExports:
+    @pytest.mark.parametrize("path", real_exports(), ids=lambda path: path.stem)
+    def test_opens_and_counts_what_sqlite_counts(self, session, path: Path):
+        counts = session.add(path).packed.counts
+        expected = {
+            "kernels": native_count(path, "CUPTI_ACTIVITY_KIND_KERNEL"),
+            "memory_ops": native_count(path, "CUPTI_ACTIVITY_KIND_MEMCPY")
+            + native_count(path, "CUPTI_ACTIVITY_KIND_MEMSET"),
+            "graph_launches": native_count(path, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"),
+            "api_calls": native_count(path, "CUPTI_ACTIVITY_KIND_RUNTIME", "eventClass <> 67"),
+            "api_backtraces": native_count(path, "CUPTI_ACTIVITY_KIND_RUNTIME", "eventClass = 67"),
+            "syncs": native_count(path, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"),
+            "nvtx_ranges": native_count(path, "NVTX_EVENTS", "eventType IN (59, 60, 70, 71)"),
+            "nvtx_marks": native_count(path, "NVTX_EVENTS", "eventType = 34"),
+            "gpu_metrics": native_count(path, "GPU_METRICS", "timestamp IS NOT NULL"),
+            "os_calls": native_count(path, "OSRT_API", "eventClass NOT IN (31, 32)"),
+            "processes": native_count(path, "PROCESSES", "globalPid IS NOT NULL"),
+            "threads": native_count(path, "ThreadNames", "globalTid IS NOT NULL"),
+            "diagnostics": native_count(path, "DIAGNOSTIC_EVENT"),
+        }
+        assert {name: counts.get(name, 0) for name in expected} == expected
+
+
+def test_two_processes_of_a_report_have_their_own_gpus(tmp_path):
+    facts = open_export(two_process_export(tmp_path / "two.sqlite")).metadata
+    assert [(device.pid, device.device, device.gpu) for device in facts.cuda_devices] == [(5000, 0, 0), (5001, 1, 1)]

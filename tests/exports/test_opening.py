@@ -1,0 +1,379 @@
+"""An export opens whatever its name and place; what is none is named, with the cause and the next step."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import struct
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from support import edit, fingerprint, native_count
+
+from nsystui.errors import ExportError, NsystuiError
+from nsystui.exports import opening, schema
+from nsystui.exports.demo import all_tables_export, old_schema_export, two_process_export
+from nsystui.store import tables
+from nsystui.store.session import Session, open_export
+
+SQLITE_HEADER = 100
+
+
+@pytest.fixture(scope="module")
+def bytes_of_an_export(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return two_process_export(tmp_path_factory.mktemp("opening") / "two.sqlite").read_bytes()
+
+
+@pytest.fixture
+def export(tmp_path: Path, bytes_of_an_export: bytes) -> Path:
+    path = tmp_path / "rank0.sqlite"
+    path.write_bytes(bytes_of_an_export)
+    return path
+
+
+def refusal(path: Path) -> ExportError:
+    """What opening says, which is the same before packing and while packing."""
+    with pytest.raises(ExportError) as first:
+        open_export(path)
+    with closing(Session()) as session, pytest.raises(ExportError) as second:
+        session.add(path)
+    assert str(first.value) == str(second.value)
+    assert first.value.path == str(path)
+    assert str(path) in str(first.value)
+    assert first.value.advice, "no next step"
+    return first.value
+
+
+class TestWhatIsNoExport:
+    def test_an_empty_file(self, tmp_path):
+        path = tmp_path / "empty.sqlite"
+        path.touch()
+        assert refusal(path).cause == "the file is empty"
+
+    def test_something_else(self, tmp_path):
+        path = tmp_path / "notes.sqlite"
+        path.write_text("these are not the bytes you are looking for\n" * 10)
+        error = refusal(path)
+        assert error.cause == "not a SQLite file"
+        assert "nsys export -t sqlite" in error.advice
+
+    def test_a_database_of_something_else(self, tmp_path):
+        path = tmp_path / "places.sqlite"
+        edit(path, "CREATE TABLE moz_places (id INTEGER PRIMARY KEY, url TEXT)")
+        error = refusal(path)
+        assert "not an Nsight Systems export" in error.cause
+        assert "nsys export -t sqlite" in error.advice
+
+    def test_a_database_that_happens_to_have_the_table_of_strings(self, tmp_path):
+        path = tmp_path / "translations.sqlite"
+        edit(path, "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+        assert "not an Nsight Systems export" in refusal(path).cause
+
+    def test_a_database_without_tables(self, tmp_path):
+        path = tmp_path / "bare.sqlite"
+        edit(path, "CREATE TABLE gone (a)", "DROP TABLE gone")
+        assert "not an Nsight Systems export" in refusal(path).cause
+
+    def test_the_header_only(self, tmp_path, bytes_of_an_export):
+        path = tmp_path / "head.sqlite"
+        path.write_bytes(bytes_of_an_export[:SQLITE_HEADER])
+        assert "cut short" in refusal(path).cause
+
+    @pytest.mark.parametrize("size", [1, 15, 16, 20, 99])
+    def test_less_than_the_header(self, tmp_path, bytes_of_an_export, size):
+        path = tmp_path / "stub.sqlite"
+        path.write_bytes(bytes_of_an_export[:size])
+        assert refusal(path).cause.startswith("cut short" if size >= 16 else "not a SQLite file")
+
+    @pytest.mark.parametrize("missing", [1, 4095, 4096, 100_000])
+    def test_a_file_cut_short(self, export, bytes_of_an_export, missing):
+        export.write_bytes(bytes_of_an_export[:-missing])
+        error = refusal(export)
+        assert f"{len(bytes_of_an_export) - missing:,} of {len(bytes_of_an_export):,} bytes" in error.cause
+        assert "wait" in error.advice
+
+    def test_a_file_with_bytes_behind_its_end_opens(self, export, bytes_of_an_export):
+        export.write_bytes(bytes_of_an_export + bytes(5000))
+        assert open_export(export).metadata.nsys_version
+
+    def test_a_directory(self, tmp_path):
+        assert refusal(tmp_path).cause == "no export in this directory"
+
+    def test_a_missing_file(self, tmp_path):
+        error = refusal(tmp_path / "my runs" / "rank0.sqlite")
+        assert error.cause == "no such file"
+        assert error.advice.endswith(f"ls -l '{tmp_path / 'my runs'}'")
+
+    def test_a_broken_link(self, tmp_path):
+        os.symlink(tmp_path / "gone.sqlite", tmp_path / "link.sqlite")
+        assert refusal(tmp_path / "link.sqlite").cause == "a link to a file that is not there"
+
+    def test_a_name_below_a_file(self, export):
+        assert "Not a directory" in refusal(export / "rank1.sqlite").cause
+
+    def test_a_pipe_is_not_waited_for(self, tmp_path):
+        path = tmp_path / "pipe.sqlite"
+        os.mkfifo(path)
+        assert refusal(path).cause == "not a regular file"
+
+    def test_a_device(self):
+        assert refusal(Path("/dev/null")).cause == "not a regular file"
+
+    def test_a_file_or_directory_without_permission(self, tmp_path, export, unprivileged):
+        closed = tmp_path / "closed"
+        closed.mkdir()
+        (closed / "rank1.sqlite").write_bytes(export.read_bytes())
+        export.chmod(0)
+        closed.chmod(0)
+        words = """
+import sys
+from pathlib import Path
+from nsystui.errors import ExportError
+from nsystui.exports import opening
+for name in sys.argv[1:]:
+    try:
+        opening.check(Path(name))
+    except ExportError as error:
+        print(error.cause, "|", error.advice)
+"""
+        try:
+            done = unprivileged("-c", words, str(export), str(closed), str(closed / "rank1.sqlite"))
+        finally:
+            closed.chmod(0o700)
+        assert done.stdout.splitlines() == [
+            f"cannot be read: Permission denied | check its permissions with ls -l {export}",
+            f"no permission to look into this directory | check its permissions with ls -ld {closed}",
+            f"cannot be looked at: Permission denied | check the directory with ls -ld {closed}",
+        ], done.stderr
+
+
+class TestStillBeingWritten:
+    @pytest.mark.parametrize("suffix", ["-journal", "-wal"])
+    def test_a_live_journal_beside_it(self, export, suffix):
+        Path(f"{export}{suffix}").write_bytes(b"x" * 512)
+        error = refusal(export)
+        assert error.cause == f"still being written: rank0.sqlite{suffix} lies beside it"
+        assert error.advice == "wait for nsys export to finish"
+
+    @pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
+    def test_an_empty_journal_is_none(self, export, suffix):
+        Path(f"{export}{suffix}").touch()
+        assert open_export(export).metadata.nsys_version
+
+    def test_a_transaction_under_way(self, export):
+        writer = sqlite3.connect(export)
+        writer.execute("PRAGMA journal_mode=WAL")
+        writer.execute("CREATE TABLE more (a)")
+        try:
+            assert "still being written" in refusal(export).cause
+        finally:
+            writer.close()
+        assert open_export(export).metadata.nsys_version
+
+
+class TestReports:
+    def test_a_report_is_told_apart_with_the_exact_command(self, tmp_path):
+        path = tmp_path / "rank0.nsys-rep"
+        path.write_bytes(b"QUADD1\0" + bytes(200))
+        error = refusal(path)
+        assert error.cause == "a report, not an export"
+        command = "nsys export -t sqlite --include-json=true --include-blobs=true -o rank0.sqlite"
+        assert error.advice == f"export it: {command} {path}, or let nsystui do it with --convert"
+
+    def test_the_command_can_be_pasted_into_a_shell(self, tmp_path):
+        path = tmp_path / "it's $HOME; rank 0.nsys-rep"
+        path.write_bytes(b"whatever" * 20)
+        command = refusal(path).advice.removeprefix("export it: ").removesuffix(", or let nsystui do it with --convert")
+        words = os.popen(f"printf '%s\\n' {command.removeprefix('nsys ')}").read().splitlines()
+        assert words[-1] == str(path)
+        assert words[words.index("-o") + 1] == "it's $HOME; rank 0.sqlite"
+
+    def test_a_report_under_the_name_of_an_export_is_not_overwritten_by_the_advice(self, tmp_path):
+        path = tmp_path / "rank0.sqlite"
+        path.write_bytes(b"QUADD1\0" + bytes(200))
+        assert " -o rank0-export.sqlite " in refusal(path).advice
+
+
+NAMES = [
+    "with blank.sqlite",
+    "it's.sqlite",
+    'say "hi".sqlite',
+    "100%.sqlite",
+    "50%41.sqlite",
+    "a#b.sqlite",
+    "a?mode=rw.sqlite",
+    "a&b=c.sqlite",
+    "new\nline.sqlite",
+    "größe 内核.sqlite",
+    "[x]*.sqlite",
+    "back\\slash.sqlite",
+    "-o.sqlite",
+    ":memory:",
+    "file:x.sqlite",
+    "x" * 248,
+    os.fsdecode(b"latin-\xe9.sqlite"),
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_any_name_opens(tmp_path, bytes_of_an_export, monkeypatch, name):
+    path = tmp_path / name
+    path.write_bytes(bytes_of_an_export)
+    before = fingerprint(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for asked in (path, Path(name)):
+        with closing(Session()) as session:
+            report = session.add(asked)
+            assert report.packed.counts["kernels"] == 200
+    assert fingerprint(tmp_path) == before
+
+
+def test_a_path_that_begins_with_two_slashes_opens(export):
+    assert open_export(Path(f"/{export}")).metadata.nsys_version
+
+
+class TestNothingIsTouched:
+    def test_export_and_directory_stay_as_they_were(self, tmp_path, export):
+        os.utime(export, ns=(1_600_000_000_000_000_000, 1_600_000_000_000_000_000))
+        before, listing = fingerprint(tmp_path), sorted(os.listdir(tmp_path))
+        session = Session()
+        report = session.add(export)
+        assert session.scalar(sa.select(sa.func.count()).select_from(tables.kernels)) == report.count(tables.kernels)
+        assert fingerprint(tmp_path) == before
+        session.close()
+        assert fingerprint(tmp_path) == before
+        assert sorted(os.listdir(tmp_path)) == listing
+
+    def test_a_file_and_directory_that_are_only_readable(self, tmp_path, export, unprivileged):
+        cache = tmp_path / "cache"
+        place = tmp_path / "results"
+        place.mkdir()
+        export = export.rename(place / "rank0.sqlite")
+        export.chmod(0o400)
+        place.chmod(0o500)
+        before = fingerprint(place)
+        words = ["-m", "nsystui", "kernels", str(place), "--format", "csv"]
+        environment = {**os.environ, "NSYSTUI_CACHE_DIR": str(cache)}
+        try:
+            first = unprivileged(*words, env=environment)
+            second = unprivileged(*words, env=environment)
+        finally:
+            place.chmod(0o700)
+        assert first.returncode == 0, first.stderr
+        assert first.stdout == second.stdout
+        assert first.stdout.startswith("Time (%),")
+        assert fingerprint(place) == before
+        assert os.listdir(place) == ["rank0.sqlite"]
+
+    def test_another_process_may_hold_every_lock(self, export):
+        holder = sqlite3.connect(export, isolation_level=None)
+        holder.execute("BEGIN EXCLUSIVE")
+        try:
+            with closing(Session()) as session:
+                assert session.add(export).packed.counts["kernels"] == 200
+        finally:
+            holder.close()
+
+
+class TestDamage:
+    """Whatever lies in a file, the user gets one line about it."""
+
+    def flipped(self, data: bytes, seed: int) -> bytes:
+        chance = random.Random(seed)
+        broken = bytearray(data)
+        for _ in range(chance.choice([1, 3, 20, 200])):
+            place, length = chance.randrange(SQLITE_HEADER, len(broken)), chance.choice([1, 8, 100])
+            length = min(length, len(broken) - place)
+            broken[place : place + length] = chance.randbytes(length)
+        return bytes(broken)
+
+    @pytest.mark.parametrize("seed", range(40))
+    def test_flipped_bytes_are_an_error_or_data(self, export, bytes_of_an_export, seed):
+        export.write_bytes(self.flipped(bytes_of_an_export, seed))
+        with closing(Session()) as session:
+            try:
+                session.add(export)
+            except NsystuiError as error:
+                assert str(export) in str(error)
+                assert len(str(error).splitlines()) == 1
+
+    def test_text_of_the_schema_that_is_no_utf8(self, export, bytes_of_an_export):
+        place = bytes_of_an_export.index(b"CREATE TABLE TARGET_INFO_GPU")
+        broken = bytearray(bytes_of_an_export)
+        broken[place : place + 12] = b"\xa9\xff\xfe" * 4
+        export.write_bytes(broken)
+        assert "SQLite cannot read it: malformed database schema" in refusal(export).cause
+
+    def test_a_page_of_zeros_in_the_middle(self, export, bytes_of_an_export):
+        (page,) = struct.unpack(">H", bytes_of_an_export[16:18])
+        session = Session()
+        failures = []
+        for number in range(1, len(bytes_of_an_export) // page):
+            broken = bytearray(bytes_of_an_export)
+            broken[number * page : (number + 1) * page] = bytes(page)
+            export.write_bytes(broken)
+            try:
+                session.add(export)
+            except ExportError as error:
+                failures.append(error.cause)
+        session.close()
+        assert failures
+        assert all(cause.startswith(("SQLite cannot read it: ", "a SQLite file, but")) for cause in failures)
+
+
+class TestSchema:
+    def probe(self, path: Path) -> schema.Schema:
+        return open_export(path).native
+
+    def test_row_counts_need_no_scan_and_are_right(self, export):
+        found = self.probe(export)
+        assert found.last_rowid["CUPTI_ACTIVITY_KIND_KERNEL"] == 200
+        assert found.last_rowid["StringIds"] == native_count(export, "StringIds")
+
+    def test_tables_without_rows_are_known_and_empty(self, tmp_path):
+        found = self.probe(all_tables_export(tmp_path / "all.sqlite"))
+        assert found.has_column("CUPTI_ACTIVITY_KIND_KERNEL", "start")
+        assert not found.has("CUPTI_ACTIVITY_KIND_KERNEL")
+
+    def test_missing_columns_read_as_nothing(self, tmp_path):
+        found = self.probe(old_schema_export(tmp_path / "old.sqlite"))
+        assert found.integer("CUPTI_ACTIVITY_KIND_KERNEL", "clusterX") == "CAST(NULL AS INTEGER)"
+        assert found.text("NVTX_EVENTS", "no such column") == "x''"
+
+    STRANGE = {
+        "a table of the user": ["CREATE TABLE notes (a TEXT)", "INSERT INTO notes VALUES ('mine')"],
+        "a table without rowids": ["CREATE TABLE w (k TEXT PRIMARY KEY) WITHOUT ROWID", "INSERT INTO w VALUES ('x')"],
+        "a name with quotes": ['CREATE TABLE "a ""quoted"" name; --" ("end" INT)'],
+        "a column": [
+            "ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME ADD COLUMN name TEXT",
+            "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET name = 'cudaLaunchKernel'",
+        ],
+        "an index": ["CREATE INDEX _nsysai_k ON CUPTI_ACTIVITY_KIND_KERNEL (start)"],
+        "a view": ["CREATE VIEW broken AS SELECT * FROM no_such_table"],
+        "full text search": ["CREATE VIRTUAL TABLE words USING fts5(text)", "INSERT INTO words VALUES ('x')"],
+        "an rtree": ["CREATE VIRTUAL TABLE boxes USING rtree(id, a, b)", "INSERT INTO boxes VALUES (1, 2, 3)"],
+        "statistics": ["ANALYZE"],
+    }
+
+    @pytest.mark.parametrize("what", STRANGE)
+    def test_what_is_there_besides_is_tolerated(self, export, session, what):
+        edit(export, *self.STRANGE[what])
+        assert session.add(export).packed.counts["kernels"] == 200
+
+    def test_a_virtual_table_whose_module_is_not_here_is_tolerated(self, export, session):
+        edit(
+            export,
+            "PRAGMA writable_schema = ON",
+            "INSERT INTO sqlite_master VALUES ('table', 'v', 'v', 0, 'CREATE VIRTUAL TABLE v USING elsewhere(a)')",
+        )
+        assert session.add(export).packed.counts["kernels"] == 200
+
+
+def test_the_uri_keeps_sqlite_from_writing(export):
+    connection = opening.connect(export)
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        connection.execute("CREATE TABLE more (a)")
+    connection.close()

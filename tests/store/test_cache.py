@@ -1,0 +1,385 @@
+"""The cache: used when it fits, packed anew when it does not, and never a reason to fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from nsystui.exports.demo import empty_export, hostile_names_export, two_process_export
+from nsystui.store import cache as cache_module
+from nsystui.store import place, tables
+from nsystui.store.cache import Cache, PackedFiles, PartialPack
+from nsystui.store.pack import PackedReport, Packer
+from nsystui.store.session import Session
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return two_process_export(tmp_path_factory.mktemp("original") / "two.sqlite").read_bytes()
+
+
+@pytest.fixture
+def export(tmp_path: Path, original: bytes) -> Path:
+    path = tmp_path / "rank0.sqlite"
+    path.write_bytes(original)
+    return path
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def packs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The exports that were packed, as often as they were."""
+    packed: list[Path] = []
+    run = Packer.run
+
+    def counted(packer: Packer) -> PackedReport:
+        packed.append(packer.path)
+        return run(packer)
+
+    monkeypatch.setattr(Packer, "run", counted)
+    return packed
+
+
+def kernels(cache: Cache | None, *paths: Path, warn: list[str] | None = None) -> int:
+    """How many kernels a new session finds in ``paths``; a warning fails unless it goes into ``warn``."""
+    with closing(Session(cache=cache, warn=pytest.fail if warn is None else warn.append)) as session:
+        for path in paths:
+            session.add(path)
+        return int(session.scalar(sa.select(sa.func.count()).select_from(tables.kernels)))
+
+
+def places(cache: Cache) -> list[Path]:
+    return sorted(cache.directory.iterdir())
+
+
+class TestHitsAndMisses:
+    def test_a_second_opening_finds_the_first(self, export, cache, packs):
+        assert kernels(cache, export) == kernels(cache, export) == 200
+        assert packs == [export]
+
+    def test_nothing_of_the_export_is_read_for_it(self, export, cache, packs, monkeypatch):
+        kernels(cache, export)
+        monkeypatch.setattr(cache_module, "PartialPack", lambda *_: pytest.fail("packed"))
+        assert kernels(cache, export) == 200
+
+    def test_another_name_for_the_same_file_is_the_same(self, export, cache, packs, monkeypatch, tmp_path):
+        (tmp_path / "link.sqlite").symlink_to(export)
+        monkeypatch.chdir(tmp_path)
+        for path in (export, Path("rank0.sqlite"), tmp_path / "link.sqlite", tmp_path / "cache/../rank0.sqlite"):
+            kernels(cache, path)
+        assert packs == [export]
+
+    def test_another_time_of_change_is_another_export(self, export, cache, packs):
+        kernels(cache, export)
+        os.utime(export, ns=(1, 1))
+        kernels(cache, export)
+        assert len(packs) == 2
+
+    def test_another_size_is_another_export(self, export, cache, packs):
+        status = export.stat()
+        kernels(cache, export)
+        export.write_bytes(export.read_bytes() + bytes(4096))
+        os.utime(export, ns=(status.st_atime_ns, status.st_mtime_ns))
+        kernels(cache, export)
+        assert len(packs) == 2
+
+    def test_files_of_one_name_in_two_directories_do_not_meet(self, tmp_path, cache, original):
+        for folder in ("before", "after"):
+            (tmp_path / folder).mkdir()
+        one, other = tmp_path / "before/rank0.sqlite", tmp_path / "after/rank0.sqlite"
+        one.write_bytes(original)
+        empty_export(other)
+        assert (kernels(cache, one), kernels(cache, other), kernels(cache, one)) == (200, 0, 200)
+
+    def test_another_version_of_the_store_packs_anew(self, export, cache, packs, monkeypatch):
+        kernels(cache, export)
+        monkeypatch.setattr(cache_module, "STORE_VERSION", cache_module.STORE_VERSION + 1)
+        kernels(cache, export)
+        assert len(packs) == 2
+
+    def test_an_export_without_rows_is_kept_too(self, tmp_path, cache, packs):
+        path = empty_export(tmp_path / "empty.sqlite")
+        assert kernels(cache, path) == kernels(cache, path) == 0
+        assert len(packs) == 1
+
+    def test_facts_come_back_as_they_were(self, tmp_path, cache):
+        path = hostile_names_export(tmp_path / "hostile.sqlite")
+        with closing(Session(cache=cache)) as session:
+            first = session.add(path).packed
+        with closing(Session(cache=cache)) as session:
+            assert session.add(path).packed == first
+
+    @pytest.mark.parametrize("name", ["it's 100% [*?].sqlite", "größe.sqlite", os.fsdecode(b"latin-\xe9.sqlite"), "-"])
+    def test_names_of_places_are_plain(self, tmp_path, cache, original, name):
+        (tmp_path / name).write_bytes(original)
+        kernels(cache, tmp_path / name)
+        (only,) = places(cache)
+        assert set(only.name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
+
+    @pytest.mark.parametrize("name", ["we[ir]d*?", "job=12", "report=7", "a b", "it's", "größe"])
+    def test_the_directory_may_be_called_anything(self, tmp_path, export, packs, name):
+        cache = Cache(tmp_path / name / "cache")
+        assert kernels(cache, export) == kernels(cache, export) == 200
+        assert len(packs) == 1
+
+
+class TestDamage:
+    """A pack that is not whole counts as absent, and the next one takes its place."""
+
+    def spoil(self, how: str, directory: Path) -> None:
+        facts, columns = directory / "report.json", directory / "kernels-00000.parquet"
+        if how == "no facts":
+            facts.unlink()
+        elif how == "facts cut short":
+            facts.write_bytes(facts.read_bytes()[:-40])
+        elif how == "facts of nothing":
+            facts.write_text("null")
+        elif how == "facts of another kind":
+            facts.write_text(json.dumps({**json.loads(facts.read_text()), "metadata": {"mpi_ranks": []}}))
+        elif how == "facts in no encoding":
+            facts.write_bytes(b"\xff\xfe\xff")
+        elif how == "facts of an older form":
+            facts.write_text(json.dumps({k: v for k, v in json.loads(facts.read_text()).items() if k != "files"}))
+        elif how == "columns missing":
+            columns.unlink()
+        elif how == "columns cut short":
+            columns.write_bytes(columns.read_bytes()[:-100])
+        elif how == "columns empty":
+            columns.write_bytes(b"")
+        elif how == "everything gone":
+            for file in directory.iterdir():
+                file.unlink()
+
+    @pytest.mark.parametrize(
+        "how",
+        [
+            "no facts",
+            "facts cut short",
+            "facts of nothing",
+            "facts of another kind",
+            "facts in no encoding",
+            "facts of an older form",
+            "columns missing",
+            "columns cut short",
+            "columns empty",
+            "everything gone",
+        ],
+    )
+    def test_it_is_packed_again(self, export, cache, packs, how):
+        kernels(cache, export)
+        (directory,) = places(cache)
+        self.spoil(how, directory)
+        assert kernels(cache, export) == 200
+        assert len(packs) == 2
+        assert kernels(cache, export) == 200
+        assert len(packs) == 2
+        assert places(cache) == [directory]
+
+    def test_a_part_of_a_table_that_is_missing_is_noticed(self, export, cache, packs, monkeypatch):
+        monkeypatch.setattr("nsystui.store.pack.CHUNK_ROWS", 64)
+        kernels(cache, export)
+        (directory,) = places(cache)
+        (directory / "kernels-00001.parquet").unlink()
+        assert kernels(cache, export) == 200
+        assert len(packs) == 2
+
+    def test_a_file_in_the_place_of_a_pack(self, export, cache):
+        cache.directory.mkdir()
+        cache.place_of(export).write_text("in the way")
+        warnings: list[str] = []
+        assert kernels(cache, export, warn=warnings) == 200
+        assert len(warnings) <= 1
+
+
+class TestTrimming:
+    def make(self, cache: Cache, *names: str) -> None:
+        """Packs of 1,000 bytes, the first used longest ago."""
+        for age, name in enumerate(reversed(names)):
+            directory = cache.directory / name
+            directory.mkdir(parents=True)
+            (directory / "kernels-00000.parquet").write_bytes(bytes(1_000 - 2))
+            (directory / "report.json").write_text("{}")
+            os.utime(directory / "report.json", (1_000_000 - age, 1_000_000 - age))
+
+    def test_what_was_used_longest_ago_goes_first(self, tmp_path):
+        cache = Cache(tmp_path / "cache", cap=2_500)
+        self.make(cache, "a", "b", "c", "d")
+        cache.trim()
+        assert [path.name for path in places(cache)] == ["c", "d"]
+
+    def test_under_the_cap_nothing_goes(self, tmp_path):
+        cache = Cache(tmp_path / "cache", cap=4_000)
+        self.make(cache, "a", "b", "c", "d")
+        cache.trim()
+        assert len(places(cache)) == 4
+
+    def test_opening_counts_as_use(self, export, tmp_path, packs):
+        kernels(Cache(tmp_path / "cache"), export)
+        (mine,) = places(Cache(tmp_path / "cache"))
+        cache = Cache(tmp_path / "cache", cap=sum(file.stat().st_size for file in mine.iterdir()) + 1_500)
+        os.utime(mine / "report.json", (1, 1))
+        self.make(cache, "a", "b", "c")
+        kernels(cache, export)
+        cache.trim()
+        assert [path.name for path in places(cache)] == ["c", mine.name]
+        assert len(packs) == 1
+
+    def test_what_a_session_reads_from_stays_even_over_the_cap(self, tmp_path, original):
+        cache = Cache(tmp_path / "cache", cap=1)
+        paths = [tmp_path / f"rank{number}.sqlite" for number in range(3)]
+        for path in paths:
+            path.write_bytes(original)
+        assert kernels(cache, *paths) == 600
+        assert kernels(cache, paths[0]) == 200
+
+    def test_other_things_in_the_directory_stay(self, tmp_path):
+        cache = Cache(tmp_path / "cache", cap=0)
+        self.make(cache, "a")
+        (cache.directory / "notes.txt").write_text("mine")
+        (cache.directory / "exports").mkdir()
+        (cache.directory / "exports/rank0.sqlite").write_text("converted")
+        cache.trim()
+        assert [path.name for path in places(cache)] == ["exports", "notes.txt"]
+
+    def test_a_pack_that_another_process_removes_meanwhile_is_no_failure(self, export, cache, monkeypatch):
+        self.make(cache, "a", "b")
+        monkeypatch.setattr(Path, "iterdir", lambda path: iter([path / "gone", path / "a"]))
+        cache.trim()
+        assert kernels(cache, export) == 200
+
+    def test_partial_packs_of_killed_processes_go_after_a_day(self, export, cache):
+        cache.directory.mkdir()
+        old, new = cache.directory / ".partial-1-old", cache.directory / ".partial-2-new"
+        for directory in (old, new):
+            directory.mkdir()
+            (directory / "kernels-00000.parquet").write_bytes(b"half")
+        os.utime(old, (time.time() - 2 * 86_400,) * 2)
+        kernels(cache, export)
+        assert not old.exists()
+        assert new.exists()
+
+
+class TestUnwritable:
+    """The columns are then kept in memory, after one warning."""
+
+    def test_a_file_is_where_the_directory_should_be(self, export, tmp_path):
+        (tmp_path / "cache").write_text("a file")
+        warnings: list[str] = []
+        assert kernels(Cache(tmp_path / "cache"), export, warn=warnings) == 200
+        (warning,) = warnings
+        assert "cannot be written" in warning
+        assert "memory" in warning
+
+    def test_a_directory_that_duckdb_cannot_name(self, export, tmp_path):
+        warnings: list[str] = []
+        assert kernels(Cache(tmp_path / os.fsdecode(b"\xff")), export, warn=warnings) == 200
+        assert "not UTF-8" in warnings[0]
+
+    WORDS = """
+import resource, sys
+from pathlib import Path
+from nsystui.store.cache import Cache
+from nsystui.store.session import Session
+from nsystui.store import tables
+import sqlalchemy as sa
+if len(sys.argv) > 3:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
+session = Session(cache=Cache(Path(sys.argv[2])), warn=lambda text: print("WARNING", text))
+session.add(Path(sys.argv[1]))
+print("KERNELS", session.scalar(sa.select(sa.func.count()).select_from(tables.kernels)))
+"""
+
+    @pytest.mark.parametrize("mode", [0o000, 0o500])
+    def test_a_directory_without_permission(self, export, tmp_path, unprivileged, mode):
+        directory = tmp_path / "cache"
+        directory.mkdir(mode=mode)
+        try:
+            done = unprivileged("-c", self.WORDS, str(export), str(directory))
+        finally:
+            directory.chmod(0o700)
+        first, last = done.stdout.splitlines()
+        assert first.startswith(f"WARNING the cache {directory} cannot be written (Permission denied)")
+        assert last == "KERNELS 200"
+
+    def test_a_full_pack_in_a_directory_that_is_only_readable_is_used(self, export, tmp_path, cache, unprivileged):
+        kernels(cache, export)
+        (mine,) = places(cache)
+        for path, mode in ((mine / "report.json", 0o400), (mine, 0o500), (cache.directory, 0o500)):
+            path.chmod(mode)
+        words = """
+import os, sys
+os.utime = lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "Permission denied"))
+""" + self.WORDS.replace("session = ", "from nsystui.store.pack import Packer; Packer.run = None\nsession = ")
+        try:
+            done = unprivileged("-c", words, str(export), str(cache.directory))
+        finally:
+            cache.directory.chmod(0o700)
+            mine.chmod(0o700)
+        assert done.stdout.splitlines() == ["KERNELS 200"], done.stderr
+
+    def test_a_disk_that_fills_up_half_way(self, export, tmp_path):
+        directory = tmp_path / "cache"
+        words = [sys.executable, "-c", self.WORDS, str(export), str(directory), "3000"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        first, last = done.stdout.splitlines()
+        assert first.startswith(f"WARNING the cache {directory} cannot be written (")
+        assert last == "KERNELS 200"
+        assert list(directory.iterdir()) == []
+
+    def test_facts_that_cannot_be_written(self, export, cache, monkeypatch):
+        def full(path: Path, text: str, encoding: str) -> int:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(Path, "write_text", full)
+        warnings: list[str] = []
+        assert kernels(cache, export, warn=warnings) == 200
+        assert "No space left on device" in warnings[0]
+        assert places(cache) == []
+
+
+class TestSideBySide:
+    def test_two_sessions_pack_the_same_export_at_once(self, export, cache):
+        """Both pack, one wins, both work, one pack remains."""
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(lambda _: kernels(cache, export), range(4))) == [200] * 4
+        assert [path.name[0] for path in places(cache)] == ["r"]
+
+    def test_another_process_was_faster(self, export, cache, monkeypatch):
+        finish = PartialPack.finish
+
+        def late(partial: PartialPack, report: PackedReport) -> PackedFiles:
+            monkeypatch.setattr(PartialPack, "finish", finish)
+            assert kernels(cache, export) == 200
+            return finish(partial, report)
+
+        monkeypatch.setattr(PartialPack, "finish", late)
+        assert kernels(cache, export) == 200
+        assert len(places(cache)) == 1
+
+
+class TestPlace:
+    def test_the_variable_decides(self, tmp_path):
+        assert place.default_directory({"NSYSTUI_CACHE_DIR": str(tmp_path)}) == tmp_path
+
+    @pytest.mark.parametrize("environ", [{}, {"NSYSTUI_CACHE_DIR": ""}])
+    def test_without_it_the_systems_cache(self, environ, monkeypatch, tmp_path):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        assert place.default_directory(environ).name == "nsystui"
+
+    def test_only_the_user_may_look_into_a_new_cache(self, export, cache):
+        kernels(cache, export)
+        assert cache.directory.stat().st_mode & 0o077 == 0
+        assert places(cache)[0].stat().st_mode & 0o077 == 0

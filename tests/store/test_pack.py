@@ -1,0 +1,506 @@
+"""Packing: every row of an export arrives once, unchanged, whatever the export and however it is cut into chunks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from support import edit, native, native_count
+
+from nsystui.errors import ExportError
+from nsystui.exports import demo
+from nsystui.exports.demo import (
+    HOSTILE_NAMES,
+    PAYLOAD_BYTES,
+    PAYLOAD_COMMUNICATOR,
+    ExportWriter,
+    NcclPayloads,
+    TrainingJob,
+)
+from nsystui.store import pack, tables
+from nsystui.store.cache import Cache
+from nsystui.store.pack import PackingCancelled, Progress
+from nsystui.store.session import Limits, Session
+
+ALL_TABLES = list(tables.METADATA.tables.values())
+RANGE_TYPES = (59, 60, 70, 71)
+
+
+def rows_of(session: Session, table: sa.Table) -> list[tuple[Any, ...]]:
+    return sorted(session.rows(sa.select(table)), key=repr)
+
+
+def column(session: Session, name: sa.ColumnElement[Any], *order: sa.ColumnElement[Any]) -> list[Any]:
+    return [value for (value,) in session.rows(sa.select(name).order_by(*order))]
+
+
+@pytest.fixture(scope="module", params=["memory", "cache"])
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Opens exports in memory, or through a cache: what is told of one must hold for the other."""
+    opened: list[Session] = []
+
+    def add(*paths: Path) -> Session:
+        cache = Cache(tmp_path_factory.mktemp("cache")) if request.param == "cache" else None
+        opened.append(Session(cache=cache, warn=pytest.fail))
+        for path in paths:
+            opened[-1].add(path)
+        return opened[-1]
+
+    yield add
+    for session in opened:
+        session.close()
+
+
+class TestCounts:
+    def test_every_native_row_of_the_demo_arrives(self, demo_job, demo_session):
+        for index, path in enumerate(demo_job):
+            expected = {
+                "kernels": native_count(path, "CUPTI_ACTIVITY_KIND_KERNEL"),
+                "memory_ops": native_count(path, "CUPTI_ACTIVITY_KIND_MEMCPY")
+                + native_count(path, "CUPTI_ACTIVITY_KIND_MEMSET"),
+                "api_calls": native_count(path, "CUPTI_ACTIVITY_KIND_RUNTIME"),
+                "syncs": native_count(path, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"),
+                "nvtx_ranges": native_count(path, "NVTX_EVENTS", f"eventType IN {RANGE_TYPES}"),
+                "nvtx_marks": native_count(path, "NVTX_EVENTS", "eventType = 34"),
+                "gpu_metrics": native_count(path, "GPU_METRICS"),
+                "nic_metrics": native_count(path, "NET_NIC_METRIC"),
+                "os_calls": native_count(path, "OSRT_API"),
+                "processes": native_count(path, "PROCESSES"),
+                "threads": native_count(path, "ThreadNames"),
+                "diagnostics": native_count(path, "DIAGNOSTIC_EVENT"),
+            }
+            report = demo_session.reports[index]
+            assert {name: report.packed.counts[name] for name in expected} == expected
+            for name in expected:
+                table = tables.METADATA.tables[name]
+                query = sa.select(sa.func.count()).select_from(table).where(table.c.report == index)
+                assert demo_session.scalar(query) == expected[name], name
+
+    def test_times_and_places_of_kernels_are_nvidias(self, demo_job, demo_session):
+        table = tables.kernels.c
+        columns = (table.row, table.start, table.end, table.device, table.stream, table.correlation_id, table.process)
+        found = demo_session.rows(sa.select(*columns, table.name).where(table.report == 1).order_by(table.row))
+        assert found == native(
+            demo_job[1],
+            'SELECT k.rowid, start, "end", deviceId, streamId, correlationId, globalPid, value '
+            "FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds ON id = demangledName ORDER BY 1",
+        )
+
+    def test_a_row_number_is_unique_in_its_table_and_report(self, demo_session, tmp_path, both):
+        unified = both(demo.unified_memory_export(tmp_path / "u.sqlite"), demo.cpu_only_export(tmp_path / "c.sqlite"))
+        for session in (demo_session, unified):
+            for table in ALL_TABLES:
+                if "row" in table.c:
+                    pair = sa.select(table.c.report, table.c.row)
+                    assert len(session.rows(pair)) == len(session.rows(pair.distinct())), table.name
+
+    def test_copies_and_memsets_share_a_table(self, tmp_path, session):
+        with ExportWriter(tmp_path / "m.sqlite") as export:
+            process = export.process(5_000)
+            for number in range(3):
+                export.memcpy(
+                    process, 0, 7, 10 * number, 10 * number + 5, size=100, kind="HtoD", correlation_id=number, source=1
+                )
+                export.memset(process, 0, 7, 10 * number + 6, 10 * number + 8, size=7, correlation_id=9)
+        assert session.add(tmp_path / "m.sqlite").packed.counts["memory_ops"] == 6
+        table = tables.memory_ops.c
+        places = (table.operation, table.bytes, table.source_memory, table.target_memory, table.is_memset)
+        assert session.rows(sa.select(*places).order_by(table.start))[:2] == [
+            ("[CUDA memcpy Host-to-Device]", 100, "Pinned", "Device", 0),
+            ("[CUDA memset]", 7, None, "Device", 1),
+        ]
+
+    def test_mpi_calls_of_every_kind_share_a_table(self, tmp_path, both):
+        session = both(demo.cpu_only_export(tmp_path / "cpu.sqlite"))
+        table = tables.mpi_calls.c
+        found = session.rows(sa.select(table.call_type, table.name, table.send_bytes, table.remote_rank))
+        assert Counter(found) == {
+            ("collective", "MPI_Allreduce", 4_096, None): 6,
+            ("p2p", "MPI_Send", 65_536, 1): 1,
+            ("p2p", "MPI_Send", 65_536, 2): 1,
+            ("p2p", "MPI_Send", 65_536, 3): 1,
+            ("p2p", "MPI_Send", 65_536, 0): 1,
+            ("other", "MPI_Init", None, None): 1,
+        }
+
+    def test_rows_before_the_session_are_no_ranges(self, tmp_path, session):
+        report = session.add(demo.delayed_capture_export(tmp_path / "late.sqlite"))
+        assert report.packed.counts["nvtx_ranges"] == 1
+        assert (report.packed.first_event, report.packed.last_event) == (1_000_000, 403_000_000)
+        assert column(session, tables.nvtx_ranges.c.domain) == ["DALI"]
+
+
+class TestApiCalls:
+    def test_the_second_rows_of_cudabacktrace_are_kept_apart(self, tmp_path, both):
+        path = demo.old_schema_export(tmp_path / "old.sqlite")
+        assert native_count(path, "CUPTI_ACTIVITY_KIND_RUNTIME") == 80
+        session = both(path)
+        calls, doubles = tables.api_calls.c, tables.api_backtraces.c
+        names = column(session, calls.versioned_name)
+        assert len(names) == 40
+        assert len(column(session, doubles.name)) == 40
+        pairs = session.rows(sa.select(calls.process, calls.correlation_id).distinct())
+        assert len(pairs) == 40
+
+    def test_names_lose_the_version_that_nsys_strips_and_keep_the_rest(self, tmp_path, session):
+        names = {
+            "cudaLaunchKernel_v7000": "cudaLaunchKernel",
+            "cudaGraphLaunch_v10000": "cudaGraphLaunch_v10000",  # five digits, which nsys leaves
+            "cuLaunchKernelEx": "cuLaunchKernelEx",
+            "cudaMalloc_v3020": "cudaMalloc",
+            "_v1": "_v1",
+            "x_v7000_v7000": "x_v7000",
+        }
+        with ExportWriter(tmp_path / "a.sqlite") as export:
+            main = export.thread(export.process(5_000), 5_000, "main")
+            for number, name in enumerate(names):
+                export.api(main, number, number + 1, name, number, event_class=number % 2)
+        session.add(tmp_path / "a.sqlite")
+        table = tables.api_calls.c
+        found = session.rows(sa.select(table.versioned_name, table.name, table.is_driver).order_by(table.start))
+        assert found == [(name, bare, number % 2) for number, (name, bare) in enumerate(names.items())]
+
+    def test_two_processes_may_share_correlation_ids(self, tmp_path, both):
+        session = both(demo.two_process_export(tmp_path / "two.sqlite"))
+        kernels, calls = tables.kernels, tables.api_calls
+        by_id = kernels.join(calls, kernels.c.correlation_id == calls.c.correlation_id)
+        by_both = kernels.join(
+            calls, sa.and_(kernels.c.correlation_id == calls.c.correlation_id, kernels.c.process == calls.c.process)
+        )
+        assert session.scalar(sa.select(sa.func.count()).select_from(by_id)) == 200 + 2 * 78
+        assert session.scalar(sa.select(sa.func.count()).select_from(by_both)) == 200
+        assert session.rows(
+            sa.select(tables.devices.c.process, tables.devices.c.device, tables.devices.c.gpu).order_by(
+                tables.devices.c.process
+            )
+        ) == [((1 << 48) | (5_000 << 24), 0, 0), ((1 << 48) | (5_001 << 24), 1, 1)]
+
+
+class TestGraphs:
+    def test_whole_graphs(self, tmp_path, both):
+        session = both(demo.whole_graph_export(tmp_path / "whole.sqlite"))
+        table = tables.graph_launches.c
+        assert session.rows(sa.select(table.start, table.end, table.correlation_id, table.graph_id)) == [
+            (100_000_000 + 81_000_000 * n, 180_000_000 + 81_000_000 * n, 101 + n, 4) for n in range(10)
+        ]
+        assert session.count(tables.kernels) == 30
+
+    def test_nodes_keep_their_ids_of_64_bits(self, tmp_path, both):
+        session = both(demo.node_graph_export(tmp_path / "node.sqlite"))
+        table = tables.kernels.c
+        found = Counter(session.rows(sa.select(table.correlation_id, table.graph_node_id)))
+        assert found == {(100 + launch, node << 32): 1 for launch in range(5) for node in range(1, 11)}
+
+
+class TestNvtx:
+    def test_open_ranges_have_no_end_and_marks_are_apart(self, tmp_path, both):
+        session = both(demo.open_ranges_export(tmp_path / "open.sqlite"))
+        table = tables.nvtx_ranges.c
+        found = session.rows(sa.select(table.name, table.end, table.event_type).order_by(table.start, table.row))
+        assert found == [
+            ("done 0", 2_000_000, 59),
+            ("done 1", 3_500_000, 59),
+            ("done 2", 5_000_000, 59),
+            ("open 0", None, 59),
+            ("open 1", None, 59),
+            ("open start/end", None, 60),
+            ("crossing", 9_000_000, 60),
+            ("instant", 7_000_000, 59),
+        ]
+        marks = tables.nvtx_marks.c
+        assert session.rows(sa.select(marks.name, marks.start)) == [
+            (f"mark {n}", (7 + n) * 1_000_000) for n in range(4)
+        ]
+        assert session.reports[0].packed.last_event == 10_000_000
+
+    def test_a_session_of_open_ranges_only_reaches_to_the_last_start(self, tmp_path, session):
+        with ExportWriter(tmp_path / "o.sqlite") as export:
+            main = export.thread(export.process(5_000), 5_000, "main")
+            export.nvtx_range(main, 1_000, None, "open 0")
+            export.nvtx_range(main, 9_000, None, "open 1")
+        packed = session.add(tmp_path / "o.sqlite").packed
+        assert (packed.first_event, packed.last_event) == (1_000, 9_000)
+
+    def test_an_open_range_after_the_last_end_counts(self, tmp_path, session):
+        with ExportWriter(tmp_path / "o.sqlite") as export:
+            main = export.thread(export.process(5_000), 5_000, "main")
+            export.nvtx_range(main, 1_000, 2_000, "done")
+            export.nvtx_range(main, 9_000, None, "open")
+        assert session.add(tmp_path / "o.sqlite").packed.last_event == 9_000
+
+    def test_domains_belong_to_processes_and_texts_may_be_registered(self, tmp_path, both):
+        with ExportWriter(tmp_path / "d.sqlite") as export:
+            first, second = (export.process(pid) for pid in (5_000, 5_001))
+            mains = [export.thread(process, process.pid, "main") for process in (first, second)]
+            workers = [export.thread(process, process.pid + 50, "worker") for process in (first, second)]
+            export.nvtx_domain(mains[0], 0, 1, "NCCL")
+            export.nvtx_domain(mains[1], 0, 1, "DALI")
+            export.nvtx_domain(mains[1], 0, 2, "NCCL")
+            for number, worker in enumerate(workers):
+                export.nvtx_range(worker, 100 + number, 200, "ncclAllReduce", domain_id=1, registered=True)
+                export.nvtx_range(worker, 110 + number, 190, "inline", domain_id=2)
+                export.nvtx_range(worker, 120 + number, 180, "default")
+        edit(tmp_path / "d.sqlite", "UPDATE NVTX_EVENTS SET text = NULL WHERE text = ''")
+        session = both(tmp_path / "d.sqlite")
+        table = tables.nvtx_ranges.c
+        assert session.rows(sa.select(table.domain, table.name).order_by(table.start)) == [
+            ("NCCL", "ncclAllReduce"),
+            ("DALI", "ncclAllReduce"),
+            (None, "inline"),
+            ("NCCL", "inline"),
+            ("", "default"),
+            ("", "default"),
+        ]
+        assert column(session, tables.nccl_calls.c.name) == ["ncclAllReduce", "inline"]
+
+
+class TestNccl:
+    @pytest.mark.parametrize("layout", NcclPayloads)
+    @pytest.mark.parametrize(("json", "binary"), [(True, False), (False, True), (True, True)])
+    @pytest.mark.parametrize("schema", ["3.16.1", "3.25.0"])
+    def test_payloads_of_both_forms_and_layouts_say_the_same(self, tmp_path, session, layout, json, binary, schema):
+        path = demo.payload_export(tmp_path / "p.sqlite", json=json, binary=binary, layout=layout, schema=schema)
+        session.add(path)
+        table = tables.nccl_calls.c
+        calls = session.rows(
+            sa.select(table.name, table.collective, table.message_size, table.size_source, table.communicator)
+            .where(table.message_size.is_not(None))
+            .order_by(table.start)
+        )
+        communicator = f"0x{PAYLOAD_COMMUNICATOR:x}" if layout is NcclPayloads.SINCE_2_25 else None
+        assert calls == [
+            (name, name.removeprefix("nccl"), size, "payload", communicator) for name, size in PAYLOAD_BYTES.items()
+        ]
+        told = {
+            name: rest for name, *rest in session.rows(sa.select(table.name, table.reduction, table.peer, table.root))
+        }
+        assert told["ncclAllReduce"] == ["Avg", None, None]
+        assert told["ncclReduce"] == ["Sum", None, 0]
+        assert told["ncclSend"] == [None, 2, None]
+        rank = sa.select(table.rank, table.ranks, table.cuda_device).where(table.rank.is_not(None))
+        assert session.rows(rank) == [(1, 4, 0)]
+
+    def test_without_payload_calls_are_there_and_sizes_are_not(self, tmp_path, both):
+        session = both(demo.payload_export(tmp_path / "p.sqlite", json=False))
+        table = tables.nccl_calls.c
+        found = session.rows(sa.select(table.name, table.collective, table.message_size, table.size_source))
+        assert len(found) == 10
+        assert {(size, source) for _, _, size, source in found} == {(None, None)}
+        assert {name: collective for name, collective, *_ in found}["ncclGroupEnd"] is None
+
+    def test_an_instrumented_nccl_tells_sizes_in_its_texts(self, tmp_path, both):
+        session = both(demo.instrumented_nccl_export(tmp_path / "i.sqlite"))
+        table = tables.nccl_calls.c
+        found = session.rows(sa.select(table.name, table.message_size, table.size_source, table.communicator))
+        assert Counter(found) == {
+            ("ncclAllReduce", 65_536, "instrumented", "0xfedcba9876543210"): 8,
+            ("ncclAllGather", 2_097_152, "instrumented", "0xfedcba9876543210"): 4,
+        }
+
+    def test_payloads_that_make_no_sense_are_no_payloads(self, tmp_path, session):
+        path = demo.payload_export(tmp_path / "p.sqlite", json=True, binary=True)
+        edit(path, "UPDATE NVTX_EVENTS SET jsonText = '{\"Message size [bytes]\": ', binaryData = x'0102030405'")
+        report = session.add(path)
+        assert report.packed.counts["nccl_calls"] == 10
+        assert column(session, tables.nccl_calls.c.message_size) == [None] * 10
+
+    def test_kernels_of_nccl_are_marked(self, tmp_path, session):
+        session.add(demo.nccl_without_nvtx_export(tmp_path / "n.sqlite"))
+        assert Counter(column(session, tables.kernels.c.is_nccl)) == {0: 20, 1: 10}
+        assert session.count(tables.nccl_calls) == 0
+
+
+class TestHostileNames:
+    def test_they_survive_unchanged(self, tmp_path, both):
+        session = both(demo.hostile_names_export(tmp_path / "hostile.sqlite"))
+        kernels, ranges = tables.kernels.c, tables.nvtx_ranges.c
+        assert column(session, kernels.name, kernels.start) == list(HOSTILE_NAMES)
+        assert column(session, kernels.short_name, kernels.start) == list(HOSTILE_NAMES)
+        assert column(session, ranges.name, ranges.start) == list(HOSTILE_NAMES)
+        assert column(session, tables.processes.c.name) == [HOSTILE_NAMES[0]]
+        assert column(session, tables.threads.c.name) == [HOSTILE_NAMES[2]]
+        assert column(session, tables.diagnostics.c.text) == [HOSTILE_NAMES[1]]
+        assert session.reports[0].metadata.host == HOSTILE_NAMES[1]
+
+    def test_text_that_is_no_utf8_keeps_its_readable_part(self, tmp_path, both):
+        with ExportWriter(tmp_path / "l.sqlite") as export:
+            process = export.process(5_000, "process")
+            main = export.thread(process, 5_000, "main")
+            export.kernel(process, 0, 7, 1, 2, name="kernel(a)", short="kernel", correlation_id=1)
+            export.kernel(process, 0, 7, 3, 4, name="größe(b)", correlation_id=2)
+            export.nvtx_range(main, 1, 2, "range")
+            export.diagnostic(1, "text")
+        edit(
+            tmp_path / "l.sqlite",
+            "UPDATE StringIds SET value = CAST(x'6bff' AS TEXT) WHERE value = 'kernel'",
+            "UPDATE NVTX_EVENTS SET text = CAST(x'72e4' AS TEXT)",
+            "UPDATE PROCESSES SET name = CAST(x'f0' AS TEXT)",
+            "UPDATE DIAGNOSTIC_EVENT SET text = CAST(x'74c3' AS TEXT)",
+            "UPDATE TARGET_INFO_SYSTEM_ENV SET value = CAST(x'6eff' AS TEXT) WHERE name = 'Hostname'",
+        )
+        session = both(tmp_path / "l.sqlite")
+        assert column(session, tables.kernels.c.short_name, tables.kernels.c.start) == [r"k\xFF", "größe"]
+        assert column(session, tables.nvtx_ranges.c.name) == [r"r\xE4"]
+        assert column(session, tables.processes.c.name) == [r"\xF0"]
+        assert column(session, tables.diagnostics.c.text) == [r"t\xC3"]
+        assert session.reports[0].metadata.host == "n�"
+
+    def test_a_zero_byte_inside_a_name_is_a_character(self, tmp_path, both):
+        with ExportWriter(tmp_path / "z.sqlite") as export:
+            main = export.thread(export.process(5_000), 5_000, "main")
+            export.nvtx_range(main, 1, 2, "a")
+        edit(tmp_path / "z.sqlite", "UPDATE NVTX_EVENTS SET text = CAST(x'610062' AS TEXT)")
+        assert column(both(tmp_path / "z.sqlite"), tables.nvtx_ranges.c.name) == ["a\0b"]
+
+    def test_names_that_are_not_there_are_none(self, tmp_path, session):
+        path = demo.two_process_export(tmp_path / "two.sqlite")
+        edit(path, "DELETE FROM StringIds")
+        session.add(path)
+        assert set(column(session, tables.kernels.c.name)) == {None}
+        assert set(column(session, tables.kernels.c.is_nccl)) == {0}
+        assert set(column(session, tables.api_calls.c.name)) == {None}
+
+
+class TestChunks:
+    @pytest.fixture(scope="class")
+    def exports(self, tmp_path_factory):
+        place = tmp_path_factory.mktemp("chunks")
+        return [
+            *TrainingJob(ranks=1, steps=1, layers=1, gpu_metrics=False).write(place),
+            demo.old_schema_export(place / "old.sqlite"),
+            demo.payload_export(place / "payload.sqlite", binary=True),
+            demo.open_ranges_export(place / "open.sqlite"),
+            demo.cpu_only_export(place / "cpu.sqlite"),
+        ]
+
+    def everything(self, paths: list[Path], cache: Cache | None = None) -> dict[str, Any]:
+        with closing(Session(cache=cache, warn=pytest.fail)) as session:
+            for path in paths:
+                session.add(path)
+            found = {table.name: rows_of(session, table) for table in ALL_TABLES}
+            return {**found, "packed": [report.packed for report in session.reports]}
+
+    @pytest.fixture(scope="class")
+    def whole(self, exports):
+        return self.everything(exports)
+
+    @pytest.mark.parametrize("size", [3, 64])
+    def test_their_size_changes_nothing(self, exports, whole, monkeypatch, size):
+        monkeypatch.setattr(pack, "CHUNK_ROWS", size)
+        assert self.everything(exports) == whole
+
+    @pytest.mark.parametrize("size", [16, 1 << 18])
+    def test_a_cache_gives_what_memory_gives(self, exports, whole, monkeypatch, tmp_path, size):
+        monkeypatch.setattr(pack, "CHUNK_ROWS", size)
+        cache = Cache(tmp_path / "cache")
+        assert self.everything(exports, cache) == whole
+        monkeypatch.setattr(pack.Packer, "run", lambda packer: pytest.fail("packed again"))
+        assert self.everything(exports, cache) == whole
+
+    def test_rows_with_gaps_between_them(self, tmp_path, session, monkeypatch):
+        monkeypatch.setattr(pack, "CHUNK_ROWS", 10)
+        path = demo.two_process_export(tmp_path / "two.sqlite")
+        edit(path, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid BETWEEN 5 AND 150")
+        assert session.add(path).packed.counts["kernels"] == 54
+
+    def test_rows_whose_keys_are_far_apart_do_not_take_for_ever(self, tmp_path, session):
+        with ExportWriter(tmp_path / "far.sqlite", "3.28.1") as export:
+            main = export.thread(export.process(5_000), 5_000, "main")
+            for number in range(5):
+                export.nvtx_range(main, number, number + 1, f"range {number}")
+        edit(tmp_path / "far.sqlite", "UPDATE NVTX_EVENTS SET eventId = eventId * 1000000000000000")
+        steps: list[Progress] = []
+        report = session.add(tmp_path / "far.sqlite", steps.append)
+        assert report.packed.counts["nvtx_ranges"] == 5
+        assert len(steps) < 100
+
+    def test_progress_grows_to_its_total(self, exports, session, monkeypatch):
+        monkeypatch.setattr(pack, "CHUNK_ROWS", 50)
+        steps: list[Progress] = []
+        session.add(exports[0], steps.append)
+        done = [step.rows for step in steps]
+        assert done == sorted(done)
+        assert done[-1] == steps[-1].total
+        assert {step.total for step in steps} == {steps[0].total}
+        assert {step.path for step in steps} == {exports[0]}
+        assert "CUPTI_ACTIVITY_KIND_KERNEL" in {step.table for step in steps}
+
+
+class TestStopping:
+    def cancel_after(self, steps: int) -> Any:
+        """``is_cancelled`` that says no ``steps`` times."""
+        left = iter(range(steps))
+        return lambda: next(left, None) is None
+
+    @pytest.mark.parametrize("steps", [0, 1, 5, 9])
+    def test_cancelling_leaves_nothing_in_the_cache(self, demo_job, tmp_path, steps):
+        cache = Cache(tmp_path / "cache")
+        with closing(Session(cache=cache, warn=pytest.fail)) as session:
+            with pytest.raises(PackingCancelled):
+                session.add(demo_job[0], is_cancelled=self.cancel_after(steps))
+            assert list(cache.directory.iterdir()) == []
+            assert session.reports == ()
+            assert session.add(demo_job[0]).index == 0
+
+    @pytest.mark.parametrize("steps", [0, 1, 5, 9])
+    def test_cancelling_leaves_nothing_in_memory(self, demo_job, session, steps):
+        with pytest.raises(PackingCancelled):
+            session.add(demo_job[0], is_cancelled=self.cancel_after(steps))
+        assert session._database.sql("SELECT table_name FROM duckdb_tables()").fetchall() == []
+        assert session.add(demo_job[0]).packed.counts["kernels"] > 0
+
+    def damaged(self, source: Path, target: Path) -> Path:
+        """An export that reads well up to its OS runtime calls, which come late."""
+        target.write_bytes(source.read_bytes())
+        (root,) = native(target, "SELECT rootpage FROM sqlite_master WHERE name = 'OSRT_API'")[0]
+        with target.open("r+b") as file:
+            file.seek((root - 1) * 4096)
+            file.write(b"\xff" * 4096)
+        return target
+
+    def test_a_failure_half_way_leaves_nothing_in_the_cache(self, demo_job, tmp_path):
+        cache = Cache(tmp_path / "cache")
+        path = self.damaged(demo_job[0], tmp_path / "rank0.sqlite")
+        with closing(Session(cache=cache, warn=pytest.fail)) as session:
+            with pytest.raises(ExportError, match="malformed"):
+                session.add(path)
+            assert list(cache.directory.iterdir()) == []
+            assert session.add(demo_job[1]).index == 0
+
+    def test_a_failure_half_way_leaves_nothing_in_memory(self, demo_job, tmp_path, session):
+        path = self.damaged(demo_job[0], tmp_path / "rank0.sqlite")
+        with pytest.raises(ExportError, match="malformed"):
+            session.add(path)
+        assert session._database.sql("SELECT table_name FROM duckdb_tables()").fetchall() == []
+        assert session.add(demo_job[1]).packed.counts["kernels"] == session.count(tables.kernels)
+
+    def test_too_little_memory_is_said_and_not_blamed_on_the_file(self, tmp_path):
+        path = demo.benchmark_export(tmp_path / "b.sqlite", kernels=20_000)
+        with closing(Session(limits=Limits(memory=8 << 20))) as session:
+            with pytest.raises(ExportError, match="memory") as error:
+                session.add(path)
+            assert "SQLite" not in str(error.value)
+
+    def test_what_happens_in_the_progress_callback_is_the_callers(self, demo_job, session):
+        def fail(progress: Progress) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            session.add(demo_job[0], fail)
+        assert session._database.sql("SELECT table_name FROM duckdb_tables()").fetchall() == []
+
+
+def test_exports_packed_side_by_side_in_memory_do_not_mix(demo_job, demo_session):
+    """Several times, because a race does not show each time."""
+    expected = {table.name: rows_of(demo_session, table) for table in (tables.kernels, tables.api_calls)}
+    for _ in range(3):
+        with closing(Session()) as session, ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda item: session.add(item[1], index=item[0]), enumerate(demo_job)))
+            found = {table.name: rows_of(session, table) for table in (tables.kernels, tables.api_calls)}
+        assert found == expected

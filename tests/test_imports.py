@@ -1,0 +1,157 @@
+"""The arrows of the design, and what each way into the program loads: read from the sources, and in a fresh Python."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nsystui
+from nsystui.cli import COMMANDS
+
+ROOT = Path(nsystui.__file__).parent
+HEAVY = ("pandas", "numpy", "sqlalchemy", "duckdb", "duckdb_engine", "adbc_driver_manager", "pyarrow")
+SCREENS = ("textual", "rich")
+
+ROOMS = {
+    "exports": {"errors"},
+    "store": {"errors", "exports"},
+    "analysis": {"errors", "exports", "store", "units", "text"},
+    "output": {"errors", "analysis", "units", "text", "terminal"},
+    "commands": {"errors", "exports", "store", "analysis", "output", "ui", "units", "text", "terminal"},
+    "ui": {"errors", "exports", "store", "analysis", "output", "units", "text", "terminal"},
+}
+"""What each room may use of ours besides itself: never what comes after it."""
+
+
+def modules(room: str) -> list[Path]:
+    return sorted((ROOT / room).rglob("*.py"))
+
+
+def imported(path: Path) -> Iterator[tuple[str, int]]:
+    """The modules that a file imports anywhere in it, also inside functions and for type checking, by full name."""
+    package = ["nsystui", *path.relative_to(ROOT).with_suffix("").parts][:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield name.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*start, *([node.module] if node.module else [])])
+            for name in node.names:
+                yield f"{base}.{name.name}", node.lineno
+
+
+def rooms_of(name: str) -> str:
+    """``nsystui.store.cache`` lies in the room ``store``; empty for what is not ours."""
+    first, _, rest = name.partition(".")
+    return rest.partition(".")[0] if first == "nsystui" else ""
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_arrow_points_back(room):
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in modules(room)
+        for name, line in imported(path)
+        if rooms_of(name) not in {"", room, "__version__", *ROOMS[room]}
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("room", ["exports", "store", "analysis", "output", "commands"])
+def test_only_the_screens_know_textual(room):
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in modules(room)
+        for name, line in imported(path)
+        if name.split(".")[0] == "textual"
+    ]
+    assert wrong == []
+
+
+def test_only_the_exports_know_nvidias_tables():
+    """No screen, command or question names a table of NVIDIA's, but for the first look before packing."""
+    names = ("CUPTI_ACTIVITY_KIND", "NVTX_EVENTS", "OSRT_API", "TARGET_INFO_", "META_DATA_", "StringIds")
+    allowed = {Path("analysis/sample.py"), Path("ui/overview_lines.py")}
+    wrong = []
+    for room in ("analysis", "output", "commands", "ui"):
+        for path in modules(room):
+            source = path.read_text(encoding="utf-8")
+            if any(name in source for name in names) and path.relative_to(ROOT) not in allowed:
+                wrong.append(str(path.relative_to(ROOT)))
+    assert wrong == []
+
+
+def loaded_by(code: str, *words: str) -> tuple[set[str], str]:
+    """The top-level modules that ``code`` has loaded in a Python of its own, and what it printed."""
+    report = "\nimport sys; print('LOADED', *sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code + report, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("LOADED ")]
+    return set(line.split()[1:]), done.stdout
+
+
+RUN = "import sys; from nsystui.cli import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["kernels", "--help"], ["open", "--help"], ["kernals"]])
+def test_help_and_version_load_nothing_heavy(words):
+    loaded, _ = loaded_by(RUN, *words)
+    assert loaded.isdisjoint({*HEAVY, *SCREENS, "platformdirs"})
+
+
+def test_importing_the_command_line_loads_nothing_heavy():
+    loaded, _ = loaded_by("import nsystui.cli, nsystui.errors, nsystui.text, nsystui.units, nsystui.terminal")
+    assert loaded.isdisjoint({*HEAVY, *SCREENS})
+
+
+def test_the_first_screen_is_there_before_anything_heavy_is():
+    loaded, _ = loaded_by("import nsystui.ui.app, nsystui.ui.screens.overview")
+    assert "textual" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+HEADLESS = {
+    "overview": [],
+    "kernels": ["--by", "rank"],
+    "nccl": [],
+    "gpu": [],
+    "nvtx": [],
+    "events": ["--top", "5"],
+    "memory": [],
+    "api": [],
+    "osrt": [],
+    "mpi": [],
+    "stats": ["-r", "cuda_gpu_kern_sum"],
+    "info": [],
+}
+
+
+def test_every_command_but_those_that_open_screens_is_tried():
+    assert HEADLESS.keys() == COMMANDS.keys() - {"open", "demo"}
+
+
+def test_no_headless_command_loads_the_screens(demo_job):
+    """All in one Python, as each costs a start of a second."""
+    lines = [f"main({[command, *words, str(demo_job[0])]!r})" for command, words in HEADLESS.items()]
+    loaded, _ = loaded_by("import sys; from nsystui.cli import main\n" + "\n".join(lines))
+    assert "duckdb" in loaded
+    assert loaded.isdisjoint({"textual", "pyarrow"})
+
+
+def test_writing_a_demo_loads_nothing_heavy(tmp_path):
+    words = ["--write-only", "--ranks", "1", "--steps", "1", "--directory", str(tmp_path)]
+    loaded, printed = loaded_by(RUN, "demo", *words)
+    assert printed.splitlines() == [str(tmp_path / "rank0.sqlite")]
+    assert loaded.isdisjoint({*HEAVY, *SCREENS})
