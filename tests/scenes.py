@@ -46,6 +46,7 @@ async def settle(app: NsystuiApp, pilot: object, seconds: float = 20.0) -> None:
 
 async def play(app: NsystuiApp, pilot: object, keys: Sequence[str]) -> None:
     """Presses keys as a patient user does."""
+    await settle(app, pilot)
     for key in keys:
         await pilot.press(key)  # type: ignore[attr-defined]
         await settle(app, pilot)

@@ -54,8 +54,8 @@ async def main(exports: Path) -> None:
     TARGET.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="nsystui-pictures-") as name:
         directory = Path(name)
-        (directory / "demo").mkdir()
-        demo = [str(path) for path in training_job(directory / "demo")]
+        (directory / "demo-job").mkdir()
+        demo = [str(path) for path in training_job(directory / "demo-job")]
         for scene in SCENES:
             for size in (WIDE, NARROW):
                 save(f"{scene.name}-{size[0]}x{size[1]}", await picture(demo, scene, size, directory))

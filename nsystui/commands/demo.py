@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.directory:
         return _open(_write(Path(arguments.directory), arguments), arguments)
     with tempfile.TemporaryDirectory(prefix="nsystui-demo-") as name:
-        return _open(_write(Path(name), arguments), arguments)
+        return _open(_write(Path(name) / "demo-job", arguments), arguments)
 
 
 def _write(directory: Path, arguments: argparse.Namespace) -> list[Path]:

@@ -15,7 +15,8 @@ from nsystui.ui.loading import Source
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("pictures")
+    directory = tmp_path_factory.mktemp("pictures") / "demo-job"  # the folder's name is on the screen
+    directory.mkdir()
     return directory, tuple(str(path) for path in training_job(directory, ranks=4, steps=4))
 
 
