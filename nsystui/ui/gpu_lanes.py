@@ -27,6 +27,10 @@ PARTS = (("kernels", "kernels", "compute"), ("nccl", "NCCL", "nccl"), ("memory",
 """The parts of a busy device: name in ``DeviceLanes``, label, category."""
 
 
+MOST_TELLING = ("SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX")
+"""The metric families shown first where there is not room for all."""
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What to draw: the viewed window (``None``: all of the selection), the columns and lines there are for it.
@@ -96,9 +100,11 @@ def gpu_picture(job: Job, selection: Selection, wanted: Wanted) -> GpuPicture:
     )
     parts = _fitting(occurring, len(busy.devices), wanted.lines)
     lines_of_work = len(busy.devices) * (1 + len(parts))
-    fits = parts == occurring and lines_of_work + len(sources) <= wanted.lines
-    shows_metrics = bool(sources) and (fits if wanted.metrics is None else wanted.metrics)
-    gpus = _gpus(job, selection, busy, window, wanted.columns, sources if shows_metrics else ())
+    shown = _telling(sources, wanted.lines - lines_of_work) if parts == occurring else []
+    if wanted.metrics is not None:
+        shown = sources if wanted.metrics else []
+    shows_metrics = bool(shown)
+    gpus = _gpus(job, selection, busy, window, wanted.columns, shown)
     lanes, owners = _arranged(gpus, parts)
     answer = utilisation_table(busy, window)
     lacking = "" if lanes else missing_note(job.session, tables.gpu_metrics)
@@ -118,6 +124,16 @@ def _occurring(busy: BusyIntervals, base: Window) -> tuple[str, ...]:
 def _fitting(parts: tuple[str, ...], devices: int, lines: int) -> tuple[str, ...]:
     """The largest parts, as many as every device has a line for; all of them for a single device."""
     return parts if devices <= 1 else parts[: max(0, lines // devices - 1)]
+
+
+def _telling(sources: list[MetricSource], lines: int) -> list[MetricSource]:
+    """The metrics that ``lines`` have room for: all of them, or the most telling ones, the same for every GPU."""
+    if len(sources) <= lines:
+        return sources
+    gpus = len({(source.report, source.gpu) for source in sources})
+    families = [family for family in MOST_TELLING if any(source.family == family for source in sources)]
+    chosen = families[: max(lines, 0) // gpus]
+    return [source for source in sources if source.family in chosen]
 
 
 # -- the numbers ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import pytest
 from support import edit
 
 from nsystui.analysis.correlation import Launch, Partners, facts, launch, partners
-from nsystui.analysis.event_details import detail_lines
 from nsystui.analysis.event_kinds import EventKind
 from nsystui.analysis.events import EVENT_COLUMNS, EventList, key_of
 from nsystui.analysis.selection import Selection
@@ -17,6 +16,7 @@ from nsystui.analysis.tasks import ranked_tasks
 from nsystui.exports import demo
 from nsystui.exports.demo import ExportWriter
 from nsystui.store.session import Session
+from nsystui.ui.event_details import detail_lines
 
 KEYS = [column.key for column in EVENT_COLUMNS]
 

@@ -12,12 +12,12 @@ from textual.timer import Timer
 
 from nsystui.analysis.answer import Row
 from nsystui.analysis.correlation import Partners, partners
-from nsystui.analysis.event_details import detail_lines
 from nsystui.analysis.event_kinds import EventKind, kinds_of
 from nsystui.analysis.events import EventKey, EventList, key_of, window_of
 from nsystui.analysis.job import Job
 from nsystui.analysis.selection import NameFilter, Selection, Window
 from nsystui.ui import keys
+from nsystui.ui.event_details import detail_lines
 from nsystui.ui.screens.exporting import checker
 from nsystui.ui.screens.partners import PartnersScreen
 from nsystui.ui.screens.table_pane import TablePane
