@@ -228,7 +228,7 @@ class TestFilterInSql:
 
     TEXT = st.text(st.sampled_from("aAbBzZ _.%*?!:/\\[](){}'\"ßẞİıſKσςΣäÄéÉжЖ内😀\n"), max_size=8)
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=120, deadline=None)
     @given(text=TEXT, names=st.lists(TEXT, max_size=5))
     @example(text="σ", names=["ΑΣ"])
     @example(text="i̇", names=["İ"])
@@ -250,7 +250,7 @@ class TestFilterInSql:
         max_size=6,
     ).map("".join)
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=60, deadline=None)
     @given(
         pattern=PATTERN,
         inverse=st.booleans(),

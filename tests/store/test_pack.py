@@ -499,7 +499,7 @@ class TestStopping:
 def test_exports_packed_side_by_side_in_memory_do_not_mix(demo_job, demo_session):
     """Several times, because a race does not show each time."""
     expected = {table.name: rows_of(demo_session, table) for table in (tables.kernels, tables.api_calls)}
-    for _ in range(3):
+    for _ in range(2):
         with closing(Session()) as session, ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda item: session.add(item[1], index=item[0]), enumerate(demo_job)))
             found = {table.name: rows_of(session, table) for table in (tables.kernels, tables.api_calls)}

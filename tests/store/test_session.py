@@ -98,9 +98,9 @@ class TestViews:
     def test_hundreds_of_reports_do_not_nest_too_deep(self, tmp_path):
         path = export(tmp_path / "a.sqlite")
         with closing(Session(cache=Cache(tmp_path / "cache"))) as session:
-            for number in range(300):
+            for number in range(130):
                 session.add(path, index=number)
-            assert session.scalar(sa.select(sa.func.count()).select_from(tables.kernels)) == 900
+            assert session.scalar(sa.select(sa.func.count()).select_from(tables.kernels)) == 390
 
     def test_tables_inside_of_subqueries_are_found(self, tmp_path, session):
         session.add(two_process_export(tmp_path / "two.sqlite"))

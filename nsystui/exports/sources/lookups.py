@@ -1,0 +1,73 @@
+"""The small tables that names are looked up in: strings, NVTX domains, metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nsystui.exports.schema import Schema
+from nsystui.exports.sources.base import NVTX_TEXT, process_of
+
+DOMAIN_TYPE = 75
+"""The NVTX event type of a row that names a domain (domain §1.6)."""
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """A small table that transforms join with: the SQLite query that fills it and its DuckDB definition."""
+
+    name: str
+    definition: str
+    table: str
+    query: str
+    resolve: str
+
+
+def lookups(schema: Schema) -> list[Lookup]:
+    """The lookup tables of an export; one whose native table is absent is made empty."""
+    found = []
+    nvtx = "NVTX_EVENTS"
+    found.append(
+        Lookup(
+            "strings",
+            "id BIGINT, value VARCHAR",
+            "StringIds",
+            f"SELECT id, {schema.text('StringIds', 'value')} AS value FROM StringIds",
+            "SELECT id, value FROM incoming",
+        )
+    )
+    found.append(
+        Lookup(
+            "domains",
+            "process BIGINT, domain_id BIGINT, domain VARCHAR",
+            nvtx,
+            f"SELECT {schema.integer(nvtx, 'globalTid')} AS thread, {schema.integer(nvtx, 'domainId')} AS domain_id, "
+            f"{schema.text(nvtx, 'text')} AS text, {schema.integer(nvtx, 'textId')} AS text_id "
+            f"FROM NVTX_EVENTS WHERE eventType = {DOMAIN_TYPE}",
+            f"SELECT {process_of('thread')}, domain_id, any_value({NVTX_TEXT}) FROM incoming "
+            "LEFT JOIN strings s ON s.id = text_id GROUP BY 1, 2",
+        )
+    )
+    metrics = "TARGET_INFO_GPU_METRICS"
+    found.append(
+        Lookup(
+            "gpu_metric_names",
+            "type_id BIGINT, metric_id BIGINT, metric VARCHAR",
+            metrics,
+            f"SELECT {schema.integer(metrics, 'typeId')} AS type_id, {schema.integer(metrics, 'metricId')} "
+            f"AS metric_id, {schema.text(metrics, 'metricName')} AS metric FROM {metrics}",
+            "SELECT type_id, metric_id, any_value(metric) FROM incoming GROUP BY 1, 2",
+        )
+    )
+    network = "TARGET_INFO_NETWORK_METRICS"
+    found.append(
+        Lookup(
+            "nic_metric_names",
+            "list_id BIGINT, metric_index BIGINT, metric VARCHAR, unit VARCHAR",
+            network,
+            f"SELECT {schema.integer(network, 'metricsListId')} AS list_id, {schema.integer(network, 'metricsIdx')} "
+            f"AS metric_index, {schema.text(network, 'name')} AS metric, {schema.text(network, 'unit')} AS unit "
+            f"FROM {network}",
+            "SELECT list_id, metric_index, any_value(metric), any_value(unit) FROM incoming GROUP BY 1, 2",
+        )
+    )
+    return found
