@@ -160,7 +160,7 @@ class NsystuiApp(App[int]):
 
     @on(messages.ExportOpened)
     def _export_opened(self, message: messages.ExportOpened) -> None:
-        state = self._state(message.opened.path)
+        state = self._state(message.path)
         state.opened, state.total = message.opened, message.opened.rows
         self._tell_screen()
 
@@ -177,7 +177,7 @@ class NsystuiApp(App[int]):
 
     @on(messages.ReportReady)
     def _report_ready(self, message: messages.ReportReady) -> None:
-        self._state(message.report.path).ready = True
+        self._state(message.path).ready = True
         self._tell_progress()
         self._tell_screen()
 

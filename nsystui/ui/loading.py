@@ -66,10 +66,10 @@ class Loading:
 
     def go_on(self, job: Job, numbered: Sequence[tuple[int, Path]]) -> None:
         """Loads the given exports into ``job``; the numbers keep the order of the command line."""
-        opened = [(number, found) for number, path in numbered if (found := self._open(path)) is not None]
-        self._sample(job, [found for _, found in opened])
+        opened = [(number, path, found) for number, path in numbered if (found := self._open(path)) is not None]
+        self._sample(job, [found for _, _, found in opened])
         with ThreadPoolExecutor(max_workers=max(self.source.threads, 1), thread_name_prefix="load") as pool:
-            list(pool.map(lambda item: self._add(job, item[0], item[1].path), opened))
+            list(pool.map(lambda item: self._add(job, *item), opened))
         self.post(messages.LoadingEnded(self._stopped.is_set()))
 
     def _open(self, path: Path) -> Opened | None:
@@ -78,14 +78,15 @@ class Loading:
 
         if self._stopped.is_set():
             return None
+        export = path
         try:
             if is_report(path) and self.source.convert and self.source.conversion_directory is not None:
-                path = convert(path, self.source.conversion_directory)
-            opened = open_export(path)
+                export = convert(path, self.source.conversion_directory)
+            opened = open_export(export)
         except ExportError as error:
             self.post(messages.ExportFailed(path, _reason(error)))
             return None
-        self.post(messages.ExportOpened(opened))
+        self.post(messages.ExportOpened(path, opened))
         return opened
 
     def _sample(self, job: Job, opened: Sequence[Opened]) -> None:
@@ -98,7 +99,7 @@ class Loading:
         if answer is not None:
             self.post(messages.SampleTaken(answer))
 
-    def _add(self, job: Job, number: int, path: Path) -> None:
+    def _add(self, job: Job, number: int, path: Path, opened: Opened) -> None:
         from nsystui.store.pack import PackingCancelled, Progress
 
         def report(progress: Progress) -> None:
@@ -107,7 +108,7 @@ class Loading:
         if self._stopped.is_set():
             return
         try:
-            added = job.session.add(path, report, self._stopped.is_set, number)
+            added = job.session.add(opened.path, report, self._stopped.is_set, number)
         except PackingCancelled:
             return
         except ExportError as error:
@@ -115,7 +116,7 @@ class Loading:
         except NsystuiError as error:
             self.post(messages.ExportFailed(path, str(error)))
         else:
-            self.post(messages.ReportReady(added))
+            self.post(messages.ReportReady(path, added))
 
 
 def _reason(error: ExportError) -> str:

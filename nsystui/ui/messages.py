@@ -23,8 +23,12 @@ class JobStarted(Message):
 
 @dataclass
 class ExportOpened(Message):
-    """An export was checked: its metadata and counts are known, its rows are not read yet."""
+    """An export was checked: its metadata and counts are known, its rows are not read yet.
 
+    In every message ``path`` is what the user named; a report that was converted is opened under another path.
+    """
+
+    path: Path
     opened: Opened
 
 
@@ -52,6 +56,7 @@ class Advanced(Message):
 class ReportReady(Message):
     """A report joined the session: every question sees it."""
 
+    path: Path
     report: Report
 
 

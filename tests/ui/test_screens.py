@@ -283,3 +283,22 @@ async def test_every_screen_opens_on_real_exports_and_answers_keys(number, path,
                 await pilot.press("escape")
             await settle(app, pilot)
         assert app.is_running
+
+
+async def test_a_report_is_converted_when_asked_and_counts_as_one_file(tmp_path, monkeypatch):
+    (tmp_path / "made").mkdir()
+    (exported,) = training_job(tmp_path / "made", ranks=1, steps=2)
+    program = tmp_path / "bin" / "nsys"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nwhile [ "$1" != "-o" ]; do shift; done\ncp "{exported}" "$2"\n', encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    report = tmp_path / "rank0.nsys-rep"
+    report.write_bytes(b"report")
+    app = NsystuiApp(
+        Source((str(report),), tmp_path / "cache", convert=True, conversion_directory=tmp_path / "cache" / "exports")
+    )
+    async with app.run_test() as pilot:
+        await settle(app, pilot)
+        assert list(app.files) == [report]
+        assert app.files[report].ready
