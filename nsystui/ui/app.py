@@ -96,6 +96,10 @@ class NsystuiApp(App[int]):
         loop.add_signal_handler(signal.SIGTERM, lambda: self.exit(return_code=SIGTERM_STATUS))
         self.call_after_refresh(self._begin)
 
+    def on_unmount(self) -> None:
+        """However the program ends: the threads that read exports must not keep it alive."""
+        self.stop_loading()
+
     def _begin(self) -> None:
         self._loading = Loading(self.source, self.post_message)
         self._load(self._loading)
