@@ -20,26 +20,30 @@ from nsystui.analysis.nccl.table import (
     size_histogram,
 )
 from nsystui.analysis.selection import Selection
+from nsystui.text import fit
 from nsystui.ui import keys
 from nsystui.ui.screens.table_pane import TablePane
 from nsystui.ui.widgets.plots import histogram_lines
 from nsystui.units import format_value
 
-_PANEL_WIDTH = 42
 
-
-def histogram(bars: Sequence[SizeBin]) -> list[str]:
-    """Calls and bytes for each message size, as lines for a panel; nothing where no size is known."""
+def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:
+    """Calls and, beside them, bytes for each message size in ``width`` cells; nothing where no size is known."""
     known = [bar for bar in bars if bar.bucket is not None]
     if not any(bar.calls for bar in known):
         return []
+    half = (width - len(_BETWEEN)) // 2
     labels = [bar.bucket or "" for bar in known]
     sizes = [bar.bytes or 0 for bar in known]
     words = [format_value(Unit.BYTES, size) for size in sizes]
-    lines = ["calls by message size", *histogram_lines(labels, [bar.calls for bar in known], _PANEL_WIDTH), ""]
-    lines += ["bytes by message size", *histogram_lines(labels, sizes, _PANEL_WIDTH, words)]
     unknown = sum(bar.calls for bar in bars if bar.bucket is None)
-    return [*lines, "", f"{unknown:,} calls of unknown size"] if unknown else lines
+    calls = "calls by message size" + (f" ({unknown:,} of unknown size)" if unknown else "")
+    left = [calls, *histogram_lines(labels, [bar.calls for bar in known], half)]
+    right = ["bytes by message size", *histogram_lines(labels, sizes, half, words)]
+    return [fit(one, half) + _BETWEEN + other for one, other in zip(left, right, strict=True)]
+
+
+_BETWEEN = "  │  "
 
 
 class NcclScreen(TablePane):
@@ -49,24 +53,40 @@ class NcclScreen(TablePane):
     PLACES = ("nccl", "table", "everywhere")
     BINDINGS = keys.bindings("nccl", "table", "everywhere")
     HAS_PANEL = True
+    PANEL_BORDER = ""
+    ELASTIC = "collective"
+
+    DEFAULT_CSS = """
+    NcclScreen #body { layout: vertical; }
+    NcclScreen SidePanel, NcclScreen.-wide SidePanel { display: block; width: 100%; height: 5; margin-top: 1; }
+    NcclScreen SidePanel.-empty, NcclScreen.-wide SidePanel.-empty { display: none; }
+    """
 
     def __init__(self) -> None:
         super().__init__("3 NCCL")
         self.by_bucket = True
+        self._bars: Sequence[SizeBin] = ()
 
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.by_bucket,)
 
-    def ask(self, job: Job, selection: Selection) -> tuple[Answer, list[str]]:
+    def ask(self, job: Job, selection: Selection) -> tuple[Answer, Sequence[SizeBin]]:
         pairing = job.pairing()
         answer = nccl_summary(job.session, selection, job.ranks, pairing, self.by_bucket)
-        return answer, histogram(size_histogram(pairing, selection))
+        return answer, size_histogram(pairing, selection)
 
     def show(self, result: Any, same_place: bool) -> None:
-        answer, lines = result
+        answer, self._bars = result
+        self._show_bars()
+        super().show(answer, same_place)
+
+    def on_resize(self) -> None:
+        self._show_bars()
+
+    def _show_bars(self) -> None:
+        lines = histogram(self._bars, self.size.width)
         self.panel.show_lines(lines)
         self.panel.set_class(not lines, "-empty")
-        super().show(answer, same_place)
 
     def row_category(self, row: Row) -> str | None:
         return "nccl" if row[0] == "kernel" else "api"

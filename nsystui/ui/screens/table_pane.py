@@ -30,6 +30,9 @@ class TablePane(Pane):
     PLACES: ClassVar[tuple[str, ...]] = ("table", "everywhere")
     HAS_PANEL = False
     BACKGROUND = False
+    PANEL_BORDER = "│ "
+    ELASTIC: ClassVar[str | None] = None
+    """The text column that takes the room to spare; else the last one."""
 
     DEFAULT_CSS = """
     TablePane #body { height: 1fr; }
@@ -46,11 +49,15 @@ class TablePane(Pane):
 
     def body(self) -> Iterable[Widget]:
         self.table = WindowTable(
-            id="table", row_style=self.row_category, background=self.BACKGROUND, free_keys=self.free_keys()
+            id="table",
+            elastic=self.ELASTIC,
+            row_style=self.row_category,
+            background=self.BACKGROUND,
+            free_keys=self.free_keys(),
         )
         self.notes = NoteLines(id="notes")
         if self.HAS_PANEL:
-            self.panel = SidePanel(id="panel")
+            self.panel = SidePanel(border=self.PANEL_BORDER, id="panel")
             yield Horizontal(self.table, self.panel, id="body")
         else:
             yield self.table
