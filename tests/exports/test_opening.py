@@ -224,10 +224,9 @@ def test_any_name_opens(tmp_path, bytes_of_an_export, monkeypatch, name):
     path.write_bytes(bytes_of_an_export)
     before = fingerprint(tmp_path)
     monkeypatch.chdir(tmp_path)
-    for asked in (path, Path(name)):
-        with closing(Session()) as session:
-            report = session.add(asked)
-            assert report.packed.counts["kernels"] == 200
+    assert open_export(Path(name)).native.last_rowid["CUPTI_ACTIVITY_KIND_KERNEL"] == 200
+    with closing(Session()) as session:
+        assert session.add(path).packed.counts["kernels"] == 200
     assert fingerprint(tmp_path) == before
 
 
@@ -290,7 +289,7 @@ class TestDamage:
             broken[place : place + length] = chance.randbytes(length)
         return bytes(broken)
 
-    @pytest.mark.parametrize("seed", range(40))
+    @pytest.mark.parametrize("seed", range(24))
     def test_flipped_bytes_are_an_error_or_data(self, export, bytes_of_an_export, seed):
         export.write_bytes(self.flipped(bytes_of_an_export, seed))
         with closing(Session()) as session:
