@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import subprocess
@@ -17,6 +18,14 @@ from nsystui.exports.demo import TrainingJob
 from nsystui.store.session import Session
 
 SMALL_JOB = TrainingJob(ranks=4, steps=3, layers=2)
+
+
+@atexit.register
+def _end_quietly() -> None:
+    """At the very end DuckDB's binding fills stderr with what Python has not let go of yet: nothing to act on."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+
 
 _PR_CAPBSET_DROP = 24
 _DAC_OVERRIDE, _DAC_READ_SEARCH = 1, 2

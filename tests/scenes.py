@@ -39,7 +39,8 @@ async def settle(app: NsystuiApp, pilot: object, seconds: float = 20.0) -> None:
     quiet = 0
     while quiet < 3:
         await pilot.pause(0.02)  # type: ignore[attr-defined]
-        busy = app.loading_now or any(not worker.is_finished for worker in app.workers)
+        awaited = getattr(app.screen, "_detail_timer", None) is not None
+        busy = awaited or app.loading_now or any(not worker.is_finished for worker in app.workers)
         quiet = 0 if busy else quiet + 1
         assert asyncio.get_running_loop().time() < deadline, "the screen did not come to rest"
 

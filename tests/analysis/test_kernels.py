@@ -373,8 +373,9 @@ class TestOtherWork:
         megabytes = {record["name"]: record["total"] for record in records(sizes)}
         assert megabytes == pytest.approx((frame.groupby("operation")["bytes"].sum() / 1e6).to_dict())
 
-    @pytest.mark.parametrize("work", WORKS.values(), ids=lambda work: work.name)
-    def test_instances_are_the_rows_of_that_name(self, demo_session, tmp_path, work):
+    @pytest.mark.parametrize("name", WORKS)
+    def test_instances_are_the_rows_of_that_name(self, demo_session, tmp_path, name):
+        work = WORKS[name]
         with closing(Session()) as other:
             other.add(demo.cpu_only_export(tmp_path / "cpu.sqlite"))
             session = other if work is MPI else demo_session

@@ -13,8 +13,11 @@ import pytest
 import sqlalchemy as sa
 from support import edit, native, native_count
 
+from nsystui.analysis.events import EventList
+from nsystui.analysis.selection import Selection
+from nsystui.analysis.tasks import ranked_tasks
 from nsystui.errors import ExportError
-from nsystui.exports import demo
+from nsystui.exports import demo, reading
 from nsystui.exports.demo import (
     HOSTILE_NAMES,
     PAYLOAD_BYTES,
@@ -358,6 +361,23 @@ class TestHostileNames:
         edit(tmp_path / "z.sqlite", "UPDATE NVTX_EVENTS SET text = CAST(x'610062' AS TEXT)")
         assert column(both(tmp_path / "z.sqlite"), tables.nvtx_ranges.c.name) == ["a\0b"]
 
+    def test_ids_of_another_machine_are_negative_numbers(self, tmp_path, both):
+        """The highest byte of NVIDIA's ids is a hardware id; SQLite's integers are signed."""
+        path = demo.two_process_export(tmp_path / "two.sqlite")
+        high = -(1 << 56)
+        edit(
+            path,
+            f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = globalPid | {high}",
+            f"UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET globalTid = globalTid | {high}",
+            f"UPDATE PROCESSES SET globalPid = globalPid | {high}",
+        )
+        session = both(path)
+        tasks = ranked_tasks(session)
+        assert [(item.pid, item.process_name) for item in tasks] == [(5_000, "python"), (5_001, "python")]
+        events = EventList.build(session, Selection(), tasks)
+        pids = {(row[4], row[9]) for row in events.page(0, len(events))}
+        assert pids == {(0, 5_000), (1, 5_001)}
+
     def test_names_that_are_not_there_are_none(self, tmp_path, session):
         path = demo.two_process_export(tmp_path / "two.sqlite")
         edit(path, "DELETE FROM StringIds")
@@ -393,6 +413,11 @@ class TestChunks:
     @pytest.mark.parametrize("size", [3, 64])
     def test_their_size_changes_nothing(self, exports, whole, monkeypatch, size):
         monkeypatch.setattr(pack, "CHUNK_ROWS", size)
+        assert self.everything(exports) == whole
+
+    def test_neither_does_the_size_of_the_batches_that_the_driver_reads(self, exports, whole, monkeypatch):
+        """It settles the type of a column on the first of them, which may hold nothing but NULLs."""
+        monkeypatch.setattr(reading, "_BATCH_ROWS", 3)
         assert self.everything(exports) == whole
 
     @pytest.mark.parametrize("size", [16, 1 << 18])

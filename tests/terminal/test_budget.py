@@ -40,7 +40,7 @@ def cost(terminal: Terminal, *keys: str, quiet: float = 0.6) -> int:
     return terminal.bytes_since_mark
 
 
-@pytest.mark.parametrize("mode", ["2", "3", "5", "6"])
+@pytest.mark.parametrize("mode", ["1", "2", "3", "5", "6"])
 def test_a_step_of_the_cursor_sends_little(terminal, mode):
     terminal.press(mode)
     terminal.settle(quiet=0.8)
@@ -49,6 +49,13 @@ def test_a_step_of_the_cursor_sends_little(terminal, mode):
     # What the key draws; the details of an event follow when the cursor rests.
     sent = cost(terminal, "down", quiet=0.12)
     assert sent <= CURSOR
+
+
+@pytest.mark.parametrize("key", ["right", "down", "L", "end", "left", "up"])
+def test_a_step_along_time_sends_little(terminal, key):
+    terminal.press("4")
+    terminal.settle(quiet=0.8)
+    assert cost(terminal, key, quiet=0.12) <= CURSOR
 
 
 def test_the_details_of_an_event_are_a_few_lines(terminal):

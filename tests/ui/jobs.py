@@ -32,7 +32,8 @@ async def rest(app: NsystuiApp, pilot: Any, seconds: float = 20.0) -> None:
     while True:
         await pilot.pause()
         asked, shown = (getattr(app.screen, name, None) for name in ("_asked", "_shown"))
-        if not app.loading_now and asked == shown and all(worker.is_finished for worker in app.workers):
+        awaited = getattr(app.screen, "_detail_timer", None) is not None
+        if not awaited and not app.loading_now and asked == shown and all(w.is_finished for w in app.workers):
             break
         assert time.monotonic() < deadline, "the screen did not come to rest"
     await pilot.pause()

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from nsystui.analysis.tasks import RankedTask
     from nsystui.ui.app import NsystuiApp
 
+DETAIL_DELAY = 0.2
+"""Seconds that a cursor rests before what belongs to its place is fetched and drawn beside it."""
+
 _LEAST_PAUSE = 0.5
 _PAUSE = 2.0
 

@@ -18,14 +18,12 @@ from nsystui.analysis.job import Job
 from nsystui.analysis.selection import NameFilter, Selection, Window
 from nsystui.ui import keys
 from nsystui.ui.event_details import detail_lines
+from nsystui.ui.screens.asking import DETAIL_DELAY
 from nsystui.ui.screens.exporting import checker
 from nsystui.ui.screens.partners import PartnersScreen
 from nsystui.ui.screens.table_pane import TablePane
 from nsystui.ui.widgets.prompt import LinePrompt
 from nsystui.units import parse_duration
-
-DETAIL_DELAY = 0.2
-"""Seconds that the cursor rests on an event before its details are fetched and drawn."""
 
 _CATEGORIES = {
     "api": "api",
@@ -132,6 +130,7 @@ class EventsScreen(TablePane):
         self._detail_timer = self.set_timer(DETAIL_DELAY, self._ask_details)
 
     def _ask_details(self) -> None:
+        self._detail_timer = None
         row, job = self.table.current_row, self.job
         if row is None or job is None:
             return

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from textual import events, on
+from textual.timer import Timer
 from textual.widget import Widget
 
 from nsystui.analysis.answer import Answer, Row, Unit
@@ -15,6 +16,7 @@ from nsystui.analysis.selection import Selection, Window
 from nsystui.ui import keys
 from nsystui.ui.gpu_lanes import GpuPicture, Wanted, gpu_picture, inside, zoomed
 from nsystui.ui.gpu_lines import detail_lines
+from nsystui.ui.screens.asking import DETAIL_DELAY
 from nsystui.ui.screens.pane import Pane
 from nsystui.ui.widgets.part_lines import PartLines
 from nsystui.ui.widgets.strip_chart import StripChart
@@ -61,6 +63,7 @@ class GpuScreen(Pane):
         self._eyes: dict[Selection, _Eye] = {}  # going back to a selection goes back to where the eye was
         self._lane: tuple[Hashable, ...] = ()  # GPU and label of the lane that the cursor is in
         self._wanted = Wanted(None, 1, 1, None)
+        self._detail_timer: Timer | None = None
 
     def body(self) -> Iterable[Widget]:
         self.chart = StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
@@ -140,6 +143,7 @@ class GpuScreen(Pane):
     # -- the cursor -----------------------------------------------------------------------------------------------
 
     def _show_detail(self) -> None:
+        self._detail_timer = None
         picture = self._picture
         if picture is None or not picture.lanes or self.chart.cursor_lane >= len(picture.owners):
             return
@@ -166,7 +170,10 @@ class GpuScreen(Pane):
             self._eyes[self.selection] = replace(self.eye, time=(start + end) // 2)
             lane = self.chart.cursor_lane
             self._lane = (picture.gpus[picture.owners[lane]].key, picture.lanes[lane].label)
-        self._show_detail()
+        # The values follow when the cursor rests: a held key must not drag them over a slow line.
+        if self._detail_timer is not None:
+            self._detail_timer.stop()
+        self._detail_timer = self.set_timer(DETAIL_DELAY, self._show_detail)
 
     # -- the view -------------------------------------------------------------------------------------------------
 
