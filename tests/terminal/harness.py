@@ -234,6 +234,16 @@ class Terminal:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no quiet of {quiet} s within {timeout} s:\n{self.text}")
 
+    def answer(self, quiet: float = 0.3, timeout: float = 10.0) -> None:
+        """Waits until something came since ``mark``, however busy the machine is, then for ``quiet`` seconds of peace.
+
+        Returns without anything after ``timeout`` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while not self.bytes_since_mark and time.monotonic() < deadline:
+            self._read(0.05)
+        self.settle(quiet, timeout)
+
     def listen(self, seconds: float) -> int:
         """Read for ``seconds``, whatever comes; how many bytes came. For "an idle program sends nothing"."""
         before, deadline = len(self._received), time.monotonic() + seconds

@@ -139,7 +139,7 @@ def cost(terminal: Terminal, *keys: str, quiet: float = 0.3) -> int:
     """Bytes that the terminal is sent for ``keys``; 0 would mean that they did nothing."""
     terminal.mark()
     terminal.press(*keys)
-    terminal.settle(quiet)
+    terminal.answer(quiet)
     assert terminal.bytes_since_mark > 0
     return terminal.bytes_since_mark
 
