@@ -72,6 +72,23 @@ def shared_export() -> Callable[[str], Path]:
 
 
 @pytest.fixture
+def opened() -> Iterator[Callable[..., Session]]:
+    """Opens exports in a session that is closed after the test."""
+    sessions: list[Session] = []
+
+    def open_all(*paths: Path) -> Session:
+        session = Session(cache=None)
+        sessions.append(session)
+        for path in paths:
+            session.add(path)
+        return session
+
+    yield open_all
+    for session in sessions:
+        session.close()
+
+
+@pytest.fixture
 def session() -> Iterator[Session]:
     """An empty session without a cache."""
     opened = Session()

@@ -9,6 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 SHARED = Path(__file__).parents[2] / "shared/data"
 
 
@@ -49,3 +51,11 @@ def fingerprint(directory: Path) -> Mapping[str, tuple[int, int, str]]:
         for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
+
+
+def shared(*names: str) -> list[Path]:
+    """The paths of real exports; skips the test where they are not at hand."""
+    paths = [SHARED / "exports" / f"{name}.sqlite" for name in names]
+    if not all(path.exists() for path in paths):
+        pytest.skip(f"the real exports are not in {SHARED / 'exports'}")
+    return paths

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support import shared
 
 from nsystui.analysis.answer import FrameAnswer, Value
 from nsystui.analysis.capture import contents_table, diagnostics_table
@@ -18,36 +19,10 @@ from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.system import ERROR, INFO, WARNING
 from nsystui.store.session import Session
 
-EXPORTS = Path(__file__).parents[3] / "shared/data/exports"
 START = 1_780_000_000_000_000_000
 HOUR = 3600 * 10**9
 
 Opener = Callable[..., Session]
-
-
-@pytest.fixture
-def opened() -> Iterator[Opener]:
-    """Opens exports in a session that is closed after the test."""
-    sessions: list[Session] = []
-
-    def open_all(*paths: Path) -> Session:
-        session = Session(cache=None)
-        sessions.append(session)
-        for path in paths:
-            session.add(path)
-        return session
-
-    yield open_all
-    for session in sessions:
-        session.close()
-
-
-def shared(*names: str) -> list[Path]:
-    """The paths of real exports; skips the test where they are not at hand."""
-    paths = [EXPORTS / f"{name}.sqlite" for name in names]
-    if not all(path.exists() for path in paths):
-        pytest.skip(f"the real exports are not in {EXPORTS}")
-    return paths
 
 
 def rows_of(answer: FrameAnswer) -> list[dict[str, Value]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support import shared
 
 from nsystui.analysis import utilisation
 from nsystui.analysis.device_time import Breakdown, DeviceLanes, total
@@ -22,37 +23,11 @@ from nsystui.exports.demo import ExportWriter, Process
 from nsystui.exports.demo import Session as Capture
 from nsystui.store.session import Session
 
-EXPORTS = Path(__file__).parents[3] / "shared/data/exports"
 START = 1_780_000_000_000_000_000
 LANES = ("kernels", "nccl", "exposed_nccl", "memory", "graph", "busy")
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 
 Opener = Callable[..., Session]
-
-
-@pytest.fixture
-def opened() -> Iterator[Opener]:
-    """Opens exports in a session that is closed after the test."""
-    sessions: list[Session] = []
-
-    def open_all(*paths: Path) -> Session:
-        session = Session(cache=None)
-        sessions.append(session)
-        for path in paths:
-            session.add(path)
-        return session
-
-    yield open_all
-    for session in sessions:
-        session.close()
-
-
-def shared(*names: str) -> list[Path]:
-    """The paths of real exports; skips the test where they are not at hand."""
-    paths = [EXPORTS / f"{name}.sqlite" for name in names]
-    if not all(path.exists() for path in paths):
-        pytest.skip(f"the real exports are not in {EXPORTS}")
-    return paths
 
 
 Event = tuple[str, int, int]
