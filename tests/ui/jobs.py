@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,20 @@ def screen_text(app: NsystuiApp) -> list[str]:
     lines = ["".join(segment.text for segment in strip) for strip in strips]
     assert len(lines) == height and all(len(line) <= 2 * width for line in lines)
     return [line.rstrip() for line in lines]
+
+
+async def becomes(pilot: Any, holds: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Whether a condition holds in time: for a screen that does not come to rest, or moves by itself."""
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        await pilot.pause(0.02)
+    return holds()
+
+
+async def shows(app: NsystuiApp, pilot: Any, words: str) -> None:
+    """Waits until ``words`` are on the screen; a state alone does not mean that it was painted."""
+    await becomes(pilot, lambda: any(words in line for line in screen_text(app)))
+    line_with(app, words)
 
 
 def line_with(app: NsystuiApp, words: str) -> str:

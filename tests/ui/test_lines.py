@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from jobs import becomes
 from textual.app import App, ComposeResult
 from textual.message import Message
 from textual.widgets import Input
@@ -122,8 +123,7 @@ async def test_the_last_progress_is_shown_even_if_nothing_follows(monkeypatch):
     async with app.run_test(size=(80, 24)) as pilot:
         app.selection_line.set_status("1 %")
         app.selection_line.set_status("2 %")
-        await pilot.pause(0.2)
-        assert line(app.selection_line).endswith("2 %")
+        assert await becomes(pilot, lambda: line(app.selection_line).endswith("2 %"))
 
 
 def test_a_full_bar_means_done():
@@ -152,8 +152,7 @@ async def test_a_notice_stands_in_place_of_the_keys_for_a_while():
     async with app.run_test(size=(80, 24)) as pilot:
         app.key_line.say("c: this row has no API call", seconds=0.05)
         assert line(app.key_line) == "c: this row has no API call"
-        await pilot.pause(0.2)
-        assert line(app.key_line).startswith("⏎ open")
+        assert await becomes(pilot, lambda: line(app.key_line).startswith("⏎ open"))
 
 
 async def test_a_prompt_is_opened_typed_in_and_submitted():

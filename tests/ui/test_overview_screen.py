@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, sixteen_ranks
+from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, shows, sixteen_ranks
 
 from nsystui.exports.demo import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
 from nsystui.ui.app import FileState, NsystuiApp
@@ -213,14 +213,13 @@ async def test_while_loading_there_are_the_files_and_a_sample(demo_job, tmp_path
     monkeypatch.setattr(Session, "add", lambda *_: go_on.wait(10))
     app = NsystuiApp(Source(tuple(map(str, demo_job)), tmp_path / "cache"))
     async with app.run_test(size=NARROW) as pilot:
-        while not overview(app).kernels.row_count:
-            await pilot.pause(0.02)
-        await pilot.pause()
+        await shows(app, pilot, "sample: ")
+        await shows(app, pilot, "H100")
         row = line_with(app, "rank0")
         assert "H100" in row and "279" in row and "ready" not in row
         assert "exact numbers follow" in line_with(app, "sample: ")
         await pilot.press("enter")
-        assert "nothing is loaded yet" in screen_text(app)[-1]
+        await shows(app, pilot, "nothing is loaded yet")
         go_on.set()
         app.exit(return_code=0)
 
@@ -264,9 +263,7 @@ async def test_while_reports_join_what_is_there_is_said_to_be_so_far(demo_job, t
     monkeypatch.setattr(Session, "add", add_slowly)
     app = NsystuiApp(Source(tuple(map(str, demo_job)), tmp_path / "cache"))
     async with app.run_test(size=NARROW) as pilot:
-        while overview(app)._picture is None:
-            await pilot.pause(0.02)
-        assert line_with(app, "1 rank so far")
+        await shows(app, pilot, "1 rank so far")
         go_on.set()
         await rest(app, pilot)
         assert line_with(app, "4 ranks · 2 hosts")

@@ -262,7 +262,7 @@ async def test_without_any_export_the_program_ends_with_the_reasons(tmp_path):
     broken.write_bytes(b"not a database")
     app = NsystuiApp(Source((str(broken),), tmp_path / "cache"))
     async with app.run_test() as pilot:
-        for _ in range(100):
+        for _ in range(1000):
             await pilot.pause(0.02)
             if app.return_code is not None:
                 break
