@@ -18,7 +18,7 @@ class _ListReports(argparse.Action):
     """Prints the reports and ends, as ``--help`` does: no file is needed for it."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from nsystui.analysis.reports import REPORTS
+        from nsystui.analysis.stats import REPORTS
         from nsystui.output.stdout import quiet_pipe
 
         with quiet_pipe() as stream:
@@ -37,12 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.analysis.reports import report_of
+    from nsystui.analysis.stats import report_of
 
     wanted = [report_of(text.strip()) for text in arguments.report.split(",")]
     job = shared.open_job(arguments)
     try:
         selection = shared.selection_of(arguments, job)
-        return shared.deliver_all(arguments, [report.ask(job.session, selection, names) for report, names in wanted])
+        return shared.deliver_all(arguments, [report.ask(job.session, selection, options) for report, options in wanted])
     finally:
         job.close()

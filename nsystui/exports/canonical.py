@@ -53,7 +53,7 @@ def _table(name: str, what: str, record: str, fields: str) -> CanonicalTable:
     return CanonicalTable(name, what, record, tuple(parsed))
 
 
-_GPU_PLACE = "process device context stream correlation_id"
+_GPU_PLACE = "process device context green_context stream correlation_id"
 _CUDA = "record with `nsys profile -t cuda`"
 _NVTX = "record with `nsys profile -t nvtx` and a program that has NVTX ranges"
 
@@ -70,7 +70,7 @@ MEMORY_OPS = _table(
     "memory copies and memsets",
     _CUDA,
     f"row start end {_GPU_PLACE} operation:t is_memset copy_kind bytes source_memory:t target_memory:t "
-    "source_device target_device graph_node_id",
+    "source_device target_device virtual_address graph_node_id",
 )
 GRAPH_LAUNCHES = _table(
     "graph_launches",

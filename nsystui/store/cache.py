@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import duckdb
 
 # Raised whenever packed reports change their form: older ones are then packed again.
-STORE_VERSION = 4
+STORE_VERSION = 5
 DEFAULT_CAP = 20 << 30
 _FACTS = "report.json"
 _TEMPORARY = ".partial-"

@@ -7,24 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from nsystui.analysis.reports import REPORTS, report_of
 from nsystui.analysis.selection import Selection
+from nsystui.analysis.stats import REPORTS, report_of
 from nsystui.output.formats import write
 from nsystui.store.session import Session
 
 SHARED = Path(__file__).parents[3] / "shared/data"
 REFERENCE = SHARED / "nsys-stats"
-SUFFIXES = {"_base": ":base", "_mangled": ":mangled", "": ""}
+OPTIONS = ("_base", "_mangled", "_nvtx-name")
 
 
-def pairs() -> list[tuple[str, str]]:
-    """(export, report) for every reference table of a report that we have."""
-    found = []
-    for name in REPORTS:
-        for suffix, option in SUFFIXES.items():
-            for table in sorted(REFERENCE.glob(f"*/{name}{suffix}.csv")):
-                found.append((table.parent.name, name + option))
-    return found
+def report_text(stem: str) -> str:
+    """``cuda_gpu_kern_sum_base`` as ``cuda_gpu_kern_sum:base``."""
+    for suffix in OPTIONS:
+        if stem.endswith(suffix):
+            return f"{stem.removesuffix(suffix)}:{suffix[1:]}"
+    return stem
+
+
+PAIRS = [(table.parent.name, report_text(table.stem)) for table in sorted(REFERENCE.glob("*/*.csv"))]
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +44,14 @@ def sessions():
 
 
 @pytest.mark.skipif(not REFERENCE.is_dir(), reason="NVIDIA's reference tables are not on this machine")
-@pytest.mark.parametrize(("export", "report"), pairs() or [("", "")])
+@pytest.mark.parametrize(("export", "report"), PAIRS or [("", "")])
 def test_stats_prints_what_nsys_prints(sessions, export, report):
-    asked, names = report_of(report)
+    asked, options = report_of(report)
     printed = io.StringIO()
-    write(asked.ask(sessions(export), Selection(), names), "csv", printed)
+    write(asked.ask(sessions(export), Selection(), options), "csv", printed)
     expected = (REFERENCE / export / f"{report.replace(':', '_')}.csv").read_text(encoding="utf-8")
     assert printed.getvalue() == expected
+
+
+def test_every_report_of_the_reference_is_there():
+    assert {report.split(":")[0] for _, report in PAIRS} <= set(REPORTS)

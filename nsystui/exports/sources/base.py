@@ -49,6 +49,7 @@ PLACE = {
     "process": "globalPid",
     "device": "deviceId",
     "context": "contextId",
+    "green_context": "greenContextId",
     "stream": "streamId",
     "correlation_id": "correlationId",
 }

@@ -78,6 +78,7 @@ def memcpys(schema: Schema) -> Source:
         "target_kind": "dstKind",
         "source_device": "srcDeviceId",
         "target_device": "dstDeviceId",
+        "virtual_address": "virtualAddress",
         "graph_node_id": "graphNodeId",
     }
     return Source(
@@ -87,7 +88,8 @@ def memcpys(schema: Schema) -> Source:
             "memory_ops": f"SELECT row_id AS row, {PLACE_NAMES}, "
             f"'[CUDA memcpy ' || {labelled('copy_kind', COPY_KINDS)} || ']' AS operation, 0 AS is_memset, copy_kind, "
             f"bytes, {labelled('source_kind', MEMORY_KINDS)} AS source_memory, "
-            f"{labelled('target_kind', MEMORY_KINDS)} AS target_memory, source_device, target_device, graph_node_id "
+            f"{labelled('target_kind', MEMORY_KINDS)} AS target_memory, source_device, target_device, virtual_address, "
+            "graph_node_id "
             'FROM chunk ORDER BY "start", row_id'
         },
     )
@@ -104,7 +106,7 @@ def memsets(schema: Schema) -> Source:
             "memory_ops": f"SELECT row_id + {first_row} AS row, {PLACE_NAMES}, '[CUDA memset]' AS operation, "
             "1 AS is_memset, NULL AS copy_kind, bytes, NULL AS source_memory, "
             f"{labelled('memory_kind', MEMORY_KINDS)} AS target_memory, NULL AS source_device, NULL AS target_device, "
-            'graph_node_id FROM chunk ORDER BY "start", row_id'
+            'NULL AS virtual_address, graph_node_id FROM chunk ORDER BY "start", row_id'
         },
         first_row,
     )

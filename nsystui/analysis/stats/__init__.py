@@ -1,0 +1,93 @@
+"""The reports of ``nsys stats`` by their names: same columns, same rows, same order, same rounding (domain §4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from nsystui.analysis.kernels import Names
+from nsystui.analysis.stats import (
+    cuda_sums,
+    cuda_traces,
+    host,
+    network,
+    nvtx_projected,
+    nvtx_ranges,
+    unified_memory,
+)
+from nsystui.analysis.stats.report import Options, Report
+from nsystui.errors import UsageError
+
+__all__ = ["REPORTS", "Options", "Report", "report_of"]
+
+_MODULES = (cuda_sums, cuda_traces, host, network, nvtx_projected, nvtx_ranges, unified_memory)
+REPORTS: dict[str, Report] = {
+    report.name: report
+    for report in sorted((report for module in _MODULES for report in module.REPORTS), key=lambda report: report.name)
+}
+
+# How nsys called them until 2022.
+_OLD_NAMES = {
+    "apigpusum": "cuda_api_gpu_sum",
+    "cudaapisum": "cuda_api_sum",
+    "cudaapitrace": "cuda_api_trace",
+    "gpukerngbsum": "cuda_gpu_kern_gb_sum",
+    "gpukernsum": "cuda_gpu_kern_sum",
+    "gpumemsizesum": "cuda_gpu_mem_size_sum",
+    "gpumemtimesum": "cuda_gpu_mem_time_sum",
+    "gpusum": "cuda_gpu_sum",
+    "gputrace": "cuda_gpu_trace",
+    "kernexecsum": "cuda_kern_exec_sum",
+    "kernexectrace": "cuda_kern_exec_trace",
+    "nvtxgpuproj": "nvtx_gpu_proj_trace",
+    "nvtxkernsum": "nvtx_kern_sum",
+    "nvtxppsum": "nvtx_pushpop_sum",
+    "nvtxpptrace": "nvtx_pushpop_trace",
+    "nvtxsesum": "nvtx_startend_sum",
+    "nvtxsssum": "nvtx_startend_sum",
+    "nvtxsum": "nvtx_sum",
+    "openaccsum": "openacc_sum",
+    "openmpevtsum": "openmp_sum",
+    "osrtsum": "osrt_sum",
+    "umcpupagefaults": "um_cpu_page_faults_sum",
+    "unifiedmemory": "um_sum",
+    "unifiedmemorytotals": "um_total_sum",
+}
+
+_OPTIONS: dict[str, Callable[[Options, str], Options]] = {
+    "base": lambda options, _: replace(options, names=Names.SHORT),
+    "mangled": lambda options, _: replace(options, names=Names.MANGLED),
+    "nvtx-name": lambda options, _: replace(options, nvtx_name=True),
+    "rows": lambda options, value: replace(options, rows=_number(value)),
+    "ticks_threshold": lambda options, value: replace(options, ticks_threshold=_number(value)),
+}
+_WITH_NUMBER = frozenset({"rows", "ticks_threshold"})
+
+
+def report_of(text: str) -> tuple[Report, Options]:
+    """``cuda_gpu_kern_sum:nvtx-name:base`` as a report and its options; raises UsageError for what there is not."""
+    name, *words = text.split(":")
+    report = REPORTS.get(_OLD_NAMES.get(name, name))
+    if report is None:
+        raise UsageError(f"no report {name!r}: --list-reports prints those there are")
+    options = Options()
+    for word in words:
+        key, sign, value = word.partition("=")
+        if key not in report.takes or bool(sign) != (key in _WITH_NUMBER):
+            raise UsageError(f"report {report.name} has no option {word!r}: {_known(report)}")
+        try:
+            options = _OPTIONS[key](options, value)
+        except ValueError:
+            raise UsageError(f"report {report.name}: {key}={value}: not a number") from None
+    return report, options
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(text)
+    return int(text)
+
+
+def _known(report: Report) -> str:
+    words = [f":{key}=N" if key in _WITH_NUMBER else f":{key}" for key in sorted(report.takes)]
+    return f"its options are {', '.join(words)}" if words else "it has none"
