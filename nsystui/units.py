@@ -6,6 +6,7 @@ The rules, the same on every screen:
 * Points in time are seconds with all nine decimals in groups of three, ``6.412 018 233 s``, because neighbouring
   events can be one nanosecond apart.
 * Memory and message sizes use base 1024 (``227 KB``, ``1.5 MB``), rates base 1000 (``212 GB/s``), as NCCL's busbw does.
+  A column of megabytes (its heading says MB) is of 10⁶ bytes with three decimals, the number that nsys prints.
 * Digits before the decimal point are never rounded away: what outgrows the largest unit gets more of them.
 * A value that is missing, or not a finite number, is ``–``: missing is not zero.
 """
@@ -16,7 +17,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal
 
 from nsystui.analysis.answer import Unit, Value
 from nsystui.errors import UsageError
@@ -68,6 +69,7 @@ _WORDINGS: dict[Unit, Callable[[float], str]] = {
     Unit.TIME: _time,
     Unit.DURATION: lambda ns: _scaled(ns, _DURATIONS, 1000),
     Unit.BYTES: lambda size: _scaled(size, _BYTES, 1024),
+    Unit.MEGABYTES: lambda size: f"{size:,.3f}",
     Unit.RATE: lambda rate: _scaled(rate, _RATES, 1000),
     Unit.PERCENT: lambda percent: f"{percent:.1f} %",
     Unit.COUNT: _count,
@@ -79,7 +81,8 @@ _WORDINGS: dict[Unit, Callable[[float], str]] = {
 def format_value(unit: Unit, value: Value) -> str:
     """Words ``value`` for a screen by the rules above; text, in a column of any unit, goes through ``safe_text``.
 
-    TIME and DURATION are in ns, BYTES in bytes, RATE in bytes per second, PERCENT in percent (14.6, not 0.146).
+    TIME and DURATION are in ns, BYTES in bytes, MEGABYTES in 10⁶ bytes, RATE in
+    bytes per second, PERCENT in percent (14.6, not 0.146).
     """
     if value is None:
         return MISSING
@@ -154,3 +157,9 @@ def align_decimal(cells: Sequence[str]) -> list[str]:
     """Pads a column of worded values to one width, so that decimal points stand over one another, and units too."""
     layout = DecimalLayout.of(cells)
     return [layout.pad(cell) for cell in cells]
+
+
+def round_half_up(value: float, decimals: int) -> float:
+    """Halves go away from zero, as in nsys: 1607.35 is 1607.4, which ``round`` makes 1607.3."""
+    step = Decimal(1).scaleb(-decimals)
+    return float(Decimal(repr(value)).quantize(step, ROUND_HALF_UP)) if abs(value) < 1e15 else value

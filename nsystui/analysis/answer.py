@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +28,7 @@ class Unit(Enum):
     TIME = "time"  # ns: a point in time
     DURATION = "duration"  # ns
     BYTES = "bytes"
+    MEGABYTES = "megabytes"  # of 10⁶ bytes, as nsys writes sizes and (per second) throughputs in its tables
     PERCENT = "percent"
     COUNT = "count"
     NUMBER = "number"  # a number that is not a count: an id, a grid size
@@ -80,10 +81,27 @@ class Answer(Protocol):
         """The same answer in another order; ``None`` comes last either way."""
 
 
-def iter_rows(answer: Answer, page: int = 10_000) -> Iterator[Row]:
-    """Every row of ``answer``, fetched a page at a time, so that a file of any size needs little memory."""
-    for offset in range(0, len(answer), page):
-        yield from answer.page(offset, page)
+@runtime_checkable
+class Streamed(Protocol):
+    """An answer that gives all of its rows faster in one go than page by page."""
+
+    def stream(self, size: int) -> Iterator[Sequence[Row]]:
+        """All rows in order, ``size`` at a time."""
+
+
+def row_batches(answer: Answer, size: int = 10_000) -> Iterator[Sequence[Row]]:
+    """Every row of ``answer``, ``size`` at a time, so that a file of any length needs little memory."""
+    if isinstance(answer, Streamed):
+        yield from answer.stream(size)
+    else:
+        for offset in range(0, len(answer), size):
+            yield answer.page(offset, size)
+
+
+def iter_rows(answer: Answer, size: int = 10_000) -> Iterator[Row]:
+    """Every row of ``answer``, fetched ``size`` at a time."""
+    for batch in row_batches(answer, size):
+        yield from batch
 
 
 def _plain(value: Any) -> Value:

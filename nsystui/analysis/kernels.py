@@ -57,11 +57,11 @@ _GROUP_COLUMNS = {
 
 
 def name_of(table: sa.Table, names: Names) -> sa.ColumnElement[Any]:
-    """The chosen name; a kernel without a mangled name shows its short one."""
+    """The chosen name; a kernel without a mangled name shows its full one, as in nsys."""
     if names is Names.SHORT:
         return table.c.short_name
     if names is Names.MANGLED:
-        return sa.func.coalesce(table.c.mangled_name, table.c.short_name)
+        return sa.func.coalesce(table.c.mangled_name, table.c.name)
     return table.c.name
 
 
@@ -88,7 +88,7 @@ def kernel_summary(
         _NAME,
     )
     total = session.scalar(sa.select(sa.func.count(name.distinct())))
-    return FrameAnswer("kernels", columns, frame, int(total or 0) if not group_by else None, _notes(session))
+    return FrameAnswer("kernels", columns, frame, int(total or 0) if not group_by else None, kernel_notes(session))
 
 
 def _group_keys(group: GroupBy, table: sa.Table, ranks: Sequence[RankedTask]) -> list[sa.Label[Any]]:
@@ -121,7 +121,8 @@ def block_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
     return sa.func.printf("%4d %4d %4d", table.c.block_x, table.c.block_y, table.c.block_z)
 
 
-def _notes(session: Session) -> tuple[str, ...]:
+def kernel_notes(session: Session) -> tuple[str, ...]:
+    """What belongs to every table of kernels: exports without any, and work that was not traced kernel by kernel."""
     notes = [note for note in (missing_note(session, tables.kernels),) if note]
     graphs = session.count(tables.graph_launches)
     if graphs:

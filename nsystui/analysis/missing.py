@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 
 from nsystui.exports import canonical
-from nsystui.store.session import Session
+from nsystui.store.session import Report, Session
 
 
 def missing_note(session: Session, table: sa.Table) -> str:
     """A sentence if no open report has rows of ``table``, or some have none; else the empty string."""
-    lacking = [report.name for report in session.reports if not report.count(table)]
+    return _note(session, table, [report for report in session.reports if not report.count(table)])
+
+
+def absent_note(session: Session, table: sa.Table) -> str:
+    """As ``missing_note``, of reports where nothing was recorded: a table that is there without rows says 0."""
+    return _note(session, table, [report for report in session.reports if not report.has(table)])
+
+
+def _note(session: Session, table: sa.Table, lacking: Sequence[Report]) -> str:
     if not lacking:
         return ""
     what, record = canonical.BY_NAME[table.name].what, canonical.BY_NAME[table.name].record
     if len(lacking) < len(session.reports):
-        names = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if len(lacking) > 3 else "")
+        names = ", ".join(report.name for report in lacking[:3])
+        names += f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
         return f"no {what} in {names}: {record}"
     which = "this export" if len(session.reports) == 1 else "these exports"
     return f"no {what} in {which}: {record}"

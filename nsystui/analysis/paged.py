@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -58,6 +58,10 @@ class PagedAnswer:
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
         return self.session.rows(self._ordered.limit(limit).offset(offset))
+
+    def stream(self, size: int) -> Iterator[Sequence[Row]]:
+        """Every row, in one query: a page costs a search of its own, and a million rows are many pages."""
+        return self.session.batches(self._ordered, size)
 
     def sorted_by(self, key: str, descending: bool) -> PagedAnswer:
         return replace(self, order=(key, descending))

@@ -70,33 +70,57 @@ def project(starts: ArrayLike, ends: ArrayLike, threads: ArrayLike, calls: Launc
     Raises ``ValueError`` where the shapes differ, ``TypeError`` for times that are not integers.
     """
     begin, finish, lanes = as_times(starts, "starts"), as_times(ends, "ends"), as_times(threads, "threads")
-    if not begin.shape == finish.shape == lanes.shape:
-        raise ValueError(f"{len(begin)} starts, {len(finish)} ends and {len(lanes)} threads")
     n = len(begin)
     count, busy = np.zeros(n, np.int64), np.zeros(n, np.int64)
     first = np.full(n, np.iinfo(np.int64).max)
     last = np.full(n, np.iinfo(np.int64).min)
-    if n and len(calls.starts):
-        line_start, line_end = one_timeline(
-            np.concatenate((begin, calls.starts)),
-            np.concatenate((finish, np.maximum(calls.starts, calls.ends))),
-            np.concatenate((lanes, calls.threads)),
-        )
-        for layer in _layers(line_start[n:], line_end[n:]):
-            # Starts and ends both ascend in a layer, so the calls inside a range are neighbours: from … to-1.
-            begins, stops = line_start[n:][layer], line_end[n:][layer]
-            since = np.searchsorted(begins, line_start[:n], side="left")
-            until = np.searchsorted(stops, line_end[:n], side="right")
-            rows = np.flatnonzero(until > since)
-            since, until = since[rows], until[rows]
-            total = np.concatenate((as_times([0]), np.cumsum(calls.op_time[layer])))
-            count[rows] += until - since
-            busy[rows] += total[until] - total[since]
-            first[rows] = np.minimum(first[rows], _fold(np.minimum, calls.op_start[layer], since, until))
-            last[rows] = np.maximum(last[rows], _fold(np.maximum, calls.op_end[layer], since, until))
+    for inside in calls_inside(begin, finish, lanes, calls.starts, calls.ends, calls.threads):
+        rows = np.flatnonzero(inside.until > inside.since)
+        since, until = inside.since[rows], inside.until[rows]
+        total = np.concatenate((as_times([0]), np.cumsum(calls.op_time[inside.calls])))
+        count[rows] += until - since
+        busy[rows] += total[until] - total[since]
+        first[rows] = np.minimum(first[rows], _fold(np.minimum, calls.op_start[inside.calls], since, until))
+        last[rows] = np.maximum(last[rows], _fold(np.maximum, calls.op_end[inside.calls], since, until))
     is_empty = count == 0
     first[is_empty] = last[is_empty] = 0
     return Projection(count, first, last, busy)
+
+
+@dataclass(frozen=True, eq=False)
+class Inside:
+    """Some of the calls (by their places), so ordered that those inside range i are ``calls[since[i]:until[i]]``.
+
+    ``since``, ``until``: shape ``(n,)`` for n ranges; a range with none of these calls has ``until <= since``.
+    """
+
+    calls: NDArray[np.int64]
+    since: NDArray[np.int64]
+    until: NDArray[np.int64]
+
+
+def calls_inside(
+    starts: Times, ends: Times, threads: Times, call_starts: Times, call_ends: Times, call_threads: Times
+) -> Iterator[Inside]:
+    """Which of m calls lie whole in which of n ranges of their thread (``[start, end]``, both ends belong to it).
+
+    Each call is in exactly one of the parts. Raises ``ValueError`` where the shapes of the ranges differ.
+    """
+    if not starts.shape == ends.shape == threads.shape:
+        raise ValueError(f"{len(starts)} starts, {len(ends)} ends and {len(threads)} threads")
+    n = len(starts)
+    if not n or not len(call_starts):
+        return
+    line_start, line_end = one_timeline(
+        np.concatenate((starts, call_starts)),
+        np.concatenate((ends, np.maximum(call_starts, call_ends))),
+        np.concatenate((threads, call_threads)),
+    )
+    for layer in _layers(line_start[n:], line_end[n:]):
+        # Starts and ends both ascend in a layer, so the calls inside a range are neighbours.
+        since = np.searchsorted(line_start[n:][layer], line_start[:n], side="left")
+        until = np.searchsorted(line_end[n:][layer], line_end[:n], side="right")
+        yield Inside(layer, since, until)
 
 
 def _layers(starts: Times, ends: Times) -> Iterator[NDArray[np.int64]]:

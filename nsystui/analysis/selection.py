@@ -103,7 +103,8 @@ def _lower(name: str) -> str:
 class Selection:
     """What is looked at. Empty (``Selection()``) is everything; each set field narrows it.
 
-    ``tasks``, ``devices`` (CUDA ordinals inside a process) and ``streams`` are ``None`` for "all".
+    ``tasks``, ``devices`` (CUDA ordinals inside a process) and ``streams`` are ``None`` for "all". ``windows`` are
+    windows of single reports, by their index: of a report that is not among them nothing is selected.
     """
 
     window: Window | None = None
@@ -111,6 +112,7 @@ class Selection:
     devices: frozenset[int] | None = None
     streams: frozenset[int] | None = None
     name: NameFilter | None = None
+    windows: tuple[tuple[int, Window], ...] | None = None
 
     def with_window(self, window: Window | None) -> Selection:
         return replace(self, window=window)

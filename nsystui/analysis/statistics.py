@@ -7,11 +7,14 @@ share is a share of the sum over all rows of the table.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from nsystui.analysis.answer import Column, Unit
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DURATION_KEYS = ("share", "total", "count", "avg", "median", "min", "max", "stddev")
 
@@ -32,15 +35,46 @@ def duration_columns(count: str) -> tuple[Column, ...]:
 
 def measures(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
     """The aggregates over ``value`` (ns or bytes) that the statistics are made of."""
+    return [sa.cast(sa.func.sum(value), sa.BigInteger).label("total"), sa.func.count().label("count"), *spread(value)]
+
+
+def spread(value: sa.ColumnElement[Any], prefix: str = "") -> list[sa.ColumnElement[Any]]:
+    """Mean, median, least, largest and deviation of ``value``; missing values count for none of them."""
     return [
-        sa.cast(sa.func.sum(value), sa.BigInteger).label("total"),
-        sa.func.count().label("count"),
-        sa.func.avg(value).label("avg"),
-        sa.cast(sa.func.median(value), sa.Double).label("median"),
-        sa.func.min(value).label("min"),
-        sa.func.max(value).label("max"),
-        sa.func.coalesce(sa.func.stddev_samp(value), 0.0).label("stddev"),
+        sa.func.avg(value).label(f"{prefix}avg"),
+        sa.cast(sa.func.median(value), sa.Double).label(f"{prefix}median"),
+        sa.func.min(value).label(f"{prefix}min"),
+        sa.func.max(value).label(f"{prefix}max"),
+        sa.func.coalesce(sa.func.stddev_samp(value), 0.0).label(f"{prefix}stddev"),
     ]
+
+
+def spread_columns(prefix: str, word: str) -> tuple[Column, ...]:
+    """The columns of ``spread``; ``word`` is what nsys puts before ``Avg (ns)`` and so on."""
+    short = word.lower()
+    return (
+        Column(f"{prefix}avg", f"{word}Avg (ns)", f"{short} avg", Unit.DURATION, 1, 1),
+        Column(f"{prefix}median", f"{word}Med (ns)", f"{short} median", Unit.DURATION, 1, 2),
+        Column(f"{prefix}min", f"{word}Min (ns)", f"{short} min", Unit.DURATION, None, 4),
+        Column(f"{prefix}max", f"{word}Max (ns)", f"{short} max", Unit.DURATION, None, 3),
+        Column(f"{prefix}stddev", f"{word}StdDev (ns)", f"{short} stddev", Unit.DURATION, 1, 5),
+    )
+
+
+def grouped(
+    table: sa.FromClause,
+    value: sa.ColumnElement[Any],
+    keys: Sequence[sa.Label[Any]],
+    conditions: Sequence[sa.ColumnElement[bool]],
+    first: sa.ColumnElement[Any] | None = None,
+) -> sa.Select[Any]:
+    """One row for each combination of ``keys`` with the measures of ``value``, in no order.
+
+    ``first``, a row number, adds the least of each group under that name.
+    """
+    tie = [] if first is None else [sa.func.min(first).label("first")]
+    chosen = sa.select(*keys, *measures(value), *tie).select_from(table).where(*conditions)
+    return chosen.group_by(*[key.element for key in keys])
 
 
 def summary(
@@ -54,10 +88,30 @@ def summary(
 
     Equal totals are in the order of the keys, or of the least ``first`` (a row number: as the export has them).
     """
-    tie = [] if first is None else [sa.func.min(first).label("first")]
-    chosen = sa.select(*keys, *measures(value), *tie).select_from(table).where(*conditions)
-    grouped = chosen.group_by(*[key.element for key in keys]).subquery()
-    share = (100.0 * grouped.c.total / sa.func.nullif(sa.func.sum(grouped.c.total).over(), 0)).label("share")
-    ties = ["first"] if tie else [key.key for key in reversed(keys)]
-    order = [grouped.c.total.desc(), *[grouped.c[name] for name in ties]]
-    return sa.select(sa.func.coalesce(share, 0.0).label("share"), *grouped.c).order_by(*order)
+    groups = grouped(table, value, keys, conditions, first).subquery()
+    share = (100.0 * groups.c.total / sa.func.nullif(sa.func.sum(groups.c.total).over(), 0)).label("share")
+    ties = [key.key for key in reversed(keys)] if first is None else ["first"]
+    order = [groups.c.total.desc(), *[groups.c[name] for name in ties]]
+    return sa.select(sa.func.coalesce(share, 0.0).label("share"), *groups.c).order_by(*order)
+
+
+def frame_groups(frame: pd.DataFrame, value: str, keys: Sequence[str]) -> pd.DataFrame:
+    """What ``grouped`` gives, for rows that are in memory (names that no SQL can make)."""
+    groups = frame.groupby(list(keys), observed=True, sort=False, dropna=False)[value]
+    sizes = groups.agg(total="sum", count="size")
+    return sizes.join(frame_spread(groups)).reset_index()
+
+
+def frame_spread(groups: pd.api.typing.SeriesGroupBy, prefix: str = "") -> pd.DataFrame:
+    """What ``spread`` gives, for groups that are in memory."""
+    found = groups.agg(avg="mean", median="median", min="min", max="max", stddev="std")
+    found["stddev"] = found["stddev"].fillna(0.0)
+    return found.add_prefix(prefix)
+
+
+def with_shares(groups: pd.DataFrame, ties: Sequence[str]) -> pd.DataFrame:
+    """Groups with their share of the total of all, largest first; equal totals in the order of the columns ``ties``."""
+    whole = groups["total"].sum()
+    shared = groups.assign(share=100.0 * groups["total"] / whole if whole else 0.0)
+    order = [False] + [True] * len(ties)
+    return shared.sort_values(["total", *ties], ascending=order, kind="stable").reset_index(drop=True)

@@ -22,6 +22,9 @@ def where(table: sa.FromClause, selection: Selection, name: sa.ColumnElement[Any
     conditions: list[Condition] = []
     if selection.window is not None:
         conditions += _in_window(table, selection.window)
+    if selection.windows is not None:
+        choices = [sa.and_(columns.report == report, *_in_window(table, one)) for report, one in selection.windows]
+        conditions.append(sa.or_(*choices) if choices else sa.false())
     if selection.tasks is not None and "process" in columns:
         conditions.append(of_tasks(table, selection.tasks))
     if selection.devices is not None and "device" in columns:

@@ -50,19 +50,27 @@ def work_summary(session: Session, selection: Selection, work: Work) -> FrameAns
     query = statistics.summary(work.table, duration(work.table), names, conditions, work.table.c.row)
     columns = (*statistics.duration_columns(work.count_header), Column("name", work.name_header, "name", Unit.TEXT))
     total = session.scalar(sa.select(sa.func.count(work.label.distinct())))
-    note = missing_note(session, work.table)
-    return FrameAnswer(work.name, columns, session.frame(query), int(total or 0), (note,) if note else ())
+    return FrameAnswer(work.name, columns, session.frame(query), int(total or 0), _notes(session, work))
+
+
+def _notes(session: Session, work: Work) -> tuple[str, ...]:
+    lacking = missing_note(session, work.table)
+    notes = [lacking] if lacking else []
+    doubles = session.count(tables.api_backtraces) if work is API else 0
+    if doubles:
+        notes.append(f"every call once: nsys stats also counts the {doubles:,} second rows that --cudabacktrace writes")
+    return tuple(notes)
 
 
 _MB = 1_000_000.0
 SIZE_COLUMNS = (
-    Column("total", "Total (MB)", "total MB", Unit.NUMBER, 3, 0),
+    Column("total", "Total (MB)", "total MB", Unit.MEGABYTES, 3, 0),
     Column("count", "Count", "count", Unit.COUNT, None, 0),
-    Column("avg", "Avg (MB)", "avg MB", Unit.NUMBER, 3, 1),
-    Column("median", "Med (MB)", "med MB", Unit.NUMBER, 3, 2),
-    Column("min", "Min (MB)", "min MB", Unit.NUMBER, 3, 3),
-    Column("max", "Max (MB)", "max MB", Unit.NUMBER, 3, 2),
-    Column("stddev", "StdDev (MB)", "stddev MB", Unit.NUMBER, 3, 4),
+    Column("avg", "Avg (MB)", "avg MB", Unit.MEGABYTES, 3, 1),
+    Column("median", "Med (MB)", "med MB", Unit.MEGABYTES, 3, 2),
+    Column("min", "Min (MB)", "min MB", Unit.MEGABYTES, 3, 3),
+    Column("max", "Max (MB)", "max MB", Unit.MEGABYTES, 3, 2),
+    Column("stddev", "StdDev (MB)", "stddev MB", Unit.MEGABYTES, 3, 4),
     Column("name", "Operation", "operation", Unit.TEXT, None, 0),
 )
 

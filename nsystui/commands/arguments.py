@@ -48,7 +48,9 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 def add_format(parser: argparse.ArgumentParser) -> None:
     """Where the answer goes and how it is written."""
     group = parser.add_argument_group("output")
-    group.add_argument("--format", choices=("table", "csv", "json", "md"), help="default: table, or what -o ends in")
+    group.add_argument(
+        "--format", choices=("table", "csv", "json", "md", "parquet"), help="default: table, or what -o ends in"
+    )
     group.add_argument(
         "-o", "--output", metavar="FILE", help="write to FILE (.csv .json .md .parquet .txt); - is stdout"
     )
@@ -108,13 +110,16 @@ def _check_output(arguments: argparse.Namespace) -> None:
 
     if arguments.top is not None and arguments.top < 0:
         raise UsageError(f"--top {arguments.top}: how many rows cannot be negative")
-    if _to_file(arguments):
+    if to_file(arguments):
         ending = formats.format_for_path(arguments.output)
         if arguments.format and arguments.format != ending:
             raise UsageError(f"--format {arguments.format} and -o {arguments.output} name two formats")
+    elif arguments.format == "parquet":
+        raise UsageError("--format parquet needs a file: add -o FILE.parquet")
 
 
-def _to_file(arguments: argparse.Namespace) -> bool:
+def to_file(arguments: argparse.Namespace) -> bool:
+    """Whether ``-o`` names a file."""
     return bool(arguments.output) and arguments.output != "-"
 
 
@@ -139,7 +144,7 @@ def deliver(arguments: argparse.Namespace, answer: Answer) -> int:
     from nsystui.output.stdout import print_answer
 
     answer = _arranged(arguments, answer)
-    if _to_file(arguments):
+    if to_file(arguments):
         rows = files.save(answer, Path(arguments.output), overwrite=arguments.force)
         complain(f"wrote {rows:,} rows to {arguments.output}")
         for note in answer.notes:
@@ -166,7 +171,7 @@ def deliver_all(arguments: argparse.Namespace, answers: Sequence[Answer]) -> int
 
     Raises UsageError where they should go to one file: there the second would take the place of the first.
     """
-    if len(answers) > 1 and _to_file(arguments):
+    if len(answers) > 1 and to_file(arguments):
         names = ", ".join(answer.name for answer in answers)
         raise UsageError(f"-o {arguments.output} takes one table, not {len(answers)} ({names})")
     status = 0

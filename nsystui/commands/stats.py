@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from nsystui.commands import arguments as shared
 
+if TYPE_CHECKING:
+    from nsystui.analysis.job import Job
+    from nsystui.analysis.selection import Selection
+    from nsystui.analysis.stats import Options, Report
+    from nsystui.commands.blocks import Block
+
 DESCRIPTION = """Reports of `nsys stats` by their names. With --format csv the output is that of
 `nsys stats -q --format csv -r REPORT FILE`: same header, rows, order and rounding; with several files the statistics
-are exact over all of them."""
+are exact over all rows of all of them. A report whose tables the exports lack is told of on stderr and left out."""
 EXAMPLES = """  nsystui stats -r cuda_gpu_kern_sum --format csv rank0.sqlite
-  nsystui stats -r cuda_gpu_kern_sum:base,cuda_gpu_mem_time_sum rank*.sqlite
+  nsystui stats -r cuda_gpu_kern_sum:nvtx-name:base,cuda_gpu_mem_time_sum rank*.sqlite
+  nsystui stats -r cuda_gpu_sum --filter-nvtx 'step 12' rank*.sqlite
+  nsystui stats -r nvtx_gpu_proj_sum --by-rank --timeunit ms rank*.sqlite -o nvtx.csv
   nsystui stats --list-reports"""
 
 
@@ -18,31 +28,125 @@ class _ListReports(argparse.Action):
     """Prints the reports and ends, as ``--help`` does: no file is needed for it."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from nsystui.analysis.stats import REPORTS
+        from nsystui.analysis.stats import REPORTS, options_of
         from nsystui.output.stdout import quiet_pipe
 
+        names = {report: report.name + options_of(report) for report in REPORTS.values()}
+        width = max(map(len, names.values()))
         with quiet_pipe() as stream:
-            stream.writelines(f"{report.name:24} {report.what}\n" for report in REPORTS.values())
+            stream.writelines(f"{name:{width}}  {report.what}\n" for report, name in names.items())
         parser.exit()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-r", "--report", required=True, metavar="REPORT", help="report names, separated by commas", dest="report"
+        "-r",
+        "--report",
+        action="append",
+        metavar="REPORT",
+        help="report names, separated by commas (default: the usual ones, as far as the exports have their tables)",
     )
     parser.add_argument("--list-reports", action=_ListReports, nargs=0, help="print the reports and end")
     shared.add_files(parser)
+    group = parser.add_argument_group("as in nsys")
+    group.add_argument(
+        "--filter-time", metavar="START/END", help="events that overlap this span of job time; ns without a unit"
+    )
+    group.add_argument(
+        "--filter-nvtx",
+        metavar="RANGE[@DOMAIN][/INDEX]",
+        help="events that overlap this NVTX range, of each export its own; INDEX counts from 0, @* is any domain",
+    )
+    group.add_argument("--timeunit", metavar="UNIT", default="ns", help="ns, us, ms or s (or nsec, usec, msec, sec)")
+    group.add_argument("--by-rank", action="store_true", help="a table for each rank")
     shared.add_selection(parser)
     shared.add_format(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from nsystui.analysis.stats import report_of
+    from nsystui.analysis.stats.available import DEFAULT, lacking
+    from nsystui.analysis.time_unit import time_unit_of
+    from nsystui.commands.blocks import deliver_blocks, peek
 
-    wanted = [report_of(text.strip()) for text in arguments.report.split(",")]
+    named = [text.strip() for words in arguments.report or () for text in words.split(",") if text.strip()]
+    wanted = [(text, *report_of(text)) for text in named or DEFAULT]
+    time_unit_of(arguments.timeunit)
     job = shared.open_job(arguments)
     try:
-        selection = shared.selection_of(arguments, job)
-        return shared.deliver_all(arguments, [report.ask(job.session, selection, options) for report, options in wanted])
+        selections = list(_selections(arguments, job, _filtered(arguments, job)))
+        is_alone = len(named) == 1 and not arguments.by_rank
+        blocks = _blocks(arguments, job, wanted, selections, quiet=not named)
+        first, blocks = peek(blocks)
+        if not is_alone:
+            deliver_blocks(arguments, blocks)
+        elif first:
+            shared.deliver(arguments, first[0].answer)
+        return 3 if all(lacking(job.session, report) for _, report, _ in wanted) else 0
     finally:
         job.close()
+
+
+def _filtered(arguments: argparse.Namespace, job: Job) -> Selection:
+    """The selection of the flags; ``--filter-time`` and ``--filter-nvtx`` narrow it further."""
+    from dataclasses import replace
+
+    from nsystui.analysis.stats.windows import filter_nvtx, filter_time, range_name
+    from nsystui.errors import UsageError
+
+    selection = shared.selection_of(arguments, job)
+    if arguments.filter_time:
+        if arguments.time:
+            raise UsageError("--time and --filter-time are two words for one thing: leave one out")
+        selection = selection.with_window(filter_time(arguments.filter_time))
+    if arguments.filter_nvtx:
+        windows = filter_nvtx(job.session, range_name(arguments.filter_nvtx))
+        names = [report.name for report in job.session.reports if report.index not in dict(windows)]
+        if names:
+            shared.complain(f"no such NVTX range, so nothing of it: {', '.join(names)}")
+        selection = replace(selection, windows=windows)
+    return selection
+
+
+def _selections(
+    arguments: argparse.Namespace, job: Job, selection: Selection
+) -> Iterator[tuple[int | None, Selection]]:
+    """The rank (``None``: all together) and what is selected for it."""
+    if not arguments.by_rank:
+        yield None, selection
+        return
+    for item in job.ranks:
+        if selection.tasks is None or item.task in selection.tasks:
+            yield item.rank, selection.with_tasks(frozenset({item.task}))
+
+
+def _blocks(
+    arguments: argparse.Namespace,
+    job: Job,
+    wanted: Sequence[tuple[str, Report, Options]],
+    selections: Sequence[tuple[int | None, Selection]],
+    quiet: bool,
+) -> Iterator[Block]:
+    """A table for each report and rank that has rows; of the others a line on stderr, unless ``quiet``."""
+    from nsystui.analysis.stats.available import lacking
+    from nsystui.analysis.time_unit import in_unit, time_unit_of
+    from nsystui.commands.blocks import Block
+
+    unit = time_unit_of(arguments.timeunit)
+    for text, report, options in wanted:
+        missing = lacking(job.session, report)
+        if missing:
+            if not quiet:
+                shared.complain(f"{text}: {missing}")
+            continue
+        for rank, selection in selections:
+            answer = report.ask(job.session, selection, options)
+            of_rank = "" if rank is None else f", rank {rank}"
+            if not len(answer):
+                if not quiet:
+                    shared.complain(f"{text}{of_rank}: no rows")
+                continue
+            labels: dict[str, str | int] = {"report": text} if rank is None else {"report": text, "rank": rank}
+            suffix = text.replace(":", "_") + ("" if rank is None else f"_rank{rank}")
+            title = f"{text}{of_rank}: {report.what}"
+            yield Block(title, labels, suffix, in_unit(answer, unit), needs_title=rank is not None)

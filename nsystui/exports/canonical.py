@@ -4,7 +4,9 @@ Every event table has ``row``, a number that is unique in its table and report a
 Times are signed nanoseconds on the report's own clock (0 is the start of the session). ``process`` and ``thread`` are
 NVIDIA's serialised ids (``globalPid``, ``globalTid``); a GPU operation belongs to an API call by
 (report, process, correlation id), never by the correlation id alone. An NVTX range that was never closed and an MPI
-call that never returned have no ``end``.
+call that never returned have no ``end``. ``kind`` of OpenMP and OpenACC events is the end of the native table's name.
+A row is one CPU page fault, or ``count`` GPU page faults; ``source_file`` is empty, not missing, where the export has
+the column and says nothing in it. The ``nic`` of a switch's sample is the switch's GUID.
 """
 
 from __future__ import annotations
@@ -123,15 +125,39 @@ GPU_METRICS = _table(
 )
 NIC_METRICS = _table(
     "nic_metrics",
-    "network adapter samples",
+    "network adapter and switch samples",
     "record with `nsys profile --nic-metrics=true`",
-    "row start end nic metric:t unit:t value:f",
+    "row start end nic metric:t unit:t value:f is_switch",
 )
 MPI_CALLS = _table(
     "mpi_calls",
     "MPI calls",
     "record with `nsys profile -t mpi`",
     "row start end thread process name:t call_type:t communicator tag remote_rank root_rank send_bytes recv_bytes",
+)
+CPU_PAGE_FAULTS = _table(
+    "cpu_page_faults",
+    "CPU page faults of unified memory",
+    "record with `nsys profile --cuda-um-cpu-page-faults=true`",
+    "row start process address instruction:t source_file:t source_line",
+)
+GPU_PAGE_FAULTS = _table(
+    "gpu_page_faults",
+    "GPU page faults of unified memory",
+    "record with `nsys profile --cuda-um-gpu-page-faults=true`",
+    "row start end process device address count",
+)
+OPENMP_EVENTS = _table(
+    "openmp_events",
+    "OpenMP events",
+    "record with `nsys profile -t openmp`",
+    "row start end thread process name:t kind:t",
+)
+OPENACC_EVENTS = _table(
+    "openacc_events",
+    "OpenACC events",
+    "record with `nsys profile -t openacc`",
+    "row start end thread process name:t kind:t",
 )
 OS_CALLS = _table(
     "os_calls",
@@ -146,6 +172,13 @@ DEVICES = _table(
     "GPUs as a process numbers them (`device`), and the machine's own number (`gpu`)",
     "nothing to record",
     "process device gpu name:t uuid:t bus:t chip:t sm_count total_memory",
+)
+MPI_RANKS = _table("mpi_ranks", "ranks in MPI_COMM_WORLD", "record with `nsys profile -t mpi`", "thread rank")
+NIC_DEVICES = _table(
+    "nic_devices",
+    "network adapters: `nic` as the samples number them, and the machine's own GUID and name",
+    "nothing to record",
+    "nic guid name:t",
 )
 DIAGNOSTICS = _table(
     "diagnostics",
@@ -168,9 +201,15 @@ TABLES: tuple[CanonicalTable, ...] = (
     NIC_METRICS,
     MPI_CALLS,
     OS_CALLS,
+    CPU_PAGE_FAULTS,
+    GPU_PAGE_FAULTS,
+    OPENMP_EVENTS,
+    OPENACC_EVENTS,
     PROCESSES,
     THREADS,
     DEVICES,
+    MPI_RANKS,
+    NIC_DEVICES,
     DIAGNOSTICS,
 )
 

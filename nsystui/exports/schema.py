@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,12 +35,20 @@ class Schema:
     columns: Mapping[str, frozenset[str]]
     last_rowid: Mapping[str, int]
 
+    def exists(self, table: str) -> bool:
+        """Whether the table is there, if only an empty one."""
+        return table in self.columns
+
     def has(self, table: str) -> bool:
         """Whether the table is there and has rows."""
         return self.last_rowid.get(table, 0) > 0
 
     def has_column(self, table: str, column: str) -> bool:
         return column in self.columns.get(table, frozenset())
+
+    def one_of(self, table: str, columns: Sequence[str]) -> str:
+        """The first of ``columns`` that the table has; the very first where it has none of them."""
+        return next((column for column in columns if self.has_column(table, column)), columns[0])
 
     def integer(self, table: str, column: str) -> str:
         """SQL for an integer column, or a NULL where this version has no such column.

@@ -16,7 +16,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from decimal import ROUND_HALF_UP, Decimal
 from itertools import chain, compress, islice
 from os import PathLike, fspath
 from pathlib import PurePath
@@ -25,7 +24,7 @@ from typing import Protocol
 from nsystui.analysis.answer import FILES_ONLY, Answer, Column, Row, Unit, Value, iter_rows
 from nsystui.errors import UsageError
 from nsystui.text import ascii_glyphs, safe_text, width_of
-from nsystui.units import DecimalLayout, format_value
+from nsystui.units import DecimalLayout, format_value, round_half_up
 
 FORMATS = ("table", "csv", "json", "md", "parquet")
 """The names of the formats, as ``--format`` takes them."""
@@ -76,13 +75,7 @@ def _file_value(decimals: int | None, value: Value) -> Value:
         return None
     if decimals is None:
         return int(value) if value == int(value) else value
-    return _rounded(float(value), decimals) if decimals else round(value)
-
-
-def _rounded(value: float, decimals: int) -> float:
-    """Halves go away from zero, as in nsys: 1607.35 is 1607.4, which ``round`` makes 1607.3."""
-    step = Decimal(1).scaleb(-decimals)
-    return float(Decimal(repr(value)).quantize(step, ROUND_HALF_UP)) if abs(value) < 1e15 else value
+    return round_half_up(float(value), decimals) if decimals else round(value)
 
 
 def _file_pages(answer: Answer, progress: Progress | None) -> Iterator[Iterable[tuple[Value, ...]]]:
@@ -115,27 +108,43 @@ def write(
     return writers[file_format](answer, stream, progress)
 
 
-class _CsvLines:
-    """What the csv writer writes to: it turns the line ends into ``\\n``.
+class _CsvLine:
+    """What the csv writer writes to: it keeps the line, with ``\n`` as its end.
 
     The csv module of Python 3.11 quotes a carriage return only if it is in the line end. So the line end is CR LF
     there, for the quotes, and LF in the file, as nsys has it. The writer makes one call for each row.
     """
 
-    def __init__(self, stream: Writable) -> None:
-        self._write = stream.write
+    text = ""
 
-    def write(self, line: str) -> object:
-        return self._write(line[:-2] + "\n")
+    def write(self, line: str) -> None:
+        self.text = line[:-2] + "\n"
+
+
+_NEEDS_QUOTES = re.compile(r'[,\r\n]|^"')
+
+
+def _with_inner_quotes(row: Sequence[Value]) -> str:
+    """A line of CSV as nsys writes one that has ``"`` in it: a cell with neither comma nor line end stays as it is."""
+    cells = ("" if value is None else str(value) for value in row)
+    return ",".join(_quoted(cell) if _NEEDS_QUOTES.search(cell) else cell for cell in cells) + "\n"
+
+
+def _quoted(cell: str) -> str:
+    doubled = cell.replace('"', '""')
+    return f'"{doubled}"'
 
 
 def _write_csv(answer: Answer, stream: Writable, progress: Progress | None) -> int:
-    writer = csv.writer(_CsvLines(stream), lineterminator="\r\n")
+    line = _CsvLine()
+    writer = csv.writer(line, lineterminator="\r\n")
     writer.writerow([column.header for column in answer.columns])
+    stream.write(line.text)
     rows = 0
     for page in _file_pages(answer, progress):
         for row in _fixed(answer.columns, page):
             writer.writerow(row)
+            stream.write(_with_inner_quotes(row) if '""' in line.text and len(row) > 1 else line.text)
             rows += 1
     return rows
 

@@ -44,6 +44,7 @@ class Progress:
 class PackedReport:
     """What a packed export holds: its metadata, rows per canonical table, and the extent of its events in ns.
 
+    ``counts`` is 0 for a canonical table whose native tables are there without rows, and lacks one without any.
     OS runtime calls count for the extent only in a report that has no other events.
     """
 
@@ -147,7 +148,10 @@ class Packer:
         return int(rows)
 
     def _pack_sources(self, reader: Reader, tables: schema.Schema, payload: PayloadSchemas) -> None:
-        found = sources.sources(tables)
+        every = sources.sources(tables)
+        # A native table without rows says that there was nothing; one that is not there says nothing at all.
+        self._counts.update((name, 0) for source in every for name in source.feeds)
+        found = [source for source in every if tables.has(source.table)]
         total = tables.rows(source.table for source in found)
         done = 0
         for source in found:
@@ -175,7 +179,7 @@ class Packer:
         """Turns the chunk into rows of every canonical table that its native table feeds."""
         for table, select in source.transforms.items():
             self._keep(canonical.BY_NAME[table], select)
-        if source.table == "NVTX_EVENTS":
+        if canonical.NCCL_CALLS.name in source.decoded:
             self._keep_nccl_calls(payload)
 
     def _keep(self, table: CanonicalTable, select: str) -> None:

@@ -8,7 +8,8 @@ on its own cursor, so that a screen may ask from several threads.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,10 @@ class Report:
 
     def count(self, table: sa.Table | CanonicalTable) -> int:
         return self.packed.counts.get(table.name, 0)
+
+    def has(self, table: sa.Table | CanonicalTable) -> bool:
+        """Whether the export has what ``table`` comes from, if only without rows: then none is a fact, and 0."""
+        return table.name in self.packed.counts
 
 
 @dataclass(frozen=True)
@@ -241,14 +246,25 @@ class Session:
         """The result as numpy arrays, for sweeps over millions of rows. Where values are missing they are masked."""
         return self._numpy(query)
 
+    def batches(self, query: sa.Executable, size: int) -> Iterator[Sequence[tuple[Any, ...]]]:
+        """The result ``size`` rows at a time, as tuples of Python values: one pass, however many rows there are."""
+        with self._executed(query) as cursor:
+            while rows := cursor.fetchmany(size):
+                yield rows
+
     def _numpy(self, query: sa.Executable) -> dict[str, np.ndarray[Any, Any]]:
+        with self._executed(query) as cursor:
+            return dict(cursor.fetchnumpy())
+
+    @contextmanager
+    def _executed(self, query: sa.Executable) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A cursor of its own on which ``query`` runs."""
         self._ensure_views(query)
         statement = query.compile(self._engine, compile_kwargs={"render_postcompile": True})  # type: ignore[attr-defined]
         cursor = self._database.cursor()
         try:
-            values = [statement.params[name] for name in statement.positiontup or ()]
-            cursor.execute(str(statement), values)
-            return dict(cursor.fetchnumpy())
+            cursor.execute(str(statement), [statement.params[name] for name in statement.positiontup or ()])
+            yield cursor
         finally:
             cursor.close()
 

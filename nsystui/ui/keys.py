@@ -31,6 +31,7 @@ PLACES = {
     "nccl": "3 NCCL",
     "gpu": "4 GPU",
     "nvtx": "5 NVTX",
+    "nvtx names": "5 NVTX by name",
     "events": "6 Events",
 }
 """The places in the order of the help, with their titles."""
@@ -82,6 +83,9 @@ KEYS: tuple[Key, ...] = (
     Key("d", "d", "fold", "digits", "fold numbered names (layer 0, layer 1 …) into one row, or not", "nvtx"),
     Key("n", "n", "next_match(1)", "", "next range that passes the filter", "nvtx"),
     Key("N", "N", "next_match(-1)", "", "previous range that passes the filter", "nvtx"),
+    Key("o", "o", "by_name", "by name", "the ranges by name: their durations, and projected onto the GPU", "nvtx"),
+    Key("enter", "⏎", "", "open", "the single ranges of this name; then the event", "nvtx names"),
+    Key("o", "o", "other_table", "other table", "durations on the CPU, or projected onto the GPU", "nvtx names"),
     Key("c", "c", "partner", "partner", "from an API call to its GPU work, from GPU work to its API call", "events"),
     Key(
         "left_square_bracket", "[ ]", "same_kind(-1)", "same kind", "previous and next event of the same kind", "events"

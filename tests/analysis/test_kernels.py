@@ -128,9 +128,9 @@ class TestSummary:
     def test_every_number_is_what_nsys_defines(self, chance, names, column):
         assert_summary(kernel_summary(chance, EVERYTHING, names), frame_of(chance), {"name": column})
 
-    def test_mangled_names_fall_back_to_short_ones(self, chance):
+    def test_mangled_names_fall_back_to_full_ones(self, chance):
         frame = frame_of(chance)
-        frame["shown"] = frame.mangled_name.fillna(frame.short_name)
+        frame["shown"] = frame.mangled_name.fillna(frame.name)
         assert_summary(kernel_summary(chance, EVERYTHING, Names.MANGLED), frame, {"name": "shown"})
 
     GROUPS = {

@@ -2,60 +2,24 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
 from support import fingerprint, native, native_count
 
 from nsystui import cli
-from nsystui.cli import COMMANDS, main
+from nsystui.cli import COMMANDS
 from nsystui.exports import demo
 from nsystui.exports.demo import HOSTILE_NAMES, PLANTED_SECRET
 
 TABLES = [name for name in COMMANDS if name not in ("open", "demo")]
 NEEDED = {"stats": ["-r", "cuda_gpu_kern_sum"]}
 SELECTABLE = [name for name in TABLES if name != "info"]
-
-
-class Ran:
-    """What a command did."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def table(self) -> list[dict[str, str]]:
-        """The rows of CSV on stdout."""
-        return list(csv.DictReader(io.StringIO(self.out)))
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def run(capsys) -> Callable[..., Ran]:
-    """Runs a command in this process."""
-
-    def run(*words: str | Path) -> Ran:
-        try:
-            status = main([str(word) for word in words])
-        except SystemExit as end:
-            status = int(end.code or 0)
-        done = capsys.readouterr()
-        return Ran(status, done.out, done.err)
-
-    return run
 
 
 def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -108,8 +72,9 @@ class TestEveryCommand:
     def test_it_answers_from_any_export_without_a_traceback(self, run, exports, command, export):
         done = run(command, *NEEDED.get(command, []), exports[export], "--format", "csv")
         assert done.status in (0, 3)
-        assert done.out.count("\n") >= 1
-        assert (done.status == 3) <= ("note: " in done.err)
+        # A report of nsys without rows prints nothing, as in nsys.
+        assert done.out.count("\n") >= (command != "stats")
+        assert (done.status == 3) <= ("note: " in done.err or "record with `nsys profile" in done.err)
 
     @pytest.mark.parametrize("command", COMMANDS)
     def test_its_help_has_examples_that_it_understands(self, run, command):
@@ -216,17 +181,6 @@ class TestFlags:
         delays = [int(row["Launch Delay (ns)"]) for row in run(*words, "--sort", "launch_delay").table]
         assert delays == sorted(delays, reverse=True)
 
-    def test_several_reports_of_nsys_follow_one_another(self, run, demo_job):
-        done = run("stats", "-r", "cuda_gpu_mem_time_sum, cuda_gpu_mem_size_sum", demo_job[0], "--format", "csv")
-        first, second = done.out.split("\n\n")
-        assert first.startswith("Time (%),Total Time (ns),Count")
-        assert second.startswith("Total (MB),Count")
-
-    def test_reports_are_listed_without_a_file(self, run):
-        done = run("stats", "--list-reports")
-        assert done.status == 0
-        assert "cuda_gpu_kern_sum" in done.out
-
     def test_numbers_of_threads_change_nothing(self, run, demo_job):
         words = ["kernels", demo_job[1], "--no-cache", "--format", "csv"]
         assert run(*words, "--jobs", "1").out == run(*words, "--jobs", "4").out
@@ -261,7 +215,7 @@ def test_wrong_usage_is_one_line_and_status_2(run, demo_job, words, monkeypatch,
 
 @pytest.mark.parametrize(
     "words",
-    [["kernels"], ["kernels", "x.sqlite", "--no-such-flag"], ["stats", "x.sqlite"], ["kernels", "x", "--top", "many"]],
+    [["kernels"], ["kernels", "x.sqlite", "--no-such-flag"], ["kernels", "x", "--top", "many"]],
 )
 def test_words_that_no_parser_takes_are_status_2_with_the_usage(run, words):
     done = run(*words)
@@ -272,7 +226,7 @@ def test_words_that_no_parser_takes_are_status_2_with_the_usage(run, words):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["stats", "-r", "cuda_gpu_trace"], "no report 'cuda_gpu_trace': the reports are cuda_gpu_kern_sum"),
+        (["stats", "-r", "cuda_kernels"], "no report 'cuda_kernels': --list-reports prints those there are"),
         (["stats", "-r", "osrt_sum:base"], "has no option 'base'"),
         (["events", "--kinds", "kernels"], "the kinds are api, kernel"),
     ],
@@ -404,15 +358,6 @@ class TestOutput:
     def test_a_dash_is_stdout(self, run, demo_job):
         words = ["kernels", demo_job[0], "--format", "json"]
         assert run(*words, "-o", "-").out == run(*words).out
-
-    def test_several_tables_do_not_go_to_one_file(self, run, demo_job, tmp_path):
-        target = tmp_path / "both.csv"
-        words = ["stats", "-r", "cuda_gpu_kern_sum,cuda_gpu_mem_time_sum", demo_job[0], "-o", target]
-        for force in ([], ["--force"]):
-            done = run(*words, *force)
-            assert done.status == 2
-            assert "takes one table, not 2 (kernels, memory)" in done.err
-        assert not target.exists()
 
     def test_hostile_names_are_raw_in_files_and_safe_in_tables(self, run, tmp_path):
         path = demo.hostile_names_export(tmp_path / "h.sqlite")

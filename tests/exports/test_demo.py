@@ -464,6 +464,27 @@ class TestSpecialExports:
         kinds = query(path, "SELECT copyKind, count(*) FROM CUPTI_ACTIVITY_KIND_MEMCPY GROUP BY 1")
         assert kinds == [(11, 8), (12, 3)]
 
+    def test_simulation_has_an_event_of_every_kind_that_its_schema_can_tell(self, tmp_path: Path) -> None:
+        path = demo.simulation_export(tmp_path / "x.sqlite", rank=2)
+        rows = {name: count(path, name) for name in table_names(path)}
+        told = {name: number for name, number in rows.items() if name.startswith(("MPI", "OPENMP", "NET", "CUDA_UM"))}
+        assert told == {
+            "MPI_RANKS": 1, "MPI_P2P_EVENTS": 2, "MPI_COLLECTIVES_EVENTS": 3, "MPI_START_WAIT_EVENTS": 2,
+            "MPI_OTHER_EVENTS": 1, "OPENMP_EVENT_KIND_PARALLEL": 2, "OPENMP_EVENT_KIND_TASK": 1,
+            "OPENMP_EVENT_KIND_SYNC_REGION_WAIT": 1, "NET_NIC_METRIC": 4, "NET_IB_SWITCH_METRIC": 2,
+            "CUDA_UM_CPU_PAGE_FAULT_EVENTS": 3, "CUDA_UM_GPU_PAGE_FAULT_EVENTS": 2,
+        }  # fmt: skip
+        kinds = [rows[f"CUPTI_ACTIVITY_KIND_OPENACC_{kind}"] for kind in ("DATA", "LAUNCH", "OTHER")]
+        assert kinds == [1, 2, 1]
+        assert query(path, "SELECT rank, (globalTid >> 24) & 0xFFFFFF FROM MPI_RANKS") == [(2, 7_002)]
+        assert query(path, "SELECT duration FROM ANALYSIS_DETAILS") == [(9_000_000,)]
+
+    def test_network_samples_find_their_adapter(self, tmp_path: Path) -> None:
+        path = demo.simulation_export(tmp_path / "x.sqlite")
+        found = query(path, "SELECT DISTINCT name FROM NET_NIC_METRIC JOIN NIC_ID_MAP USING (globalId) "
+                            "JOIN TARGET_INFO_NIC_INFO USING (nicId)")  # fmt: skip
+        assert found == [("mlx5_0",)]
+
     def test_benchmark_keeps_the_proportions_of_training(self, tmp_path: Path) -> None:
         path = demo.benchmark_export(tmp_path / "x.sqlite", kernels=10_000)
         rows = {name: count(path, name) for name in table_names(path)}
@@ -480,7 +501,7 @@ class TestSpecialExports:
         [
             demo.old_schema_export, demo.two_process_export, demo.hostile_names_export, demo.open_ranges_export,
             demo.deep_nvtx_export, demo.unified_memory_export, demo.nccl_without_nvtx_export, demo.empty_export,
-            demo.all_tables_export, demo.delayed_capture_export, demo.node_graph_export,
+            demo.all_tables_export, demo.delayed_capture_export, demo.node_graph_export, demo.simulation_export,
         ],
     )  # fmt: skip
     @pytest.mark.parametrize("schema", ["2021", "2.9.1", "3.28.1"])

@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.stats import REPORTS, report_of
@@ -25,6 +26,9 @@ def report_text(stem: str) -> str:
     return stem
 
 
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+"""(export, report) that are not to be equal, with the reason."""
+
 PAIRS = [(table.parent.name, report_text(table.stem)) for table in sorted(REFERENCE.glob("*/*.csv"))]
 
 
@@ -43,8 +47,18 @@ def sessions():
         session.close()
 
 
+def cases() -> list[ParameterSet]:
+    """Every pair; one with an exception must differ, or the exception is to go."""
+    return [
+        pytest.param(*pair, marks=pytest.mark.xfail(reason=EXCEPTIONS[pair], strict=True))
+        if pair in EXCEPTIONS
+        else pytest.param(*pair)
+        for pair in PAIRS or [("", "")]
+    ]
+
+
 @pytest.mark.skipif(not REFERENCE.is_dir(), reason="NVIDIA's reference tables are not on this machine")
-@pytest.mark.parametrize(("export", "report"), PAIRS or [("", "")])
+@pytest.mark.parametrize(("export", "report"), cases())
 def test_stats_prints_what_nsys_prints(sessions, export, report):
     asked, options = report_of(report)
     printed = io.StringIO()

@@ -96,8 +96,8 @@ class TestCounts:
         )
 
     def test_a_row_number_is_unique_in_its_table_and_report(self, demo_session, tmp_path, both):
-        unified = both(demo.unified_memory_export(tmp_path / "u.sqlite"), demo.cpu_only_export(tmp_path / "c.sqlite"))
-        for session in (demo_session, unified):
+        others = both(demo.simulation_export(tmp_path / "s.sqlite"), demo.cpu_only_export(tmp_path / "c.sqlite"))
+        for session in (demo_session, others):
             for table in ALL_TABLES:
                 if "row" in table.c:
                     pair = sa.select(table.c.report, table.c.row)
@@ -131,6 +131,13 @@ class TestCounts:
             ("p2p", "MPI_Send", 65_536, 0): 1,
             ("other", "MPI_Init", None, None): 1,
         }
+
+    def test_an_empty_table_is_told_from_one_that_is_not_there(self, tmp_path, both):
+        paths = (demo.all_tables_export(tmp_path / "a.sqlite"), demo.empty_export(tmp_path / "e.sqlite"))
+        all_tables, nothing = both(*paths).reports
+        for table in (tables.cpu_page_faults, tables.openmp_events, tables.mpi_ranks, tables.nccl_calls):
+            assert (all_tables.count(table), all_tables.has(table)) == (0, True)
+            assert (nothing.count(table), nothing.has(table)) == (0, False)
 
     def test_rows_before_the_session_are_no_ranges(self, tmp_path, session):
         report = session.add(demo.delayed_capture_export(tmp_path / "late.sqlite"))
@@ -397,6 +404,7 @@ class TestChunks:
             demo.payload_export(place / "payload.sqlite", binary=True),
             demo.open_ranges_export(place / "open.sqlite"),
             demo.cpu_only_export(place / "cpu.sqlite"),
+            demo.simulation_export(place / "simulation.sqlite"),
         ]
 
     def everything(self, paths: list[Path], cache: Cache | None = None) -> dict[str, Any]:

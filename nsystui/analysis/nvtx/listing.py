@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,7 +12,7 @@ from nsystui.analysis.answer import Column, FrameAnswer, Unit
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.nvtx.node import Order
 from nsystui.analysis.nvtx.paths import NO_NODE
-from nsystui.analysis.nvtx.ranges import FOLDED_LABEL, LABEL, PUSH_POP_TYPES
+from nsystui.analysis.nvtx.ranges import FOLDED_LABEL, LABEL, PUSH_POP_TYPES, START_END_TYPES
 from nsystui.analysis.nvtx.tree import NvtxTree
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.where import where
@@ -26,34 +26,40 @@ _SUMMARY_COLUMNS = (
 )
 
 
-def nvtx_summary(session: Session, selection: Selection, *, fold_suffixes: bool = False) -> FrameAnswer:
+def nvtx_summary(
+    session: Session,
+    selection: Selection,
+    *,
+    fold_suffixes: bool = False,
+    types: Sequence[int] = (*PUSH_POP_TYPES, *START_END_TYPES),
+) -> FrameAnswer:
     """One row for each range name and style: statistics of the durations on the CPU, ns.
 
     Columns, order and values are those of ``nvtx_sum`` (domain §4.2): a range that was never closed ends at the last
     time of any NVTX range or mark of its report. With ``fold_suffixes`` the calls of one PyTorch operator are one row.
-    The name filter looks at ``domain:text``.
+    The name filter looks at ``domain:text``. ``types`` are the event types of the ranges that count.
     """
     table = tables.nvtx_ranges
     name = FOLDED_LABEL if fold_suffixes else LABEL
     style = sa.case((table.c.event_type.in_(PUSH_POP_TYPES), "PushPop"), else_="StartEnd")
-    last = _last_times()
+    last = last_times()
+    of_types = table.c.event_type.in_(types)
     duration = sa.func.coalesce(table.c.end, last.c.time) - table.c.start
     query = statistics.summary(
         table.join(last, last.c.report == table.c.report),
         duration,
         [style.label("style"), name.label("name")],
-        [table.c.start.is_not(None), *where(table, selection, LABEL)],
+        [of_types, table.c.start.is_not(None), *where(table, selection, LABEL)],
     )
     frame, note = session.frame(query), missing_note(session, table)
     total = len(frame)
     if not selection.is_everything:
-        total = int(
-            session.scalar(sa.select(sa.func.count()).select_from(sa.select(style, name).distinct().subquery()))
-        )
+        groups = sa.select(style, name).where(of_types).distinct().subquery()
+        total = int(session.scalar(sa.select(sa.func.count()).select_from(groups)))
     return FrameAnswer("nvtx-summary", _SUMMARY_COLUMNS, frame, total, (note,) if note else ())
 
 
-def _last_times() -> sa.Subquery:
+def last_times() -> sa.Subquery:
     """The last time in the NVTX table of each report, on its own clock."""
     ranges, marks = tables.nvtx_ranges.c, tables.nvtx_marks.c
     times = sa.union_all(

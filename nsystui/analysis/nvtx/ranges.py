@@ -35,6 +35,7 @@ FOLDED_LABEL = sa.func.regexp_replace(LABEL, ", (seq|op_id|sizes) =.*", "", "s",
 """The same without PyTorch's suffix: what `names.fold_suffix` does, for a million names at once."""
 
 PUSH_POP_TYPES = (59, 70)
+START_END_TYPES = (60, 71)
 
 
 @dataclass(frozen=True)

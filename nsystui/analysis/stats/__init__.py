@@ -7,9 +7,11 @@ from dataclasses import replace
 
 from nsystui.analysis.kernels import Names
 from nsystui.analysis.stats import (
+    cuda_kernel_executions,
     cuda_sums,
     cuda_traces,
     host,
+    mpi,
     network,
     nvtx_projected,
     nvtx_ranges,
@@ -18,9 +20,19 @@ from nsystui.analysis.stats import (
 from nsystui.analysis.stats.report import Options, Report
 from nsystui.errors import UsageError
 
-__all__ = ["REPORTS", "Options", "Report", "report_of"]
+__all__ = ["REPORTS", "Options", "Report", "options_of", "report_of"]
 
-_MODULES = (cuda_sums, cuda_traces, host, network, nvtx_projected, nvtx_ranges, unified_memory)
+_MODULES = (
+    cuda_kernel_executions,
+    cuda_sums,
+    cuda_traces,
+    host,
+    mpi,
+    network,
+    nvtx_projected,
+    nvtx_ranges,
+    unified_memory,
+)
 REPORTS: dict[str, Report] = {
     report.name: report
     for report in sorted((report for module in _MODULES for report in module.REPORTS), key=lambda report: report.name)
@@ -74,7 +86,7 @@ def report_of(text: str) -> tuple[Report, Options]:
     for word in words:
         key, sign, value = word.partition("=")
         if key not in report.takes or bool(sign) != (key in _WITH_NUMBER):
-            raise UsageError(f"report {report.name} has no option {word!r}: {_known(report)}")
+            raise UsageError(f"report {report.name} has no option {word!r}: {options_of(report) or 'it has none'}")
         try:
             options = _OPTIONS[key](options, value)
         except ValueError:
@@ -88,6 +100,10 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _known(report: Report) -> str:
-    words = [f":{key}=N" if key in _WITH_NUMBER else f":{key}" for key in sorted(report.takes)]
-    return f"its options are {', '.join(words)}" if words else "it has none"
+def options_of(report: Report) -> str:
+    """The options of a report as they are written after its name: ``[:nvtx-name][:base|:mangled]``."""
+    one_of = "|".join(f":{key}" for key in ("base", "mangled") if key in report.takes)
+    words = [":nvtx-name"] if "nvtx-name" in report.takes else []
+    words += [one_of] if one_of else []
+    words += [f":{key}=N" for key in sorted(report.takes & _WITH_NUMBER)]
+    return "".join(f"[{word}]" for word in words)

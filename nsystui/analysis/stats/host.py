@@ -1,11 +1,49 @@
-"""Summaries of what ran on the CPU beside CUDA and NVTX, as ``nsys stats`` has them (domain §4.2)."""
+"""Summaries of what ran on the CPU beside CUDA, NVTX and MPI, as ``nsys stats`` has them (domain §4.2)."""
 
 from __future__ import annotations
 
-from nsystui.analysis.stats.report import Report
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.analysis import statistics
+from nsystui.analysis.answer import Column, FrameAnswer, Unit
+from nsystui.analysis.missing import absent_note
+from nsystui.analysis.selection import Selection
+from nsystui.analysis.stats.report import Options, Report
+from nsystui.analysis.where import duration, where
 from nsystui.analysis.work import OS, work_summary
 from nsystui.store import tables
+from nsystui.store.session import Session
+
+
+def _openmp(session: Session, selection: Selection, _: Options) -> FrameAnswer:
+    """``openmp_sum``: by kind and name, for nsys sums each native table by itself; the kind is not shown."""
+    table = tables.openmp_events
+    keys = [table.c.kind.label("kind"), table.c.name.label("name")]
+    return _events(session, selection, table, keys, "openmp", "Count")
+
+
+def _openacc(session: Session, selection: Selection, _: Options) -> FrameAnswer:
+    """``openacc_sum``: by name over all kinds."""
+    table = tables.openacc_events
+    return _events(session, selection, table, [table.c.name.label("name")], "openacc", "Num Calls")
+
+
+def _events(
+    session: Session, selection: Selection, table: sa.Table, keys: Sequence[sa.Label[Any]], name: str, count: str
+) -> FrameAnswer:
+    columns = (*statistics.duration_columns(count), Column("name", "Name", "name", Unit.TEXT))
+    query = statistics.summary(table, duration(table), keys, where(table, selection, table.c.name))
+    groups = sa.select(*keys).distinct().subquery()
+    total = session.scalar(sa.select(sa.func.count()).select_from(groups))
+    note = absent_note(session, table)
+    return FrameAnswer(name, columns, session.frame(query), int(total), (note,) if note else ())
+
 
 REPORTS = (
+    Report("openacc_sum", "OpenACC events by name", _openacc, ((tables.openacc_events,),)),
+    Report("openmp_sum", "OpenMP events by name", _openmp, ((tables.openmp_events,),)),
     Report("osrt_sum", "OS runtime calls", lambda s, w, _: work_summary(s, w, OS), ((tables.os_calls,),)),
 )

@@ -36,7 +36,10 @@ Ask = Callable[[Session, Selection, Options], Answer]
 
 @dataclass(frozen=True)
 class Report:
-    """One report. ``needs``: for each group of tables, one at least must have rows; ``takes``: the options it knows."""
+    """One report. ``needs``: of each group of tables the exports must have one, if only without rows.
+
+    ``takes`` are the options it knows.
+    """
 
     name: str
     what: str

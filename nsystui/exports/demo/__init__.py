@@ -20,6 +20,7 @@ from .shapes import (
     two_process_export,
     whole_graph_export,
 )
+from .simulation import SWITCH_GUID, simulation_export
 from .target import H100, GpuModel, Process, Session, Thread
 from .training import TrainingJob, training_job
 from .variants import (
@@ -43,6 +44,7 @@ __all__ = [
     "PAYLOAD_COMMUNICATOR",
     "PLANTED_SECRET",
     "SCHEMAS",
+    "SWITCH_GUID",
     "ExportWriter",
     "GpuModel",
     "NcclPayloads",
@@ -64,6 +66,7 @@ __all__ = [
     "old_schema_export",
     "open_ranges_export",
     "payload_export",
+    "simulation_export",
     "training_job",
     "two_process_export",
     "unified_memory_export",

@@ -193,11 +193,21 @@ class CudaEvents(TargetInfo):
             (0, device, context, 0, stream, correlation_id, process.global_id, event_id, 0)
         )
 
-    def cpu_page_fault(self, process: Process, start: int, address: int) -> None:
-        """A CPU page fault of unified memory."""
-        self.rows("CUDA_UM_CPU_PAGE_FAULT_EVENTS").append(
-            (start, process.global_id, address, None, self.intern("0x7f0000000000"), self.intern("libc.so.6"), None)
-        )
+    def cpu_page_fault(
+        self,
+        process: Process,
+        start: int,
+        address: int,
+        *,
+        instruction: str = "0x7f0000000000",
+        file: str = "",
+        line: int | None = None,
+    ) -> None:
+        """A CPU page fault of unified memory, at a line of a source file where the schema can tell it (3.28)."""
+        names = self.intern(instruction), self.intern("libc.so.6")
+        place = self.intern(file) if file else None, line
+        row = (start, process.global_id, address, None, *names, None, *place)
+        self.rows("CUDA_UM_CPU_PAGE_FAULT_EVENTS").append(row)
 
     def gpu_page_fault(
         self, process: Process, device: int, start: int, end: int, *, address: int, count: int, access: int = 1

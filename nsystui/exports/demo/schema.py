@@ -83,6 +83,10 @@ class Column:
 
 
 _GPU_OPERATION = "start! end! deviceId! contextId! greenContextId@3.7 streamId! correlationId globalPid"
+_OPENMP_EVENT = "start! end! eventClass! globalTid correlationId nameId! eventKind"
+_OPENACC_EVENT = (
+    "start! end! nameId! globalTid eventKind! DeviceType! lineNo! cuDeviceId! cuContextId! cuStreamId! srcFile funcName"
+)
 
 _TABLES: Final = {
     "StringIds": "id!* value:T!",
@@ -133,7 +137,8 @@ _TABLES: Final = {
     ),
     "CUDA_GRAPH_NODE_EVENTS@3.13": "start! end! eventClass! globalTid nameId! graphNodeId! originalGraphNodeId",
     "CUDA_UM_CPU_PAGE_FAULT_EVENTS": (
-        "start! globalPid! address! originalFaultPc CpuInstruction! module! unresolvedFaultPc"
+        "start! globalPid! address! originalFaultPc CpuInstruction! module! unresolvedFaultPc sourceFile@3.28 "
+        "sourceLine@3.28"
     ),
     "CUDA_UM_GPU_PAGE_FAULT_EVENTS": ("start! end! globalPid! deviceId! address! numberOfPageFaults! faultAccessType!"),
     "NVTX_EVENTS": (
@@ -145,9 +150,17 @@ _TABLES: Final = {
     "MPI_RANKS@3.1": "globalTid! rank!",
     "MPI_P2P_EVENTS@3.1": "start! end globalTid textId commHandle tag remoteRank size requestHandle",
     "MPI_COLLECTIVES_EVENTS@3.1": "start! end globalTid textId commHandle rootRank size recvSize requestHandle",
+    "MPI_START_WAIT_EVENTS@3.1": "start! end globalTid textId requestHandle",
     "MPI_OTHER_EVENTS@3.1": "start! end globalTid textId",
+    "OPENMP_EVENT_KIND_PARALLEL": f"{_OPENMP_EVENT} parallelId parentTaskId",
+    "OPENMP_EVENT_KIND_SYNC_REGION_WAIT": f"{_OPENMP_EVENT} parallelId taskId kind",
+    "OPENMP_EVENT_KIND_TASK": f"{_OPENMP_EVENT} parallelId taskId kind",
+    "CUPTI_ACTIVITY_KIND_OPENACC_DATA": f"{_OPENACC_EVENT} bytes varName",
+    "CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH": f"{_OPENACC_EVENT} numGangs numWorkers vectorLength kernelName",
+    "CUPTI_ACTIVITY_KIND_OPENACC_OTHER": _OPENACC_EVENT,
     "GPU_METRICS@3.1": "rawTimestamp@3.13 timestamp typeId! metricId! value!",
     "NET_NIC_METRIC@3.7": "start! end! globalId! portId@3.22 metricsListId! metricsIdx! value!",
+    "NET_IB_SWITCH_METRIC@3.7": "start! end! globalId! metricsListId! metricsIdx! value!",
     "TARGET_INFO_GPU_METRICS@3.1": "typeId! sourceId! typeName:T! metricId! metricName:T!",
     "TARGET_INFO_GPU": (
         "vmId! id! name:T busLocation:T isDiscrete l2CacheSize totalMemory memoryBandwidth clockRate smCount pwGpuId "

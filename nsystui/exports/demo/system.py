@@ -1,11 +1,11 @@
-"""Everything around CUDA and NVTX: OS runtime, MPI, GPU and network metrics, diagnostics, profiler overhead."""
+"""Everything around CUDA and NVTX: OS runtime, GPU and network metrics, diagnostics, profiler overhead."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from .target import VIRTUAL_MACHINE, Process, TargetInfo, Thread
+from .target import GLOBAL_VM, VIRTUAL_MACHINE, Process, TargetInfo, Thread
 
 INFO: Final = 1
 WARNING: Final = 2
@@ -21,43 +21,11 @@ def gpu_metric_type(gpu_id: int) -> int:
 
 
 class SystemEvents(TargetInfo):
-    """The part of the writer for the operating system, MPI and sampled metrics. Times are ns since the start."""
+    """The part of the writer for the operating system and sampled metrics. Times are ns since the start."""
 
     def osrt(self, thread: Thread, start: int, end: int, name: str, *, return_value: int = 0) -> None:
         """A call of the OS runtime (``poll``, ``pthread_cond_wait`` …)."""
         self.rows("OSRT_API").append((start, end, 27, thread.global_id, self.intern(name), return_value, 0, 0))
-
-    def mpi_rank(self, thread: Thread, rank: int) -> None:
-        """The rank of the process of `thread` in MPI_COMM_WORLD."""
-        self.rows("MPI_RANKS").append((thread.global_id, rank))
-
-    def mpi_p2p(
-        self, thread: Thread, start: int, end: int | None, name: str, *, peer: int, size: int, tag: int = 0
-    ) -> None:
-        """A point-to-point call (``MPI_Send``) of `size` bytes with rank `peer`."""
-        text = self.intern(name)
-        self.rows("MPI_P2P_EVENTS").append((start, end, thread.global_id, text, 0, tag, peer, size, None))
-
-    def mpi_collective(
-        self,
-        thread: Thread,
-        start: int,
-        end: int | None,
-        name: str,
-        *,
-        size: int = 0,
-        receive_size: int = 0,
-        root: int | None = None,
-    ) -> None:
-        """A collective call (``MPI_Allreduce``); sizes in bytes."""
-        text = self.intern(name)
-        self.rows("MPI_COLLECTIVES_EVENTS").append(
-            (start, end, thread.global_id, text, 0, root, size, receive_size, None)
-        )
-
-    def mpi_other(self, thread: Thread, start: int, end: int | None, name: str) -> None:
-        """Any other MPI call (``MPI_Init``)."""
-        self.rows("MPI_OTHER_EVENTS").append((start, end, thread.global_id, self.intern(name)))
 
     def gpu_metric_names(self, gpu_id: int, names: Sequence[str]) -> None:
         """Declare the metrics sampled on a GPU (the system's number); a metric's id is its index."""
@@ -75,7 +43,7 @@ class SystemEvents(TargetInfo):
         """Declare a network card and its metrics as (name, unit); a metric's index is its place in `metrics`."""
         guid = 0x9C63C003000000 + nic_id
         self.rows("TARGET_INFO_NIC_INFO").append((guid, "Local (CLI)", nic_id, name, 4129, 5555, 1))
-        self.rows("NIC_ID_MAP").append((nic_id, nic_id))
+        self.rows("NIC_ID_MAP").append((nic_id, GLOBAL_VM | nic_id))
         if nic_id == 0:
             self.rows("TARGET_INFO_NETWORK_METRICS").extend(
                 (_METRICS_LIST, index, metric, metric, unit) for index, (metric, unit) in enumerate(metrics)
@@ -84,7 +52,13 @@ class SystemEvents(TargetInfo):
     def nic_metric(self, nic_id: int, start: int, end: int, values: Sequence[int]) -> None:
         """One sample interval of a network card: a value for every declared metric, in the metric's unit."""
         self.rows("NET_NIC_METRIC").extend(
-            (start, end, nic_id, 1, _METRICS_LIST, index, value) for index, value in enumerate(values)
+            (start, end, GLOBAL_VM | nic_id, 1, _METRICS_LIST, index, value) for index, value in enumerate(values)
+        )
+
+    def switch_metric(self, guid: int, start: int, end: int, values: Sequence[int]) -> None:
+        """One sample interval of an InfiniBand switch: a value for every metric declared with `nic`."""
+        self.rows("NET_IB_SWITCH_METRIC").extend(
+            (start, end, guid, _METRICS_LIST, index, value) for index, value in enumerate(values)
         )
 
     def diagnostic(self, time: int, text: str, *, severity: int = INFO, process: Process | None = None) -> None:

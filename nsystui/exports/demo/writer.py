@@ -6,11 +6,12 @@ from pathlib import Path
 
 from .cuda import CudaEvents
 from .nvtx import NvtxEvents
+from .parallel import ParallelEvents
 from .system import SystemEvents
 from .target import Session
 
 
-class ExportWriter(CudaEvents, NvtxEvents, SystemEvents):
+class ExportWriter(CudaEvents, NvtxEvents, ParallelEvents, SystemEvents):
     """Writes one SQLite file as `nsys export` of a given schema version would.
 
     Use it as a context manager; leaving it completes the file, an exception removes it. Events may come in any order:

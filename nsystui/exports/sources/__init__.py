@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nsystui.exports.schema import Schema
-from nsystui.exports.sources import gpu, host
+from nsystui.exports.sources import directives, gpu, host, network, unified
 from nsystui.exports.sources.base import Source
 from nsystui.exports.sources.host import NCCL_RANGES
 from nsystui.exports.sources.lookups import Lookup, lookups
@@ -18,7 +18,7 @@ __all__ = ["NCCL_RANGES", "Lookup", "Source", "lookups", "sources"]
 
 
 def sources(schema: Schema) -> list[Source]:
-    """The sources of the event tables that ``schema`` has with rows in them, largest questions first."""
+    """The sources of the native tables that ``schema`` has, with rows or without, largest questions first."""
     makers: dict[str, Callable[[Schema], Source]] = {
         "CUPTI_ACTIVITY_KIND_KERNEL": gpu.kernels,
         "CUPTI_ACTIVITY_KIND_MEMCPY": gpu.memcpys,
@@ -28,14 +28,20 @@ def sources(schema: Schema) -> list[Source]:
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": gpu.syncs,
         "NVTX_EVENTS": host.nvtx,
         "GPU_METRICS": gpu.gpu_metrics,
-        "NET_NIC_METRIC": gpu.nic_metrics,
+        "NET_NIC_METRIC": network.nic_metrics,
+        "NET_IB_SWITCH_METRIC": network.switch_metrics,
         "MPI_P2P_EVENTS": host.mpi("MPI_P2P_EVENTS", "p2p", 0),
         "MPI_COLLECTIVES_EVENTS": host.mpi("MPI_COLLECTIVES_EVENTS", "collective", 1),
         "MPI_START_WAIT_EVENTS": host.mpi("MPI_START_WAIT_EVENTS", "wait", 2),
         "MPI_OTHER_EVENTS": host.mpi("MPI_OTHER_EVENTS", "other", 3),
         "OSRT_API": host.os_calls,
+        "CUDA_UM_CPU_PAGE_FAULT_EVENTS": unified.cpu_page_faults,
+        "CUDA_UM_GPU_PAGE_FAULT_EVENTS": unified.gpu_page_faults,
         "DIAGNOSTIC_EVENT": host.diagnostics,
         "PROCESSES": host.processes,
         "ThreadNames": host.threads,
+        "MPI_RANKS": host.mpi_ranks,
+        "TARGET_INFO_NIC_INFO": network.nic_devices,
     }
-    return [make(schema) for table, make in makers.items() if schema.has(table)]
+    found = [make(schema) for table, make in makers.items() if schema.exists(table)]
+    return found + directives.openmp(schema) + directives.openacc(schema)

@@ -12,13 +12,20 @@ from nsystui.exports.schema import Schema
 class Source:
     """One native table: the SQLite column list to read, and the DuckDB SELECTs over ``chunk`` that it feeds.
 
-    ``first_row`` is added to rowids, so that two native tables can share one canonical table.
+    ``first_row`` is added to rowids, so that two native tables can share one canonical table. ``decoded`` are the
+    canonical tables that it feeds besides, by way of Python.
     """
 
     table: str
     select: str
     transforms: Mapping[str, str]
     first_row: int = 0
+    decoded: tuple[str, ...] = ()
+
+    @property
+    def feeds(self) -> tuple[str, ...]:
+        """The names of the canonical tables that its rows go to."""
+        return (*self.transforms, *self.decoded)
 
     @property
     def scan(self) -> str:

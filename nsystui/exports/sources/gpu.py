@@ -148,25 +148,3 @@ def gpu_metrics(schema: Schema) -> Source:
             'WHERE "time" IS NOT NULL ORDER BY "time", row_id'
         },
     )
-
-
-def nic_metrics(schema: Schema) -> Source:
-    table = "NET_NIC_METRIC"
-    wanted = {
-        "start": "start",
-        "end": "end",
-        "nic": "globalId",
-        "list_id": "metricsListId",
-        "metric_index": "metricsIdx",
-        "value": "value",
-    }
-    return Source(
-        table,
-        integers(schema, table, wanted),
-        {
-            "nic_metrics": 'SELECT row_id AS row, "start", "end", nic, m.metric, m.unit, CAST(value AS DOUBLE) '
-            "AS value FROM chunk c LEFT JOIN nic_metric_names m "
-            "ON m.list_id = c.list_id AND m.metric_index = c.metric_index "
-            'ORDER BY "start", row_id'
-        },
-    )

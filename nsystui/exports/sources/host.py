@@ -73,6 +73,7 @@ def nvtx(schema: Schema) -> Source:
             "nvtx_marks": f"""{common.format("")}, {domain}, {NVTX_TEXT} AS name, c.category {joins}
                 WHERE c.event_type = {MARK_TYPE} ORDER BY c."start", c.row_id""",
         },
+        decoded=("nccl_calls",),
     )
 
 
@@ -121,6 +122,15 @@ def mpi(table: str, call_type: str, position: int) -> Callable[[Schema], Source]
         )
 
     return make
+
+
+def mpi_ranks(schema: Schema) -> Source:
+    table = "MPI_RANKS"
+    return Source(
+        table,
+        integers(schema, table, {"thread": "globalTid", "rank": "rank"}),
+        {"mpi_ranks": "SELECT DISTINCT thread, rank FROM chunk WHERE thread IS NOT NULL AND rank IS NOT NULL"},
+    )
 
 
 def os_calls(schema: Schema) -> Source:

@@ -1,4 +1,4 @@
-"""The small tables that names are looked up in: strings, NVTX domains, metrics."""
+"""The small tables that names are looked up in: strings, NVTX domains, metrics, network adapters."""
 
 from __future__ import annotations
 
@@ -68,6 +68,17 @@ def lookups(schema: Schema) -> list[Lookup]:
             f"AS metric_index, {schema.text(network, 'name')} AS metric, {schema.text(network, 'unit')} AS unit "
             f"FROM {network}",
             "SELECT list_id, metric_index, any_value(metric), any_value(unit) FROM incoming GROUP BY 1, 2",
+        )
+    )
+    adapters = "NIC_ID_MAP"
+    found.append(
+        Lookup(
+            "nic_ids",
+            "nic_id BIGINT, global_id BIGINT",
+            adapters,
+            f"SELECT {schema.integer(adapters, 'nicId')} AS nic_id, {schema.integer(adapters, 'globalId')} "
+            f"AS global_id FROM {adapters}",
+            "SELECT DISTINCT nic_id, global_id FROM incoming",
         )
     )
     return found

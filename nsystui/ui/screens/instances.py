@@ -1,4 +1,4 @@
-"""The single launches of one kernel, and the single calls or operations of one name."""
+"""The single launches of one kernel, and the single calls, operations or NVTX ranges of one name."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from nsystui.analysis.event_kinds import EventKind
 from nsystui.analysis.events import EventKey
 from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import Names, durations, kernel_instances
+from nsystui.analysis.nvtx.instances import range_instances
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.work import Work, work_instances
 from nsystui.ui import keys
@@ -81,6 +82,26 @@ class KernelInstancesScreen(_InstancesScreen):
 
     def event_kind(self) -> EventKind:
         return EventKind.NCCL if self.kernel.lower().removeprefix("void ").startswith("nccl") else EventKind.KERNEL
+
+
+class RangeInstancesScreen(_InstancesScreen):
+    """Every NVTX range of one name."""
+
+    HAS_PANEL = False
+    MODE_KEY = "5"
+
+    def __init__(self, name: str) -> None:
+        super().__init__("5 NVTX", "by name", name)
+        self.range = name
+
+    def ask(self, job: Job, selection: Selection) -> Answer:
+        return range_instances(job.session, selection, self.range, job.ranks)
+
+    def counted(self) -> str:
+        return "ranges"
+
+    def event_kind(self) -> EventKind:
+        return EventKind.NVTX
 
 
 class WorkInstancesScreen(_InstancesScreen):

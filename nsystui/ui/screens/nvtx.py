@@ -136,6 +136,12 @@ class NvtxScreen(TablePane):
         ranges, index = self.outline.tree.ranges, node.index
         self.app.push_screen(RangeWorkScreen(node.label, lambda job: kernels_of(ranges, index, job.ranks)))
 
+    def action_by_name(self) -> None:
+        """The ranges by name instead of by path."""
+        from nsystui.ui.screens.nvtx_names import NvtxNamesScreen
+
+        self.app.push_screen(NvtxNamesScreen())
+
     # -- arranging ------------------------------------------------------------------------------------------------
 
     def action_group_by(self) -> None:

@@ -1,0 +1,57 @@
+"""What was sampled on the network, and the adapters of the machine (domain §1.5)."""
+
+from __future__ import annotations
+
+from nsystui.exports.schema import Schema
+from nsystui.exports.sources.base import Source, integers
+
+_ADAPTERS = "NET_NIC_METRIC"
+_SWITCHES = "NET_IB_SWITCH_METRIC"
+
+
+def nic_metrics(schema: Schema) -> Source:
+    return _metrics(schema, _ADAPTERS, is_switch=0, first_row=0)
+
+
+def switch_metrics(schema: Schema) -> Source:
+    """Switches share the canonical table: their rows count on where those of the adapters end."""
+    return _metrics(schema, _SWITCHES, is_switch=1, first_row=schema.rows([_ADAPTERS]))
+
+
+def _metrics(schema: Schema, table: str, is_switch: int, first_row: int) -> Source:
+    wanted = {
+        "start": "start",
+        "end": "end",
+        "nic": "globalId",
+        "list_id": "metricsListId",
+        "metric_index": "metricsIdx",
+        "value": "value",
+    }
+    return Source(
+        table,
+        integers(schema, table, wanted),
+        {
+            "nic_metrics": f'SELECT row_id + {first_row} AS row, "start", "end", nic, m.metric, m.unit, '
+            f"CAST(value AS DOUBLE) AS value, {is_switch} AS is_switch FROM chunk c LEFT JOIN nic_metric_names m "
+            "ON m.list_id = c.list_id AND m.metric_index = c.metric_index "
+            'ORDER BY "start", row_id'
+        },
+        first_row,
+    )
+
+
+def nic_devices(schema: Schema) -> Source:
+    """The adapters with the ids of their samples.
+
+    These are in NIC_ID_MAP; without one, schema 3.1's ``globalId`` of the adapter is the only id there is.
+    """
+    table = "TARGET_INFO_NIC_INFO"
+    wanted = {"nic_id": "nicId", "own_id": "globalId", "guid": "GUID"}
+    return Source(
+        table,
+        f"{integers(schema, table, wanted)}, {schema.text(table, 'name')} AS name",
+        {
+            "nic_devices": "SELECT DISTINCT coalesce(n.global_id, own_id) AS nic, guid, nullif(name, '') AS name "
+            "FROM chunk c LEFT JOIN nic_ids n ON n.nic_id = c.nic_id"
+        },
+    )

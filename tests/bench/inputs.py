@@ -1,0 +1,34 @@
+"""The exports that the measurements read: generated once for a directory, in the proportions of a training job."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from nsystui.exports.demo import benchmark_export
+
+ROWS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY", "NVTX_EVENTS")
+
+
+def export_of(directory: Path, kernels: int) -> Path:
+    """An export with so many kernels; written if it is not there (12 s and 210 MB for a million)."""
+    path = directory / f"kernels-{kernels}.sqlite"
+    if not path.exists():
+        partial = path.with_suffix(".partial")
+        partial.unlink(missing_ok=True)
+        benchmark_export(partial, kernels).rename(path)
+    return path
+
+
+def rows_of(path: Path, tables: tuple[str, ...] = ROWS) -> int:
+    """How many event rows these tables have together."""
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+    try:
+        return sum(connection.execute(f'SELECT max(rowid) FROM "{table}"').fetchone()[0] or 0 for table in tables)
+    finally:
+        connection.close()
+
+
+def short(count: int) -> str:
+    """``100 thousand``, ``5 million``."""
+    return f"{count // 10**6} million" if count >= 10**6 else f"{count // 1000} thousand"

@@ -1,0 +1,56 @@
+"""How long the reports of ``nsystui stats`` take, cold and warm, beside ``nsys stats`` where it is on the PATH."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from inputs import export_of, rows_of, short
+from measure import CacheDirectory, Run, measure, median, nsystui
+
+REPORTS = ("cuda_gpu_kern_sum,nvtx_sum,cuda_api_sum", "nvtx_gpu_proj_sum")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row of the table: a program on a report and an export of so many kernels and event rows."""
+
+    kernels: int
+    report: str
+    program: str
+    rows: int
+    run: Run
+
+    def cells(self) -> Sequence[str]:
+        rate = f"{self.rows / self.run.wall / 1e6:.2f}"
+        seconds = (f"{self.run.wall:.2f}", f"{self.run.cpu:.2f}")
+        return (short(self.kernels), self.report, self.program, *seconds, rate, f"{self.run.peak / 1e6:.0f}")
+
+
+HEADINGS = ("kernels", "reports", "program", "wall s", "CPU s", "million rows/s", "peak MB")
+
+
+def figures(directory: Path, sizes: Sequence[int], repeats: int) -> Iterator[Figure]:
+    """Every figure: medians of ``repeats`` runs; a cold run begins with an empty cache."""
+    for kernels in sizes:
+        path = export_of(directory, kernels)
+        rows = rows_of(path)
+        for report in REPORTS:
+            for program, run in _programs(path, report, repeats):
+                yield Figure(kernels, report.replace(",", ", "), program, rows, run)
+
+
+def _programs(path: Path, report: str, repeats: int) -> Iterator[tuple[str, Run]]:
+    command = nsystui("stats", "-r", report, "--format", "csv", str(path))
+    with CacheDirectory() as cache:
+        runs = []
+        for _ in range(repeats):
+            cache.clear()
+            runs.append(measure(command, cache.environ))
+        yield "nsystui, cold", median(runs)
+        yield "nsystui, warm", median(measure(command, cache.environ) for _ in range(repeats))
+        if nsys := shutil.which("nsys"):
+            theirs = [nsys, "stats", "-q", "--format", "csv", "-r", report, str(path)]
+            yield "nsys stats", median(measure(theirs, cache.environ) for _ in range(repeats))

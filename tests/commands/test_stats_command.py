@@ -1,0 +1,227 @@
+"""``nsystui stats``: which tables come, in which order, filtered and named how. Their numbers: tests/parity."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from nsystui.analysis.stats import REPORTS
+from nsystui.exports.demo import cpu_only_export
+
+SUM, SIZES = "cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum"
+
+
+def tables(text: str) -> list[list[dict[str, str]]]:
+    """The tables of CSV that empty lines part, without their titles."""
+    found = []
+    for block in text.split("\n\n"):
+        lines = [line for line in block.splitlines() if not line.startswith("#")]
+        found.append(list(csv.DictReader(io.StringIO("\n".join(lines)))))
+    return found
+
+
+class TestReports:
+    def test_several_follow_one_another_with_an_empty_line_between(self, run, demo_job):
+        done = run("stats", "-r", f"cuda_gpu_mem_time_sum, {SIZES}", demo_job[0], "--format", "csv")
+        first, second = done.out.split("\n\n")
+        assert first.startswith("Time (%),Total Time (ns),Count")
+        assert second.startswith("Total (MB),Count")
+
+    def test_the_flag_may_be_given_again(self, run, demo_job):
+        words = ["--format", "csv", demo_job[0]]
+        assert run("stats", "-r", SUM, "-r", SIZES, *words).out == run("stats", "-r", f"{SUM},{SIZES}", *words).out
+
+    def test_they_are_listed_without_a_file_each_with_a_line(self, run):
+        done = run("stats", "--list-reports")
+        assert done.status == 0
+        lines = done.out.splitlines()
+        assert len(lines) == len(REPORTS)
+        assert any(line.startswith("cuda_gpu_kern_sum[:nvtx-name][:base|:mangled]  ") for line in lines)
+
+    def test_old_names_are_the_same_reports(self, run, demo_job):
+        words = ["--format", "csv", demo_job[0]]
+        assert run("stats", "-r", "gpukernsum", *words).out == run("stats", "-r", SUM, *words).out
+
+    def test_without_a_name_come_the_usual_ones_that_the_export_can_answer(self, run, demo_job):
+        done = run("stats", demo_job[0])
+        assert done.status == 0
+        titles = [line for line in done.out.splitlines() if line.startswith("# ")]
+        assert [title.split(":")[0] for title in titles] == [
+            "# nvtx_sum",
+            "# osrt_sum",
+            "# cuda_api_sum",
+            "# cuda_gpu_kern_sum",
+            "# cuda_gpu_mem_time_sum",
+            "# cuda_gpu_mem_size_sum",
+        ]
+        assert "um_sum" not in done.err
+
+    @pytest.mark.parametrize(
+        ("report", "complaint"),
+        [
+            ("osrt_sum:base", "has no option 'base': it has none"),
+            ("um_sum:rows", "has no option 'rows': [:rows=N]"),
+            ("um_sum:rows=few", "rows=few: not a number"),
+            ("cuda_gpu_kern_sum:longest", "[:nvtx-name][:base|:mangled]"),
+        ],
+    )
+    def test_an_option_that_a_report_does_not_have_is_told_with_those_it_has(self, run, demo_job, report, complaint):
+        done = run("stats", "-r", report, demo_job[0])
+        assert (done.status, done.out) == (2, "")
+        assert complaint in done.err
+
+
+class TestMissing:
+    def test_what_the_exports_lack_is_said_and_the_others_come(self, run, tmp_path):
+        path = cpu_only_export(tmp_path / "cpu.sqlite")
+        done = run("stats", "-r", f"{SUM},osrt_sum,um_total_sum", path, "--format", "csv")
+        assert done.status == 0
+        assert [list(table[0])[2] for table in tables(done.out)] == ["Num Calls"]
+        assert "cuda_gpu_kern_sum: no GPU kernels in this export: record with `nsys profile -t cuda`" in done.err
+        assert "um_total_sum: no " in done.err
+
+    def test_a_single_report_that_cannot_be_answered_is_status_3_and_prints_nothing(self, run, tmp_path):
+        done = run("stats", "-r", SUM, cpu_only_export(tmp_path / "cpu.sqlite"), "--format", "csv")
+        assert (done.status, done.out) == (3, "")
+
+    def test_a_filter_that_leaves_nothing_prints_nothing_as_nsys_does(self, run, demo_job):
+        done = run("stats", "-r", SUM, demo_job[0], "--filter-time", "1000s/1001s", "--format", "csv")
+        assert (done.status, done.out) == (0, "")
+        assert "no rows" in done.err
+
+
+class TestFilters:
+    def test_a_span_keeps_the_events_that_overlap_it(self, run, demo_job):
+        (name,) = (row["name"] for row in run("kernels", demo_job[0], "--format", "json", "--top", "1").json)
+        second = run("kernels", demo_job[0], "--instances", name, "--format", "json").json[1]
+        low, high = second["start"] + 1, second["start"] + 2
+        done = run("stats", "-r", SUM, demo_job[0], "--filter-time", f"{low}/{high}", "--format", "csv")
+        (found,) = [row for row in done.table if row["Name"] == name]
+        assert (found["Instances"], found["Total Time (ns)"]) == ("1", str(second["duration"]))
+
+    def test_either_end_of_a_span_may_be_left_out(self, run, demo_job):
+        def count(*words: str) -> int:
+            table = run("stats", "-r", SUM, demo_job[0], *words, "--format", "csv").table
+            return sum(int(row["Instances"]) for row in table)
+
+        (name, *_) = (row["name"] for row in run("kernels", demo_job[0], "--format", "json").json)
+        launches = run("kernels", demo_job[0], "--instances", name, "--format", "json").json
+        middle = str(launches[len(launches) // 2]["start"])
+        everything, early, late = count(), count("--filter-time", f"/{middle}"), count("--filter-time", f"{middle}/")
+        assert 0 < early < everything
+        assert everything <= early + late <= everything + 8  # what runs just then is in both
+
+    def test_an_nvtx_range_is_the_window_and_each_rank_has_its_own(self, run, demo_job):
+        def steps(index: int) -> list[int]:
+            done = run("stats", "-r", SUM, *demo_job, "--by-rank", "--filter-nvtx", f"step {index}", "--format", "csv")
+            return [sum(int(row["Instances"]) for row in table) for table in tables(done.out)]
+
+        first, second = steps(1), steps(2)
+        assert len(first) == len(second) == 4
+        assert all(40 < count < 200 for count in [*first, *second])
+
+    def test_the_index_and_the_domain_choose_among_ranges_of_one_name(self, run, demo_job):
+        def total(name: str) -> int:
+            done = run("stats", "-r", "nvtx_sum", demo_job[0], "--filter-nvtx", name, "--format", "csv")
+            return sum(int(row["Total Time (ns)"]) for row in done.table)
+
+        assert total("ncclAllReduce@NCCL") == total("ncclAllReduce@*/0") != total("ncclAllReduce@NCCL/5")
+
+    @pytest.mark.parametrize(
+        ("name", "complaint"),
+        [
+            ("no such range", "no NVTX range 'no such range'"),
+            ("ncclAllReduce", "in no domain"),
+            ("step 1/first", "'first' is no number"),
+            ("a@b@c", "write RANGE[@DOMAIN][/INDEX]"),
+            ("step 1/7", "with index 7"),
+        ],
+    )
+    def test_a_range_that_is_not_there_is_told(self, run, demo_job, name, complaint):
+        done = run("stats", "-r", SUM, demo_job[0], "--filter-nvtx", name)
+        assert (done.status, done.out) == (2, "")
+        assert complaint in done.err
+
+    def test_two_words_for_a_window_are_one_too_many(self, run, demo_job):
+        done = run("stats", "-r", SUM, demo_job[0], "--filter-time", "0/1s", "--time", "0:1s")
+        assert done.status == 2
+        assert "leave one out" in done.err
+
+
+class TestTimeUnit:
+    def test_headings_and_numbers_are_in_it(self, run, demo_job):
+        words = ["stats", "-r", SUM, demo_job[0], "--format", "csv"]
+        plain, scaled = run(*words).table, run(*words, "--timeunit", "msec").table
+        assert "Total Time (ms)" in scaled[0] and "Total Time (ns)" not in scaled[0]
+        assert [row["Total Time (ms)"] for row in scaled] == [
+            f"{int(row['Total Time (ns)']) / 1e6:.4f}" for row in plain
+        ]
+        assert [row["Time (%)"] for row in scaled] == [row["Time (%)"] for row in plain]
+
+    def test_microseconds_have_three_decimals(self, run, demo_job):
+        (row, *_) = run("stats", "-r", SUM, demo_job[0], "--format", "csv", "--timeunit", "usec").table
+        assert len(row["Avg (us)"].partition(".")[2]) == 3
+
+    def test_another_word_is_told_before_anything_is_opened(self, run, tmp_path):
+        done = run("stats", "-r", SUM, tmp_path / "none.sqlite", "--timeunit", "fortnight")
+        assert done.status == 2
+        assert "time unit 'fortnight'" in done.err
+
+
+class TestBlocks:
+    def test_each_rank_has_a_table_with_its_title(self, run, demo_job):
+        done = run("stats", "-r", SUM, *demo_job, "--by-rank", "--format", "csv")
+        titles = [line for line in done.out.splitlines() if line.startswith("#")]
+        assert titles == [f"# {SUM}, rank {rank}: kernels by name" for rank in range(4)]
+        alone = run("stats", "-r", SUM, demo_job[2], "--format", "csv").table
+        assert tables(done.out)[2] == alone
+
+    def test_over_several_exports_the_statistics_are_of_all_rows(self, run, demo_job):
+        together = {row["Name"]: row for row in run("stats", "-r", SUM, *demo_job, "--format", "csv").table}
+        each = tables(run("stats", "-r", SUM, *demo_job, "--by-rank", "--format", "csv").out)
+        for name, row in together.items():
+            parts = [part for table in each for part in table if part["Name"] == name]
+            assert int(row["Total Time (ns)"]) == sum(int(part["Total Time (ns)"]) for part in parts)
+            assert int(row["Max (ns)"]) == max(int(part["Max (ns)"]) for part in parts)
+
+    def test_json_is_one_document(self, run, demo_job):
+        found = run("stats", "-r", f"{SUM},{SIZES}", *demo_job[:2], "--by-rank", "--format", "json").json
+        assert [(block["report"], block["rank"]) for block in found] == [(SUM, 0), (SUM, 1), (SIZES, 0), (SIZES, 1)]
+        assert all(block["rows"] for block in found)
+
+    def test_files_get_the_names_of_their_reports(self, run, demo_job, tmp_path):
+        target = tmp_path / "out.csv"
+        done = run("stats", "-r", f"{SUM}:base,{SIZES}", demo_job[0], "-o", target)
+        assert (done.status, done.out) == (0, "")
+        assert sorted(path.name for path in tmp_path.iterdir()) == [f"out_{SUM}_base.csv", f"out_{SIZES}.csv"]
+
+    def test_a_file_that_is_there_is_not_overwritten(self, run, demo_job, tmp_path):
+        taken = tmp_path / f"out_{SIZES}.csv"
+        taken.write_text("mine")
+        done = run("stats", "-r", f"{SUM},{SIZES}", demo_job[0], "-o", tmp_path / "out.csv")
+        assert done.status != 0
+        assert taken.read_text() == "mine"
+
+    def test_parquet_holds_the_same_rows(self, run, demo_job, tmp_path):
+        target = tmp_path / "out.parquet"
+        words = ["stats", "-r", SUM, demo_job[0]]
+        assert run(*words, "--format", "parquet", "-o", target).status == 0
+        ((count,),) = duckdb.sql(f"SELECT count(*) FROM '{target}'").fetchall()
+        assert count == len(run(*words, "--format", "csv").table)
+
+    def test_parquet_on_stdout_is_refused_with_what_to_add(self, run, demo_job):
+        done = run("stats", "-r", SUM, demo_job[0], "--format", "parquet")
+        assert done.status == 2
+        assert "add -o FILE.parquet" in done.err
+
+
+def test_every_report_answers_or_says_what_is_missing(run, demo_job: list[Path]):
+    for name in REPORTS:
+        done = run("stats", "-r", name, demo_job[0], "--format", "csv")
+        assert done.status in (0, 3), done.err
+        assert done.out or f"{name}: no " in done.err
+        assert done.status == 0 or not done.out

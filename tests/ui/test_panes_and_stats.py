@@ -1,0 +1,73 @@
+"""What a table of the application shows for one export is what ``nsystui stats`` prints for it."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from jobs import hit, running
+
+from nsystui.analysis.answer import Answer
+from nsystui.analysis.selection import Selection
+from nsystui.analysis.stats import report_of
+from nsystui.output.formats import write
+from nsystui.store.session import Session
+
+KEYS = {
+    "cuda_gpu_kern_sum": ["2"],
+    "cuda_gpu_kern_sum:base": ["2", "n"],
+    "cuda_gpu_mem_time_sum": ["2", "o"],
+    "cuda_gpu_mem_size_sum": ["2", "o", "o"],
+    "cuda_api_sum": ["2", "o", "o", "o"],
+    "nvtx_sum": ["5", "o"],
+    "nvtx_gpu_proj_sum": ["5", "o", "o"],
+}
+
+
+def as_csv(answer: Answer) -> str:
+    stream = io.StringIO()
+    write(answer, "csv", stream)
+    return stream.getvalue()
+
+
+def printed(session: Session, text: str) -> str:
+    report, options = report_of(text)
+    return as_csv(report.ask(session, Selection(), options))
+
+
+async def shown(app, pilot, report: str) -> str:
+    for key in KEYS[report]:
+        await hit(app, pilot, key)
+    return as_csv(app.screen.table.answer)
+
+
+@pytest.mark.parametrize("report", KEYS)
+async def test_the_demo(demo_job, cache_directory, opened, report):
+    async with running([demo_job[1]], cache_directory) as (app, pilot):
+        assert await shown(app, pilot, report) == printed(opened(demo_job[1]), report)
+
+
+@pytest.mark.parametrize("report", ["cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum", "nvtx_sum", "nvtx_gpu_proj_sum"])
+async def test_a_real_export(shared_export, cache_directory, opened, report):
+    path = shared_export("ddp-a100-rank0of4")
+    async with running([path], cache_directory) as (app, pilot):
+        assert await shown(app, pilot, report) == printed(opened(path), report)
+
+
+async def test_os_runtime_calls_of_a_real_export(shared_export, cache_directory, opened):
+    path = shared_export("no-kernel-table")
+    async with running([path], cache_directory) as (app, pilot):
+        await hit(app, pilot, "2", "o", "o")
+        assert as_csv(app.screen.table.answer) == printed(opened(path), "osrt_sum")
+
+
+async def test_from_a_name_to_its_ranges_to_the_event(demo_job, cache_directory):
+    async with running([demo_job[0]], cache_directory) as (app, pilot):
+        await hit(app, pilot, "5", "o")
+        name, count = app.screen.values()["name"], app.screen.values()["count"]
+        await hit(app, pilot, "enter")
+        assert len(app.screen.table.answer) == count
+        start = app.screen.values()["start"]
+        await hit(app, pilot, "enter")
+        values = app.screen.values()
+        assert (values["kind"], values["name"], values["start"]) == ("nvtx", name, start)
