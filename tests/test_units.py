@@ -3,6 +3,7 @@
 import contextlib
 import math
 import re
+from decimal import ROUND_HALF_UP, Decimal
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from nsystui.analysis.answer import Unit
 from nsystui.errors import UsageError
-from nsystui.units import DecimalLayout, align_decimal, format_value, parse_duration
+from nsystui.units import DecimalLayout, align_decimal, format_value, parse_duration, round_half_up
 
 
 @pytest.mark.parametrize(
@@ -161,3 +162,9 @@ def test_a_layout_serves_values_that_it_has_not_seen() -> None:
     assert layout.pad("1.5 ms") == "  1.5   ms"
     assert len(layout.pad("1.5 ms")) == layout.width
     assert layout.pad("45,296 s") == "45,296      s"  # too wide: it sticks out, whole
+
+
+@given(st.one_of(st.floats(-1e12, 1e12), st.integers(-(10**9), 10**9).map(lambda n: n / 100)), st.integers(0, 5))
+def test_halves_as_they_are_written_go_away_from_zero(value, decimals):
+    step = Decimal(1).scaleb(-decimals)
+    assert round_half_up(value, decimals) == float(Decimal(repr(value)).quantize(step, ROUND_HALF_UP))

@@ -211,8 +211,12 @@ class _Loader:
         lacking = missing_note(self.session, tables.nvtx_ranges)
         parts = self.parts or [_arranged(_NOTHING)]
         arrays: dict[str, Any] = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-        notes = tuple(note for note in (lacking, self._unprojected_note()) if note)
+        notes = tuple(note for note in (lacking, self._unprojected_note(), self._graph_note()) if note)
         return NvtxRanges(self.session, self.selection, tuple(self.lanes), tuple(self.names), notes=notes, **arrays)
+
+    def _graph_note(self) -> str:
+        graphs = self.session.count(tables.graph_launches) if self.parts else 0
+        return f"GPU time has the {graphs:,} whole CUDA graph launches, which nsys stats leaves out" if graphs else ""
 
     def _unprojected_note(self) -> str:
         names = [

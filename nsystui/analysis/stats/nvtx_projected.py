@@ -42,9 +42,9 @@ _SUM_COLUMNS = (
     Column("max", "Proj Max (ns)", "GPU max", Unit.DURATION, None, 4),
     Column("stddev", "Proj StdDev (ns)", "GPU stddev", Unit.DURATION, 1, 6),
     Column("op_count", "Total GPU Ops", "GPU ops", Unit.COUNT, None, 2),
-    Column("avg_op_count", "Avg GPU Ops", "avg ops", Unit.NUMBER, 1, 4),
-    Column("avg_level", "Avg Range Lvl", "avg level", Unit.NUMBER, 1, 6),
-    Column("avg_child_count", "Avg Num Child", "avg children", Unit.NUMBER, 1, 6),
+    Column("avg_op_count", "Avg GPU Ops", "avg ops", Unit.COUNT, 1, 4),
+    Column("avg_level", "Avg Range Lvl", "avg level", Unit.COUNT, 1, 6),
+    Column("avg_child_count", "Avg Num Child", "avg children", Unit.COUNT, 1, 6),
 )
 
 _TRACE_COLUMNS = (
