@@ -114,7 +114,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _say(text: str) -> None:
-    from nsystui.output.stdout import quiet_pipe
+    from nsystui.output.pipe import quiet_pipe
 
     with quiet_pipe() as stream:
         try:

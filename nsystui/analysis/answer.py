@@ -130,12 +130,17 @@ class FrameAnswer:
     def rows(self) -> list[Row]:
         """Every row as plain Python values (computed once)."""
         if len(self._rows) != len(self.frame):
-            series = [[_plain(value) for value in self.frame[column.key].tolist()] for column in self.columns]
-            self._rows[:] = list(zip(*series, strict=True))
+            self._rows[:] = self._plain_rows(0, len(self.frame))
         return self._rows
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
-        return self.rows()[offset : offset + limit]
+        if len(self._rows) == len(self.frame):
+            return self._rows[offset : offset + limit]
+        return self._plain_rows(offset, offset + limit)
+
+    def _plain_rows(self, first: int, last: int) -> list[Row]:
+        chosen = [self.frame[column.key].iloc[first:last] for column in self.columns]
+        return list(zip(*([_plain(value) for value in series.tolist()] for series in chosen), strict=True))
 
     def sorted_by(self, key: str, descending: bool) -> FrameAnswer:
         frame = self.frame.sort_values(key, ascending=not descending, kind="stable", na_position="last")

@@ -15,7 +15,7 @@ least one operation ran. Two kernels at once count once, so that nothing here ex
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,11 +122,9 @@ class DeviceLanes:
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceIntervals:
-    """When each category kept one device busy, in job time. Made by ``of``."""
+class BusyParts:
+    """When each category kept one device busy, and what follows from it. Made by ``of``."""
 
-    device: Device
-    recorded: Window
     kernels: Intervals
     nccl: Intervals
     memory: Intervals
@@ -138,43 +136,31 @@ class DeviceIntervals:
 
     @classmethod
     def of(
-        cls,
-        device: Device,
-        recorded: Window,
-        kernels: Intervals = EMPTY,
-        nccl: Intervals = EMPTY,
-        memory: Intervals = EMPTY,
-        graph: Intervals = EMPTY,
-    ) -> DeviceIntervals:
+        cls, kernels: Intervals = EMPTY, nccl: Intervals = EMPTY, memory: Intervals = EMPTY, graph: Intervals = EMPTY
+    ) -> BusyParts:
         busy = merge(*[part for part in (kernels, nccl, memory, graph) if len(part)])
         exposed_memory = subtract(memory, kernels)
-        return cls(
-            device,
-            recorded,
-            kernels,
-            nccl,
-            memory,
-            graph,
-            busy,
-            subtract(nccl, kernels),
-            exposed_memory,
-            subtract(exposed_memory, nccl),
-        )
+        exposed_nccl, memory_only = subtract(nccl, kernels), subtract(exposed_memory, nccl)
+        return cls(kernels, nccl, memory, graph, busy, exposed_nccl, exposed_memory, memory_only)
+
+    def all(self) -> tuple[Intervals, ...]:
+        """The parts in the order of the fields."""
+        return tuple(getattr(self, item.name) for item in fields(self))
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceIntervals:
+    """When each category kept one device busy, in job time."""
+
+    device: Device
+    recorded: Window
+    parts: BusyParts
 
     def breakdown(self, window: Window) -> Breakdown:
         """The totals inside ``window``; operations are cut at its edges."""
         lo, hi = window.start, window.end
-        parts = (
-            self.kernels,
-            self.nccl,
-            self.memory,
-            self.graph,
-            self.busy,
-            self.exposed_nccl,
-            self.exposed_memory,
-            self.memory_only,
-        )
-        return Breakdown(hi - lo, self.recorded_in(window), *(part.clip(lo, hi).length for part in parts))
+        lengths = (part.clip(lo, hi).length for part in self.parts.all())
+        return Breakdown(hi - lo, self.recorded_in(window), *lengths)
 
     def recorded_in(self, window: Window) -> int:
         """The part of ``window`` that lies in the report's session, ns."""
@@ -182,8 +168,9 @@ class DeviceIntervals:
 
     def lanes(self, window: Window, bins: int) -> DeviceLanes:
         """``window`` in ``bins`` equal spans. Raises ``ValueError`` where ``bins < 1``."""
-        parts = (self.kernels, self.nccl, self.exposed_nccl, self.memory, self.graph, self.busy)
-        kernels, nccl, exposed_nccl, memory, graph, busy = (self._shares(part, window, bins) for part in parts)
+        parts = self.parts
+        shown = (parts.kernels, parts.nccl, parts.exposed_nccl, parts.memory, parts.graph, parts.busy)
+        kernels, nccl, exposed_nccl, memory, graph, busy = (self._shares(part, window, bins) for part in shown)
         totals = self.breakdown(window)
         return DeviceLanes(self.device, window, kernels, nccl, exposed_nccl, memory, graph, busy, totals)
 

@@ -6,7 +6,7 @@ found by its bins, and only these bins are read and sorted (Parquet skips the re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.analysis.answer import FILES_ONLY, Answer, Column, Row, Unit
+from nsystui.analysis.event_index import counts_per_bin, spans
 from nsystui.analysis.event_kinds import DEFAULT_KINDS, KIND_TABLES, EventKind, events_query
 from nsystui.analysis.paged import PagedAnswer
 from nsystui.analysis.selection import NameFilter, Selection, Window
@@ -39,6 +40,16 @@ EVENT_COLUMNS = (
 _KEYS = tuple(column.key for column in EVENT_COLUMNS)
 _ROWS_PER_BIN = 200
 _MOST_BINS = 1 << 16
+_FIRST_SPAN = 64  # bins that are searched first, and how much wider each next search is
+_SPAN_GROWTH = 16
+
+Index = tuple[int, int, np.ndarray[Any, np.dtype[np.int64]]]
+"""Low end (ns of job time), width of the bins (ns), and how many events start before each bin and before the end."""
+
+_NOTHING: Index = (0, 1, np.zeros(2, np.int64))
+
+ByTable = Callable[[sa.Table], list[sa.ColumnElement[bool]]]
+"""Conditions that are alike for every event table."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +109,13 @@ class EventList:
             return []
         first = int(np.searchsorted(self.counts, offset, "right")) - 1
         last = int(np.searchsorted(self.counts, offset + limit, "left"))
-        window = (self.low + first * self.width, self.low + last * self.width)
-        query = self._ordered(self._union([_starts_in(window)])).limit(limit).offset(offset - int(self.counts[first]))
-        return self.session.rows(query)
+        query = self._ordered(self._union(self._bins(first, last)))
+        return self.session.rows(query.limit(limit).offset(offset - int(self.counts[first])))
 
     def sorted_by(self, key: str, descending: bool) -> Answer:
         if (key == "start" and not descending) or not self.kinds:
             return self
-        rows = self._union([]).subquery()
+        rows = self._union().subquery()
         query = sa.select(*_public(rows), rows.c.kind_order)
         count = sa.select(sa.literal(len(self)))
         everything = sa.select(sa.literal(self.total))
@@ -128,8 +138,7 @@ class EventList:
         bin_number = (key.start - self.low) // self.width
         if not 0 <= bin_number < len(self.counts) - 1:
             return None
-        low = self.low + bin_number * self.width
-        rows = self.session.rows(self._ordered(self._union([_starts_in((low, low + self.width))])))
+        rows = self.session.rows(self._ordered(self._union(self._bins(bin_number, bin_number + 1))))
         for number, row in enumerate(rows):
             if key_of(row) == key:
                 return int(self.counts[bin_number]) + number
@@ -141,7 +150,7 @@ class EventList:
             return 0
         bin_number = min((moment - self.low) // self.width, len(self.counts) - 2)
         low = self.low + bin_number * self.width
-        before = self._union([_starts_in((low, min(moment, low + self.width)))]).subquery()
+        before = self._union(self._starts_in(low, min(moment, low + self.width))).subquery()
         inside = int(self.session.scalar(sa.select(sa.func.count()).select_from(before)) or 0)
         return min(int(self.counts[bin_number]) + inside, max(len(self) - 1, 0))
 
@@ -152,32 +161,64 @@ class EventList:
         here = self.page(index, 1)
         if not here:
             return None
-        mark = _sort_key(here[0])
-        rows = self._union([], name, (kind,) if kind else self.kinds).subquery()
+        for first, last in self._spans_from(index, forward):
+            found = self._nearest(here[0], self._bins(first, last), forward, name, (kind,) if kind else self.kinds)
+            if found:
+                return self.position(key_of(found[0]))
+        return None
+
+    def _spans_from(self, index: int, forward: bool) -> Iterator[tuple[int, int]]:
+        """All bins on one side of an event, that of the event first, in spans that grow: most finds end nearby."""
+        here = int(np.searchsorted(self.counts, index, "right")) - 1
+        edge, width, last = (here if forward else here + 1), _FIRST_SPAN, len(self.counts) - 1
+        while edge < last if forward else edge > 0:
+            further = min(edge + width, last) if forward else max(edge - width, 0)
+            yield (edge, further) if forward else (further, edge)
+            edge, width = further, width * _SPAN_GROWTH
+
+    def _nearest(
+        self, row: Row, bins: ByTable, forward: bool, name: NameFilter | None, kinds: Sequence[EventKind]
+    ) -> Sequence[Row]:
+        """The event in ``bins`` that is next after (or before) ``row`` and passes, if there is one."""
+        rows = self._union(bins, name, kinds).subquery()
         order = (rows.c.start, rows.c.kind_order, rows.c.report, rows.c.row)
-        place = sa.tuple_(*order)
+        place, mark = sa.tuple_(*order), _sort_key(row)
         there = sa.tuple_(*[sa.literal(value, sa.BigInteger) for value in mark])
-        # The first condition says no more than the second, but it is one that lets Parquet skip row groups.
-        near = rows.c.start >= mark[0] if forward else rows.c.start <= mark[0]
         query = (
             sa.select(*_public(rows))
-            .where(near, place > there if forward else place < there)
+            .where(place > there if forward else place < there)
             .order_by(*[column if forward else column.desc() for column in order])
             .limit(1)
         )
-        found = self.session.rows(query)
-        return self.position(key_of(found[0])) if found else None
+        return self.session.rows(query)
+
+    def _bins(self, first: int, last: int) -> ByTable:
+        """The condition that an event starts in the bins from ``first`` to before ``last``."""
+        return self._starts_in(self.low + first * self.width, self.low + last * self.width)
+
+    def _starts_in(self, low: int, high: int) -> ByTable:
+        """The condition, for any event table, that the start lies in ``[low, high)`` of job time."""
+        offsets = [report.clock_offset for report in self.session.reports] or [0]
+
+        def conditions(table: sa.Table) -> list[sa.ColumnElement[bool]]:
+            start, offset = table.c.start, table.c.clock_offset
+            # These two say less where clocks differ, but are constants: only such bounds let Parquet skip row groups.
+            bounds = [start >= low - max(offsets), start < high - min(offsets)]
+            exact = [start >= low - offset, start < high - offset] if len(set(offsets)) > 1 else []
+            return [*bounds, *exact]
+
+        return conditions
 
     def _union(
         self,
-        extra: Sequence[Any],
+        extra: ByTable = lambda table: [],
         name: NameFilter | None = None,
         kinds: Sequence[EventKind] | None = None,
     ) -> sa.CompoundSelect[Any] | sa.Select[Any]:
         parts = []
         for kind in self.kinds if kinds is None else kinds:
             source = KIND_TABLES[kind]
-            conditions = [make(source.table) for make in extra]
+            conditions = extra(source.table)
             if name is not None:
                 conditions.append(matches(source.name, name))
             parts.append(events_query(kind, self.selection, self.ranks, conditions))
@@ -202,25 +243,45 @@ def _count_all(session: Session, kind: EventKind) -> int:
     source = KIND_TABLES[kind]
     if source.condition is None:
         return session.count(source.table)
-    query = sa.select(sa.func.count()).select_from(source.table).where(source.condition)
-    return int(session.scalar(query) or 0)
+    return sum(number for _, _, number in spans(session, kind).values())
+
+
+def _whole_index(session: Session, kinds: tuple[EventKind, ...]) -> Index:
+    """What ``_index`` gives where everything is selected: from counts that are kept."""
+    moved = {report.index: report.clock_offset for report in session.reports}
+    found = [(moved[index], *span) for kind in kinds for index, span in spans(session, kind).items()]
+    if not found:
+        return _NOTHING
+    low = min(offset + first for offset, first, _, _ in found)
+    high = max(offset + last for offset, _, last, _ in found)
+    width = _width(low, high, sum(number for *_, number in found))
+    counts = np.zeros((high - low) // width + 2, np.int64)
+    for kind in kinds:
+        counts[1:] += counts_per_bin(session, kind, low, width, len(counts) - 1)
+    return low, width, np.cumsum(counts)
+
+
+def _width(low: int, high: int, number: int) -> int:
+    """The width of the bins for so many events, ns."""
+    return (high - low) // min(max(number // _ROWS_PER_BIN, 1), _MOST_BINS) + 1
 
 
 def _index(
     session: Session, selection: Selection, kinds: tuple[EventKind, ...], ranks: tuple[RankedTask, ...]
-) -> tuple[int, int, np.ndarray[Any, np.dtype[np.int64]]]:
-    """Low end, bin width and running counts of the selected events, by one pass over the start times."""
+) -> Index:
+    """Low end, bin width and running counts of the selected events."""
     if not kinds:
-        return 0, 1, np.zeros(2, np.int64)
+        return _NOTHING
+    if selection.is_everything:
+        return _whole_index(session, kinds)
     parts = [events_query(kind, selection, ranks).with_only_columns(_job_start(kind).label("start")) for kind in kinds]
     rows = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery()
     low, high, number = session.rows(
         sa.select(sa.func.min(rows.c.start), sa.func.max(rows.c.start), sa.func.count()).select_from(rows)
     )[0]
     if not number:
-        return 0, 1, np.zeros(2, np.int64)
-    bins = min(max(number // _ROWS_PER_BIN, 1), _MOST_BINS)
-    width = (high - low) // bins + 1
+        return _NOTHING
+    width = _width(low, high, number)
     bin_number = sa.func.divide(rows.c.start - low, width, type_=sa.BigInteger).label("bin")
     found = session.rows(sa.select(bin_number, sa.func.count()).group_by(bin_number))
     counts = np.zeros((high - low) // width + 2, np.int64)
@@ -232,17 +293,6 @@ def _index(
 def _job_start(kind: EventKind) -> sa.ColumnElement[int]:
     table = KIND_TABLES[kind].table
     return table.c.start + table.c.clock_offset
-
-
-def _starts_in(window: tuple[int, int]) -> Any:
-    """A condition for any event table: the start lies in ``[low, high)`` of job time."""
-
-    def condition(table: sa.Table) -> sa.ColumnElement[bool]:
-        low, high = window
-        offset = table.c.clock_offset
-        return sa.and_(table.c.start >= low - offset, table.c.start < high - offset)
-
-    return condition
 
 
 def _public(rows: Any) -> list[sa.ColumnElement[Any]]:

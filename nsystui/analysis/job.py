@@ -65,11 +65,12 @@ class Job:
         return extent(self.session, selection)
 
     def busy(self, selection: Selection) -> BusyIntervals:
-        """The busy intervals of every device for a selection, whatever its time window."""
+        """The busy intervals of every device for a selection, whatever its time window and name filter."""
         from nsystui.analysis.utilisation import BusyIntervals
 
-        wide = selection.with_window(None)
-        return self.once(("busy", wide), lambda: BusyIntervals.load(self.session, wide, self.ranks))
+        wide = selection.with_window(None).with_name(None)
+        busy = self.once(("busy", wide), lambda: BusyIntervals.load(self.session, wide, self.ranks))
+        return busy if selection.name is None else busy.without_name_filter()
 
     def pairing(self) -> NcclPairing:
         """Which NCCL call launched which NCCL kernel, over everything."""
@@ -84,8 +85,9 @@ class Job:
 
         def build() -> NvtxTree:
             # Asked for in here, so that a report that joins meanwhile cannot leave an old tree under a new version.
-            ranges = self.once(("nvtx-ranges", selection), lambda: NvtxRanges.load(self.session, selection, self.ranks))
-            return NvtxTree.build(ranges, by=by, fold_numbers=fold_numbers)
+            wide = selection.with_window(None).with_name(None)
+            ranges = self.once(("nvtx-ranges", wide), lambda: NvtxRanges.load(self.session, wide, self.ranks))
+            return NvtxTree.build(ranges.narrowed(selection), by=by, fold_numbers=fold_numbers)
 
         return self.once(("nvtx-tree", selection, by, fold_numbers), build)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from itertools import zip_longest
 from typing import Any
 
 import sqlalchemy as sa
 
 from nsystui.analysis import statistics
-from nsystui.analysis.answer import FILES_ONLY, Column, FrameAnswer, Unit
+from nsystui.analysis.answer import FILES_ONLY, Column, Unit
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.paged import PagedAnswer
+from nsystui.analysis.rows_answer import RowsAnswer, asked
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.where import duration, job_start, where
@@ -71,7 +73,7 @@ def kernel_summary(
     names: Names = Names.FULL,
     group_by: Sequence[GroupBy] = (),
     ranks: Sequence[RankedTask] = (),
-) -> FrameAnswer:
+) -> RowsAnswer:
     """One row for each kernel name (and each group): share of kernel time, statistics of duration in ns.
 
     ``ranks`` is needed for ``GroupBy.RANK``. Without grouping the columns, order and values are those of
@@ -81,14 +83,14 @@ def kernel_summary(
     name = name_of(table, names)
     keys = [*(key for group in group_by for key in _group_keys(group, table, ranks)), name.label("name")]
     query = statistics.summary(table, duration(table), keys, where(table, selection, name))
-    frame = session.frame(query)
     columns = (
         *statistics.duration_columns("Instances"),
         *(column for group in group_by for column in _GROUP_COLUMNS[group]),
         _NAME,
     )
+    rows = asked(session, query, columns)
     total = session.scalar(sa.select(sa.func.count(name.distinct())))
-    return FrameAnswer("kernels", columns, frame, int(total or 0) if not group_by else None, kernel_notes(session))
+    return RowsAnswer("kernels", columns, rows, int(total or 0) if not group_by else None, kernel_notes(session))
 
 
 def _group_keys(group: GroupBy, table: sa.Table, ranks: Sequence[RankedTask]) -> list[sa.Label[Any]]:
@@ -104,11 +106,25 @@ def _group_keys(group: GroupBy, table: sa.Table, ranks: Sequence[RankedTask]) ->
 
 def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnElement[Any]:
     """The rank number of a row's task; NULL for a process that is no task of the job."""
-    whens = [
-        (sa.and_(table.c.report == item.task.report, table.c.process == item.task.process), sa.literal(item.rank))
-        for item in ranks
-    ]
+    by_report: dict[int, list[RankedTask]] = {}
+    for item in ranks:
+        by_report.setdefault(item.task.report, []).append(item)
+    whens = []
+    # A branch for the first task of every report, one for the second and so on: a branch for each task of hundreds of
+    # ranks would take longer to compile than the query runs.
+    for tasks in zip_longest(*by_report.values()):
+        there = {item.task.report: item for item in tasks if item is not None}
+        places = range(max(there) + 1)
+        process = _by_report(table, [there[n].task.process if n in there else None for n in places])
+        rank = _by_report(table, [there[n].rank if n in there else None for n in places])
+        whens.append((table.c.process == process, rank))
     return sa.case(*whens, else_=sa.null()) if whens else sa.cast(sa.null(), sa.BigInteger)
+
+
+def _by_report(table: sa.FromClause, values: list[int | None]) -> sa.ColumnElement[Any]:
+    """What ``values`` has at the place of a row's report."""
+    given = sa.literal(values, sa.ARRAY(sa.BigInteger))
+    return sa.func.list_extract(given, table.c.report + 1, type_=sa.BigInteger)
 
 
 def grid_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
@@ -165,53 +181,51 @@ def kernel_instances(
     """
     kernels = tables.kernels
     conditions = [*where(kernels, selection.with_name(None)), name_of(kernels, names) == name]
-    calls = _first_calls(conditions)
-    joined = kernels.outerjoin(
-        calls,
-        sa.and_(
-            calls.c.report == kernels.c.report,
-            calls.c.process == kernels.c.process,
-            calls.c.correlation_id == kernels.c.correlation_id,
-        ),
-    )
-    delay = sa.func.greatest(kernels.c.start - calls.c.start, 0)
-    query = (
-        sa.select(
-            job_start(kernels).label("start"),
-            duration(kernels).label("duration"),
-            sa.case((calls.c.start.is_(None), sa.null()), else_=delay).label("launch_delay"),
-            rank_of(kernels, ranks).label("rank"),
-            kernels.c.device,
-            kernels.c.stream,
-            _product(kernels, "grid").label("grid"),
-            _product(kernels, "block").label("block"),
-            kernels.c.registers_per_thread.label("registers"),
-            (kernels.c.static_shared_memory + kernels.c.dynamic_shared_memory).label("shared_memory"),
-            kernels.c.correlation_id,
-            kernels.c.report,
-            kernels.c.process,
-            kernels.c.row,
-        )
-        .select_from(joined)
-        .where(*conditions)
-    )
+    query = sa.select(
+        job_start(kernels).label("start"),
+        duration(kernels).label("duration"),
+        rank_of(kernels, ranks).label("rank"),
+        kernels.c.device,
+        kernels.c.stream,
+        _product(kernels, "grid").label("grid"),
+        _product(kernels, "block").label("block"),
+        kernels.c.registers_per_thread.label("registers"),
+        (kernels.c.static_shared_memory + kernels.c.dynamic_shared_memory).label("shared_memory"),
+        kernels.c.correlation_id,
+        kernels.c.report,
+        kernels.c.process,
+        kernels.c.row,
+    ).where(*conditions)
     count = sa.select(sa.func.count()).select_from(kernels).where(*conditions)
     everything = sa.select(sa.func.count()).select_from(kernels).where(name_of(kernels, names) == name)
-    return PagedAnswer.of(
+    if selection.with_name(None).is_everything:
+        everything = count
+    answer = PagedAnswer.of(
         session, "kernel-instances", INSTANCE_COLUMNS, query, count, everything, ("start", False), ("report", "row")
     )
+    return answer.with_late(_with_delays, frozenset({"launch_delay"}))
 
 
-def _first_calls(conditions: Sequence[sa.ColumnElement[bool]]) -> sa.Subquery:
-    """The API call that launched each of the chosen kernels: the first, where the export has more of one id.
+def _with_delays(query: sa.Select[Any]) -> sa.Select[Any]:
+    """Adds the launch delay to a select of instances."""
+    rows = query.cte("instances")
+    calls = _first_calls(sa.select(rows.c.correlation_id))
+    is_same = [rows.c[key] == calls.c[key] for key in ("report", "process", "correlation_id")]
+    delay = sa.func.greatest(rows.c.start - calls.c.start, 0)
+    late = sa.case((calls.c.start.is_(None), sa.null()), else_=delay).label("launch_delay")
+    return sa.select(*rows.c, late).select_from(rows.outerjoin(calls, sa.and_(*is_same)))
 
-    One row for a (report, process, correlation id), so that a join with it never doubles a kernel.
+
+def _first_calls(wanted: sa.Select[Any]) -> sa.Subquery:
+    """The API calls that launched something of the ``wanted`` correlation ids, start in job time.
+
+    One row for a (report, process, correlation id), the first where the export has more, so that a join with it never
+    doubles a kernel.
     """
     calls = tables.api_calls.c
-    wanted = sa.select(tables.kernels.c.correlation_id).where(*conditions)
     place = (calls.report, calls.process, calls.correlation_id)
-    chosen = sa.select(*place, sa.func.min(calls.start).label("start")).where(calls.correlation_id.in_(wanted))
-    return chosen.group_by(*place).subquery()
+    start = sa.func.min(calls.start + calls.clock_offset).label("start")
+    return sa.select(*place, start).where(calls.correlation_id.in_(wanted)).group_by(*place).subquery()
 
 
 def _product(table: sa.FromClause, what: str) -> sa.ColumnElement[Any]:

@@ -69,7 +69,8 @@ def one_timeline(starts: Times, ends: Times, threads: Times) -> tuple[Times, Tim
     One sweep then does the work of a loop over threads. Order and containment on a thread stay as they are, but not the
     lengths: where the time line would leave int64, ranks stand for the times. The arrays must not be empty.
     """
-    lane = np.unique(threads, return_inverse=True)[1].astype(np.int64)
+    # There are few threads: to look each up is several times as fast as the inverse that ``unique`` can give.
+    lane = np.searchsorted(np.unique(threads), threads)
     first, last = int(starts.min()), int(ends.max())
     if (int(lane.max()) + 1) * (last - first + 1) > np.iinfo(np.int64).max:
         ranks = np.unique(np.concatenate((starts, ends)), return_inverse=True)[1].astype(np.int64)

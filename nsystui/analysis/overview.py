@@ -7,12 +7,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
+import numpy as np
 import sqlalchemy as sa
 
 from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
 from nsystui.analysis.device_time import NOTHING, Breakdown
-from nsystui.analysis.extent import extent, extents, recorded, shares_clock
+from nsystui.analysis.extent import extent, extents, recorded, selected_reports, shares_clock
+from nsystui.analysis.kept_facts import facts_of
+from nsystui.analysis.processes import used_devices
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
@@ -21,6 +25,11 @@ from nsystui.analysis.utilisation_tables import SHARE_COLUMNS, recording_notes, 
 from nsystui.analysis.where import where
 from nsystui.store import tables
 from nsystui.store.session import Report, Session
+
+if TYPE_CHECKING:
+    from nsystui.store.kept import Arrays
+
+_KEPT_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -126,16 +135,15 @@ def _count_gpus(session: Session) -> int:
         (report.index, known.pid, known.device) for report in session.reports for known in report.metadata.cuda_devices
     }
     hosts = {report.index: report.metadata.host for report in session.reports}
-    table = tables.devices
-    query = sa.select(table.c.report, table.c.process, table.c.device, table.c.gpu, table.c.uuid)
     found: set[tuple[object, ...]] = set()
-    for report, process, device, gpu, uuid in session.rows(query.where(table.c.process.is_not(None))):
-        if (report, (process >> 24) & 0xFFFFFF, device) not in told:
-            found.add((report, process, device))
-        elif uuid:
-            found.add((uuid,))
+    for used in used_devices(session):
+        report, process = used.task.report, used.task.process
+        if (report, (process >> 24) & 0xFFFFFF, used.device) not in told:
+            found.add((report, process, used.device))
+        elif used.uuid:
+            found.add((used.uuid,))
         else:
-            found.add((hosts[report] or report, gpu))
+            found.add((hosts[report] or report, used.gpu))
     return len(found)
 
 
@@ -169,7 +177,7 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     ``busy`` comes from ``BusyIntervals.load`` with the same selection (its window may differ).
     """
     chosen = [item for item in ranks if selection.tasks is None or item.task in selection.tasks]
-    counts = {name: _counts(session, selection, table) for name, table in _COUNTED.items()}
+    counts = _counts(session, selection)
     windows = extents(session, selection)
     spent: dict[Task, Breakdown] = {}
     gpus: dict[Task, list[int | None]] = {}
@@ -188,14 +196,52 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     return answer_of("overview", TASK_COLUMNS, rows, len(ranks), (*busy.notes, *_notes(windows, busy)))
 
 
-def _counts(session: Session, selection: Selection, table: sa.Table) -> dict[Task, int]:
-    """Selected rows of each task; the name filter is left out, as it is from the percentages beside them."""
+def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]]:
+    """Selected rows of each task by the names of ``_COUNTED``; those of whole tasks are kept beside the packs.
+
+    The name filter is left out, as it is from the percentages beside them.
+    """
+    of_tasks = Selection(tasks=selection.tasks)
+    if selection.with_name(None) != of_tasks:
+        return {name: _counted(session, selection.with_name(None), table) for name, table in _COUNTED.items()}
+
+    def compute(reports: list[Report]) -> dict[int, Arrays]:
+        indices = frozenset(report.index for report in reports)
+        found = {name: _counted(session, Selection(), table, indices) for name, table in _COUNTED.items()}
+        return {report.index: _count_arrays(report.index, found) for report in reports}
+
+    kept = facts_of(session, selected_reports(session, of_tasks), "counts", _KEPT_VERSION, compute)
+    return {
+        name: {
+            Task(report, process): count
+            for report, arrays in kept.items()
+            for process, count in zip(arrays[f"{name}_process"].tolist(), arrays[name].tolist(), strict=True)
+        }
+        for name in _COUNTED
+    }
+
+
+def _count_arrays(report: int, counts: Mapping[str, Mapping[Task, int]]) -> Arrays:
+    """For each name the processes of one report and their rows."""
+    found = {}
+    for name, by_task in counts.items():
+        own = {task.process: count for task, count in by_task.items() if task.report == report}
+        found[f"{name}_process"] = np.array(list(own.keys()), np.int64)
+        found[name] = np.array(list(own.values()), np.int64)
+    return found
+
+
+def _counted(
+    session: Session, selection: Selection, table: sa.Table, reports: frozenset[int] | None = None
+) -> dict[Task, int]:
+    """Selected rows of each task in a table (of some reports)."""
     if not session.count(table):
         return {}
     columns = table.c
+    some = [columns.report.in_(sorted(reports))] if reports is not None else []
     query = (
         sa.select(columns.report, columns.process, sa.func.count())
-        .where(*where(table, selection.with_name(None)), columns.process.is_not(None))
+        .where(*where(table, selection), *some, columns.process.is_not(None))
         .group_by(columns.report, columns.process)
     )
     return {Task(report, process): int(count) for report, process, count in session.rows(query)}

@@ -14,6 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from nsystui.analysis.processes import process_names, used_devices
 from nsystui.analysis.selection import Task
 from nsystui.exports.metadata import LOCAL_RANK_VARIABLES, RANK_VARIABLES
 from nsystui.store import tables
@@ -52,7 +53,7 @@ def ranked_tasks(session: Session) -> tuple[RankedTask, ...]:
     devices = _devices(session)
     tasks = _tasks(session, devices)
     ranks, source = _ranks(session, tasks, devices)
-    names = _process_names(session)
+    names = process_names(session)
     found = []
     for task in tasks:
         report = _report(session, task)
@@ -65,7 +66,7 @@ def ranked_tasks(session: Session) -> tuple[RankedTask, ...]:
                 _local_rank(report, tasks),
                 report.metadata.host,
                 (task.process >> 24) & 0xFFFFFF,
-                names.get(task, ""),
+                names.get(task, "").rpartition("/")[2],
                 report.name,
                 tuple(device for device, _ in used),
                 tuple(name for _, name in used if name),
@@ -80,15 +81,9 @@ def _report(session: Session, task: Task) -> Report:
 
 def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
     """The (CUDA ordinal, GPU model) pairs that each process used."""
-    table = tables.devices
-    query = (
-        sa.select(table.c.report, table.c.process, table.c.device, table.c.name)
-        .where(table.c.process.is_not(None))
-        .order_by(table.c.report, table.c.process, table.c.device)
-    )
     found: dict[Task, list[tuple[int, str]]] = {}
-    for report, process, device, name in session.rows(query):
-        found.setdefault(Task(report, process), []).append((device, name or ""))
+    for used in used_devices(session):
+        found.setdefault(used.task, []).append((used.device, used.name or ""))
     return {task: tuple(used) for task, used in found.items()}
 
 
@@ -116,12 +111,6 @@ def _tasks_without_gpu(session: Session, report: Report) -> set[Task]:
         .limit(1)
     )
     return {Task(report.index, process) for (process,) in session.rows(busiest)}
-
-
-def _process_names(session: Session) -> dict[Task, str]:
-    table = tables.processes
-    query = sa.select(table.c.report, table.c.process, table.c.name).where(table.c.name.is_not(None))
-    return {Task(report, process): name.rpartition("/")[2] for report, process, name in session.rows(query)}
 
 
 Ranks = dict[Task, int]

@@ -8,21 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.analysis.device_time import NOTHING, Breakdown, Device, DeviceIntervals, DeviceLanes
+from nsystui.analysis.busy_arrays import Place, of_arrays, to_arrays
+from nsystui.analysis.device_time import NOTHING, Breakdown, BusyParts, Device, DeviceIntervals, DeviceLanes
 from nsystui.analysis.extent import recorded, selected_reports, shares_clock
 from nsystui.analysis.intervals import EMPTY, Intervals, union
+from nsystui.analysis.kept_facts import facts_of
+from nsystui.analysis.processes import UsedDevice, used_devices
 from nsystui.analysis.rows import which_of
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
-from nsystui.analysis.where import job_start, where
+from nsystui.analysis.where import where
 from nsystui.exports import canonical
 from nsystui.store import tables
 from nsystui.store.session import Report, Session
 
+if TYPE_CHECKING:
+    from nsystui.store.kept import Arrays
+
+_KEPT_VERSION = 1
+_NAME_NOTE = "the name filter is left out here: how busy a GPU is depends on all of its work"
 _WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
 
 
@@ -50,7 +59,12 @@ class BusyIntervals:
         version = session.version
         devices = load_devices(session, selection, selected_devices(session, selection, ranks))
         reports = selected_reports(session, selection)
-        return cls(version, tuple(devices), shares_clock(reports), tuple(_notes(reports, selection)))
+        busy = cls(version, tuple(devices), shares_clock(reports), tuple(_notes(reports, selection)))
+        return busy if selection.name is None else busy.without_name_filter()
+
+    def without_name_filter(self) -> BusyIntervals:
+        """The same with a note that the name filter is left out."""
+        return replace(self, notes=(*self.notes, _NAME_NOTE))
 
     def is_current(self, session: Session) -> bool:
         """Whether no report has joined since."""
@@ -85,18 +99,15 @@ def breakdown(
 
 def selected_devices(session: Session, selection: Selection, ranks: Sequence[RankedTask]) -> list[Device]:
     """The devices that the selected tasks used, by rank and ordinal."""
-    table = tables.devices
-    query = sa.select(table.c.report, table.c.process, table.c.device, table.c.gpu, table.c.name)
-    rows = session.rows(query.where(table.c.process.is_not(None)))
-    facts = {(report, process, device): (gpu, name) for report, process, device, gpu, name in rows}
+    facts = {(used.task, used.device): used for used in used_devices(session)}
     found = []
     for item in sorted(ranks, key=lambda item: (item.rank, item.task)):
         if selection.tasks is not None and item.task not in selection.tasks:
             continue
         for device in sorted(item.devices):
             if selection.devices is None or device in selection.devices:
-                gpu, name = facts.get((item.task.report, item.task.process, device), (None, None))
-                found.append(Device(item, device, gpu, name))
+                used = facts.get((item.task, device))
+                found.append(Device(item, device, used.gpu if used else None, used.name if used else None))
     return found
 
 
@@ -104,13 +115,25 @@ def load_devices(session: Session, selection: Selection, devices: Sequence[Devic
     """The intervals of each device, in the order given, a batch at a time: a caller may show progress, or stop."""
     by_index = {report.index: report for report in session.reports}
     for batch in _batches(by_index, devices):
-        kernels = _merged(session, selection, tables.kernels, batch)
-        memory = _merged(session, selection, tables.memory_ops, batch)
-        graph = _merged(session, selection, tables.graph_launches, batch)
-        for number, device in enumerate(batch):
-            report = by_index[device.task.task.report]
-            parts = (kernels[number, 0], kernels[number, 1], memory[number, 0], graph[number, 0])
-            yield DeviceIntervals.of(device, recorded(report), *parts)
+        reports = [by_index[index] for index in dict.fromkeys(item.task.task.report for item in batch)]
+        found = _parts(session, selection, reports)
+        for item in batch:
+            report = by_index[item.task.task.report]
+            parts = found[report.index].get((item.task.task.process, item.device)) or BusyParts.of()
+            yield DeviceIntervals(item, recorded(report), parts)
+
+
+def _parts(session: Session, selection: Selection, reports: Sequence[Report]) -> dict[int, dict[Place, BusyParts]]:
+    """The intervals of every device of ``reports`` in job time; of all streams they are kept beside the packs."""
+
+    def compute(missing: list[Report]) -> dict[int, Arrays]:
+        return _computed(session, selection.streams, missing)
+
+    if selection.streams is None:
+        found = facts_of(session, reports, "busy", _KEPT_VERSION, compute)
+    else:
+        found = compute(list(reports))
+    return {report.index: of_arrays(found[report.index], report.clock_offset) for report in reports}
 
 
 # A query plans for every open report, so one for each device would take seconds for hundreds of ranks; one for all
@@ -135,38 +158,51 @@ def _batches(reports: Mapping[int, Report], devices: Sequence[Device]) -> Iterat
         yield batch
 
 
+def _computed(session: Session, streams: frozenset[int] | None, reports: Sequence[Report]) -> dict[int, Arrays]:
+    """The intervals of every device of ``reports``, as ``busy_arrays`` writes them."""
+    indices = {report.index for report in reports}
+    devices = [used for used in used_devices(session) if used.task.report in indices]
+    kernels = _merged(session, streams, tables.kernels, devices)
+    memory = _merged(session, streams, tables.memory_ops, devices)
+    graph = _merged(session, streams, tables.graph_launches, devices)
+    found: dict[int, dict[Place, BusyParts]] = {index: {} for index in indices}
+    for number, used in enumerate(devices):
+        parts = BusyParts.of(kernels[number, 0], kernels[number, 1], memory[number, 0], graph[number, 0])
+        found[used.task.report][used.task.process, used.device] = parts
+    return {index: to_arrays(parts) for index, parts in found.items()}
+
+
 def _merged(
-    session: Session, selection: Selection, table: sa.Table, devices: Sequence[Device]
+    session: Session, streams: frozenset[int] | None, table: sa.Table, devices: Sequence[UsedDevice]
 ) -> dict[tuple[int, int], Intervals]:
-    """The union of the selected operations of a table, by (place in ``devices``, 1 for NCCL kernels and else 0)."""
+    """The union of the operations of a table, by (place in ``devices``, 1 for NCCL kernels and else 0); own clock."""
     keys = [(number, is_nccl) for number in range(len(devices)) for is_nccl in (0, 1)]
-    if not session.count(table):
+    if not devices or not session.count(table):
         return dict.fromkeys(keys, EMPTY)
     columns = table.c
-    narrowed = replace(selection, window=None, tasks=frozenset(device.task.task for device in devices))
+    places = _places(devices)
     is_nccl = columns.is_nccl if "is_nccl" in columns else sa.literal(0)
-    lane = sa.cast(2 * _place_of(table, devices) + is_nccl, sa.SmallInteger).label("lane")
-    end = (columns.end + columns.clock_offset).label("end")
+    lane = sa.cast(2 * places.c.place + is_nccl, sa.Integer).label("lane")
+    is_same = [columns[key] == places.c[key] for key in ("report", "process", "device")]
+    chosen = Selection(tasks=frozenset(used.task for used in devices), streams=streams)
     is_whole = (columns.start.is_not(None), columns.end.is_not(None))
     found = session.arrays(
-        sa.select(lane, job_start(table).label("start"), end).where(*where(table, narrowed), *is_whole)
+        sa.select(lane, columns.start, columns.end)
+        .join_from(table, places, sa.and_(*is_same))
+        .where(*where(table, chosen), *is_whole)
     )
-    order = np.argsort(found["lane"], kind="stable")  # a radix sort, for lanes are 16 bits wide
+    order = np.argsort(found["lane"].astype(np.uint16 if len(keys) < 1 << 16 else np.int64), kind="stable")
     edges = np.searchsorted(found["lane"][order], range(len(keys) + 1))
     starts, ends = found["start"][order], found["end"][order]
     runs = zip(keys, edges[:-1], edges[1:], strict=True)
     return {key: union(starts[first:last], ends[first:last]) for key, first, last in runs}
 
 
-def _place_of(table: sa.Table, devices: Sequence[Device]) -> sa.ColumnElement[int]:
-    """A row's place in ``devices``; −1 for a device that is not among them."""
-    columns = table.c
-    whens = []
-    for place, item in enumerate(devices):
-        task = item.task.task
-        here = (columns.report == task.report, columns.process == task.process, columns.device == item.device)
-        whens.append((sa.and_(*here), sa.literal(place)))
-    return sa.case(*whens, else_=sa.literal(-1))
+def _places(devices: Sequence[UsedDevice]) -> sa.Subquery:
+    """The place of each device in ``devices``, as a table to join with."""
+    columns = [sa.column(key, sa.BigInteger) for key in ("report", "process", "device", "place")]
+    rows = [(used.task.report, used.task.process, used.device, place) for place, used in enumerate(devices)]
+    return sa.select(sa.values(*columns, name="given").data(rows)).subquery("places")
 
 
 def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
@@ -182,5 +218,3 @@ def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
         )
     if selection.streams is not None:
         yield "only the selected streams: idle is the time in which none of them worked"
-    if selection.name is not None:
-        yield "the name filter is left out here: how busy a GPU is depends on all of its work"

@@ -13,10 +13,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.analysis import statistics
-from nsystui.analysis.answer import FILES_ONLY, Column, FrameAnswer, Unit
+from nsystui.analysis.answer import FILES_ONLY, Column, Row, Unit
 from nsystui.analysis.kernels import rank_of
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.paged import PagedAnswer
+from nsystui.analysis.rows_answer import RowsAnswer, asked
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.where import duration, job_start, where
@@ -43,14 +44,15 @@ MPI = Work("mpi", "MPI calls", tables.mpi_calls, tables.mpi_calls.c.name, "Num C
 WORKS = {work.name: work for work in (MEMORY, API, OS, MPI)}
 
 
-def work_summary(session: Session, selection: Selection, work: Work) -> FrameAnswer:
+def work_summary(session: Session, selection: Selection, work: Work) -> RowsAnswer:
     """One row for each name: share of the time, statistics of durations in ns."""
     conditions = where(work.table, selection, work.label)
     names = [work.label.label("name")]
     query = statistics.summary(work.table, duration(work.table), names, conditions, work.table.c.row)
     columns = (*statistics.duration_columns(work.count_header), Column("name", work.name_header, "name", Unit.TEXT))
+    rows = asked(session, query, columns)
     total = session.scalar(sa.select(sa.func.count(work.label.distinct())))
-    return FrameAnswer(work.name, columns, session.frame(query), int(total or 0), _notes(session, work))
+    return RowsAnswer(work.name, columns, rows, int(total or 0), _notes(session, work))
 
 
 def _notes(session: Session, work: Work) -> tuple[str, ...]:
@@ -75,15 +77,22 @@ SIZE_COLUMNS = (
 )
 
 
-def memory_sizes(session: Session, selection: Selection) -> FrameAnswer:
+def memory_sizes(session: Session, selection: Selection) -> RowsAnswer:
     """Bytes moved by each kind of memory operation, in MB of 10⁶ bytes as nsys prints them."""
     table = tables.memory_ops
     conditions = where(table, selection, table.c.operation)
-    frame = session.frame(statistics.summary(table, table.c.bytes, [table.c.operation.label("name")], conditions))
-    for key in ("total", "avg", "median", "min", "max", "stddev"):
-        frame[key] = frame[key] / _MB
+    query = statistics.summary(table, table.c.bytes, [table.c.operation.label("name")], conditions)
+    rows = [_in_megabytes(row) for row in asked(session, query, SIZE_COLUMNS)]
     note = missing_note(session, table)
-    return FrameAnswer("memory-sizes", SIZE_COLUMNS, frame, len(frame), (note,) if note else ())
+    return RowsAnswer("memory-sizes", SIZE_COLUMNS, rows, len(rows), (note,) if note else ())
+
+
+def _in_megabytes(row: Row) -> Row:
+    pairs = zip(SIZE_COLUMNS, row, strict=True)
+    return tuple(
+        value / _MB if column.unit is Unit.MEGABYTES and isinstance(value, int | float) else value
+        for column, value in pairs
+    )
 
 
 INSTANCE_COLUMNS = (

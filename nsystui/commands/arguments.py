@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ from nsystui.text import safe_text
 if TYPE_CHECKING:
     from nsystui.analysis.answer import Answer
     from nsystui.analysis.job import Job
+    from nsystui.store.session import Session
+
+_OPENED_AT_ONCE = 2
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:
@@ -75,13 +79,14 @@ def selection_of(arguments: argparse.Namespace, job: Job) -> Selection:
     )
 
 
-def open_job(arguments: argparse.Namespace) -> Job:
+def open_job(arguments: argparse.Namespace, whole: bool = True) -> Job:
     """Opens every file that can be opened; the others are told on stderr, one line each.
 
-    Raises NsystuiError where none is left, and UsageError for flags that cannot go together: before the work, since
-    the first opening of many exports takes its time.
+    Unless ``whole``, only what is asked for is read of them, when it is asked for. Raises NsystuiError where none is
+    left, and UsageError for flags that cannot go together: before the work, since the first opening of many exports
+    takes its time.
     """
-    _check_output(arguments)
+    check_output(arguments)
     from nsystui.analysis.job import Job
     from nsystui.exports.discover import discover
     from nsystui.store.cache import Cache
@@ -91,20 +96,43 @@ def open_job(arguments: argparse.Namespace) -> Job:
     limits = Limits(threads=arguments.jobs) if arguments.jobs > 0 else Limits()
     cache = None if arguments.no_cache else Cache(default_directory())
     session = Session(cache=cache, limits=limits, warn=lambda message: complain(f"warning: {message}"))
-    failure: ExportError | None = None
-    for path in discover(arguments.files):
-        try:
-            session.add(_converted(path, arguments))
-        except ExportError as error:
-            failure = error
-            complain(str(error))
+    try:
+        failures = _failures(session, discover(arguments.files), arguments, whole)
+    except BaseException:
+        session.close()
+        raise
+    for failure in failures:
+        complain(str(failure))
     if not session.reports:
         session.close()
-        raise NsystuiError("no export could be opened") if failure else UsageError("no files")
+        raise NsystuiError("no export could be opened") if failures else UsageError("no files")
     return Job(session)
 
 
-def _check_output(arguments: argparse.Namespace) -> None:
+def _failures(session: Session, paths: Sequence[Path], arguments: argparse.Namespace, whole: bool) -> list[ExportError]:
+    """Adds every file to the session, two at a time; why some were not added, in the order of the files."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    stopped = threading.Event()
+
+    def add(index: int, path: Path) -> ExportError | None:
+        try:
+            session.add(_converted(path, arguments), is_cancelled=stopped.is_set, index=index, whole=whole)
+        except ExportError as error:
+            return error
+        return None
+
+    pool = ThreadPoolExecutor(_OPENED_AT_ONCE)
+    try:
+        return [error for error in pool.map(add, range(len(paths)), paths) if error is not None]
+    except BaseException:
+        stopped.set()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def check_output(arguments: argparse.Namespace) -> None:
     """Raises UsageError for flags of the output that make no sense."""
     from nsystui.output import formats
 

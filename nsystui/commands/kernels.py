@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from nsystui.commands import arguments as shared
+
+if TYPE_CHECKING:
+    from nsystui.commands.remembering import Remembered
 
 DESCRIPTION = """The kernel summary: the columns and values of `nsys stats -r cuda_gpu_kern_sum`, over all files.
 With --instances, every launch of one kernel."""
@@ -30,17 +35,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.analysis.kernels import Names, group_by_of, kernel_instances, kernel_summary
+    from nsystui.commands.remembering import Remembered
+
+    shared.check_output(arguments)
+    memory = Remembered.of(arguments)
+    question = ("kernels", arguments.names, arguments.by)
+    known = memory.recall(*question) if memory is not None else None
+    if known is not None:
+        return shared.deliver(arguments, known[1])
+    return _asked(arguments, memory, question)
+
+
+def _asked(arguments: argparse.Namespace, memory: Remembered | None, question: Sequence[str]) -> int:
+    from nsystui.analysis.kernels import GroupBy, Names, group_by_of, kernel_instances, kernel_summary
 
     names = Names(arguments.names)
     groups = group_by_of(arguments.by)
-    job = shared.open_job(arguments)
+    is_ranked = GroupBy.RANK in groups
+    # Who is which rank takes the whole report.
+    whole = bool(is_ranked or arguments.instances or arguments.ranks)
+    job = shared.open_job(arguments, whole)
     try:
         selection = shared.selection_of(arguments, job)
         if arguments.instances:
             return shared.deliver(
                 arguments, kernel_instances(job.session, selection, arguments.instances, names, job.ranks)
             )
-        return shared.deliver(arguments, kernel_summary(job.session, selection, names, groups, job.ranks))
+        ranks = job.ranks if is_ranked else ()
+        answer = kernel_summary(job.session, selection, names, groups, ranks)
+        if memory is not None:
+            memory.keep(job, answer, "", *question)
+        return shared.deliver(arguments, answer)
     finally:
         job.close()

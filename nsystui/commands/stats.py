@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from nsystui.commands import arguments as shared
 
 if TYPE_CHECKING:
+    from nsystui.analysis.answer import Answer
     from nsystui.analysis.job import Job
     from nsystui.analysis.selection import Selection
     from nsystui.analysis.stats import Options, Report
     from nsystui.commands.blocks import Block
+    from nsystui.commands.remembering import Remembered
 
 DESCRIPTION = """Reports of `nsys stats` by their names. With --format csv the output is that of
 `nsys stats -q --format csv -r REPORT FILE`: same header, rows, order and rounding; with several files the statistics
@@ -29,7 +31,7 @@ class _ListReports(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from nsystui.analysis.stats import REPORTS, options_of
-        from nsystui.output.stdout import quiet_pipe
+        from nsystui.output.pipe import quiet_pipe
 
         names = {report: report.name + options_of(report) for report in REPORTS.values()}
         width = max(map(len, names.values()))
@@ -64,27 +66,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.analysis.stats import report_of
-    from nsystui.analysis.stats.available import DEFAULT, lacking
     from nsystui.analysis.time_unit import time_unit_of
-    from nsystui.commands.blocks import deliver_blocks, peek
+    from nsystui.commands.remembering import Remembered
 
     named = [text.strip() for words in arguments.report or () for text in words.split(",") if text.strip()]
-    wanted = [(text, *report_of(text)) for text in named or DEFAULT]
+    shared.check_output(arguments)
     time_unit_of(arguments.timeunit)
-    job = shared.open_job(arguments)
+    memory = Remembered.of(arguments) if named else None
+    known = [memory.recall("stats", text) for text in named] if memory is not None else []
+    if not known or None in known:
+        return _asked(arguments, named, memory)
+    answers = zip(named, filter(None, known), strict=True)
+    blocks = (_block(arguments, text, None, title, answer) for text, (title, answer) in answers)
+    _deliver(arguments, blocks, is_alone=len(named) == 1)
+    return 0
+
+
+def _asked(arguments: argparse.Namespace, named: Sequence[str], memory: Remembered | None) -> int:
+    """Opens the files and answers; what can be remembered is."""
+    from nsystui.analysis.stats import report_of
+    from nsystui.analysis.stats.available import DEFAULT, lacking
+
+    wanted = [(text, *report_of(text)) for text in named or DEFAULT]
+    # Who is which rank takes the whole report.
+    whole = bool(arguments.by_rank or arguments.ranks)
+    job = shared.open_job(arguments, whole)
     try:
         selections = list(_selections(arguments, job, _filtered(arguments, job)))
-        is_alone = len(named) == 1 and not arguments.by_rank
-        blocks = _blocks(arguments, job, wanted, selections, quiet=not named)
-        first, blocks = peek(blocks)
-        if not is_alone:
-            deliver_blocks(arguments, blocks)
-        elif first:
-            shared.deliver(arguments, first[0].answer)
+        blocks = _blocks(arguments, job, wanted, selections, memory, quiet=not named)
+        _deliver(arguments, blocks, is_alone=len(named) == 1 and not arguments.by_rank)
         return 3 if all(lacking(job.session, report) for _, report, _ in wanted) else 0
     finally:
         job.close()
+
+
+def _deliver(arguments: argparse.Namespace, blocks: Iterator[Block], is_alone: bool) -> None:
+    from nsystui.commands.blocks import deliver_blocks, peek
+
+    first, blocks = peek(blocks)
+    if not is_alone:
+        deliver_blocks(arguments, blocks)
+    elif first:
+        shared.deliver(arguments, first[0].answer)
 
 
 def _filtered(arguments: argparse.Namespace, job: Job) -> Selection:
@@ -125,14 +148,12 @@ def _blocks(
     job: Job,
     wanted: Sequence[tuple[str, Report, Options]],
     selections: Sequence[tuple[int | None, Selection]],
+    memory: Remembered | None,
     quiet: bool,
 ) -> Iterator[Block]:
     """A table for each report and rank that has rows; of the others a line on stderr, unless ``quiet``."""
     from nsystui.analysis.stats.available import lacking
-    from nsystui.analysis.time_unit import in_unit, time_unit_of
-    from nsystui.commands.blocks import Block
 
-    unit = time_unit_of(arguments.timeunit)
     for text, report, options in wanted:
         missing = lacking(job.session, report)
         if missing:
@@ -146,7 +167,18 @@ def _blocks(
                 if not quiet:
                     shared.complain(f"{text}{of_rank}: no rows")
                 continue
-            labels: dict[str, str | int] = {"report": text} if rank is None else {"report": text, "rank": rank}
-            suffix = text.replace(":", "_") + ("" if rank is None else f"_rank{rank}")
-            title = f"{text}{of_rank}: {report.what}"
-            yield Block(title, labels, suffix, in_unit(answer, unit), needs_title=rank is not None)
+            if memory is not None and not report.name.endswith("_trace"):
+                memory.keep(job, answer, report.what, "stats", text)
+            yield _block(arguments, text, rank, report.what, answer)
+
+
+def _block(arguments: argparse.Namespace, text: str, rank: int | None, what: str, answer: Answer) -> Block:
+    """The answer of the report ``text`` in the unit of time that was asked for."""
+    from nsystui.analysis.time_unit import in_unit, time_unit_of
+    from nsystui.commands.blocks import Block
+
+    of_rank = "" if rank is None else f", rank {rank}"
+    labels: dict[str, str | int] = {"report": text} if rank is None else {"report": text, "rank": rank}
+    suffix = text.replace(":", "_") + ("" if rank is None else f"_rank{rank}")
+    unit = time_unit_of(arguments.timeunit)
+    return Block(f"{text}{of_rank}: {what}", labels, suffix, in_unit(answer, unit), needs_title=rank is not None)

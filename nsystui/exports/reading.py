@@ -8,7 +8,7 @@ from typing import Any
 
 from nsystui.exports import opening
 
-_BATCH_ROWS = 65_536
+_BATCH_ROWS = 16_384
 
 
 class Reader:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     import duckdb
 
 # Raised whenever packed reports change their form: older ones are then packed again.
-STORE_VERSION = 5
+STORE_VERSION = 6
 DEFAULT_CAP = 20 << 30
 _FACTS = "report.json"
 _TEMPORARY = ".partial-"
@@ -122,13 +123,13 @@ class PartialPack:
     def __init__(self, temporary: Path, place: Path) -> None:
         self._temporary = temporary
         self.place = place
-        self._parts: dict[str, int] = {}
+        self._written = itertools.count()
 
-    def write(self, table: CanonicalTable, rows: duckdb.DuckDBPyRelation) -> None:
-        """Adds a Parquet file to ``table``."""
-        part = self._parts.get(table.name, 0)
-        self._parts[table.name] = part + 1
-        rows.write_parquet(str(self._temporary / f"{table.name}-{part:05d}.parquet"), compression="zstd")
+    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, place: int) -> None:
+        """Adds a Parquet file to ``table``; in the order of their names the files are in the order of ``place``."""
+        file = self._temporary / f"{table.name}-{place:012d}-{next(self._written)}.parquet"
+        # The delta encodings of the second version are smaller by a third, and faster to write and to read.
+        connection.execute("COPY kept TO $1 (FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION V2)", [str(file)])
 
     def finish(self, report: PackedReport) -> PackedFiles:
         """Makes the pack visible under its final name and returns it."""
@@ -165,5 +166,5 @@ def read_packed(directory: Path) -> PackedFiles:
         file = directory / name
         if file.stat().st_size != size:
             raise ValueError(f"{file}: not the {size} bytes that were written")
-        files.setdefault(name.rpartition("-")[0], []).append(file)
+        files.setdefault(name.partition("-")[0], []).append(file)
     return PackedFiles(directory, report, {name: tuple(paths) for name, paths in files.items()})

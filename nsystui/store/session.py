@@ -8,17 +8,22 @@ on its own cursor, so that a screen may ask from several threads.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from nsystui.errors import ExportError
 from nsystui.exports import canonical, metadata, opening, schema, sources
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import Metadata
 from nsystui.store.cache import Cache, PackedFiles
+from nsystui.store.column_cache import ColumnFiles
+from nsystui.store.kept import Kept
+from nsystui.store.on_demand import OnDemand
 from nsystui.store.pack import PackedReport, Packer, Progress
+from nsystui.store.used_columns import used_columns
 
 if TYPE_CHECKING:
     import duckdb
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 
+_PLACE = frozenset({"report", "clock_offset"})
 # The ranks of one job start their sessions within minutes of each other, ns.
 _START_SPREAD = 600 * 10**9
 
@@ -39,13 +45,26 @@ class Limits:
     memory: int = 2 << 30
 
 
+class Facts(Protocol):
+    """What is known of a report: ``PackedReport``, or one that counts when it is asked."""
+
+    @property
+    def metadata(self) -> Metadata: ...
+    @property
+    def counts(self) -> Mapping[str, int]: ...
+    @property
+    def first_event(self) -> int | None: ...
+    @property
+    def last_event(self) -> int | None: ...
+
+
 @dataclass(frozen=True)
 class Report:
     """One open export. ``clock_offset`` is the ns to add to its times to get job time."""
 
     index: int
     path: Path
-    packed: PackedReport
+    packed: Facts
     clock_offset: int = 0
 
     @property
@@ -107,15 +126,20 @@ class Session:
     _in_use: set[Path] = field(default_factory=set)
     _in_memory: dict[int, dict[str, str]] = field(default_factory=dict)
     _fresh: set[str] = field(default_factory=set)
+    _on_demand: dict[int, OnDemand] = field(default_factory=dict)
+    _shown: dict[str, frozenset[str]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
+        self._slots = threading.Semaphore(self.limits.threads)
         self._database = _connect(self.limits)
         self._engine = _engine(self._database)
 
     def close(self) -> None:
         """Lets go of every file and of the memory."""
         self._engine.dispose()
+        for report in self._on_demand.values():
+            report.connection.close()
         self._database.close()
 
     def add(
@@ -124,11 +148,13 @@ class Session:
         report_progress: Callable[[Progress], None] = lambda progress: None,
         is_cancelled: Callable[[], bool] = lambda: False,
         index: int | None = None,
+        whole: bool = True,
     ) -> Report:
         """Packs an export (or finds it packed) and adds it to the views.
 
-        ``index`` keeps the order of the command line when exports become ready in another. Raises ExportError and
-        PackingCancelled. May run in several threads at once.
+        ``index`` keeps the order of the command line when exports become ready in another. Unless ``whole``, what is
+        not packed stays so, and columns are read when a query asks for them: then that may raise ExportError as well.
+        Raises ExportError and PackingCancelled. May run in several threads at once.
         """
         opening.check(path)
         with self._lock:
@@ -136,9 +162,12 @@ class Session:
             self._given.add(index)
         try:
             files = self.cache.find(path) if self.cache else None
-            if files is None and self.cache is not None:
-                files = self._pack_to_cache(self.cache, path, report_progress, is_cancelled)
-            packed = files.report if files else self._pack_to_memory(path, index, report_progress, is_cancelled)
+            on_demand = None if whole or files is not None else self._unpacked(path, index)
+            packed: Facts
+            if on_demand is not None:
+                packed = on_demand
+            else:
+                files, packed = self._packed(files, path, index, report_progress, is_cancelled)
         except BaseException:
             with self._lock:
                 self._given.discard(index)
@@ -147,11 +176,53 @@ class Session:
             if files is not None:
                 self._files[index] = files
                 self._in_use.add(files.directory)
+            if on_demand is not None:
+                self._on_demand[index] = on_demand
             report = Report(index, path, packed)
             self.reports = _aligned([*self.reports, report])
             self._fresh.clear()
             self.version += 1
             return next(item for item in self.reports if item.index == index)
+
+    def _packed(
+        self,
+        files: PackedFiles | None,
+        path: Path,
+        index: int,
+        report_progress: Callable[[Progress], None] = lambda progress: None,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> tuple[PackedFiles | None, PackedReport]:
+        """The whole report, packed now unless ``files`` has it already; no files where it is kept in memory."""
+        if files is None and self.cache is not None:
+            files = self._pack_to_cache(self.cache, path, report_progress, is_cancelled)
+        return files, files.report if files else self._pack_to_memory(path, index, report_progress, is_cancelled)
+
+    def _unpacked(self, path: Path, index: int) -> OnDemand:
+        opened = open_export(path)
+        cursor = self._database.cursor()
+        return OnDemand(
+            path, opened.metadata, opened.native, cursor, index, self.cache, self.warn, lambda: self._pack_now(index)
+        )
+
+    def _pack_now(self, index: int) -> PackedReport:
+        """Packs a report that was read on demand so far, for what only a whole pack has."""
+        with self._lock:
+            unpacked = self._on_demand.get(index)
+            if unpacked is not None:
+                files, packed = self._packed(None, unpacked.path, index)
+                del self._on_demand[index]
+                if files is not None:
+                    self._files[index] = files
+                    self._in_use.add(files.directory)
+                unpacked.packed = packed
+                unpacked.connection.close()
+                self.reports = tuple(
+                    replace(item, packed=packed) if item.index == index else item for item in self.reports
+                )
+                self._fresh.clear()
+            found = next(item.packed for item in self.reports if item.index == index)
+            assert isinstance(found, PackedReport)
+            return found
 
     def _pack_to_cache(
         self, cache: Cache, path: Path, report_progress: Callable[[Progress], None], is_cancelled: Callable[[], bool]
@@ -164,9 +235,9 @@ class Session:
         except OSError as error:
             self.warn(f"the cache {cache.directory} cannot be written ({error.strerror}): keeping columns in memory")
             return None
-        connection = _connect(self.limits)
+        connection = _connect(replace(self.limits, threads=1))
         try:
-            packed = Packer(path, connection, partial, report_progress, is_cancelled).run()
+            packed = Packer(path, connection, partial, report_progress, is_cancelled, self._slots).run()
             with self._lock:
                 self._in_use.add(partial.place)
                 keep = frozenset(self._in_use)
@@ -189,7 +260,7 @@ class Session:
     ) -> PackedReport:
         sink = _MemorySink(self._database.cursor(), index)
         try:
-            packed = Packer(path, sink.connection, sink, report_progress, is_cancelled).run()
+            packed = Packer(path, sink.connection, sink, report_progress, is_cancelled, self._slots).run()
         except BaseException:
             sink.abandon()
             raise
@@ -199,30 +270,95 @@ class Session:
         return packed
 
     def _ensure_views(self, query: sa.Executable) -> None:
-        """Makes the views that ``query`` reads, if a report has joined since they were made."""
-        import sqlalchemy as sa
-        from sqlalchemy.sql import visitors
-
-        names = {item.name for item in visitors.iterate(query) if isinstance(item, sa.Table)}  # type: ignore[arg-type]
+        """Makes the views that ``query`` reads, if a report has joined since, or it reads more columns than before."""
+        used = used_columns(query)
         with self._lock:
-            for name in names - self._fresh:
+            self._load(used)
+            for name in used.keys() - self._fresh:
                 table = canonical.BY_NAME[name]
                 parts = [part for report in self.reports for part in self._parts(report, table)]
                 relation = _union(parts) if parts else self._database.sql(_empty(table))
                 relation.create_view(name, replace=True)
                 self._fresh.add(name)
 
+    def _load(self, used: Mapping[str, Collection[str]]) -> None:
+        """Reads what is ``used`` of each table, and was so far, of the reports that are not packed."""
+        unreadable = [index for index, item in self._on_demand.items() if not all(map(item.can_read, used))]
+        for index in unreadable:
+            try:
+                self._pack_now(index)
+            except ExportError as error:
+                self._drop(index, error)
+        if not self._on_demand:
+            return
+        wanted = {name: self._shown.get(name, frozenset()).union(names) - _PLACE for name, names in used.items()}
+        for index, failure in self._failures(wanted).items():
+            self._drop(index, failure)
+        for report in self._on_demand.values():
+            in_use = (report.loaded[name] for name in wanted)
+            self._in_use.update(columns.directory for columns in in_use if isinstance(columns, ColumnFiles))
+        self._fresh.difference_update(name for name, names in wanted.items() if names != self._shown.get(name))
+        self._shown.update(wanted)
+
+    def _failures(self, wanted: Mapping[str, Collection[str]]) -> dict[int, ExportError]:
+        """Reads the ``wanted`` columns of every report that is not packed, several at once; why some could not be."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        def failure(report: OnDemand) -> ExportError | None:
+            try:
+                report.load(wanted)
+            except ExportError as error:
+                return error
+            return None
+
+        reports = list(self._on_demand.values())
+        pool = ThreadPoolExecutor(max(min(self.limits.threads, len(reports)), 1))
+        try:
+            errors = zip(reports, pool.map(failure, reports), strict=True)
+            return {report.index: error for report, error in errors if error is not None}
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _drop(self, index: int, error: ExportError) -> None:
+        """Goes on without a report that cannot be read whole, after a warning; raises it where no other is left."""
+        if len(self.reports) == 1:
+            raise error
+        self.warn(str(error))
+        self.reports = tuple(report for report in self.reports if report.index != index)
+        self._on_demand.pop(index).connection.close()
+        self._fresh.clear()
+        self.version += 1
+
     def _parts(self, report: Report, table: CanonicalTable) -> Iterable[duckdb.DuckDBPyRelation]:
-        """The rows of one report with the two columns that place them in the session."""
+        """The rows of one report with the two columns that place them in the session.
+
+        Where a report is not packed, only the columns that are shown of all of them.
+        """
         files = self._files.get(report.index)
         relation = None
-        if files is not None and table.name in files.files:
+        if report.index in self._on_demand:
+            relation = self._loaded(self._on_demand[report.index], table)
+        elif files is not None and table.name in files.files:
             relation = self._database.read_parquet([str(path) for path in files.files[table.name]])
         elif table.name in self._in_memory.get(report.index, {}):
             relation = self._database.table(self._in_memory[report.index][table.name])
         if relation is not None:
             place = f"CAST({report.index:d} AS BIGINT) AS report, CAST({report.clock_offset:d} AS BIGINT)"
-            yield relation.project(f"{place} AS clock_offset, *")
+            yield relation.project(", ".join([f"{place} AS clock_offset", *self._names(table)]))
+
+    def _loaded(self, report: OnDemand, table: CanonicalTable) -> duckdb.DuckDBPyRelation | None:
+        columns = report.loaded[table.name]
+        if not columns.rows:
+            return None
+        if isinstance(columns, ColumnFiles):
+            return self._database.read_parquet([str(path) for path in columns.files])
+        return self._database.table(columns.table)
+
+    def _names(self, table: CanonicalTable) -> list[str]:
+        """The columns of a view, as SQL."""
+        if not self._on_demand:
+            return ["*"]
+        return [f'"{name}"' for name in table.field_names if name in self._shown[table.name]]
 
     def rows(self, query: sa.Executable) -> Sequence[tuple[Any, ...]]:
         """The result as tuples of Python values."""
@@ -272,6 +408,11 @@ class Session:
         """Rows of a table over all reports, without a query."""
         return sum(report.count(table) for report in self.reports)
 
+    def kept(self, report: Report) -> Kept:
+        """What was computed of a report before, beside its pack; nothing where its columns are in memory."""
+        files = self._files.get(report.index)
+        return Kept(None if files is None else files.directory)
+
 
 class _MemorySink:
     """Keeps packed rows in tables of the session's own database."""
@@ -280,14 +421,17 @@ class _MemorySink:
         self.connection = connection
         self.names: dict[str, str] = {}
         self._index = index
+        self._lock = threading.Lock()
 
-    def write(self, table: CanonicalTable, rows: duckdb.DuckDBPyRelation) -> None:
+    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, place: int) -> None:
         name = f"report_{self._index:d}_{table.name}"
-        if table.name in self.names:
-            rows.insert_into(name)
-        else:
-            rows.create(name)
-            self.names[table.name] = name
+        rows = connection.table("kept")
+        with self._lock:  # two threads pack, and a table is made once
+            if table.name in self.names:
+                rows.insert_into(name)
+            else:
+                rows.create(name)
+                self.names[table.name] = name
 
     def abandon(self) -> None:
         """Leaves nothing behind."""
@@ -339,14 +483,19 @@ def _aligned(reports: Sequence[Report]) -> tuple[Report, ...]:
     """
     starts = [report.metadata.session_start_utc for report in reports]
     known = [start for start in starts if start is not None]
-    longest = max((report.packed.last_event or 0 for report in reports), default=0)
-    one_job = bool(known) and max(known) - min(known) <= longest + _START_SPREAD
     first = min(known, default=0)
+    spread = max(known, default=0) - first
+    # Where they start together it need not be known how long they last, which may be costly to find out.
+    one_job = bool(known) and (spread <= _START_SPREAD or spread <= _longest(reports) + _START_SPREAD)
     moved = [
         replace(report, clock_offset=start - first if one_job and start is not None else 0)
         for report, start in zip(reports, starts, strict=True)
     ]
     return tuple(sorted(moved, key=lambda report: report.index))
+
+
+def _longest(reports: Sequence[Report]) -> int:
+    return max((report.packed.last_event or 0 for report in reports), default=0)
 
 
 def _series(values: Any) -> Any:

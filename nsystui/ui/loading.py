@@ -67,9 +67,11 @@ class Loading:
     def go_on(self, job: Job, numbered: Sequence[tuple[int, Path]]) -> None:
         """Loads the given exports into ``job``; the numbers keep the order of the command line."""
         opened = [(number, path, found) for number, path in numbered if (found := self._open(path)) is not None]
-        self._sample(job, [found for _, _, found in opened])
+        sampling = threading.Thread(target=self._sample, args=(job, [found for _, _, found in opened]), daemon=True)
+        sampling.start()
         with ThreadPoolExecutor(max_workers=max(self.source.threads, 1), thread_name_prefix="load") as pool:
             list(pool.map(lambda item: self._add(job, *item), opened))
+        sampling.join()
         self.post(messages.LoadingEnded(self._stopped.is_set()))
 
     def _open(self, path: Path) -> Opened | None:
@@ -95,8 +97,9 @@ class Loading:
 
         cache = job.session.cache
         fresh = [item for item in opened if cache is None or cache.find(item.path) is None]
-        answer = sampled_kernels(fresh) if fresh else None
-        if answer is not None:
+        for answer in sampled_kernels(fresh):
+            if self._stopped.is_set() or job.session.reports:
+                return
             self.post(messages.SampleTaken(answer))
 
     def _add(self, job: Job, number: int, path: Path, opened: Opened) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsystui.analysis.answer import FrameAnswer
+from nsystui.analysis.answer import Answer, FrameAnswer
 from nsystui.analysis.capture import diagnostics_table
 from nsystui.analysis.device_time import NOTHING, Breakdown
 from nsystui.analysis.extent import extents
@@ -41,7 +41,7 @@ class OverviewPicture:
     spent: Breakdown | None
     strip: tuple[float, ...]
     tasks: FrameAnswer
-    kernels: FrameAnswer
+    kernels: Answer
     diagnostics: FrameAnswer
     held: tuple[Held, ...]
     ranks: tuple[RankedTask, ...]
@@ -53,7 +53,7 @@ class _Tables:
 
     facts: JobFacts
     tasks: FrameAnswer
-    kernels: FrameAnswer
+    kernels: Answer
     diagnostics: FrameAnswer
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from nsystui.errors import UsageError
 from nsystui.exports import demo
 from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
+from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 
 KEYS = [column.key for column in EVENT_COLUMNS]
@@ -328,3 +331,63 @@ def test_rows_without_a_process_are_listed(tmp_path, session):
     session.add(path)
     row = next(row for row in build(session, Selection(), (EventKind.KERNEL,)).page(0, 300) if row[-1] == 1)
     assert dict(zip(KEYS, row, strict=True))["pid"] is None
+
+
+class TestKeptCounts:
+    """The index of a list of everything, from counts that are kept."""
+
+    @pytest.fixture
+    def ranks(self, tmp_path: Path) -> list[Path]:
+        """Three exports whose clocks begin some ns apart, with events that are not in step."""
+        return [_rank(tmp_path / f"rank{rank}.sqlite", rank) for rank in range(3)]
+
+    def listed(self, paths: Sequence[Path], cache: Path | None) -> tuple[object, ...]:
+        session = Session(cache=None if cache is None else Cache(cache))
+        try:
+            for path in paths:
+                session.add(path)
+            found = EventList.build(session, Selection(), ranked_tasks(session))
+            return found.low, found.width, found.counts.tolist(), found.total, found.page(0, len(found))
+        finally:
+            session.close()
+
+    def test_they_are_the_same_computed_and_kept(self, ranks: list[Path], tmp_path: Path) -> None:
+        expected = self.listed(ranks, None)
+        assert self.listed(ranks, tmp_path / "cache") == expected
+        assert list((tmp_path / "cache").glob("*/kept-starts-kernel-*"))
+        assert self.listed(ranks, tmp_path / "cache") == expected
+
+    def test_other_reports_beside_it_are_other_bins(self, ranks: list[Path], tmp_path: Path) -> None:
+        for some in (ranks, ranks[1:], ranks[2:], [ranks[2], ranks[0]], ranks):
+            assert self.listed(some, tmp_path / "cache") == self.listed(some, None)
+
+    def test_they_agree_with_what_is_counted_row_by_row(self, ranks: list[Path], session: Session) -> None:
+        for path in ranks:
+            session.add(path)
+        whole = build(session)
+        everyone = build(session, Selection(tasks=frozenset(item.task for item in ranked_tasks(session))))
+        assert (everyone.low, everyone.width) == (whole.low, whole.width)
+        assert everyone.counts.tolist() == whole.counts.tolist()
+
+    def test_a_search_goes_on_through_every_bin(self, ranks: list[Path], session: Session) -> None:
+        for path in ranks:
+            session.add(path)
+        listed = build(session)
+        rare = [number for number, row in enumerate(listed.page(0, len(listed))) if row[2] == "rare"]
+        assert listed.find(0, True, NameFilter("rare")) == rare[0]
+        assert listed.find(len(listed) - 1, False, NameFilter("rare")) == rare[-1]
+        assert listed.find(rare[-1], True, NameFilter("rare")) is None
+        assert listed.find(rare[0], False, NameFilter("rare")) is None
+
+
+def _rank(path: Path, rank: int) -> Path:
+    capture = Capture(utc_epoch_ns=1_780_000_000_000_000_000 + 777 * rank, environment={"RANK": str(rank)})
+    with ExportWriter(path, session=capture) as export:
+        process = export.process(5_000 + rank)
+        main = export.thread(process, 5_000 + rank, "main")
+        for number in range(500):
+            at = number * (1_000 + 13 * rank) + 7 * rank
+            export.api(main, at, at + 10, "cudaLaunchKernel_v7000", number + 1)
+            name = "rare()" if number in (3, 490) else "saxpy(float *)"
+            export.kernel(process, 0, 7, at + 20, at + 900, name=name, correlation_id=number + 1)
+    return path

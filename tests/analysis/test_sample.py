@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support import edit, native, native_count
 
-from nsystui.analysis.sample import sampled_kernels
+from nsystui.analysis.answer import iter_rows
+from nsystui.analysis.sample import _bit_reversed, _spans, sampled_kernels
 from nsystui.exports import demo
 from nsystui.store.session import open_export
 
@@ -17,10 +20,14 @@ def names_of(path: Path) -> set[str]:
     return {name for (name,) in native(path, query)}
 
 
+def first_sample(*paths):
+    return next(sampled_kernels([open_export(path) for path in paths]))
+
+
 def test_a_small_export_is_sampled_whole(tmp_path):
     path = demo.two_process_export(tmp_path / "two.sqlite")
-    answer = sampled_kernels([open_export(path)])
-    rows = answer.rows()
+    answer = first_sample(path)
+    rows = list(iter_rows(answer))
     assert {row[-1] for row in rows} == names_of(path)
     assert sum(row[0] for row in rows) == pytest.approx(100)
     assert [row[0] for row in rows] == sorted((row[0] for row in rows), reverse=True)
@@ -30,8 +37,8 @@ def test_a_small_export_is_sampled_whole(tmp_path):
 @pytest.mark.parametrize("kernels", [1, 2, 63, 64, 65, 100, 5_000])
 def test_no_row_counts_twice_and_the_share_of_rows_is_true(tmp_path, kernels):
     path = demo.benchmark_export(tmp_path / "b.sqlite", kernels=kernels, names=7)
-    answer = sampled_kernels([open_export(path)])
-    sampled = sum(row[1] for row in answer.rows())
+    answer = first_sample(path)
+    sampled = sum(row[1] for row in iter_rows(answer))
     assert 0 < sampled <= min(kernels, 64 * 64)
     assert sampled >= min(kernels, 64 * 64) * 0.5
     assert f"sample: {sampled:,} of {kernels:,} kernels" in answer.notes[0]
@@ -41,14 +48,14 @@ def test_it_is_taken_from_every_part_of_the_file(tmp_path):
     path = demo.benchmark_export(tmp_path / "b.sqlite", kernels=6_400, names=5)
     edit(path, "UPDATE StringIds SET value = 'late' WHERE id = (SELECT max(id) FROM StringIds)")
     edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET shortName = (SELECT max(id) FROM StringIds) WHERE rowid > 4800")
-    late = {row[-1]: row[1] for row in sampled_kernels([open_export(path)]).rows()}["late"]
+    late = {row[-1]: row[1] for row in iter_rows(first_sample(path))}["late"]
     assert late == pytest.approx(64 * 64 / 4, rel=0.1)
 
 
 def test_without_kernels_there_is_none(tmp_path):
-    assert sampled_kernels([]) is None
-    assert sampled_kernels([open_export(demo.cpu_only_export(tmp_path / "cpu.sqlite"))]) is None
-    assert sampled_kernels([open_export(demo.all_tables_export(tmp_path / "all.sqlite"))]) is None
+    assert not list(sampled_kernels([]))
+    assert not list(sampled_kernels([open_export(demo.cpu_only_export(tmp_path / "cpu.sqlite"))]))
+    assert not list(sampled_kernels([open_export(demo.all_tables_export(tmp_path / "all.sqlite"))]))
 
 
 def test_an_export_that_fails_meanwhile_is_left_out(tmp_path):
@@ -59,19 +66,45 @@ def test_an_export_that_fails_meanwhile_is_left_out(tmp_path):
     with broken.open("r+b") as file:
         file.seek((root - 1) * 4096)
         file.write(b"\xff" * 4096)
-    answer = sampled_kernels(opened)
-    assert {row[-1] for row in answer.rows()} == names_of(good)
+    answer = next(sampled_kernels(opened))
+    assert {row[-1] for row in iter_rows(answer)} == names_of(good)
 
 
 def test_hostile_and_missing_names_are_rows_like_others(tmp_path):
     path = demo.hostile_names_export(tmp_path / "h.sqlite")
     edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET shortName = -1 WHERE rowid = 1")
-    answer = sampled_kernels([open_export(path)])
-    assert {row[-1] for row in answer.rows()} == set(demo.HOSTILE_NAMES[1:])
-    assert sum(row[1] for row in answer.rows()) == native_count(path, "CUPTI_ACTIVITY_KIND_KERNEL")
+    answer = first_sample(path)
+    assert {row[-1] for row in iter_rows(answer)} == set(demo.HOSTILE_NAMES[1:])
+    assert sum(row[1] for row in iter_rows(answer)) == native_count(path, "CUPTI_ACTIVITY_KIND_KERNEL")
 
 
 def test_kernels_of_no_length_have_no_share(tmp_path):
     path = demo.two_process_export(tmp_path / "two.sqlite")
     edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start")
-    assert {row[0] for row in sampled_kernels([open_export(path)]).rows()} == {0.0}
+    assert {row[0] for row in iter_rows(first_sample(path))} == {0.0}
+
+
+def test_it_grows_to_a_twentieth_and_every_round_says_how_much_it_is(tmp_path):
+    path = demo.benchmark_export(tmp_path / "b.sqlite", kernels=200_000, names=30)
+    rounds = list(sampled_kernels([open_export(path)]))
+    sampled = [sum(row[1] for row in iter_rows(answer)) for answer in rounds]
+    assert sampled == sorted(sampled)
+    assert 0.04 <= sampled[-1] / 200_000 <= 0.06
+    assert f"sample: {sampled[-1]:,} of 200,000 kernels" in rounds[-1].notes[0]
+
+
+@given(st.integers(1, 10**7), st.floats(0, 1), st.floats(0, 1))
+def test_spans_of_later_rounds_never_overlap_those_before(last, one, other):
+    before, share = sorted((one, other))
+    earlier, later = _spans(last, 0.0, before), _spans(last, before, share)
+    assert all(1 <= first <= end <= last for first, end in [*earlier, *later])
+    if before * last > 4096:
+        assert not set(earlier) & set(later)
+
+
+@given(st.integers(0, 300))
+def test_each_number_comes_once_and_next_to_the_widest_gap(count):
+    order = _bit_reversed(count)
+    assert sorted(order) == list(range(count))
+    if count >= 4:
+        assert abs(order[0] - order[1]) >= count // 4

@@ -12,11 +12,28 @@ ROWS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTI
 
 def export_of(directory: Path, kernels: int) -> Path:
     """An export with so many kernels; written if it is not there (12 s and 210 MB for a million)."""
-    path = directory / f"kernels-{kernels}.sqlite"
+    return _written(directory / f"kernels-{kernels}.sqlite", kernels, seed=1)
+
+
+def ranks_of(directory: Path, count: int, kernels: int) -> list[Path]:
+    """The exports of a job of ``count`` ranks with so many kernels each; those that are not there are written."""
+    place = directory / f"ranks-{kernels}"
+    place.mkdir(exist_ok=True)
+    return [_written(place / f"rank{seed - 1:03d}.sqlite", kernels, seed) for seed in range(1, count + 1)]
+
+
+def read_through(path: Path) -> None:
+    """Brings a file into the page cache, so that the first run on it is like the others."""
+    with open(path, "rb", buffering=0) as stream:
+        while stream.read(1 << 20):
+            pass
+
+
+def _written(path: Path, kernels: int, seed: int) -> Path:
     if not path.exists():
         partial = path.with_suffix(".partial")
         partial.unlink(missing_ok=True)
-        benchmark_export(partial, kernels).rename(path)
+        benchmark_export(partial, kernels, seed=seed).rename(path)
     return path
 
 

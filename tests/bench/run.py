@@ -8,43 +8,119 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shutil
+import sqlite3
 import sys
-from collections.abc import Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
+import application
+import packing
+import queries
+import ranks
+import reads
+import startup
 import stats
-from inputs import export_of, short
+import summary
+from inputs import export_of, read_through, short
+from table import Setting, Table, markdown
 
-SIZES = (100_000, 1_000_000, 5_000_000)
+SIZES = (100_000, 1_000_000, 10_000_000)
+STATS_SIZES = (100_000, 1_000_000, 5_000_000)
+RANKS = 64
+QUICK_SIZE, QUICK_RANKS = 100_000, 4
+TOPICS: Mapping[str, Callable[[Setting], Iterator[Table]]] = {
+    "startup": startup.tables,
+    "summary": summary.tables,
+    "packing": packing.tables,
+    "queries": queries.tables,
+    "ranks": ranks.tables,
+    "application": application.tables,
+    "reads": reads.tables,
+    "stats": stats.tables,
+}
+LIBRARIES = ("duckdb", "textual", "pandas", "sqlalchemy")
 
 
 def main() -> None:
+    chosen = _arguments()
+    chosen.directory.mkdir(parents=True, exist_ok=True)
+    setting = _setting(chosen)
+    sections = [_machine(setting)]
+    failed = False
+    for topic in chosen.only:
+        for table in TOPICS[topic](setting):
+            print(f"-- {table.title}", file=sys.stderr)
+            rows: list[list[str]] = []
+            try:
+                rows.extend(_told(table.rows))
+            except Exception:  # what was measured in an hour must not go for it
+                traceback.print_exc()
+                failed = True
+                rows.append(["not measured", *[""] * (len(table.headings) - 1)])
+            sections.append(markdown(table, rows))
+            chosen.output.write_text("\n".join(sections), encoding="utf-8")
+    sys.exit(1 if failed else 0)
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, required=True, help="where the generated exports are kept")
-    parser.add_argument("--kernels", type=int, nargs="+", default=SIZES, help="sizes of the exports")
+    parser.add_argument("--kernels", type=int, nargs="+", help="sizes of the exports")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each figure; the median is written")
+    parser.add_argument("--only", type=_topics, default=tuple(TOPICS), metavar="TOPIC,…", help=", ".join(TOPICS))
+    parser.add_argument("--quick", action="store_true", help="100 thousand kernels, 4 ranks and one run of each figure")
+    parser.add_argument("--nsys-ai", default=shutil.which("nsys-ai"), help="PyPI's nsys-ai (default: on the PATH)")
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).with_name("RESULTS.md"))
-    chosen = parser.parse_args()
-    chosen.directory.mkdir(parents=True, exist_ok=True)
-    sections = [_machine(chosen.directory, chosen.kernels)]
-    rows = []
-    for figure in stats.figures(chosen.directory, chosen.kernels, chosen.repeats):
-        rows.append(figure.cells())
-        print(*figure.cells(), sep="  ", file=sys.stderr)
-    sections.append("## Reports\n\n" + _table(stats.HEADINGS, rows))
-    chosen.output.write_text("\n".join(sections), encoding="utf-8")
+    return parser.parse_args()
 
 
-def _machine(directory: Path, sizes: Iterable[int]) -> str:
+def _topics(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    unknown = [name for name in names if name not in TOPICS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no topic: they are {', '.join(TOPICS)}")
+    return names
+
+
+def _setting(chosen: argparse.Namespace) -> Setting:
+    if chosen.quick:
+        size = (QUICK_SIZE,)
+        return Setting(chosen.directory, size, size, 1, QUICK_RANKS, chosen.nsys_ai)
+    sizes = tuple(sorted(chosen.kernels or SIZES))
+    stats_sizes = tuple(sorted(chosen.kernels or STATS_SIZES))
+    return Setting(chosen.directory, sizes, stats_sizes, chosen.repeats, RANKS, chosen.nsys_ai)
+
+
+def _told(rows: Iterable[Iterable[str]]) -> Iterator[list[str]]:
+    """The rows, each printed when it is there."""
+    for row in rows:
+        cells = list(row)
+        print(*cells, sep="  ", file=sys.stderr)
+        yield cells
+
+
+def _machine(setting: Setting) -> str:
+    runs = "one run of each figure" if setting.repeats == 1 else f"medians of {setting.repeats} runs"
+    versions = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
     lines = [
         "# Measured",
         "",
-        "Written by `python tests/bench/run.py`; medians, files in the page cache, exports from the demo writer.",
+        f"Written by `python tests/bench/run.py`: {runs}, files in the page cache, exports from the demo writer.",
+        "MB and kB are of 1000; CPU seconds are those of all threads, user and system. Each measurement has a cache of",
+        "its own; cold is with an empty one. `reached` tells by which factor a target is missed.",
         "",
         f"- {datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {os.cpu_count()} CPUs, {_processor()}",
+        f"- load average at the start: {os.getloadavg()[0]:.1f}; what else runs makes wall times longer than CPU times",
+        f"- {versions}, SQLite {sqlite3.sqlite_version}",
     ]
-    lines += [f"- {short(size)} kernels: {export_of(directory, size).stat().st_size / 1e6:,.0f} MB" for size in sizes]
+    for size in sorted({*setting.sizes, *setting.stats_sizes}):
+        path = export_of(setting.directory, size)
+        read_through(path)
+        lines.append(f"- {short(size)} kernels: {path.stat().st_size / 1e6:,.0f} MB")
     return "\n".join(lines) + "\n"
 
 
@@ -54,11 +130,6 @@ def _processor() -> str:
             return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.machine()
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 if __name__ == "__main__":

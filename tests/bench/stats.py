@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inputs import export_of, rows_of, short
-from measure import CacheDirectory, Run, measure, median, nsystui
+from measure import CacheDirectory, Run, measure, measure_computed, median, nsystui
+from table import Setting, Table
 
 REPORTS = ("cuda_gpu_kern_sum,nvtx_sum,cuda_api_sum", "nvtx_gpu_proj_sum")
 
@@ -32,8 +33,14 @@ class Figure:
 HEADINGS = ("kernels", "reports", "program", "wall s", "CPU s", "million rows/s", "peak MB")
 
 
+def tables(setting: Setting) -> Iterator[Table]:
+    """The one table of this topic."""
+    rows = (figure.cells() for figure in figures(setting.directory, setting.stats_sizes, setting.repeats))
+    yield Table("Reports", HEADINGS, rows)
+
+
 def figures(directory: Path, sizes: Sequence[int], repeats: int) -> Iterator[Figure]:
-    """Every figure: medians of ``repeats`` runs; a cold run begins with an empty cache."""
+    """Every figure: medians of ``repeats`` runs; a cold run begins with an empty cache, a warm one computes too."""
     for kernels in sizes:
         path = export_of(directory, kernels)
         rows = rows_of(path)
@@ -50,7 +57,7 @@ def _programs(path: Path, report: str, repeats: int) -> Iterator[tuple[str, Run]
             cache.clear()
             runs.append(measure(command, cache.environ))
         yield "nsystui, cold", median(runs)
-        yield "nsystui, warm", median(measure(command, cache.environ) for _ in range(repeats))
+        yield "nsystui, warm", measure_computed(command, cache, repeats)
         if nsys := shutil.which("nsys"):
             theirs = [nsys, "stats", "-q", "--format", "csv", "-r", report, str(path)]
             yield "nsys stats", median(measure(theirs, cache.environ) for _ in range(repeats))

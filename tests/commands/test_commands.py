@@ -414,7 +414,10 @@ class TestShell:
             "a.open_job = stop\nsys.exit(cli.main(sys.argv[1:]))"
         )
         done = subprocess.run(
-            [sys.executable, "-c", code, "kernels", str(demo_job[0])], capture_output=True, text=True, check=False
+            [sys.executable, "-c", code, "kernels", "--no-cache", str(demo_job[0])],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert (done.returncode, done.stdout, done.stderr) == (130, "", "nsystui: interrupted\n")
 

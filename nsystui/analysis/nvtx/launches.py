@@ -35,9 +35,9 @@ def has_launches(report: Report) -> bool:
 
 
 def launch_calls(session: Session, report: Report, selection: Selection) -> LaunchCalls:
-    """The launching API calls of the threads of ``report`` that have NVTX ranges; times in job time, ns.
+    """The launching API calls of the threads of ``report`` that have NVTX ranges; times on its own clock, ns.
 
-    Of the selection the tasks, devices and streams count: operations elsewhere are not there for the projection.
+    Of the selection the devices and streams count: operations elsewhere are not there for the projection.
     """
     operations = _operations(report, selection)
     calls = tables.api_calls
@@ -53,14 +53,12 @@ def launch_calls(session: Session, report: Report, selection: Selection) -> Laun
         .where(calls.c.report == report.index, calls.c.end.is_not(None), calls.c.thread.in_(threads))
     )
     found = session.arrays(query)
-    starts, ends, lanes, first, last, time = (np.ma.getdata(values) for values in found.values())
-    moved = report.clock_offset
-    return LaunchCalls(starts + moved, ends + moved, lanes, first + moved, last + moved, time)
+    return LaunchCalls(*(np.ma.getdata(values) for values in found.values()))
 
 
 def _operations(report: Report, selection: Selection) -> sa.Subquery:
     """One row for each (process, correlation id): first start, last end and summed durations of its GPU work."""
-    chosen = Selection(tasks=selection.tasks, devices=selection.devices, streams=selection.streams)
+    chosen = Selection(devices=selection.devices, streams=selection.streams)
     parts = []
     for table in GPU_TABLES:
         columns = table.c
@@ -107,13 +105,13 @@ def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ())
     that the rows are just the operations that its projection spans. Start in job time, ns; ``kind`` and ``row`` make an
     event's key. Raises ``IndexError`` where there is no such range.
     """
-    lane = ranges.lane_of(index)
+    lane, moved = ranges.lane_of(index), _clock_offset(ranges, index)
     calls = tables.api_calls
     inside = [
         calls.c.report == lane.report,
         calls.c.thread == lane.thread,
-        calls.c.start >= int(ranges.start[index]) - calls.c.clock_offset,
-        calls.c.end <= int(ranges.end[index]) - calls.c.clock_offset,
+        calls.c.start >= int(ranges.start[index]) - moved,
+        calls.c.end <= int(ranges.end[index]) - moved,
         sa.true() if ranges.op_count[index] > 0 else sa.false(),
     ]
     launches = sa.select(calls.c.correlation_id, calls.c.name).where(*inside).subquery()
@@ -130,7 +128,7 @@ def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ())
 def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence[RankedTask]) -> sa.Subquery:
     """The selected GPU operations of the range's process whose correlation id is among ``launches``."""
     chosen = Selection(devices=ranges.selection.devices, streams=ranges.selection.streams)
-    lane = ranges.lane_of(index)
+    lane, moved = ranges.lane_of(index), _clock_offset(ranges, index)
     parts: list[sa.Select[Any]] = []
     for kind in _GPU_KINDS:
         columns = _table(kind).c
@@ -139,11 +137,17 @@ def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence
             columns.process == lane.process,
             columns.correlation_id.in_(sa.select(launches.c.correlation_id)),
             # All of them lie in the projection: Parquet need not read what lies elsewhere.
-            columns.start >= int(ranges.gpu_start[index]) - columns.clock_offset,
-            columns.end <= int(ranges.gpu_end[index]) - columns.clock_offset,
+            columns.start >= int(ranges.gpu_start[index]) - moved,
+            columns.end <= int(ranges.gpu_end[index]) - moved,
         ]
         parts.append(events_query(kind, chosen, ranks, conditions))
     return sa.union_all(*parts).subquery()
+
+
+def _clock_offset(ranges: NvtxRanges, index: int) -> int:
+    """The offset of a range's report as a number: bounds with the column of that name skip no row groups."""
+    number = ranges.lane_of(index).report
+    return next(report.clock_offset for report in ranges.session.reports if report.index == number)
 
 
 def _table(kind: EventKind) -> sa.Table:

@@ -10,32 +10,42 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.analysis.event_kinds import KIND_TABLES, EventKind
 from nsystui.analysis.missing import missing_note
-from nsystui.analysis.nesting import NO_PARENT, nest
-from nsystui.analysis.nvtx.launches import has_launches, launch_calls
-from nsystui.analysis.projection import project
+from nsystui.analysis.nesting import NO_PARENT
+from nsystui.analysis.nvtx.launches import has_launches
+from nsystui.analysis.nvtx.report_ranges import (
+    FOLDED_LABEL,
+    LABEL,
+    PUSH_POP_TYPES,
+    START_END_TYPES,
+    UNKNOWN,
+    projection_of,
+    ranges_of,
+)
 from nsystui.analysis.selection import NameFilter, Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
-from nsystui.analysis.where import job_start, where
 from nsystui.store import tables
+from nsystui.store.kept import json_of
 from nsystui.store.session import Report, Session
+
+__all__ = [
+    "FOLDED_LABEL",
+    "LABEL",
+    "PUSH_POP_TYPES",
+    "START_END_TYPES",
+    "UNKNOWN",
+    "Flags",
+    "Ints",
+    "Lane",
+    "NvtxRanges",
+    "SmallInts",
+    "rows_by_level",
+    "with_ancestors",
+]
 
 Ints = NDArray[np.int64]
 SmallInts = NDArray[np.int32]
 Flags = NDArray[np.bool_]
-
-UNKNOWN = -1
-"""In ``op_count``: nothing can say what the range launched."""
-
-LABEL = KIND_TABLES[EventKind.NVTX].name
-"""The name of a range in SQL as nsys writes it: ``domain:text``, and the bare text in the default domain."""
-
-FOLDED_LABEL = sa.func.regexp_replace(LABEL, ", (seq|op_id|sizes) =.*", "", "s", type_=sa.Text)
-"""The same without PyTorch's suffix: what `names.fold_suffix` does, for a million names at once."""
-
-PUSH_POP_TYPES = (59, 70)
-START_END_TYPES = (60, 71)
 
 
 @dataclass(frozen=True)
@@ -102,12 +112,7 @@ class NvtxRanges:
         for report in session.reports:
             if report.count(tables.nvtx_ranges):
                 loader.add(report)
-        ranges = loader.ranges()
-        if selection.window is not None:
-            ranges = ranges.within(selection.window)
-        if selection.name is not None:
-            ranges = ranges.matching(selection.name)
-        return ranges
+        return loader.ranges().narrowed(selection)
 
     def __len__(self) -> int:
         return len(self.start)
@@ -143,6 +148,15 @@ class NvtxRanges:
             found.update({(number, row): name for row, name in self.session.rows(query)})
         keys = zip(reports.tolist(), self.row[wanted].tolist(), strict=True)
         return [found[key] for key in keys]
+
+    def narrowed(self, selection: Selection) -> NvtxRanges:
+        """What ``load`` gives for ``selection``, from the ranges of one that only lacks its window and name filter."""
+        ranges = replace(self, selection=selection)
+        if selection.window is not None:
+            ranges = ranges.within(selection.window)
+        if selection.name is not None:
+            ranges = ranges.matching(selection.name)
+        return ranges
 
     def within(self, window: Window) -> NvtxRanges:
         """The ranges that overlap ``window`` (as `where.where` has it) and those around them."""
@@ -230,93 +244,65 @@ class _Loader:
         return f"no GPU work to project in {shown}: record with `nsys profile -t cuda,nvtx`"
 
     def add(self, report: Report) -> None:
-        read = self._read(report)
-        if not len(read["row"]):
+        kept = ranges_of(self.session, report)
+        if not len(kept["row"]):
             return
-        start, is_open = np.ma.getdata(read["start"]), np.ma.getmaskarray(read["end"])
-        last = (report.packed.last_event or 0) + report.clock_offset
-        end = np.maximum(start, np.where(is_open, last, np.ma.getdata(read["end"])))
-        thread = np.ma.getdata(read["thread"])
-        end_thread = read["end_thread"]
-        is_whole = np.ma.getmaskarray(end_thread) | (np.ma.getdata(end_thread) == thread)
+        gpu = projection_of(self.session, report, kept, self.selection)
+        start = kept["start"] + report.clock_offset
+        launched = gpu["op_count"] > 0
+        gpu_start = np.where(launched, start + gpu["gpu_delay"], 0)
         values = {
-            "lane": self._lane_numbers(report, thread),
-            "name": self._name_numbers(np.ma.getdata(read["name"])),
-            "row": np.ma.getdata(read["row"]),
+            **{key: kept[key] for key in _AS_KEPT},
             "start": start,
-            "end": end,
-            "is_push_pop": np.isin(np.ma.getdata(read["event_type"]), PUSH_POP_TYPES),
-            "is_open": is_open,
-            **_nested(start, end, thread, is_whole),
-            **self._projected(report, start, end, thread, is_whole),
+            "end": start + kept["length"],
+            "op_count": gpu["op_count"],
+            "op_time": gpu["op_time"],
+            "gpu_start": gpu_start,
+            "gpu_end": gpu_start + gpu["gpu_length"],
         }
+        if self.selection.tasks is not None:
+            values = self._of_tasks(report, values, kept["threads"])
+        values["lane"] = self._lane_numbers(report, values["lane"], kept["threads"])
+        values["name"] = self._name_numbers(values["name"], json_of(kept["names"]))
         values["parent"] = np.where(values["parent"] >= 0, values["parent"] + self.loaded, NO_PARENT)
         self.parts.append(_arranged(values))
-        self.loaded += len(start)
+        self.loaded += len(values["row"])
 
-    def _read(self, report: Report) -> dict[str, NDArray[Any]]:
-        table = tables.nvtx_ranges
-        columns = table.c
-        query = (
-            sa.select(
-                job_start(table).label("start"),
-                (columns.end + columns.clock_offset).label("end"),
-                sa.func.coalesce(columns.thread, 0).label("thread"),
-                columns.end_thread,
-                columns.event_type,
-                columns.row,
-                FOLDED_LABEL.label("name"),
-            )
-            .where(columns.report == report.index, columns.start.is_not(None))
-            .where(*where(table, Selection(tasks=self.selection.tasks)))
-            .order_by(columns.start, columns.row)
-        )
-        return self.session.arrays(query)
+    def _of_tasks(self, report: Report, values: dict[str, NDArray[Any]], threads: Ints) -> dict[str, NDArray[Any]]:
+        """The ranges of the selected tasks: whole threads, so that what lies in each other stays together."""
+        processes = [task.process for task in self.selection.tasks or () if task.report == report.index]
+        is_chosen = np.isin(_processes(threads), processes)[values["lane"]]
+        place = np.cumsum(is_chosen) - 1
+        parent = np.where(values["parent"] >= 0, place[values["parent"]], NO_PARENT)
+        return {key: value[is_chosen] for key, value in {**values, "parent": parent}.items()}
 
-    def _lane_numbers(self, report: Report, thread: Ints) -> Ints:
-        import pandas as pd
-
-        codes, distinct = pd.factorize(thread, sort=True)
+    def _lane_numbers(self, report: Report, lane: Ints, threads: Ints) -> Ints:
+        used = np.flatnonzero(np.bincount(lane, minlength=len(threads)))
         known = tables.threads
         query = sa.select(known.c.thread, known.c.name).where(known.c.report == report.index, known.c.name.is_not(None))
         names = dict(self.session.rows(query))
-        numbers: Ints = codes + len(self.lanes)
-        for number in distinct.tolist():
-            process = number & ~0xFFFFFF
+        place = np.zeros(len(threads), np.int64)
+        place[used] = np.arange(len(used)) + len(self.lanes)
+        for thread, process in zip(threads[used].tolist(), _processes(threads[used]).tolist(), strict=True):
             rank = self.ranks.get(Task(report.index, process))
-            self.lanes.append(Lane(report.index, process, number, rank, names.get(number, "")))
-        return numbers
+            self.lanes.append(Lane(report.index, process, thread, rank, names.get(thread, "")))
+        return place[lane]
 
-    def _name_numbers(self, texts: NDArray[Any]) -> Ints:
+    def _name_numbers(self, name: Ints, texts: Sequence[str]) -> Ints:
         import pandas as pd
 
-        codes, distinct = pd.factorize(texts)
-        numbers: Ints = np.array([self.names.setdefault(text, len(self.names)) for text in distinct], np.int64)[codes]
-        return numbers
-
-    def _projected(self, report: Report, start: Ints, end: Ints, thread: Ints, is_whole: Flags) -> dict[str, Ints]:
-        count = np.full(len(start), UNKNOWN, np.int64)
-        gpu_start, gpu_end, op_time = (np.zeros(len(start), np.int64) for _ in range(3))
-        if has_launches(report):
-            calls = launch_calls(self.session, report, self.selection)
-            found = project(start[is_whole], end[is_whole], thread[is_whole], calls)
-            count[is_whole], op_time[is_whole] = found.op_count, found.op_time
-            gpu_start[is_whole], gpu_end[is_whole] = found.start, found.end
-        return {"op_count": count, "gpu_start": gpu_start, "gpu_end": gpu_end, "op_time": op_time}
+        # In order of first appearance, as they are kept: only where some ranges are left out it is another.
+        codes, used = (name, np.arange(len(texts))) if self.selection.tasks is None else pd.factorize(name)
+        numbers = [self.names.setdefault(texts[number], len(self.names)) for number in used.tolist()]
+        return np.array(numbers, np.int64)[codes]
 
 
-def _nested(start: Ints, end: Ints, thread: Ints, is_whole: Flags) -> dict[str, Ints]:
-    """Parent, level and self time; a range that ended on another thread stands alone."""
-    nesting = nest(start[is_whole], end[is_whole], thread[is_whole])
-    if is_whole.all():
-        return {"parent": nesting.parent, "level": nesting.level, "self_time": nesting.self_time}
-    parent, level, self_time = np.full(len(start), NO_PARENT, np.int64), np.zeros(len(start), np.int64), end - start
-    place = np.flatnonzero(is_whole)
-    parent[is_whole] = np.where(nesting.parent >= 0, place[nesting.parent], NO_PARENT)
-    level[is_whole], self_time[is_whole] = nesting.level, nesting.self_time
-    return {"parent": parent, "level": level, "self_time": self_time}
+def _processes(threads: Ints) -> Ints:
+    """NVIDIA's globalPid of each globalTid."""
+    return np.bitwise_and(threads, ~0xFFFFFF)
 
 
+_AS_KEPT = ("lane", "name", "row", "is_push_pop", "is_open", "parent", "level", "self_time")
 _TYPES: dict[str, type[np.generic]] = {
     "lane": np.int32,
     "name": np.int32,

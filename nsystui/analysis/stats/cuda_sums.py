@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from nsystui.analysis import statistics
-from nsystui.analysis.answer import Column, FrameAnswer, Unit
+from nsystui.analysis.answer import Answer, Column, FrameAnswer, Unit
 from nsystui.analysis.kernels import GroupBy, block_of, grid_of, kernel_summary, name_of
 from nsystui.analysis.missing import missing_note
+from nsystui.analysis.rows_answer import RowsAnswer, asked
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.stats.kernel_names import notes, range_named_frame
 from nsystui.analysis.stats.report import KERNEL_NAMES, Options, Report
@@ -44,14 +45,23 @@ _UNION_COLUMNS = (
 )
 
 
-def api_summary_as_nsys(session: Session, selection: Selection) -> FrameAnswer:
+def api_summary_as_nsys(session: Session, selection: Selection) -> RowsAnswer:
     """``cuda_api_sum``: with the rows that ``--cudabacktrace`` writes a second time, as nsys counts them."""
-    frame = statistics.with_shares(_api_groups(session, selection), ("name", "version"))
+    calls = _api_calls(selection)
+    # Of equal totals the first by name comes first, then by version.
+    keys = [calls.c.version.label("version"), calls.c.name.label("name")]
+    rows = asked(session, statistics.summary(calls, calls.c.duration, keys, []), _API_COLUMNS)
     note = missing_note(session, _CALLS)
-    return FrameAnswer("cuda-api-sum", _API_COLUMNS, frame, len(frame), (note,) if note else ())
+    return RowsAnswer("cuda-api-sum", _API_COLUMNS, rows, len(rows), (note,) if note else ())
 
 
 def _api_groups(session: Session, selection: Selection) -> pd.DataFrame:
+    calls = _api_calls(selection)
+    keys = [calls.c.name.label("name"), calls.c.version.label("version")]
+    return session.frame(statistics.grouped(calls, calls.c.duration, keys, []))
+
+
+def _api_calls(selection: Selection) -> sa.Subquery:
     """The calls by their names with the version, which is not shown but keeps the second rows apart: they have none."""
     parts = [
         sa.select(table.c.name, version.label("version"), duration(table).label("duration")).where(
@@ -59,12 +69,10 @@ def _api_groups(session: Session, selection: Selection) -> pd.DataFrame:
         )
         for table, version in ((_CALLS, _CALLS.c.versioned_name), (_DOUBLES, _DOUBLES.c.name))
     ]
-    rows = sa.union_all(*parts).subquery()
-    keys = [rows.c.name.label("name"), rows.c.version.label("version")]
-    return session.frame(statistics.grouped(rows, rows.c.duration, keys, []))
+    return sa.union_all(*parts).subquery()
 
 
-def _kernels(session: Session, selection: Selection, options: Options) -> FrameAnswer:
+def _kernels(session: Session, selection: Selection, options: Options) -> Answer:
     """``cuda_gpu_kern_sum``."""
     if not options.nvtx_name:
         return replace(kernel_summary(session, selection, options.names), name="cuda-gpu-kern-sum")
@@ -73,7 +81,7 @@ def _kernels(session: Session, selection: Selection, options: Options) -> FrameA
     return FrameAnswer("cuda-gpu-kern-sum", _KERNEL_COLUMNS, frame, None, notes(session, options))
 
 
-def _shapes(session: Session, selection: Selection, options: Options) -> FrameAnswer:
+def _shapes(session: Session, selection: Selection, options: Options) -> Answer:
     """``cuda_gpu_kern_gb_sum``."""
     if not options.nvtx_name:
         by_shape = kernel_summary(session, selection, options.names, (GroupBy.SHAPE,))

@@ -2,35 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from nsystui.exports.schema import Schema
+
+NO_INTEGER = "CAST(NULL AS INTEGER)"
+"""SQL for an integer column that an export does not have."""
+
+
+@dataclass(frozen=True)
+class Transform:
+    """How ``chunk`` (as ``c``) becomes rows of one canonical table: DuckDB's SQL for each field.
+
+    ``joins`` are the lookups by the alias that the fields use. ``where`` is SQL that SQLite understands as well.
+    ``order`` is the column by which the rows of a chunk are sorted, if any. ``first_choice`` has shorter SQL for
+    fields that look further only where it gives NULL.
+    """
+
+    fields: Mapping[str, str]
+    joins: Mapping[str, str] = field(default_factory=dict)
+    where: str = ""
+    order: str = "start"
+    is_distinct: bool = False
+    first_choice: Mapping[str, str] = field(default_factory=dict)
+
+    def select(self, names: Collection[str] | None = None, first_choice: bool = False, tie: str = "row_id") -> str:
+        """The SELECT over ``chunk`` of these fields, or of all; without a ``tie`` in the order of the chunk.
+
+        ``tie`` is the column that decides between equal values of ``order``.
+        """
+        fields = self._chosen(names, first_choice)
+        columns = ", ".join(f'{sql} AS "{name}"' for name, sql in fields.items())
+        parts = [f"SELECT {'DISTINCT ' if self.is_distinct else ''}{columns} FROM chunk c", *self._joined(fields)]
+        parts += [f"WHERE {self.where}"] if self.where else []
+        parts += [f'ORDER BY c."{self.order}", c.{tie}'] if self.order and tie else []
+        return " ".join(parts)
+
+    def words(self, names: Collection[str], first_choice: bool = False) -> frozenset[str]:
+        """Every word in the SELECT of these fields, among them the columns of ``chunk`` that it needs."""
+        fields = self._chosen(names, first_choice)
+        return words_of(" ".join([*fields.values(), *self._joined(fields), self.where, self.order]))
+
+    def _chosen(self, names: Collection[str] | None, first_choice: bool) -> dict[str, str]:
+        chosen = {name: sql for name, sql in self.fields.items() if names is None or name in names}
+        if first_choice:
+            chosen.update({name: sql for name, sql in self.first_choice.items() if name in chosen})
+        return chosen
+
+    def _joined(self, fields: Mapping[str, str]) -> list[str]:
+        """The joins that the fields or the condition use."""
+        used = words_of(" ".join([*fields.values(), self.where]))
+        return [join for alias, join in self.joins.items() if alias in used]
+
+
+def words_of(sql: str) -> frozenset[str]:
+    """The names in SQL (and its words): enough to see what it cannot use."""
+    return frozenset(re.findall(r"\w+", sql))
 
 
 @dataclass(frozen=True)
 class Source:
-    """One native table: the SQLite column list to read, and the DuckDB SELECTs over ``chunk`` that it feeds.
+    """One native table: the columns to read (SQLite's SQL by our names), and the canonical tables that they make.
 
     ``first_row`` is added to rowids, so that two native tables can share one canonical table. ``decoded`` are the
     canonical tables that it feeds besides, by way of Python.
     """
 
     table: str
-    select: str
-    transforms: Mapping[str, str]
+    columns: Mapping[str, str]
+    makes: Mapping[str, Transform]
     first_row: int = 0
     decoded: tuple[str, ...] = ()
 
     @property
+    def transforms(self) -> Mapping[str, str]:
+        """The whole SELECT of each canonical table."""
+        return {name: transform.select() for name, transform in self.makes.items()}
+
+    @property
     def feeds(self) -> tuple[str, ...]:
         """The names of the canonical tables that its rows go to."""
-        return (*self.transforms, *self.decoded)
+        return (*self.makes, *self.decoded)
 
     @property
     def scan(self) -> str:
         """The SQLite query for one chunk; the two rowids are to be filled in as integers."""
-        return f'SELECT rowid AS row_id, {self.select} FROM "{self.table}" WHERE rowid BETWEEN %d AND %d'
+        return self.scan_of({"row_id", *self.columns})
+
+    def scan_of(self, names: Collection[str]) -> str:
+        """``scan`` with only those columns whose name is among ``names``; one of them may be ``row_id``."""
+        readable = {"row_id": "rowid", **self.columns}
+        columns = [f'{sql} AS "{name}"' for name, sql in readable.items() if name in names]
+        return f'SELECT {", ".join(columns) or "rowid"} FROM "{self.table}" WHERE rowid BETWEEN %d AND %d'
 
 
 def process_of(thread: str) -> str:
@@ -44,11 +109,20 @@ def labelled(column: str, labels: Mapping[int, str]) -> str:
     return f"CASE {column} {cases} ELSE CAST({column} AS VARCHAR) END"
 
 
-def integers(schema: Schema, table: str, wanted: Mapping[str, str]) -> str:
-    """A SQLite column list: ``wanted`` maps our names to NVIDIA's, all integers."""
-    return ", ".join(f'{schema.integer(table, native)} AS "{name}"' for name, native in wanted.items())
+def integers(schema: Schema, table: str, wanted: Mapping[str, str]) -> dict[str, str]:
+    """Columns for a source: ``wanted`` maps our names to NVIDIA's, all integers."""
+    return {
+        name: schema.integer(table, native) if schema.has_column(table, native) else NO_INTEGER
+        for name, native in wanted.items()
+    }
 
 
+def as_they_are(*names: str) -> dict[str, str]:
+    """Fields that are columns of the chunk under the same name."""
+    return {name: f'c."{name}"' for name in names}
+
+
+STRINGS = {"s": "LEFT JOIN strings s ON s.id = name_id"}
 NVTX_TEXT = "CASE WHEN text <> '' THEN text ELSE coalesce(s.value, '') END"
 PLACE = {
     "start": "start",
@@ -60,4 +134,4 @@ PLACE = {
     "stream": "streamId",
     "correlation_id": "correlationId",
 }
-PLACE_NAMES = ", ".join(f'"{name}"' for name in PLACE)
+PLACE_FIELDS = as_they_are(*PLACE)

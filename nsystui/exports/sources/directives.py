@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from nsystui.exports.schema import Schema
-from nsystui.exports.sources.base import Source, integers, process_of
+from nsystui.exports.sources.base import STRINGS, Source, Transform, as_they_are, integers, process_of
 
 # Whole words only: the names come from the file, and stand in SQL.
 _OPENMP = re.compile(r"OPENMP_EVENT_KIND_([A-Z0-9_]+)")
@@ -18,7 +18,7 @@ def openmp(schema: Schema) -> list[Source]:
         Source(
             table,
             integers(schema, table, _COMMON),
-            {"openmp_events": _select("s.value", kind, first_row, "")},
+            {"openmp_events": _transform("s.value", kind, first_row)},
             first_row,
         )
         for table, kind, first_row in _tables(schema, _OPENMP)
@@ -35,7 +35,7 @@ def openacc(schema: Schema) -> list[Source]:
         Source(
             table,
             integers(schema, table, {**_COMMON, "file_id": "srcFile", "line": "lineNo"}),
-            {"openacc_events": _select(name, kind, first_row, "LEFT JOIN strings f ON f.id = file_id")},
+            {"openacc_events": _transform(name, kind, first_row)},
             first_row,
         )
         for table, kind, first_row in _tables(schema, _OPENACC)
@@ -49,9 +49,12 @@ def _tables(schema: Schema, pattern: re.Pattern[str]) -> list[tuple[str, str, in
     return [(name, kind, schema.rows(names[:position])) for position, (name, kind) in enumerate(found)]
 
 
-def _select(name: str, kind: str, first_row: int, join: str) -> str:
-    return (
-        f'SELECT row_id + {first_row} AS row, "start", "end", thread, {process_of("thread")} AS process, '
-        f"{name} AS name, '{kind}' AS kind FROM chunk LEFT JOIN strings s ON s.id = name_id {join} "
-        'ORDER BY "start", row_id'
-    )
+def _transform(name: str, kind: str, first_row: int) -> Transform:
+    fields = {
+        "row": f"row_id + {first_row}",
+        **as_they_are("start", "end", "thread"),
+        "process": process_of("thread"),
+        "name": name,
+        "kind": f"'{kind}'",
+    }
+    return Transform(fields, {**STRINGS, "f": "LEFT JOIN strings f ON f.id = file_id"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsystui.exports.schema import Schema
-from nsystui.exports.sources.base import PLACE, PLACE_NAMES, Source, integers, labelled
+from nsystui.exports.sources.base import PLACE, PLACE_FIELDS, Source, Transform, as_they_are, integers, labelled
 
 COPY_KINDS = {
     0: "Unknown",
@@ -56,16 +56,25 @@ def kernels(schema: Schema) -> Source:
         "graph_node_id": "graphNodeId",
     }
     names = {"name_id": "demangledName", "short_id": "shortName", "mangled_id": "mangledName"}
+    fields = {
+        "row": "row_id",
+        **PLACE_FIELDS,
+        "name": "coalesce(n.value, s.value, m.value)",
+        "short_name": "coalesce(s.value, n.value, m.value)",
+        "mangled_name": "m.value",
+        "is_nccl": "CAST(lower(coalesce(s.value, n.value, m.value, '')) LIKE 'nccl%' AS BIGINT)",
+        **as_they_are(*shape),
+    }
+    joins = {
+        "n": "LEFT JOIN strings n ON n.id = name_id",
+        "s": "LEFT JOIN strings s ON s.id = short_id",
+        "m": "LEFT JOIN strings m ON m.id = mangled_id",
+    }
+    first_choice = {"name": "n.value", "short_name": "s.value"}
     return Source(
         table,
         integers(schema, table, {**PLACE, **names, **shape}),
-        {
-            "kernels": f"SELECT row_id AS row, {PLACE_NAMES}, coalesce(n.value, s.value, m.value) AS name, "
-            "coalesce(s.value, n.value, m.value) AS short_name, m.value AS mangled_name, "
-            "CAST(lower(coalesce(s.value, n.value, m.value, '')) LIKE 'nccl%' AS BIGINT) AS is_nccl, "
-            f"{', '.join(shape)} FROM chunk LEFT JOIN strings n ON n.id = name_id "
-            'LEFT JOIN strings s ON s.id = short_id LEFT JOIN strings m ON m.id = mangled_id ORDER BY "start", row_id'
-        },
+        {"kernels": Transform(fields, joins, first_choice=first_choice)},
     )
 
 
@@ -81,70 +90,63 @@ def memcpys(schema: Schema) -> Source:
         "virtual_address": "virtualAddress",
         "graph_node_id": "graphNodeId",
     }
-    return Source(
-        table,
-        integers(schema, table, {**PLACE, **rest}),
-        {
-            "memory_ops": f"SELECT row_id AS row, {PLACE_NAMES}, "
-            f"'[CUDA memcpy ' || {labelled('copy_kind', COPY_KINDS)} || ']' AS operation, 0 AS is_memset, copy_kind, "
-            f"bytes, {labelled('source_kind', MEMORY_KINDS)} AS source_memory, "
-            f"{labelled('target_kind', MEMORY_KINDS)} AS target_memory, source_device, target_device, virtual_address, "
-            "graph_node_id "
-            'FROM chunk ORDER BY "start", row_id'
-        },
-    )
+    fields = {
+        "row": "row_id",
+        **PLACE_FIELDS,
+        "operation": f"'[CUDA memcpy ' || {labelled('copy_kind', COPY_KINDS)} || ']'",
+        "is_memset": "0",
+        **as_they_are("copy_kind", "bytes"),
+        "source_memory": labelled("source_kind", MEMORY_KINDS),
+        "target_memory": labelled("target_kind", MEMORY_KINDS),
+        **as_they_are("source_device", "target_device", "virtual_address", "graph_node_id"),
+    }
+    return Source(table, integers(schema, table, {**PLACE, **rest}), {"memory_ops": Transform(fields)})
 
 
 def memsets(schema: Schema) -> Source:
     table = "CUPTI_ACTIVITY_KIND_MEMSET"
     rest = {"bytes": "bytes", "memory_kind": "memKind", "graph_node_id": "graphNodeId"}
     first_row = schema.last_rowid.get("CUPTI_ACTIVITY_KIND_MEMCPY", 0)
-    return Source(
-        table,
-        integers(schema, table, {**PLACE, **rest}),
-        {
-            "memory_ops": f"SELECT row_id + {first_row} AS row, {PLACE_NAMES}, '[CUDA memset]' AS operation, "
-            "1 AS is_memset, NULL AS copy_kind, bytes, NULL AS source_memory, "
-            f"{labelled('memory_kind', MEMORY_KINDS)} AS target_memory, NULL AS source_device, NULL AS target_device, "
-            'NULL AS virtual_address, graph_node_id FROM chunk ORDER BY "start", row_id'
-        },
-        first_row,
-    )
+    fields = {
+        "row": f"row_id + {first_row}",
+        **PLACE_FIELDS,
+        "operation": "'[CUDA memset]'",
+        "is_memset": "1",
+        "copy_kind": "NULL",
+        **as_they_are("bytes"),
+        "source_memory": "NULL",
+        "target_memory": labelled("memory_kind", MEMORY_KINDS),
+        "source_device": "NULL",
+        "target_device": "NULL",
+        "virtual_address": "NULL",
+        **as_they_are("graph_node_id"),
+    }
+    return Source(table, integers(schema, table, {**PLACE, **rest}), {"memory_ops": Transform(fields)}, first_row)
 
 
 def graph_launches(schema: Schema) -> Source:
     table = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-    return Source(
-        table,
-        integers(schema, table, {**PLACE, "graph_id": "graphId", "graph_exec_id": "graphExecId"}),
-        {
-            "graph_launches": f"SELECT row_id AS row, {PLACE_NAMES}, graph_id, graph_exec_id "
-            'FROM chunk ORDER BY "start", row_id'
-        },
-    )
+    columns = integers(schema, table, {**PLACE, "graph_id": "graphId", "graph_exec_id": "graphExecId"})
+    fields = {"row": "row_id", **PLACE_FIELDS, **as_they_are("graph_id", "graph_exec_id")}
+    return Source(table, columns, {"graph_launches": Transform(fields)})
 
 
 def syncs(schema: Schema) -> Source:
     table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
-    return Source(
-        table,
-        integers(schema, table, {**PLACE, "sync_kind": "syncType"}),
-        {
-            "syncs": f"SELECT row_id AS row, {PLACE_NAMES}, {labelled('sync_kind', SYNC_TYPES)} AS sync_type "
-            'FROM chunk ORDER BY "start", row_id'
-        },
-    )
+    fields = {"row": "row_id", **PLACE_FIELDS, "sync_type": labelled("sync_kind", SYNC_TYPES)}
+    return Source(table, integers(schema, table, {**PLACE, "sync_kind": "syncType"}), {"syncs": Transform(fields)})
 
 
 def gpu_metrics(schema: Schema) -> Source:
     table = "GPU_METRICS"
     wanted = {"time": "timestamp", "type_id": "typeId", "metric_id": "metricId", "value": "value"}
-    return Source(
-        table,
-        integers(schema, table, wanted),
-        {
-            "gpu_metrics": 'SELECT row_id AS row, "time", c.type_id & 255 AS gpu, m.metric, CAST(value AS DOUBLE) '
-            "AS value FROM chunk c LEFT JOIN gpu_metric_names m ON m.type_id = c.type_id AND m.metric_id = c.metric_id "
-            'WHERE "time" IS NOT NULL ORDER BY "time", row_id'
-        },
-    )
+    fields = {
+        "row": "row_id",
+        **as_they_are("time"),
+        "gpu": "c.type_id & 255",
+        "metric": "m.metric",
+        "value": "CAST(value AS DOUBLE)",
+    }
+    joins = {"m": "LEFT JOIN gpu_metric_names m ON m.type_id = c.type_id AND m.metric_id = c.metric_id"}
+    transform = Transform(fields, joins, where='"time" IS NOT NULL', order="time")
+    return Source(table, integers(schema, table, wanted), {"gpu_metrics": transform})

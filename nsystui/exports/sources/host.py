@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nsystui.exports.schema import Schema
-from nsystui.exports.sources.base import NVTX_TEXT, Source, integers, labelled, process_of
+from nsystui.exports.sources.base import (
+    NVTX_TEXT,
+    STRINGS,
+    Source,
+    Transform,
+    as_they_are,
+    integers,
+    labelled,
+    process_of,
+)
 
 SEVERITIES = {0: "Unknown", 1: "Info", 2: "Warning", 3: "Error", 4: "Verbose"}
 # NVTX event types (domain §1.6)
@@ -27,15 +36,26 @@ def api_calls(schema: Schema) -> Source:
         "name_id": "nameId",
         "return_value": "returnValue",
     }
-    common = f'SELECT row_id AS row, "start", "end", thread, {process_of("thread")} AS process, correlation_id'
-    tail = 'FROM chunk LEFT JOIN strings s ON s.id = name_id WHERE coalesce(event_class, 0) {} ORDER BY "start", row_id'
+    common = {
+        "row": "row_id",
+        **as_they_are("start", "end", "thread"),
+        "process": process_of("thread"),
+        **as_they_are("correlation_id"),
+    }
+    calls = {
+        **common,
+        "name": "regexp_replace(s.value, '_v....$', '')",
+        "versioned_name": "s.value",
+        "is_driver": "CAST(event_class = 1 AS BIGINT)",
+        **as_they_are("return_value"),
+    }
+    backtraces = {**common, "name": "s.value", **as_they_are("return_value")}
     return Source(
         table,
         integers(schema, table, wanted),
         {
-            "api_calls": f"{common}, regexp_replace(s.value, '_v....$', '') AS name, s.value AS versioned_name, "
-            f"CAST(event_class = 1 AS BIGINT) AS is_driver, return_value {tail.format(f'<> {BACKTRACE_CLASS}')}",
-            "api_backtraces": f"{common}, s.value AS name, return_value {tail.format(f'= {BACKTRACE_CLASS}')}",
+            "api_calls": Transform(calls, STRINGS, f"coalesce(event_class, 0) <> {BACKTRACE_CLASS}"),
+            "api_backtraces": Transform(backtraces, STRINGS, f"coalesce(event_class, 0) = {BACKTRACE_CLASS}"),
         },
     )
 
@@ -55,23 +75,39 @@ def nvtx(schema: Schema) -> Source:
         "range_id": "rangeId",
     }
     blob = "ifnull(CAST(binaryData AS BLOB), x'')" if schema.has_column(table, "binaryData") else "x''"
-    common = f'SELECT row_id AS row, c."start", {{}} c.thread, {process_of("c.thread")} AS process'
-    domain = "c.domain_id, CASE WHEN coalesce(c.domain_id, 0) = 0 THEN '' ELSE d.domain END AS domain"
-    joins = (
-        "FROM chunk c LEFT JOIN strings s ON s.id = c.text_id "
-        f"LEFT JOIN domains d ON d.process = {process_of('c.thread')} AND d.domain_id = c.domain_id"
-    )
+    columns = {
+        **integers(schema, table, wanted),
+        "text": schema.text(table, "text"),
+        "json_text": schema.text(table, "jsonText"),
+        "blob": blob,
+    }
+    process = process_of("c.thread")
+    name = {
+        **as_they_are("domain_id"),
+        "domain": "CASE WHEN coalesce(c.domain_id, 0) = 0 THEN '' ELSE d.domain END",
+        "name": NVTX_TEXT,
+        **as_they_are("category"),
+    }
+    ranges = {
+        "row": "row_id",
+        **as_they_are("start", "end", "thread"),
+        "process": process,
+        **as_they_are("end_thread", "event_type"),
+        **name,
+        **as_they_are("color", "range_id"),
+    }
+    marks = {"row": "row_id", **as_they_are("start", "thread"), "process": process, **name}
+    joins = {
+        "s": "LEFT JOIN strings s ON s.id = c.text_id",
+        "d": f"LEFT JOIN domains d ON d.process = {process} AND d.domain_id = c.domain_id",
+    }
     types = ", ".join(str(number) for number in RANGE_TYPES)
     return Source(
         table,
-        f"{integers(schema, table, wanted)}, {schema.text(table, 'text')} AS text, "
-        f"{schema.text(table, 'jsonText')} AS json_text, {blob} AS blob",
+        columns,
         {
-            "nvtx_ranges": f"""{common.format('c."end",')}, c.end_thread, c.event_type, {domain},
-                {NVTX_TEXT} AS name, c.category, c.color, c.range_id {joins}
-                WHERE c.event_type IN ({types}) ORDER BY c."start", c.row_id""",
-            "nvtx_marks": f"""{common.format("")}, {domain}, {NVTX_TEXT} AS name, c.category {joins}
-                WHERE c.event_type = {MARK_TYPE} ORDER BY c."start", c.row_id""",
+            "nvtx_ranges": Transform(ranges, joins, f"c.event_type IN ({types})"),
+            "nvtx_marks": Transform(marks, joins, f"c.event_type = {MARK_TYPE}"),
         },
         decoded=("nccl_calls",),
     )
@@ -109,28 +145,25 @@ def mpi(table: str, call_type: str, position: int) -> Callable[[Schema], Source]
             "send_bytes": "size",
             "recv_bytes": "recvSize",
         }
-        return Source(
-            table,
-            integers(schema, table, wanted),
-            {
-                "mpi_calls": f'SELECT row_id + {first_row} AS row, "start", "end", thread, '
-                f"{process_of('thread')} AS process, s.value AS name, '{call_type}' AS call_type, communicator, tag, "
-                "remote_rank, root_rank, send_bytes, recv_bytes FROM chunk LEFT JOIN strings s ON s.id = text_id "
-                'ORDER BY "start", row_id'
-            },
-            first_row,
-        )
+        fields = {
+            "row": f"row_id + {first_row}",
+            **as_they_are("start", "end", "thread"),
+            "process": process_of("thread"),
+            "name": "s.value",
+            "call_type": f"'{call_type}'",
+            **as_they_are("communicator", "tag", "remote_rank", "root_rank", "send_bytes", "recv_bytes"),
+        }
+        joins = {"s": "LEFT JOIN strings s ON s.id = text_id"}
+        return Source(table, integers(schema, table, wanted), {"mpi_calls": Transform(fields, joins)}, first_row)
 
     return make
 
 
 def mpi_ranks(schema: Schema) -> Source:
     table = "MPI_RANKS"
-    return Source(
-        table,
-        integers(schema, table, {"thread": "globalTid", "rank": "rank"}),
-        {"mpi_ranks": "SELECT DISTINCT thread, rank FROM chunk WHERE thread IS NOT NULL AND rank IS NOT NULL"},
-    )
+    known = "thread IS NOT NULL AND rank IS NOT NULL"
+    transform = Transform(as_they_are("thread", "rank"), where=known, order="", is_distinct=True)
+    return Source(table, integers(schema, table, {"thread": "globalTid", "rank": "rank"}), {"mpi_ranks": transform})
 
 
 def os_calls(schema: Schema) -> Source:
@@ -143,48 +176,49 @@ def os_calls(schema: Schema) -> Source:
         "name_id": "nameId",
         "return_value": "returnValue",
     }
-    return Source(
-        table,
-        integers(schema, table, wanted),
-        {
-            "os_calls": f'SELECT row_id AS row, "start", "end", thread, {process_of("thread")} AS process, '
-            "s.value AS name, return_value FROM chunk LEFT JOIN strings s ON s.id = name_id "
-            f"WHERE coalesce(event_class, 0) NOT IN {_OS_MARKERS} "
-            'ORDER BY "start", row_id'
-        },
-    )
+    fields = {
+        "row": "row_id",
+        **as_they_are("start", "end", "thread"),
+        "process": process_of("thread"),
+        "name": "s.value",
+        **as_they_are("return_value"),
+    }
+    calls = f"coalesce(event_class, 0) NOT IN {_OS_MARKERS}"
+    return Source(table, integers(schema, table, wanted), {"os_calls": Transform(fields, STRINGS, calls)})
 
 
 def diagnostics(schema: Schema) -> Source:
     table = "DIAGNOSTIC_EVENT"
     wanted = {"time": "timestamp", "severity": "severity", "process": "globalPid"}
-    return Source(
-        table,
-        f"{integers(schema, table, wanted)}, {schema.text(table, 'text')} AS text",
-        {
-            "diagnostics": f'SELECT row_id AS row, "time", severity, {labelled("severity", SEVERITIES)} '
-            'AS severity_name, text, process FROM chunk ORDER BY "time", row_id'
-        },
-    )
+    columns = {**integers(schema, table, wanted), "text": schema.text(table, "text")}
+    fields = {
+        "row": "row_id",
+        **as_they_are("time", "severity"),
+        "severity_name": labelled("severity", SEVERITIES),
+        **as_they_are("text", "process"),
+    }
+    return Source(table, columns, {"diagnostics": Transform(fields, order="time")})
 
 
 def processes(schema: Schema) -> Source:
     table = "PROCESSES"
-    return Source(
-        table,
-        f"{integers(schema, table, {'process': 'globalPid', 'pid': 'pid'})}, {schema.text(table, 'name')} AS name",
-        {"processes": "SELECT process, pid, nullif(name, '') AS name FROM chunk WHERE process IS NOT NULL"},
-    )
+    columns = {
+        **integers(schema, table, {"process": "globalPid", "pid": "pid"}),
+        "name": schema.text(table, "name"),
+    }
+    fields = {**as_they_are("process", "pid"), "name": "nullif(name, '')"}
+    return Source(table, columns, {"processes": Transform(fields, where="process IS NOT NULL", order="")})
 
 
 def threads(schema: Schema) -> Source:
     table = "ThreadNames"
     wanted = {"thread": "globalTid", "name_id": "nameId", "priority": "priority"}
-    return Source(
-        table,
-        integers(schema, table, wanted),
-        {
-            "threads": f"SELECT thread, {process_of('thread')} AS process, thread & 16777215 AS tid, s.value AS name, "
-            "priority FROM chunk LEFT JOIN strings s ON s.id = name_id WHERE thread IS NOT NULL"
-        },
-    )
+    fields = {
+        **as_they_are("thread"),
+        "process": process_of("thread"),
+        "tid": "thread & 16777215",
+        "name": "s.value",
+        **as_they_are("priority"),
+    }
+    transform = Transform(fields, STRINGS, "thread IS NOT NULL", order="")
+    return Source(table, integers(schema, table, wanted), {"threads": transform})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsystui.exports.schema import Schema
-from nsystui.exports.sources.base import Source, integers
+from nsystui.exports.sources.base import Source, Transform, as_they_are, integers
 
 _ADAPTERS = "NET_NIC_METRIC"
 _SWITCHES = "NET_IB_SWITCH_METRIC"
@@ -27,17 +27,16 @@ def _metrics(schema: Schema, table: str, is_switch: int, first_row: int) -> Sour
         "metric_index": "metricsIdx",
         "value": "value",
     }
-    return Source(
-        table,
-        integers(schema, table, wanted),
-        {
-            "nic_metrics": f'SELECT row_id + {first_row} AS row, "start", "end", nic, m.metric, m.unit, '
-            f"CAST(value AS DOUBLE) AS value, {is_switch} AS is_switch FROM chunk c LEFT JOIN nic_metric_names m "
-            "ON m.list_id = c.list_id AND m.metric_index = c.metric_index "
-            'ORDER BY "start", row_id'
-        },
-        first_row,
-    )
+    fields = {
+        "row": f"row_id + {first_row}",
+        **as_they_are("start", "end", "nic"),
+        "metric": "m.metric",
+        "unit": "m.unit",
+        "value": "CAST(value AS DOUBLE)",
+        "is_switch": str(is_switch),
+    }
+    joins = {"m": "LEFT JOIN nic_metric_names m ON m.list_id = c.list_id AND m.metric_index = c.metric_index"}
+    return Source(table, integers(schema, table, wanted), {"nic_metrics": Transform(fields, joins)}, first_row)
 
 
 def nic_devices(schema: Schema) -> Source:
@@ -47,11 +46,7 @@ def nic_devices(schema: Schema) -> Source:
     """
     table = "TARGET_INFO_NIC_INFO"
     wanted = {"nic_id": "nicId", "own_id": "globalId", "guid": "GUID"}
-    return Source(
-        table,
-        f"{integers(schema, table, wanted)}, {schema.text(table, 'name')} AS name",
-        {
-            "nic_devices": "SELECT DISTINCT coalesce(n.global_id, own_id) AS nic, guid, nullif(name, '') AS name "
-            "FROM chunk c LEFT JOIN nic_ids n ON n.nic_id = c.nic_id"
-        },
-    )
+    columns = {**integers(schema, table, wanted), "name": schema.text(table, "name")}
+    fields = {"nic": "coalesce(n.global_id, own_id)", **as_they_are("guid"), "name": "nullif(name, '')"}
+    joins = {"n": "LEFT JOIN nic_ids n ON n.nic_id = c.nic_id"}
+    return Source(table, columns, {"nic_devices": Transform(fields, joins, order="", is_distinct=True)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsystui.exports.schema import Schema
-from nsystui.exports.sources.base import Source, integers
+from nsystui.exports.sources.base import Source, Transform, as_they_are, integers
 
 # How the column of a fault's place in the source is spelled, newest first; nsys 2023 and older have none.
 _FILES = ("sourceFile", "SourceFile")
@@ -23,16 +23,18 @@ def cpu_page_faults(schema: Schema) -> Source:
     }
     # Empty, and not missing, where the export would say it.
     source_file = "coalesce(f.value, '')" if schema.has_column(table, file) else "NULL"
-    return Source(
-        table,
-        integers(schema, table, wanted),
-        {
-            "cpu_page_faults": 'SELECT row_id AS row, "start", process, address, i.value AS instruction, '
-            f"{source_file} AS source_file, source_line FROM chunk "
-            "LEFT JOIN strings i ON i.id = instruction_id LEFT JOIN strings f ON f.id = file_id "
-            'ORDER BY "start", row_id'
-        },
-    )
+    fields = {
+        "row": "row_id",
+        **as_they_are("start", "process", "address"),
+        "instruction": "i.value",
+        "source_file": source_file,
+        **as_they_are("source_line"),
+    }
+    joins = {
+        "i": "LEFT JOIN strings i ON i.id = instruction_id",
+        "f": "LEFT JOIN strings f ON f.id = file_id",
+    }
+    return Source(table, integers(schema, table, wanted), {"cpu_page_faults": Transform(fields, joins)})
 
 
 def gpu_page_faults(schema: Schema) -> Source:
@@ -45,9 +47,5 @@ def gpu_page_faults(schema: Schema) -> Source:
         "address": "address",
         "count": "numberOfPageFaults",
     }
-    names = ", ".join(f'"{name}"' for name in wanted)
-    return Source(
-        table,
-        integers(schema, table, wanted),
-        {"gpu_page_faults": f'SELECT row_id AS row, {names} FROM chunk ORDER BY "start", row_id'},
-    )
+    fields = {"row": "row_id", **as_they_are(*wanted)}
+    return Source(table, integers(schema, table, wanted), {"gpu_page_faults": Transform(fields)})

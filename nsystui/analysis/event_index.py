@@ -1,0 +1,101 @@
+"""How many events of each kind start in each bin of time: what finds a page among millions, kept beside the packs.
+
+What is kept are counts in bins of a report's own clock. Where the bins lie depends on what else is open, so they are
+kept with the counts, and counts of other bins are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.analysis.event_kinds import KIND_TABLES, EventKind
+from nsystui.analysis.kept_facts import facts_of
+from nsystui.analysis.where import Condition
+from nsystui.store.session import Report, Session
+
+if TYPE_CHECKING:
+    from nsystui.store.kept import Arrays
+
+Counts = NDArray[np.int64]
+
+_VERSION = 1
+_BATCH_EVENTS = 1 << 22
+
+
+def spans(session: Session, kind: EventKind) -> dict[int, tuple[int, int, int]]:
+    """(first start, last start, events) of a kind in each report (by index) that has some, on the report's clock."""
+
+    def compute(reports: list[Report]) -> dict[int, Arrays]:
+        start = KIND_TABLES[kind].table.c.start
+        query = _of_kind(kind, reports, sa.func.min(start), sa.func.max(start), sa.func.count())
+        rows = {report: span for report, *span in session.rows(query.group_by(KIND_TABLES[kind].table.c.report))}
+        return {report.index: {"span": np.array(rows.get(report.index, []), np.int64)} for report in reports}
+
+    having = [report for report in session.reports if report.count(KIND_TABLES[kind].table)]
+    kept = facts_of(session, having, f"span-{kind.value}", _VERSION, compute)
+    found = {index: arrays["span"].tolist() for index, arrays in kept.items()}
+    return {index: (span[0], span[1], span[2]) for index, span in found.items() if span}
+
+
+def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins: int) -> Counts:
+    """How many events of a kind start in each bin of ``width`` ns from ``low`` (job time); shape ``(bins,)``.
+
+    Raises ``ValueError`` where one starts before ``low``.
+    """
+    events = {index: number for index, (_, _, number) in spans(session, kind).items()}
+    reports = [report for report in session.reports if report.index in events]
+    grids = {report.index: [low - report.clock_offset, width, bins] for report in reports}
+
+    def compute(missing: list[Report]) -> dict[int, Arrays]:
+        found: dict[int, Arrays] = {}
+        for batch in _batches(missing, events):
+            found.update(_counted(session, kind, batch, grids))
+        return found
+
+    def fits(report: Report, arrays: Arrays) -> bool:
+        return bool(arrays["grid"].tolist() == grids[report.index])
+
+    total = np.zeros(bins, np.int64)
+    for arrays in facts_of(session, reports, f"starts-{kind.value}", _VERSION, compute, fits).values():
+        total += arrays["counts"]
+    return total
+
+
+def _batches(reports: Sequence[Report], events: Mapping[int, int]) -> Iterator[list[Report]]:
+    """The reports in runs of no more than ``_BATCH_EVENTS`` events together, or alone."""
+    batch: list[Report] = []
+    for report in reports:
+        if batch and sum(events[one.index] for one in (*batch, report)) > _BATCH_EVENTS:
+            yield batch
+            batch = []
+        batch.append(report)
+    if batch:
+        yield batch
+
+
+def _counted(
+    session: Session, kind: EventKind, reports: Sequence[Report], grids: Mapping[int, list[int]]
+) -> dict[int, Arrays]:
+    read = session.arrays(_of_kind(kind, reports, KIND_TABLES[kind].table.c.start.label("start")))
+    found: dict[int, Arrays] = {}
+    for report in reports:
+        low, width, bins = grids[report.index]
+        starts = read["start"][read["report"] == report.index] if len(reports) > 1 else read["start"]
+        counts = np.bincount((np.ma.getdata(starts) - low) // width, minlength=bins)
+        found[report.index] = {"grid": np.array(grids[report.index], np.int64), "counts": counts}
+    return found
+
+
+def _of_kind(kind: EventKind, reports: Sequence[Report], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """The events of a kind in some reports, all of them; ``report`` and ``columns`` of each."""
+    source = KIND_TABLES[kind]
+    report = source.table.c.report
+    conditions: list[Condition] = [report.in_([one.index for one in reports]), source.table.c.start.is_not(None)]
+    if source.condition is not None:
+        conditions.append(source.condition)
+    return sa.select(report, *columns).where(*conditions)

@@ -1,0 +1,44 @@
+"""What is computed of single reports once, and then found beside their packs.
+
+What is kept must depend on the report alone: its times are on its own clock, for the offset to the job's clock (and
+which rank a process is) depends on what else is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from nsystui.store.session import Report, Session
+
+if TYPE_CHECKING:
+    from nsystui.store.kept import Arrays
+
+
+def facts_of(
+    session: Session,
+    reports: Iterable[Report],
+    name: str,
+    version: int,
+    compute: Callable[[list[Report]], Mapping[int, Arrays]],
+    fits: Callable[[Report, Arrays], bool] = lambda report, arrays: True,
+) -> dict[int, Arrays]:
+    """The arrays called ``name`` of each report, by its index.
+
+    ``compute`` makes those of the reports that have none yet, or none that ``fits`` the question, all in one go.
+    ``version`` is raised whenever it would make others of the same report.
+    """
+    found: dict[int, Arrays] = {}
+    missing = []
+    for report in reports:
+        arrays = session.kept(report).load(name, version)
+        if arrays is None or not fits(report, arrays):
+            missing.append(report)
+        else:
+            found[report.index] = arrays
+    if missing:
+        computed = compute(missing)
+        for report in missing:
+            session.kept(report).save(name, version, computed[report.index])
+            found[report.index] = computed[report.index]
+    return found

@@ -1,0 +1,137 @@
+"""The NVTX ranges of one report, nested and projected: what is expensive of the tree, kept beside the report's pack.
+
+All times are on the report's own clock. Shapes are ``(n,)`` for n ranges by start, unless said otherwise:
+
+* ``lane``: index into ``threads`` (shape ``(threads,)``, NVIDIA's globalTid, ascending), ``name``: into ``names``
+  (JSON, in order of first appearance); int32, as are ``parent``, ``level`` and ``op_count``
+* ``row``, ``start``, ``length`` (ns), ``is_push_pop``, ``is_open``, ``is_whole`` (ended on the thread it began on)
+* ``parent``, ``level``, ``self_time``: see `nesting.Nesting`
+* the projection: ``op_count``, ``op_time``, ``gpu_delay`` (from the start of the range to that of the projected one)
+  and ``gpu_length``; see `projection.Projection`
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.analysis.event_kinds import KIND_TABLES, EventKind
+from nsystui.analysis.kept_facts import facts_of
+from nsystui.analysis.nesting import NO_PARENT, nest
+from nsystui.analysis.nvtx.launches import has_launches, launch_calls
+from nsystui.analysis.projection import project
+from nsystui.analysis.selection import Selection
+from nsystui.store import tables
+from nsystui.store.kept import json_array
+from nsystui.store.session import Report, Session
+
+if TYPE_CHECKING:
+    from nsystui.store.kept import Arrays
+
+_RANGES_VERSION = 1
+_PROJECTION_VERSION = 1
+
+UNKNOWN = -1
+"""In ``op_count``: nothing can say what the range launched."""
+
+LABEL = KIND_TABLES[EventKind.NVTX].name
+"""The name of a range in SQL as nsys writes it: ``domain:text``, and the bare text in the default domain."""
+
+FOLDED_LABEL = sa.func.regexp_replace(LABEL, ", (seq|op_id|sizes) =.*", "", "s", type_=sa.Text)
+"""The same without PyTorch's suffix: what `names.fold_suffix` does, for a million names at once."""
+
+PUSH_POP_TYPES = (59, 70)
+START_END_TYPES = (60, 71)
+
+
+def ranges_of(session: Session, report: Report) -> Arrays:
+    """The ranges of ``report`` and how they nest."""
+
+    def compute(reports: list[Report]) -> dict[int, Arrays]:
+        return {one.index: _nested(_read(session, one), one) for one in reports}
+
+    return facts_of(session, [report], "nvtx", _RANGES_VERSION, compute)[report.index]
+
+
+def projection_of(session: Session, report: Report, ranges: Arrays, selection: Selection) -> Arrays:
+    """What the ranges of ``ranges_of`` launched, on the selected devices and streams; kept where these are all."""
+
+    def compute(reports: list[Report]) -> dict[int, Arrays]:
+        return {one.index: _projected(session, one, ranges, selection) for one in reports}
+
+    if selection.devices is not None or selection.streams is not None:
+        return compute([report])[report.index]
+    return facts_of(session, [report], "nvtx-gpu", _PROJECTION_VERSION, compute)[report.index]
+
+
+def _read(session: Session, report: Report) -> dict[str, NDArray[Any]]:
+    table = tables.nvtx_ranges
+    columns = table.c
+    query = (
+        sa.select(
+            columns.start,
+            columns.end,
+            sa.func.coalesce(columns.thread, 0).label("thread"),
+            columns.end_thread,
+            columns.event_type,
+            columns.row,
+            FOLDED_LABEL.label("name"),
+        )
+        .where(columns.report == report.index, columns.start.is_not(None))
+        .order_by(columns.start, columns.row)
+    )
+    return session.arrays(query)
+
+
+def _nested(read: dict[str, NDArray[Any]], report: Report) -> Arrays:
+    import pandas as pd
+
+    start, is_open = np.ma.getdata(read["start"]), np.ma.getmaskarray(read["end"])
+    end = np.maximum(start, np.where(is_open, report.packed.last_event or 0, np.ma.getdata(read["end"])))
+    thread, end_thread = np.ma.getdata(read["thread"]), read["end_thread"]
+    is_whole = np.ma.getmaskarray(end_thread) | (np.ma.getdata(end_thread) == thread)
+    lane, threads = pd.factorize(thread, sort=True)
+    name, names = pd.factorize(np.ma.getdata(read["name"]))
+    return {
+        "threads": threads,
+        "names": json_array(list(names)),
+        "lane": lane.astype(np.int32),
+        "name": name.astype(np.int32),
+        "row": np.ma.getdata(read["row"]),
+        "start": start,
+        "length": end - start,
+        "is_push_pop": np.isin(np.ma.getdata(read["event_type"]), PUSH_POP_TYPES),
+        "is_open": is_open,
+        "is_whole": is_whole,
+        **_nesting(start, end, thread, is_whole),
+    }
+
+
+def _nesting(
+    start: NDArray[np.int64], end: NDArray[np.int64], thread: NDArray[np.int64], is_whole: NDArray[np.bool_]
+) -> Arrays:
+    """Parent, level and self time; a range that ended on another thread stands alone."""
+    nesting = nest(start[is_whole], end[is_whole], thread[is_whole])
+    parent, level, self_time = np.full(len(start), NO_PARENT, np.int32), np.zeros(len(start), np.int32), end - start
+    place = np.flatnonzero(is_whole)
+    parent[is_whole] = np.where(nesting.parent >= 0, place[nesting.parent], NO_PARENT)
+    level[is_whole], self_time[is_whole] = nesting.level, nesting.self_time
+    return {"parent": parent, "level": level, "self_time": self_time}
+
+
+def _projected(session: Session, report: Report, ranges: Arrays, selection: Selection) -> Arrays:
+    start, is_whole = ranges["start"], ranges["is_whole"]
+    count = np.full(len(start), UNKNOWN, np.int32)
+    delay, length, op_time = (np.zeros(len(start), np.int64) for _ in range(3))
+    if has_launches(report):
+        begin = start[is_whole]
+        thread = ranges["threads"][ranges["lane"][is_whole]]
+        calls = launch_calls(session, report, selection)
+        found = project(begin, begin + ranges["length"][is_whole], thread, calls)
+        count[is_whole], op_time[is_whole] = found.op_count, found.op_time
+        delay[is_whole] = np.where(found.op_count > 0, found.start - begin, 0)
+        length[is_whole] = found.end - found.start
+    return {"op_count": count, "op_time": op_time, "gpu_delay": delay, "gpu_length": length}

@@ -1,0 +1,217 @@
+"""One chunk of an export turned into rows of the canonical tables, on a connection of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
+
+from nsystui.exports import canonical, nccl_calls, sources
+from nsystui.exports.canonical import CanonicalTable
+from nsystui.exports.nccl_payload import PayloadSchemas
+from nsystui.exports.reading import Reader
+from nsystui.exports.schema import Schema
+from nsystui.store.chunks import Chunk
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+class _Sink(Protocol):
+    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, place: int) -> None: ...
+
+
+@dataclass
+class Packed:
+    """What was packed so far: rows per canonical table, (process, device) that worked, first start and last end, ns.
+
+    OS runtime calls have an extent of their own: they go on long after the program's work, and would make a busy GPU
+    look idle at the end.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    devices: set[tuple[int, int]] = field(default_factory=set)
+    extents: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def count(self, table: CanonicalTable, rows: int, first: int | None, last: int | None) -> None:
+        """Adds rows of a table with their extent."""
+        self.counts[table.name] = self.counts.get(table.name, 0) + rows
+        if first is not None and last is not None:
+            self._stretch("os" if table is canonical.OS_CALLS else "work", first, last)
+
+    def add(self, other: Packed) -> None:
+        """Adds what another thread packed of the same export."""
+        for name, rows in other.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + rows
+        self.devices |= other.devices
+        for which, (first, last) in other.extents.items():
+            self._stretch(which, first, last)
+
+    def _stretch(self, which: str, first: int, last: int) -> None:
+        before = self.extents.get(which)
+        self.extents[which] = (first, last) if before is None else (min(before[0], first), max(before[1], last))
+
+
+@contextmanager
+def shared_lookups(path: Path, connection: duckdb.DuckDBPyConnection, tables: Schema) -> Iterator[dict[str, str]]:
+    """The lookup tables of an export, for every connection to one database; gives their names by those in the SQL.
+
+    Exports that are packed side by side in one database must not see each other's, so the names are made up.
+    """
+    prefix = f"lookup_{uuid4().hex[:12]}"
+    names: dict[str, str] = {}
+    try:
+        with Reader(path) as reader:
+            for lookup in sources.lookups(tables):
+                name = f"{prefix}_{lookup.name}"
+                connection.execute(f"CREATE TABLE {name} ({lookup.definition})")
+                names[lookup.name] = name
+                connection.execute(f"CREATE OR REPLACE TEMP VIEW {lookup.name} AS SELECT * FROM {name}")
+                if tables.has(lookup.table) and receive(connection, "incoming", reader.stream(lookup.query)):
+                    connection.execute(f"INSERT INTO {name} {lookup.resolve}")
+        connection.execute("DROP TABLE IF EXISTS incoming")
+        yield names
+    finally:
+        for lookup_name, name in names.items():
+            connection.execute(f"DROP VIEW IF EXISTS {lookup_name}")
+            connection.execute(f"DROP TABLE IF EXISTS {name}")
+
+
+def receive(connection: duckdb.DuckDBPyConnection, name: str, stream: Any) -> int:
+    """Reads an Arrow stream into a temporary table and counts its rows (of none the driver knows no types)."""
+    # Registered is as good as a temporary view: exports that are packed side by side must not see each other's.
+    connection.register("arriving", stream)
+    try:
+        arriving = connection.view("arriving")
+        columns = zip(arriving.columns, map(str, arriving.types), strict=True)
+        received = ", ".join(_text_of(column) if kind == "BLOB" else f'"{column}"' for column, kind in columns)
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {received} FROM arriving")
+    finally:
+        connection.unregister("arriving")
+    ((rows,),) = connection.execute(f"SELECT count(*) FROM {name}").fetchall()
+    return int(rows)
+
+
+class ChunkPacker:
+    """Packs chunks, one after the other, and knows what it packed."""
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, lookups: dict[str, str], sink: _Sink, payload: PayloadSchemas
+    ) -> None:
+        self.connection = connection
+        self.packed = Packed()
+        self._sink = sink
+        self._payload = payload
+        for view, name in lookups.items():
+            connection.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS SELECT * FROM {name}")
+        self._strings = lookups["strings"]
+        connection.execute("DROP VIEW strings")
+
+    def pack(self, reader: Reader, chunk: Chunk) -> int:
+        """Packs the rows of a chunk; how many the native table has there."""
+        source, place = chunk.source, chunk.source.first_row + chunk.first
+        rows = receive(self.connection, "chunk", reader.stream(source.scan % (chunk.first, chunk.last)))
+        if rows:
+            self._find_strings()
+            for name, select in source.transforms.items():
+                self._keep(canonical.BY_NAME[name], select, place)
+            if canonical.NCCL_CALLS.name in source.decoded:
+                self._keep_nccl_calls(place)
+        return rows
+
+    def _find_strings(self) -> None:
+        """The strings that the chunk names: a join with all of an export's builds a table of all of them, each time."""
+        columns = self.connection.table("chunk").columns
+        used = ", ".join(column for column in _STRING_IDS if column in columns)
+        ids = f"SELECT DISTINCT unnest([{used}]) AS id FROM chunk" if used else "SELECT CAST(NULL AS BIGINT) AS id"
+        found = f"SELECT id, value FROM {self._strings} SEMI JOIN ({ids}) USING (id)"
+        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE strings AS {found}")
+
+    def row_after(self, reader: Reader, chunk: Chunk) -> int:
+        """The first row behind a chunk; behind the last one where there is none."""
+        query = f'SELECT min(rowid) AS row_id FROM "{chunk.source.table}" WHERE rowid > {chunk.last:d}'
+        receive(self.connection, "following", reader.stream(query))
+        ((found,),) = self.connection.execute("SELECT row_id FROM following").fetchall()
+        return _NO_ROW if found is None else int(found)
+
+    def _keep(self, table: CanonicalTable, select: str, place: int) -> None:
+        """Runs ``select`` over the chunk, gives its columns the canonical types, and hands the rows to the sink."""
+        fields = ", ".join(f'CAST("{item.name}" AS {item.kind.value}) AS "{item.name}"' for item in table.fields)
+        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE kept AS SELECT {fields} FROM ({select})")
+        rows, first, last = self._extent(table)
+        if not rows:
+            return
+        self.packed.count(table, rows, first, last)
+        if table.name in _WORK_TABLES:
+            pairs = self.connection.execute("SELECT DISTINCT process, device FROM kept").fetchall()
+            self.packed.devices.update((process, device) for process, device in pairs if process is not None)
+        self._sink.write(table, self.connection, place)
+
+    def _extent(self, table: CanonicalTable) -> tuple[int, int | None, int | None]:
+        """Rows of ``kept`` with the first start and last end; samples and diagnostics do not stretch a session."""
+        names = table.field_names
+        if "start" not in names or table.name == "nic_metrics":
+            first, last = "NULL", "NULL"
+        else:
+            # A range that was never closed reaches at least to its start.
+            end = 'greatest("start", "end")' if "end" in names else '"start"'
+            first, last = 'min("start")', f"max({end})"
+        ((rows, start, end),) = self.connection.execute(f"SELECT count(*), {first}, {last} FROM kept").fetchall()
+        return rows, start, end
+
+    def _keep_nccl_calls(self, place: int) -> None:
+        """NCCL API calls, decoded by Python only where a payload or an instrumented name is there to decode."""
+        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE nccl_chunk AS {sources.NCCL_RANGES}")
+        self._keep(canonical.NCCL_CALLS, _NCCL_WITHOUT_PAYLOAD, place)
+        rows = self.connection.execute(_NCCL_WITH_PAYLOAD).fetchall()
+        if rows:
+            self.keep_rows(canonical.NCCL_CALLS, [_decode(row, self._payload) for row in rows], place)
+
+    def keep_rows(self, table: CanonicalTable, rows: Sequence[tuple[Any, ...]], place: int) -> None:
+        """Keeps rows that Python made, column by column as lists (far faster than row by row)."""
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        lists = ", ".join(
+            f'unnest(CAST(${number} AS {item.kind.value}[])) AS "{item.name}"'
+            for number, item in enumerate(table.fields, 1)
+        )
+        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE made AS SELECT {lists}", columns)
+        self._keep(table, "SELECT * FROM made", place)
+
+
+_NO_ROW = 1 << 62
+_STRING_IDS = ("name_id", "short_id", "mangled_id", "text_id", "instruction_id", "file_id")
+_WORK_TABLES = frozenset({"kernels", "memory_ops", "graph_launches"})
+_COLLECTIVE = (
+    "CASE "
+    + " ".join(f"WHEN name = '{name}' THEN '{collective}'" for name, collective in nccl_calls.COMMUNICATION.items())
+    + " END"
+)
+_HAS_PAYLOAD = "(json_text <> '' OR octet_length(blob) > 0 OR contains(name, '('))"
+_NCCL_WITHOUT_PAYLOAD = f"""
+    SELECT row, "start", "end", thread, process, name, {_COLLECTIVE} AS collective, NULL AS message_size,
+        NULL AS communicator, NULL AS peer, NULL AS root, NULL AS reduction, NULL AS rank, NULL AS ranks,
+        NULL AS cuda_device, NULL AS size_source
+    FROM nccl_chunk WHERE NOT {_HAS_PAYLOAD}"""
+_NCCL_WITH_PAYLOAD = f"""
+    SELECT row, "start", "end", thread, process, domain_id, name, json_text, blob
+    FROM nccl_chunk WHERE {_HAS_PAYLOAD} ORDER BY "start", row"""
+
+
+def _text_of(column: str) -> str:
+    """DuckDB: a column of bytes as text, unless it is a payload. Bytes that are no UTF-8 show as ``\\xE9``."""
+    if column == "blob":
+        return column
+    return f'coalesce(try(decode("{column}")), CAST("{column}" AS VARCHAR)) AS "{column}"'
+
+
+def _decode(row: tuple[Any, ...], payload: PayloadSchemas) -> tuple[Any, ...]:
+    """A row of ``nccl_calls`` from an NVTX range with a payload."""
+    number, start, end, thread, process, domain_id, name, json_text, blob = row
+    call = nccl_calls.decode(payload, domain_id, name, json_text, blob)
+    bare = name.partition("(")[0]
+    place = (number, start, end, thread, process, bare, nccl_calls.COMMUNICATION.get(bare))
+    size = (call.message_size, call.communicator, call.peer, call.root, call.reduction)
+    return (*place, *size, call.rank, call.ranks, call.cuda_device, call.source)

@@ -1,0 +1,118 @@
+"""Where single columns of an export are kept: in directories beside its whole pack, one for each set of columns.
+
+A directory is never changed once it is there, so that another process may read from it. It goes as packs go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from nsystui.store.cache import Cache
+
+if TYPE_CHECKING:
+    import duckdb
+
+_FACTS = "report.json"
+# What reading columns raises that are none, or not whole.
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
+
+
+@dataclass(frozen=True)
+class ColumnFiles:
+    """Columns of one canonical table as Parquet files; no file where the table has no rows."""
+
+    directory: Path
+    names: frozenset[str]
+    rows: int
+    files: tuple[Path, ...]
+
+
+def find_columns(cache: Cache, export: Path, table: str, names: Collection[str]) -> ColumnFiles | None:
+    """Columns of ``export`` that were kept, if they are all of ``names``. Damaged ones count as absent."""
+    try:
+        place = cache.place_of(export)
+        directories = sorted(cache.directory.glob(f"{place.name}.{table}-*"))
+    except OSError:
+        return None
+    for directory in directories:
+        try:
+            found = _read(directory)
+        except _DAMAGED:
+            continue
+        if found.names.issuperset(names):
+            with suppress(OSError):  # a cache that is only read serves as well
+                os.utime(directory / _FACTS)
+            return found
+    return None
+
+
+class PartialColumns:
+    """Columns being written: a sink for Parquet files, then ``finish`` or ``abandon``."""
+
+    def __init__(self, cache: Cache, export: Path, table: str, names: Collection[str]) -> None:
+        """Raises OSError where the cache cannot be written."""
+        self._names = sorted(names)
+        digest = hashlib.sha256(" ".join(self._names).encode()).hexdigest()[:12]
+        self._place = cache.place_of(export)
+        self._place = self._place.with_name(f"{self._place.name}.{table}-{digest}")
+        cache.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Under a name that the cache takes away if this process is killed.
+        self._temporary = cache.directory / f".partial-{os.getpid()}-{uuid4().hex[:8]}"
+        self._temporary.mkdir(mode=0o700)
+        self._files = 0
+
+    def write(self, connection: duckdb.DuckDBPyConnection, select: str) -> int:
+        """Adds the rows that ``select`` gives; how many they are."""
+        file = self._temporary / f"{self._files:06d}.parquet"
+        copy = f"COPY ({select}) TO $1 (FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION V2)"
+        ((rows,),) = connection.execute(copy, [str(file)]).fetchall()
+        if rows:
+            self._files += 1
+        else:
+            file.unlink()
+        return int(rows)
+
+    def finish(self, rows: int) -> ColumnFiles:
+        """Makes the columns visible under their final name and returns them.
+
+        Raises OSError where they cannot be.
+        """
+        sizes = {file.name: file.stat().st_size for file in sorted(self._temporary.glob("*.parquet"))}
+        facts = {"names": self._names, "rows": rows, "files": sizes}
+        (self._temporary / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
+        try:
+            os.rename(self._temporary, self._place)
+        except OSError:  # another process read the same columns meanwhile, or damaged ones are in the way
+            try:
+                found = _read(self._place)
+            except _DAMAGED:
+                shutil.rmtree(self._place, ignore_errors=True)
+                os.rename(self._temporary, self._place)
+            else:
+                self.abandon()
+                return found
+        return _read(self._place)
+
+    def abandon(self) -> None:
+        """Leaves nothing behind."""
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def _read(directory: Path) -> ColumnFiles:
+    facts = json.loads((directory / _FACTS).read_text(encoding="utf-8"))
+    files = []
+    for name, size in facts["files"].items():
+        file = directory / name
+        if file.stat().st_size != size:
+            raise ValueError(f"{file}: not the {size} bytes that were written")
+        files.append(file)
+    return ColumnFiles(directory, frozenset(facts["names"]), int(facts["rows"]), tuple(files))

@@ -1,0 +1,195 @@
+"""Single columns of canonical tables, read from an export when a query asks for them.
+
+A report that nobody packed is still answered: of the native tables only the columns are read that the asked-for
+columns are made of, chunk by chunk, in the order and with the types that packing gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nsystui.errors import ExportError
+from nsystui.exports import canonical, opening, sources
+from nsystui.exports.reading import Reader
+from nsystui.exports.schema import Schema
+from nsystui.exports.sources import NO_INTEGER, Source, Transform
+from nsystui.store.pack import CHUNK_ROWS
+
+if TYPE_CHECKING:
+    import duckdb
+
+_STRINGS = "strings"
+_MUCH_LARGER = 10
+
+
+class Sink(Protocol):
+    """Where the columns of one table go."""
+
+    def write(self, connection: duckdb.DuckDBPyConnection, select: str) -> int:
+        """Adds the rows that ``select`` gives; how many they are."""
+
+
+@dataclass
+class ColumnReader:
+    """Reads columns of one export. ``connection`` is its own; the lookups it needed stay in it for the next time."""
+
+    path: Path
+    native: Schema
+    connection: duckdb.DuckDBPyConnection
+    _filled: set[str] = field(default_factory=set)
+
+    def read(self, wanted: Mapping[str, Collection[str]], sinks: Mapping[str, Sink]) -> dict[str, int]:
+        """Reads the ``wanted`` fields of each canonical table into its sink; how many rows each has.
+
+        Raises ExportError where the file cannot be read whole, and OSError or duckdb.Error where a sink cannot write.
+        """
+        rows = dict.fromkeys(wanted, 0)
+        with Reader(self.path) as reader:
+            for source in sources.sources(self.native):
+                chosen = {table: names for table, names in wanted.items() if table in source.makes}
+                if chosen and self.native.has(source.table):
+                    pass_ = _Pass(self.path, self.connection, reader, source, chosen)
+                    with _read_errors(self.path):
+                        self._fill_lookups(reader, pass_.words(first_choice=False))
+                    for table, found in pass_.run(self.native.last_rowid[source.table], sinks):
+                        rows[table] += found
+        return rows
+
+    def _fill_lookups(self, reader: Reader, words: Collection[str]) -> None:
+        """Fills the lookups whose names are among ``words``; the strings first, which the others look up in."""
+        needed = {lookup.name for lookup in sources.lookups(self.native)} & set(words)
+        if needed:
+            needed.add(_STRINGS)
+        for lookup in sources.lookups(self.native):
+            if lookup.name in needed - self._filled:
+                self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {lookup.name} ({lookup.definition})")
+                if self.native.has(lookup.table):
+                    create = "CREATE OR REPLACE TEMP TABLE incoming AS"
+                    with _arriving(self.connection, reader.stream(lookup.query)) as columns:
+                        query = f"{create} SELECT {columns} FROM arriving"
+                        ((found,),) = self.connection.execute(query).fetchall()
+                    if found:  # of no rows the driver knows no types
+                        self.connection.execute(f"INSERT INTO {lookup.name} {lookup.resolve}")
+                self._filled.add(lookup.name)
+
+
+@dataclass
+class _Pass:
+    """One pass over a native table, for the fields ``chosen`` of each canonical table that it feeds."""
+
+    path: Path
+    connection: duckdb.DuckDBPyConnection
+    reader: Reader
+    source: Source
+    chosen: Mapping[str, Collection[str]]
+
+    def words(self, first_choice: bool) -> frozenset[str]:
+        """The names in the SQL that it runs, with what fields fall back on or without."""
+        makes = self.source.makes
+        return frozenset().union(*(makes[table].words(names, first_choice) for table, names in self.chosen.items()))
+
+    def run(self, last: int, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, int]]:
+        """Reads up to the rowid ``last``; gives how many rows a chunk made for each table."""
+        start = 0  # some keys of nsys begin at 0
+        while start <= last:
+            end = min(start + CHUNK_ROWS - 1, last)
+            with _read_errors(self.path):
+                received = self._receive(start, end, first_choice=True)
+                first_choice = not received or all(map(self._needs_no_other, self.chosen))
+                if not first_choice:
+                    self._receive(start, end, first_choice)
+            for table in self.chosen if received else ():
+                yield table, sinks[table].write(self.connection, self._select(table, first_choice, received))
+            start = end + 1 if received else self._row_after(end, last)
+
+    def _receive(self, start: int, end: int, first_choice: bool) -> int:
+        """Reads the rows of a chunk with the columns that are needed; how many there are."""
+        needed = self.words(first_choice) & {"row_id", *self.source.columns}
+        absent = [name for name in sorted(needed) if self.source.columns.get(name) == NO_INTEGER]
+        stream = self.reader.stream(self.source.scan_of(needed.difference(absent)) % (start, end))
+        with _arriving(self.connection, stream) as columns:
+            nothing = "".join(f', CAST(NULL AS BIGINT) AS "{name}"' for name in absent)
+            create = "CREATE OR REPLACE TEMP TABLE chunk AS"
+            ((rows,),) = self.connection.execute(f"{create} SELECT {columns}{nothing} FROM arriving").fetchall()
+        return int(rows)
+
+    def _needs_no_other(self, table: str) -> bool:
+        """Whether the first choices of all fields give a value in every row of the chunk."""
+        names, transform = self.chosen[table], self.source.makes[table]
+        short = [name for name in transform.first_choice if name in names]
+        if not short:
+            return True
+        missing = " OR ".join(f'"{name}" IS NULL' for name in short)
+        select = transform.select(short, first_choice=True, tie="")
+        return not self.connection.execute(f"SELECT 1 FROM ({select}) WHERE {missing} LIMIT 1").fetchall()
+
+    def _select(self, table: str, first_choice: bool, received: int) -> str:
+        """The rows of a canonical table in the chunk, in their order and with their types."""
+        names, transform = self.chosen[table], self.source.makes[table]
+        fields = [item for item in canonical.BY_NAME[table].fields if item.name in names]
+        typed = ", ".join(f'CAST("{item.name}" AS {item.kind.value}) AS "{item.name}"' for item in fields)
+        # The chunk is a table of DuckDB's, whose own row numbers are in the order of the export's.
+        tie = "" if self._is_sorted(transform, received) else "rowid"
+        return f"SELECT {typed} FROM ({transform.select(names, first_choice, tie)})"
+
+    def _is_sorted(self, transform: Transform, received: int) -> bool:
+        """Whether the rows of the chunk are in order and stay so: most exports are written in the order of time.
+
+        A join keeps the order of the larger side only.
+        """
+        if not transform.order or (_STRINGS in self.words(False) and self._count(_STRINGS) * _MUCH_LARGER > received):
+            return False
+        column = f'"{transform.order}"'
+        # Of the rows beside their next only the last has none; what is missing is in no order.
+        query = f"""SELECT count(*) FROM (SELECT {column} AS this FROM chunk)
+            POSITIONAL JOIN (SELECT {column} AS next FROM chunk OFFSET 1) WHERE (next >= this) IS NOT TRUE"""
+        ((breaks,),) = self.connection.execute(query).fetchall()
+        return bool(breaks == 1)
+
+    def _count(self, lookup: str) -> int:
+        ((rows,),) = self.connection.execute(f"SELECT count(*) FROM {lookup}").fetchall()
+        return int(rows)
+
+    def _row_after(self, end: int, last: int) -> int:
+        """The next row there is: a key that is not counted up from 1 leaves gaps of any width."""
+        query = f'SELECT min(rowid) AS row_id FROM "{self.source.table}" WHERE rowid > {end:d}'
+        with _read_errors(self.path), _arriving(self.connection, self.reader.stream(query)):
+            ((found,),) = self.connection.execute("SELECT row_id FROM arriving").fetchall()
+        return last + 1 if found is None else int(found)
+
+
+@contextmanager
+def _arriving(connection: duckdb.DuckDBPyConnection, stream: Any) -> Iterator[str]:
+    """The stream as ``arriving`` for one statement, and the list of its columns with bytes as text.
+
+    Bytes that are no UTF-8 show as ``\\xE9``.
+    """
+    # Registered is as good as a temporary view: exports that are read side by side must not see each other's.
+    connection.register("arriving", stream)
+    try:
+        arriving = connection.view("arriving")
+        kinds = zip(arriving.columns, map(str, arriving.types), strict=True)
+        yield ", ".join(
+            f'coalesce(try(decode("{name}")), CAST("{name}" AS VARCHAR)) AS "{name}"' if kind == "BLOB" else f'"{name}"'
+            for name, kind in kinds
+        )
+    finally:
+        connection.unregister("arriving")
+
+
+@contextmanager
+def _read_errors(path: Path) -> Iterator[None]:
+    """Tells what DuckDB says while it reads from the export as an ExportError."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.OutOfMemoryException:
+        cause, advice = "its columns do not fit into the memory allowed", "open it without --no-cache, or alone"
+        raise ExportError(str(path), cause, advice) from None
+    except duckdb.Error as error:
+        raise opening.corrupt(path, error) from None

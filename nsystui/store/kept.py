@@ -1,0 +1,120 @@
+"""Arrays that were computed of a packed report, kept beside its pack for later processes.
+
+A file for each (name, version), written under a temporary name and renamed: it is there whole or not at all. What the
+arrays mean is the business of whoever computed them. The file is read, not memory-mapped: a cache may lie on a network
+file system, where a mapped file that another machine removes ends the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+# What reading a file raises that is none of ours, or not whole.
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, MemoryError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The kept arrays of one report. ``directory`` is that of its pack; without one nothing is kept."""
+
+    directory: Path | None
+
+    def load(self, name: str, version: int) -> Arrays | None:
+        """The arrays, each of one dimension; ``None`` where they are not there, damaged, or of another version."""
+        if self.directory is None:
+            return None
+        try:
+            return _decoded((self.directory / _file_name(name, version)).read_bytes())
+        except _DAMAGED:
+            return None
+
+    def save(self, name: str, version: int, arrays: Arrays) -> None:
+        """Keeps integers, floats and flags, each array of one dimension.
+
+        Never raises for the cache: where it is full, read-only or gone, nothing is kept.
+        """
+        if self.directory is None:
+            return
+        file = self.directory / _file_name(name, version)
+        partial = file.with_name(f"{file.name}.partial-{os.getpid()}-{uuid4().hex[:8]}")
+        try:
+            with partial.open("wb") as out:
+                out.writelines(_encoded(arrays))
+            os.replace(partial, file)
+        except OSError:
+            with suppress(OSError):
+                partial.unlink()
+
+
+def json_array(value: Any) -> np.ndarray[Any, Any]:
+    """A small value of JSON (texts, rows with missing values) as an array that can be kept."""
+    import numpy as np
+
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
+
+
+def json_of(array: np.ndarray[Any, Any]) -> Any:
+    """The inverse of ``json_array``; tuples have become lists."""
+    return json.loads(array.tobytes())
+
+
+def _file_name(name: str, version: int) -> str:
+    return f"kept-{name}-{version}.bin"
+
+
+def _encoded(arrays: Arrays) -> list[bytes]:
+    """A line of JSON that describes the arrays, then their bytes one after the other."""
+    narrow = {name: _narrowest(array) for name, array in arrays.items()}
+    parts = [array.tobytes() for array in narrow.values()]
+    check = 0
+    for part in parts:
+        check = zlib.crc32(part, check)
+    described = [[name, array.dtype.str, arrays[name].dtype.str, len(array)] for name, array in narrow.items()]
+    return [json.dumps({"arrays": described, "crc": check}).encode() + b"\n", *parts]
+
+
+def _decoded(data: bytes) -> Arrays:
+    import numpy as np
+
+    start = data.index(b"\n") + 1
+    described = json.loads(data[:start])
+    if zlib.crc32(memoryview(data)[start:]) != described["crc"]:
+        raise ValueError("not the bytes that were written")
+    found = {}
+    for name, stored, kind, length in described["arrays"]:
+        array = np.frombuffer(data, _plain(stored), length, start)
+        found[name] = array.astype(_plain(kind), copy=False)
+        start += array.nbytes
+    return found
+
+
+def _plain(kind: str) -> np.dtype[Any]:
+    import numpy as np
+
+    found = np.dtype(kind)
+    if found.kind not in "biuf":
+        raise ValueError(f"{kind} is not kept")
+    return found
+
+
+def _narrowest(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Integers in as few bytes as hold them all: most are small, and what is half as long is read twice as fast."""
+    import numpy as np
+
+    if array.dtype.kind not in "iu" or not len(array):
+        return array
+    kind = np.result_type(np.min_scalar_type(int(array.min())), np.min_scalar_type(int(array.max())))
+    return array.astype(kind) if kind.kind in "iu" and kind.itemsize < array.itemsize else array

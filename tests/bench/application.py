@@ -1,0 +1,142 @@
+"""The screens in a terminal: memory, and what each key costs in bytes on the line and in CPU time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median as middle
+
+from inputs import export_of, short
+from measure import CacheDirectory, pack
+from program import LOADED, Program
+from table import Row, Setting, Table, Target, judged
+
+SCREENS = {"1": "Overview", "2": "Kernels", "3": "NCCL", "4": "GPU", "5": "NVTX", "6": "Events"}
+_GPU = "4"
+# Keys that go to where there is more than one row in the export of one rank, and those that leave it again.
+_INTO = {"1": ("tab",), "3": ("enter",), "5": ("home", "right")}
+_OUT = {"3": ("escape",)}
+_PEAK = {10**6: Target("< 250 MB", 250e6), 10**7: Target("< 400 MB", 400e6)}
+_KEY_BYTES, _KEY_CPU = Target("<= 600 B", 600), Target("CPU < 20 ms", 20.0)
+_PAGE, _SWITCH, _IDLE = Target("<= 8 KiB", 8 * 1024), Target("<= 15 KiB", 15 * 1024), Target("0 B", 0)
+_KEYS, _PAGES, _SWITCHES = 10, 3, 3
+_IDLE_SECONDS = 3.0
+# Seconds without a byte after which a key counts as answered; what follows when the cursor rests comes later.
+_ANSWERED, _RESTED, _THOUGHT = 0.12, 0.8, 2.0
+
+
+def tables(setting: Setting) -> Iterator[Table]:
+    """Memory, then keys."""
+    headings = ("kernels", "cache", "peak MB", "target", "reached")
+    yield Table("Memory of the program", headings, _peaks(setting), "The most that was resident, all screens visited.")
+    text = (
+        "In a terminal of 120x36 over SSH, cache full, every screen visited before. Medians of "
+        f"{_KEYS} keys, {_PAGES} pages and\n{_SWITCHES} switches: on the Overview among its kernels, on NCCL among the "
+        "calls of a row, on NVTX in an opened range. What is\ndrawn later, when the cursor rests, is not counted. "
+        f"CPU while idle is that of {_IDLE_SECONDS:g} s. Where a key has nowhere to go, no\ntarget is judged."
+    )
+    headings = ("screen", "action", "bytes", "CPU ms", "target", "reached")
+    yield Table(f"Keys, {short(setting.biggest)} kernels", headings, _keys(setting), text)
+
+
+def _peaks(setting: Setting) -> Iterator[Row]:
+    for kernels in setting.sizes:
+        path = export_of(setting.directory, kernels)
+        with CacheDirectory() as cache:
+            for name in ("empty", "full"):
+                peaks = []
+                for _ in range(setting.repeats):
+                    if name == "empty":
+                        cache.clear()
+                    peaks.append(_peak(path, cache))
+                goals = [(_PEAK[kernels], middle(peaks))] if kernels in _PEAK else []
+                yield short(kernels), name, f"{middle(peaks) / 1e6:.0f}", *judged(*goals)
+
+
+def _peak(path: Path, cache: CacheDirectory) -> int:
+    with Program(path, cache) as program:
+        program.seen(LOADED)
+        _visit_all(program)
+        return program.peak
+
+
+def _visit_all(program: Program) -> None:
+    """Goes to every screen and stays until it is filled."""
+    for key, title in SCREENS.items():
+        program.press(key)
+        program.seen(f"{key} {title}")
+        _rest(program)
+
+
+def _rest(program: Program) -> None:
+    """Waits until the program neither sends nor computes."""
+    before = -1.0
+    while program.cpu - before > 0.05:
+        before = program.cpu
+        program.listen(_THOUGHT)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Bytes that a key made the program send, and milliseconds of CPU."""
+
+    sent: float
+    cpu: float
+
+
+def _keys(setting: Setting) -> Iterator[Row]:
+    path = export_of(setting.directory, setting.biggest)
+    with CacheDirectory() as cache:
+        pack(path, cache)
+        with Program(path, cache) as program:
+            program.seen(LOADED)
+            _visit_all(program)
+            for key, title in SCREENS.items():
+                for action, cost, goals in _actions(program, key):
+                    yield title, action, f"{cost.sent:,.0f}", f"{cost.cpu:.1f}", *judged(*goals)
+
+
+def _actions(program: Program, key: str) -> Iterator[tuple[str, Cost, list[tuple[Target, float]]]]:
+    away = "2" if key != "2" else "1"
+    switches = []
+    for _ in range(_SWITCHES):
+        program.press(away)
+        program.settle(_RESTED)
+        switches.append(_cost(program, key, _RESTED))
+    switch = _median(switches)
+    yield "switch to it", switch, [(_SWITCH, switch.sent)]
+    _go(program, *_INTO.get(key, ()), "home")
+    step = _steps(program, "right" if key == _GPU else "down", _KEYS)
+    yield "cursor", step, [(_KEY_BYTES, step.sent), (_KEY_CPU, step.cpu)] if step.sent else []
+    program.settle(_RESTED)
+    if key != _GPU:
+        page = _steps(program, "pagedown", _PAGES)
+        yield "page", page, [(_PAGE, page.sent)] if page.sent else []
+        program.settle(_RESTED)
+    before = program.cpu
+    sent = program.listen(_IDLE_SECONDS)
+    yield f"idle {_IDLE_SECONDS:g} s", Cost(sent, (program.cpu - before) * 1000), [(_IDLE, sent)]
+    _go(program, *_OUT.get(key, ()))
+
+
+def _go(program: Program, *keys: str) -> None:
+    """Presses keys one after the other, each when the one before is answered."""
+    for key in keys:
+        _cost(program, key, _RESTED)
+
+
+def _steps(program: Program, key: str, count: int) -> Cost:
+    return _median([_cost(program, key, _ANSWERED) for _ in range(count)])
+
+
+def _cost(program: Program, key: str, quiet: float) -> Cost:
+    program.mark()
+    before = program.cpu
+    program.press(key)
+    program.answer(quiet, timeout=_THOUGHT)
+    return Cost(program.bytes_since_mark, (program.cpu - before) * 1000)
+
+
+def _median(costs: list[Cost]) -> Cost:
+    return Cost(middle(cost.sent for cost in costs), middle(cost.cpu for cost in costs))

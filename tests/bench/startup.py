@@ -1,0 +1,105 @@
+"""How soon the program answers: ``--version``, ``--help``, the first window, the first numbers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median as middle
+
+from inputs import export_of, short
+from measure import CacheDirectory, measure, median, nsystui, pack
+from program import LOADED, SAMPLE, Program
+from table import Row, Setting, Table, Target, judged, ratio
+
+HEAVY = ("textual", "pandas", "sqlalchemy", "duckdb")
+# Short runs vary most.
+_RUNS_FOR_ONE = 5
+_TIMES_PYTHON = Target("wall < 3 x", 3.0)
+_NO_IMPORTS = Target("none imported", 0)
+_PAINTED = Target("CPU < 0.35 s", 0.35)
+_SAMPLED = Target("sample < 0.5 s after it", 0.5)
+
+
+def tables(setting: Setting) -> Iterator[Table]:
+    """The commands that need no export, then the window."""
+    yield Table(
+        "Startup",
+        ("command", "wall s", "CPU s", "wall / python", f"imports of {', '.join(HEAVY)}", "target", "reached"),
+        _commands(setting),
+    )
+    yield Table(
+        "Window",
+        ("kernels", "cache", "window s", "its CPU s", "sample, s after it", "exact, s after it", "target", "reached"),
+        _windows(setting),
+        "The program in a pseudo terminal of 120x36, from its start to words on the screen; then, how much later the "
+        "kernel table\nof a sample and the exact one are there.",
+    )
+
+
+def _commands(setting: Setting) -> Iterator[Row]:
+    count = setting.repeats * _RUNS_FOR_ONE
+    with CacheDirectory() as cache:
+        bare = [sys.executable, "-c", "pass"]
+        python = median(measure(bare, cache.environ) for _ in range(count))
+        yield "python -c pass", f"{python.wall:.3f}", f"{python.cpu:.3f}", "", "", "", ""
+        for flag in ("--version", "--help"):
+            run = median(measure(nsystui(flag), cache.environ) for _ in range(count))
+            found = _imported(flag, cache)
+            times = run.wall / python.wall
+            verdict = judged((_TIMES_PYTHON, times), (_NO_IMPORTS, len(found)))
+            cells = (f"{run.wall:.3f}", f"{run.cpu:.3f}", ratio(run.wall, python.wall), ", ".join(found) or "none")
+            yield f"nsystui {flag}", *cells, *verdict
+
+
+def _imported(flag: str, cache: CacheDirectory) -> list[str]:
+    """Which of the heavy packages a command imports."""
+    command = [sys.executable, "-X", "importtime", "-m", "nsystui", flag]
+    told = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=cache.environ).stderr
+    modules = {line.rpartition("|")[2].strip().partition(".")[0] for line in told.splitlines()}
+    return [name for name in HEAVY if name in modules]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Seconds: until the window is painted, CPU until then, from then to the sample (if any) and to exact numbers."""
+
+    window: float
+    cpu: float
+    sample: float | None
+    exact: float
+
+
+def _windows(setting: Setting) -> Iterator[Row]:
+    for kernels in setting.sizes:
+        path = export_of(setting.directory, kernels)
+        with CacheDirectory() as cache:
+            starts = []
+            for _ in range(setting.repeats):
+                cache.clear()
+                starts.append(_start(path, cache))
+            yield short(kernels), "empty", *_cells(starts)
+            pack(path, cache)  # nothing to do where the program came to its end with it
+            yield short(kernels), "full", *_cells([_start(path, cache) for _ in range(setting.repeats)])
+
+
+def _start(path: Path, cache: CacheDirectory) -> Start:
+    with Program(path, cache) as program:
+        window = program.seen("Overview")
+        first = program.seen(SAMPLE, LOADED)
+        sample = first.wall - window.wall if SAMPLE in program.text else None
+        exact = program.seen(LOADED).wall - window.wall
+        return Start(window.wall, window.cpu, sample, exact)
+
+
+def _cells(starts: list[Start]) -> Row:
+    window, cpu = (middle(values) for values in zip(*((start.window, start.cpu) for start in starts), strict=True))
+    samples = [start.sample for start in starts if start.sample is not None]
+    exact = middle(start.exact for start in starts)
+    goals = [(_PAINTED, cpu)]
+    if samples:
+        goals.append((_SAMPLED, middle(samples)))
+    sample = f"{middle(samples):.2f}" if samples else "–"
+    return f"{window:.2f}", f"{cpu:.2f}", sample, f"{exact:.2f}", *judged(*goals)

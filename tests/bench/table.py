@@ -1,0 +1,73 @@
+"""What every topic of the measurements is given, and the tables that it makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+Row = Sequence[str]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What to measure: where the exports are, their sizes in kernels, how often, how many ranks.
+
+    ``nsys_ai`` is the executable of PyPI's nsys-ai, ``None`` where there is none.
+    """
+
+    directory: Path
+    sizes: tuple[int, ...]
+    stats_sizes: tuple[int, ...]
+    repeats: int
+    ranks: int
+    nsys_ai: str | None
+
+    @property
+    def biggest(self) -> int:
+        return max(self.sizes)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of RESULTS.md. ``rows`` may be measured as they are asked for; ``text`` stands above the table."""
+
+    title: str
+    headings: Row
+    rows: Iterable[Row]
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a figure should be at most (or ``at_least``), and how the table says it."""
+
+    text: str
+    limit: float
+    at_least: bool = False
+
+    def verdict(self, value: float) -> str:
+        """``yes``, or by which factor not."""
+        if value >= self.limit if self.at_least else value <= self.limit:
+            return "yes"
+        off = self.limit / value if self.at_least else value / self.limit if self.limit else float("inf")
+        return f"no, by {off:.2f} times" if off != float("inf") else "no"
+
+
+def judged(*figures: tuple[Target, float]) -> Row:
+    """The cells ``target`` and ``reached``; empty where there is no target."""
+    return "; ".join(target.text for target, _ in figures), "; ".join(
+        target.verdict(value) for target, value in figures
+    )
+
+
+def ratio(value: float, ours: float) -> str:
+    """``12 x``, with two figures: how many times ``ours``."""
+    return f"{value / ours:.2g} x" if value < 10 * ours else f"{value / ours:,.0f} x"
+
+
+def markdown(table: Table, rows: Iterable[Row]) -> str:
+    """A section of RESULTS.md."""
+    lines = [table.headings, ["---"] * len(table.headings), *rows]
+    text = f"{table.text}\n\n" if table.text else ""
+    return f"## {table.title}\n\n{text}" + "".join(f"| {' | '.join(line)} |\n" for line in lines)

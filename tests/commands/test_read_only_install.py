@@ -1,0 +1,25 @@
+"""The program as a cluster installs it: files that nobody may write, byte code that was never made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import nsystui
+
+
+def test_it_works_where_its_own_files_cannot_be_written(tmp_path, demo_job, unprivileged):
+    site = tmp_path / "site"
+    shutil.copytree(Path(nsystui.__file__).parent, site / "nsystui", ignore=shutil.ignore_patterns("__pycache__"))
+    for place in [*site.rglob("*"), site]:
+        place.chmod(0o555 if place.is_dir() else 0o444)
+    environment = {**os.environ, "PYTHONPATH": str(site), "NSYSTUI_CACHE_DIR": str(tmp_path / "cache")}
+    try:
+        done = unprivileged("-m", "nsystui", "kernels", str(demo_job[0]), "--format", "csv", env=environment)
+    finally:
+        for place in [site, *site.rglob("*")]:
+            place.chmod(0o755)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Time (%),")
+    assert not list(site.rglob("__pycache__"))

@@ -1,0 +1,239 @@
+"""Answers that were given before: given again without opening anything, for as long as the files stay as they are."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import edit
+
+import nsystui.commands.arguments as shared
+from nsystui.analysis.answer import Column, Unit
+from nsystui.analysis.remembered import from_json, to_json
+from nsystui.analysis.rows_answer import RowsAnswer
+from nsystui.exports.demo import two_process_export
+from nsystui.store import cache as cache_module
+from nsystui.store.answers import Answers
+
+SUM = ("stats", "-r", "cuda_gpu_kern_sum", "--format", "csv")
+HEAVY = {"duckdb", "numpy", "pandas", "sqlalchemy", "duckdb_engine", "textual", "adbc_driver_manager", "pyarrow"}
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own for each test."""
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Path:
+    return two_process_export(tmp_path / "rank0.sqlite")
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """A word for each time that a command opened its files."""
+    times: list[object] = []
+    open_job = shared.open_job
+
+    def counted(*arguments: object) -> object:
+        times.append("opened")
+        return open_job(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shared, "open_job", counted)
+    return times
+
+
+class TestGivenAgain:
+    @pytest.mark.parametrize(
+        "words",
+        [
+            SUM,
+            ("stats", "-r", "cuda_api_sum,cuda_gpu_mem_size_sum"),
+            ("stats", "-r", "cuda_gpu_kern_sum:base", "--format", "json", "--timeunit", "ms"),
+            ("stats", "-r", "nvtx_sum", "--format", "md"),
+            ("kernels",),
+            ("kernels", "--names", "short", "--by", "rank,device", "--format", "csv"),
+        ],
+    )
+    def test_the_same_text_without_opening_the_files(self, run, demo_job, opened, words):
+        first, second = run(*words, demo_job[0]), run(*words, demo_job[0])
+        assert first.out
+        assert (second.status, second.out, second.err) == (first.status, first.out, first.err)
+        assert opened == ["opened"]
+
+    @pytest.mark.parametrize("key", ["share", "min", "name", "stddev"])
+    def test_sorted_and_cut_as_the_first_time(self, run, export, opened, key):
+        words = ("kernels", "--sort", key, "--top", "2", "--format", "csv", export)
+        assert run(*words).out == run(*words).out == run(*words, "--no-cache").out
+        assert opened == ["opened", "opened"]
+
+    def test_in_another_format_and_unit(self, run, export, opened, tmp_path):
+        run(*SUM, export)
+        words = ("stats", "-r", "cuda_gpu_kern_sum", "--timeunit", "us", export)
+        saved = run(*words, "-o", tmp_path / "out.json")
+        assert saved.status == 0
+        assert opened == ["opened"]
+        run(*words, "--no-cache", "-o", tmp_path / "again.json")
+        assert (tmp_path / "out.json").read_text() == (tmp_path / "again.json").read_text()
+
+    def test_a_report_that_is_not_known_yet_is_asked_for(self, run, export, opened):
+        run(*SUM, export)
+        words = ("stats", "-r", "cuda_gpu_kern_sum,cuda_api_sum", "--format", "csv", export)
+        assert run(*words).out == run(*words).out == run(*words, "--no-cache").out
+        assert opened == ["opened"] * 3
+
+    def test_a_wrong_column_is_told_as_ever(self, run, export):
+        first, second = (run("kernels", export, "--sort", "nothing") for _ in range(2))
+        assert second.status == 2
+        assert second.err == first.err
+
+    def test_several_files_are_one_question(self, run, tmp_path, opened):
+        files = [two_process_export(tmp_path / f"{name}.sqlite") for name in "ab"]
+        assert run(*SUM, *files).out == run(*SUM, *reversed(files)).out
+        assert run(*SUM, files[0]).out != run(*SUM, *files).out
+        assert opened == ["opened"] * 2
+
+    def test_nothing_heavy_is_loaded(self, export):
+        code = (
+            "import sys; from nsystui.cli import main; main(sys.argv[1:])\n"
+            "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
+        )
+        for words in (SUM, ("kernels", "--sort", "max")):
+            for _ in range(2):
+                done = subprocess.run(
+                    [sys.executable, "-c", code, *words, str(export)], capture_output=True, text=True, check=True
+                )
+            assert done.stdout
+            assert HEAVY.isdisjoint(done.stderr.split())
+
+
+class TestAskedAnew:
+    def test_after_the_file_has_changed(self, run, export, opened):
+        before = run(*SUM, export).out
+        edit(export, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid > 50")
+        os.utime(export, ns=(1, 1))
+        assert run(*SUM, export).out != before
+        assert opened == ["opened"] * 2
+
+    def test_by_another_version_of_the_store(self, run, export, opened, monkeypatch):
+        run(*SUM, export)
+        monkeypatch.setattr(cache_module, "STORE_VERSION", 10**6)
+        run(*SUM, export)
+        assert opened == ["opened"] * 2
+
+    def test_under_another_name_which_notes_may_tell(self, run, export, opened, tmp_path):
+        (tmp_path / "other.sqlite").symlink_to(export)
+        run(*SUM, export)
+        run(*SUM, tmp_path / "other.sqlite")
+        assert opened == ["opened"] * 2
+
+    @pytest.mark.parametrize(
+        "flags",
+        [
+            ("--time", "0:1s"),
+            ("--ranks", "0"),
+            ("--devices", "0"),
+            ("--streams", "7"),
+            ("--filter", "e"),
+            ("--filter-time", "0/1s"),
+            ("--by-rank",),
+            ("--no-cache",),
+        ],
+    )
+    def test_with_a_selection_or_without_the_cache(self, run, export, opened, directory, flags):
+        for _ in range(2):
+            run(*SUM, *flags, export)
+        assert opened == ["opened"] * 2
+        assert not (directory / "answers").exists()
+
+    def test_traces(self, run, export, opened):
+        for _ in range(2):
+            run("stats", "-r", "cuda_gpu_trace", export)
+        assert opened == ["opened"] * 2
+
+    def test_when_the_file_is_no_longer_whole(self, run, export, opened):
+        run(*SUM, export)
+        status = export.stat()
+        with export.open("r+b") as file:
+            file.write(b"not SQLite any more")
+        os.utime(export, ns=(status.st_atime_ns, status.st_mtime_ns))
+        done = run(*SUM, export)
+        assert done.status == 2
+        assert "not a SQLite file" in done.err
+
+    def test_while_a_file_is_missing_the_others_are_answered_but_not_remembered(self, run, export, opened, tmp_path):
+        for _ in range(2):
+            done = run(*SUM, export, tmp_path / "missing.sqlite")
+            assert done.out
+            assert "no such file" in done.err
+        assert opened == ["opened"] * 2
+
+    @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"question": 1, "value": 2}', b"\xff\xfe"])
+    def test_of_damaged_memories(self, run, export, opened, directory, damage):
+        before = run(*SUM, export).out
+        for file in (directory / "answers").iterdir():
+            file.write_bytes(damage)
+        assert run(*SUM, export).out == before
+        assert opened == ["opened"] * 2
+
+    def test_of_memories_of_another_form(self, run, export, opened, directory):
+        before = run(*SUM, export).out
+        (file,) = (directory / "answers").iterdir()
+        file.write_text(file.read_text().replace('"columns"', '"pillars"'))
+        assert run(*SUM, export).out == before
+        assert opened == ["opened"] * 2
+
+
+class TestAnswers:
+    @pytest.fixture
+    def answers(self, tmp_path: Path) -> Callable[..., Answers]:
+        return lambda **limits: Answers(tmp_path / "answers", **limits)
+
+    def test_what_was_kept_comes_back(self, answers):
+        value = {"rows": [[1, 2.5, "ä\udce9", None, 2**63]], "nothing": None}
+        answers().save("question", value)
+        assert answers().load("question") == value
+        assert answers().load("another") is None
+
+    def test_only_the_user_may_read_them(self, answers, tmp_path):
+        answers().save("question", 1)
+        (file,) = (tmp_path / "answers").iterdir()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+    @pytest.mark.parametrize("limits", [{"most": 3}, {"cap": 3 * 60}])
+    def test_those_used_longest_ago_go_first(self, answers, tmp_path, limits):
+        for number in range(5):
+            answers(**limits).save(f"question {number}", "x" * 20)
+            for age, file in enumerate(sorted((tmp_path / "answers").iterdir(), key=lambda path: path.stat().st_mtime)):
+                os.utime(file, (1_000 + 10 * number + age, 1_000 + 10 * number + age))
+        known = [number for number in range(5) if answers().load(f"question {number}") is not None]
+        assert known == list(range(5 - len(known), 5))
+        assert 1 <= len(known) <= 3
+
+    def test_a_place_that_cannot_be_written_is_no_failure(self, tmp_path):
+        (tmp_path / "answers").write_text("a file")
+        answers = Answers(tmp_path / "answers")
+        answers.save("question", 1)
+        assert answers.load("question") is None
+
+
+class TestRows:
+    COLUMNS = (Column("name", "Name", "name"), Column("max", "Max (ns)", "max", Unit.DURATION, 1, 4))
+
+    def test_json_and_back(self):
+        answer = RowsAnswer("kernels", self.COLUMNS, [("a", 1.5), ("b", None)], 7, ("a note",))
+        assert from_json(to_json(answer)) == answer
+
+    @pytest.mark.parametrize("descending", [True, False])
+    def test_missing_values_are_last_and_equal_ones_keep_their_order(self, descending):
+        rows = [("a", 1.0), ("b", None), ("c", 2.0), ("d", 1.0)]
+        ordered = RowsAnswer("kernels", self.COLUMNS, rows).sorted_by("max", descending)
+        assert [name for name, _ in ordered.rows()] == (["c", "a", "d", "b"] if descending else ["a", "d", "c", "b"])

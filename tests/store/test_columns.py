@@ -1,0 +1,370 @@
+"""Columns read on demand: only those that are asked for, and the same rows as a whole pack has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from support import edit, native, real_exports
+
+from nsystui.analysis.selection import Selection
+from nsystui.analysis.stats import REPORTS, report_of
+from nsystui.errors import ExportError
+from nsystui.exports.demo import (
+    TrainingJob,
+    all_tables_export,
+    cpu_only_export,
+    empty_export,
+    hostile_names_export,
+    old_schema_export,
+    open_ranges_export,
+    simulation_export,
+    two_process_export,
+    unified_memory_export,
+)
+from nsystui.exports.reading import Reader
+from nsystui.store import columns, tables
+from nsystui.store.cache import Cache
+from nsystui.store.column_cache import PartialColumns
+from nsystui.store.pack import Packer
+from nsystui.store.session import Session
+from nsystui.store.used_columns import used_columns
+
+KERNELS, CALLS = tables.kernels, tables.api_calls
+NATIVE = "CUPTI_ACTIVITY_KIND_KERNEL"
+MAKERS: tuple[Callable[[Path], Path], ...] = (
+    all_tables_export,
+    cpu_only_export,
+    empty_export,
+    hostile_names_export,
+    old_schema_export,
+    open_ranges_export,
+    simulation_export,
+    two_process_export,
+    unified_memory_export,
+)
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    directory = tmp_path_factory.mktemp("exports")
+    job = TrainingJob(ranks=1, steps=2, layers=2).write(directory)
+    return [*job, *(maker(directory / f"{maker.__name__}.sqlite") for maker in MAKERS)]
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Path:
+    return two_process_export(tmp_path / "rank0.sqlite")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The queries that went to SQLite by the reader."""
+    queries: list[str] = []
+    stream = Reader.stream
+
+    def spied(reader: Reader, query: str) -> object:
+        queries.append(query)
+        return stream(reader, query)
+
+    monkeypatch.setattr(Reader, "stream", spied)
+    return queries
+
+
+@pytest.fixture(params=["memory", "cache"])
+def partly(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Session]]:
+    """Opens exports without packing them."""
+    opened: list[Session] = []
+
+    def add(*paths: Path) -> Session:
+        cache = Cache(tmp_path / "cache") if request.param == "cache" else None
+        opened.append(Session(cache=cache, warn=pytest.fail))
+        for path in paths:
+            opened[-1].add(path, whole=False)
+        return opened[-1]
+
+    yield add
+    for session in opened:
+        session.close()
+
+
+def names(session: Session) -> list[str]:
+    return sorted(name for (name,) in session.rows(sa.select(KERNELS.c.name)))
+
+
+class TestSameAsPacked:
+    def test_every_report_of_every_export(self, exports, partly):
+        for path in [*exports, *(real for real in real_exports() if real.stat().st_size < 2_000_000)]:
+            with closing(Session()) as whole:
+                whole.add(path)
+                for name, report in REPORTS.items():
+                    # A session for each, so that none finds what another has read.
+                    session, options = partly(path), report_of(name)[1]
+                    expected, found = (report.ask(each, Selection(), options) for each in (whole, session))
+                    assert list(found.page(0, 10_000)) == list(expected.page(0, 10_000)), (path.name, name)
+                    assert (found.notes, found.total) == (expected.notes, expected.total), (path.name, name)
+                    session.close()
+
+    def test_every_table_row_by_row(self, exports, partly):
+        for path in exports:
+            with closing(Session()) as whole, closing(partly(path)) as session:
+                whole.add(path)
+                for table in tables.METADATA.tables.values():
+                    query = sa.select(table)
+                    expected, found = (sorted(each.rows(query), key=repr) for each in (whole, session))
+                    assert found == expected, (path.name, table.name)
+
+    def test_the_facts(self, exports, partly):
+        for path in exports:
+            with closing(Session()) as whole, closing(partly(path)) as session:
+                whole.add(path)
+                expected, found = whole.reports[0].packed, session.reports[0].packed
+                assert (found.first_event, found.last_event) == (expected.first_event, expected.last_event), path.name
+                assert found.metadata == expected.metadata
+                assert dict(found.counts) == expected.counts, path.name
+
+    def test_chunks_of_any_size(self, export, partly, monkeypatch):
+        query = sa.select(CALLS.c.row, CALLS.c.name, CALLS.c.start)
+        with closing(Session()) as whole:
+            whole.add(export)
+            expected = whole.rows(query.order_by(CALLS.c.row))
+        monkeypatch.setattr(columns, "CHUNK_ROWS", 7)
+        assert partly(export).rows(query.order_by(CALLS.c.row)) == expected
+
+    def test_kernels_without_a_demangled_name_have_the_short_one(self, export, partly):
+        edit(export, f"UPDATE {NATIVE} SET demangledName = 987654321 WHERE rowid % 3 = 1")
+        with closing(Session()) as whole:
+            whole.add(export)
+            assert names(partly(export)) == names(whole)
+
+    def test_rows_out_of_the_order_of_time(self, export, partly):
+        edit(export, f'UPDATE {NATIVE} SET "start" = "start" - 500000 * (rowid % 5)')
+        with closing(Session()) as whole:
+            whole.add(export)
+            query = sa.select(KERNELS.c.start, KERNELS.c.name)
+            assert partly(export).rows(query) == whole.rows(query)
+
+    def test_gaps_of_any_width_between_rows(self, export, partly):
+        edit(export, f"UPDATE {NATIVE} SET rowid = rowid + 3000000000 WHERE rowid > 50")
+        assert partly(export).scalar(sa.select(sa.func.count()).select_from(KERNELS)) == 200
+
+    def test_beside_reports_that_are_packed(self, tmp_path, partly):
+        first, second = (two_process_export(tmp_path / f"{name}.sqlite") for name in "ab")
+        session = partly(first)
+        session.add(second, whole=True)
+        query = sa.select(KERNELS.c.report, sa.func.count()).group_by(KERNELS.c.report).order_by(KERNELS.c.report)
+        assert session.rows(query) == [(0, 200), (1, 200)]
+        assert len(session.rows(sa.select(KERNELS))) == 400
+
+
+class TestOnlyWhatIsAsked:
+    def test_other_tables_and_columns_stay_unread(self, export, partly, read):
+        partly(export).rows(sa.select(KERNELS.c.name, KERNELS.c.end - KERNELS.c.start))
+        scans = [query for query in read if "StringIds" not in query]
+        assert scans
+        assert all(NATIVE in query for query in scans)
+        for column in ("gridX", "deviceId", "globalPid", "shortName", '"mangledName"', "rowid AS"):
+            assert not any(column in query for query in scans), column
+
+    def test_no_column_that_the_export_does_not_have_is_fetched(self, tmp_path, partly, read):
+        old = old_schema_export(tmp_path / "old.sqlite")
+        partly(old).rows(sa.select(KERNELS.c.green_context, KERNELS.c.start))
+        assert not any("NULL" in query for query in read if NATIVE in query)
+
+    def test_a_count_reads_no_more_than_it_must(self, export, partly, read):
+        assert partly(export).scalar(sa.select(sa.func.count()).select_from(KERNELS)) == 200
+        assert not any("demangledName" in query for query in read)
+
+    def test_opening_reads_no_rows(self, export, partly, read):
+        assert partly(export).reports[0].has(KERNELS)
+        assert read == []
+
+    def test_what_was_read_is_not_read_again(self, export, partly, read):
+        session = partly(export)
+        session.rows(sa.select(KERNELS.c.name, KERNELS.c.end))
+        read.clear()
+        session.rows(sa.select(KERNELS.c.name, KERNELS.c.end))
+        session.rows(sa.select(KERNELS.c.name))
+        assert read == []
+
+    def test_more_columns_come_to_those_that_are_there(self, export, partly):
+        session = partly(export)
+        session.rows(sa.select(KERNELS.c.name))
+        both = sa.select(KERNELS.c.name, KERNELS.c.device).order_by(KERNELS.c.name, KERNELS.c.device)
+        with closing(Session()) as whole:
+            whole.add(export)
+            assert session.rows(both) == whole.rows(both)
+        assert len(names(session)) == 200
+
+    def test_what_python_makes_packs_the_report(self, export, partly):
+        session = partly(export)
+        session.rows(sa.select(KERNELS.c.name))
+        facts = session.reports[0].packed
+        assert len(session.rows(sa.select(tables.devices))) == 2
+        assert len(session.rows(sa.select(KERNELS))) == 200
+        assert facts.counts["kernels"] == session.reports[0].count(KERNELS) == 200
+        assert facts.last_event == session.reports[0].packed.last_event
+
+
+class TestKept:
+    @pytest.fixture
+    def ask(self, cache: Cache) -> Callable[..., list[str]]:
+        def ask(path: Path, warn: Callable[[str], object] = pytest.fail) -> list[str]:
+            with closing(Session(cache=cache, warn=warn)) as session:
+                session.add(path, whole=False)
+                return names(session)
+
+        return ask
+
+    def test_another_session_finds_them(self, export, ask, read):
+        before = ask(export)
+        read.clear()
+        assert ask(export) == before
+        assert read == []
+
+    def test_a_changed_export_is_read_anew(self, export, ask):
+        before = ask(export)
+        edit(export, f"DELETE FROM {NATIVE} WHERE rowid > 100")
+        os.utime(export, ns=(1, 1))
+        assert len(before) == 200
+        assert len(ask(export)) == 100
+
+    def test_a_whole_pack_is_used_where_there_is_one(self, export, cache, ask, read):
+        with closing(Session(cache=cache)) as session:
+            session.add(export)
+        read.clear()
+        assert len(ask(export)) == 200
+        assert read == []
+
+    def test_an_interrupted_reading_leaves_nothing(self, export, cache, ask, monkeypatch):
+        def stop(*_: object) -> int:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PartialColumns, "write", stop)
+            with pytest.raises(KeyboardInterrupt):
+                ask(export)
+        assert list(cache.directory.iterdir()) == []
+        assert len(ask(export)) == 200
+
+    @pytest.mark.parametrize("how", ["cut", "gone", "facts"])
+    def test_damaged_columns_count_as_absent(self, export, cache, ask, how):
+        ask(export)
+        (place,) = cache.directory.iterdir()
+        (file,) = place.glob("*.parquet")
+        if how == "cut":
+            file.write_bytes(file.read_bytes()[:-10])
+        elif how == "gone":
+            file.unlink()
+        else:
+            (place / "report.json").write_text("{")
+        assert len(ask(export)) == 200
+        assert [path.name for path in cache.directory.iterdir()] == [place.name]
+
+    def test_the_cache_can_remove_them(self, export, cache, ask):
+        ask(export)
+        Cache(cache.directory, cap=0).trim()
+        assert list(cache.directory.iterdir()) == []
+
+    def test_what_a_session_reads_from_stays(self, export, cache):
+        with closing(Session(cache=Cache(cache.directory, cap=0))) as session:
+            session.add(export, whole=False)
+            names(session)
+            session.add(two_process_export(export.with_name("other.sqlite")))
+            assert len(names(session)) == 400
+
+    def test_a_cache_that_cannot_be_written_is_a_warning_and_memory(self, export, cache, ask):
+        cache.directory.write_text("a file where the directory should be")
+        said: list[str] = []
+        assert len(ask(export, said.append)) == 200
+        (line,) = said
+        assert line.startswith(f"the cache {cache.directory} cannot be written (")
+        assert line.endswith("): keeping columns in memory")
+
+
+class TestDamagedExports:
+    def test_what_is_no_export_is_told_at_once(self, tmp_path, partly):
+        (tmp_path / "no.sqlite").write_bytes(b"no export")
+        with pytest.raises(ExportError, match="not a SQLite file"):
+            partly(tmp_path / "no.sqlite")
+
+    @pytest.fixture
+    def damaged(self, exports: list[Path], tmp_path: Path) -> Path:
+        """An export whose schema is whole, and whose rows are not."""
+        path = tmp_path / "damaged.sqlite"
+        shutil.copy(exports[0], path)
+        (root,) = native(path, "SELECT rootpage FROM sqlite_master WHERE name = ?", (NATIVE,))[0]
+        with path.open("r+b") as file:
+            (size,) = native(path, "PRAGMA page_size")[0]
+            head = file.seek((root - 1) * size) and file.read(12)
+            child = int.from_bytes(file.read(2), "big") if head[0] == 5 else 0
+            assert child, "the table fits into one page"
+            file.seek((root - 1) * size + child)
+            first = int.from_bytes(file.read(4), "big")
+            file.seek((first - 1) * size)
+            file.write(b"\xff" * size)
+        return path
+
+    def test_pages_that_cannot_be_read_are_an_error_of_the_export(self, damaged, partly):
+        session = partly(damaged)
+        with pytest.raises(ExportError, match="SQLite cannot read it"):
+            names(session)
+
+    def test_the_others_are_answered_after_a_warning(self, damaged, export):
+        said: list[str] = []
+        with closing(Session(warn=said.append)) as session:
+            session.add(damaged, whole=False)
+            session.add(export, whole=False)
+            assert len(names(session)) == 200
+            assert [report.path for report in session.reports] == [export]
+        (line,) = said
+        assert line.startswith(f"{damaged}: SQLite cannot read it")
+
+    def test_so_they_are_where_the_whole_report_is_needed(self, damaged, export):
+        said: list[str] = []
+        with closing(Session(warn=said.append)) as session:
+            session.add(damaged, whole=False)
+            session.add(export, whole=False)
+            assert len(session.rows(sa.select(tables.devices))) == 2
+        assert len(said) == 1
+
+    def test_nothing_of_it_is_packed(self, export, partly, monkeypatch):
+        monkeypatch.setattr(Packer, "run", lambda _: pytest.fail("packed"))
+        assert len(names(partly(export))) == 200
+
+
+class TestUsedColumns:
+    def test_anywhere_in_the_query(self):
+        inner = sa.select(KERNELS.c.name.label("text"), (KERNELS.c.end - KERNELS.c.start).label("length")).subquery()
+        query = sa.select(inner.c.text, sa.func.sum(inner.c.length)).where(
+            sa.exists().where(CALLS.c.correlation_id == 7)
+        )
+        assert used_columns(query) == {
+            "kernels": frozenset({"name", "start", "end"}),
+            "api_calls": frozenset({"correlation_id"}),
+        }
+
+    def test_a_table_is_all_of_its_columns(self):
+        assert used_columns(sa.select(KERNELS)) == {"kernels": frozenset(KERNELS.c.keys())}
+
+    def test_a_count_is_none(self):
+        assert used_columns(sa.select(sa.func.count()).select_from(KERNELS)) == {"kernels": frozenset()}
+
+    def test_by_another_name(self):
+        other = KERNELS.alias("other")
+        query = sa.select(sa.func.row_number().over(partition_by=other.c.device, order_by=other.c.row))
+        assert used_columns(query) == {"kernels": frozenset({"device", "row"})}
+
+    def test_in_every_part_of_a_union(self):
+        query = sa.union_all(sa.select(KERNELS.c.start), sa.select(CALLS.c.end))
+        assert used_columns(query) == {"kernels": frozenset({"start"}), "api_calls": frozenset({"end"})}
