@@ -27,6 +27,20 @@ def _end_quietly() -> None:
         os.dup2(nowhere.fileno(), 2)
 
 
+_SLOW_FIRST = ("terminal", "ui", "parity")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The folders whose files take longest come first, so that no worker is left alone with one of them at the end."""
+    places = {name: number for number, name in enumerate(_SLOW_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.parent.name, len(places)))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are CPUs: the tests of the screens and terminals wait for most of their time."""
+    return (os.cpu_count() or 1) + 1
+
+
 _PR_CAPBSET_DROP = 24
 _DAC_OVERRIDE, _DAC_READ_SEARCH = 1, 2
 
