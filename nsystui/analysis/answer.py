@@ -148,11 +148,10 @@ class FrameAnswer:
 
 
 @dataclass(frozen=True)
-class Head:
-    """The first ``limit`` rows of another answer."""
+class Wrapped:
+    """Another answer, changed in what a subclass says."""
 
     whole: Answer
-    limit: int
 
     @property
     def name(self) -> str:
@@ -171,10 +170,37 @@ class Head:
         return self.whole.notes
 
     def __len__(self) -> int:
+        return len(self.whole)
+
+    def page(self, offset: int, limit: int) -> Sequence[Row]:
+        return self.whole.page(offset, limit)
+
+    def sorted_by(self, key: str, descending: bool) -> Answer:
+        return replace(self, whole=self.whole.sorted_by(key, descending))
+
+
+@dataclass(frozen=True)
+class Changed(Wrapped):
+    """Another answer with every row changed by ``changed``, which a subclass has."""
+
+    def changed(self, rows: Sequence[Row]) -> Sequence[Row]:
+        raise NotImplementedError
+
+    def page(self, offset: int, limit: int) -> Sequence[Row]:
+        return self.changed(self.whole.page(offset, limit))
+
+    def stream(self, size: int) -> Iterator[Sequence[Row]]:
+        return map(self.changed, row_batches(self.whole, size))
+
+
+@dataclass(frozen=True)
+class Head(Wrapped):
+    """The first ``limit`` rows of another answer."""
+
+    limit: int
+
+    def __len__(self) -> int:
         return min(len(self.whole), max(self.limit, 0))
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
         return self.whole.page(offset, min(limit, max(len(self) - offset, 0)))
-
-    def sorted_by(self, key: str, descending: bool) -> Head:
-        return replace(self, whole=self.whole.sorted_by(key, descending))

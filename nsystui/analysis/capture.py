@@ -16,7 +16,8 @@ from nsystui.analysis.where import Condition, matches
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.store import tables
-from nsystui.store.session import Report, Session
+from nsystui.store.report import Report
+from nsystui.store.session import Session
 
 DIAGNOSTIC_COLUMNS = (
     Column("severity", "Severity", "severity", Unit.TEXT, None, 0),

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from nsystui.analysis.event_kinds import KIND_TABLES, EventKind
 from nsystui.analysis.kept_facts import facts_of
 from nsystui.analysis.where import Condition
-from nsystui.store.session import Report, Session
+from nsystui.store.report import Report
+from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays

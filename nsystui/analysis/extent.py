@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from nsystui.analysis.selection import Selection, Window
-from nsystui.store.session import Report, Session
+from nsystui.store.report import Report
+from nsystui.store.session import Session
 
 
 def recorded(report: Report) -> Window:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from nsystui.exports import canonical
-from nsystui.store.session import Report, Session
+from nsystui.store.report import Report
+from nsystui.store.session import Session
 
 
 def missing_note(session: Session, table: sa.Table) -> str:

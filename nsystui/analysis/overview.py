@@ -24,7 +24,8 @@ from nsystui.analysis.utilisation import BusyIntervals
 from nsystui.analysis.utilisation_tables import SHARE_COLUMNS, recording_notes, shares
 from nsystui.analysis.where import where
 from nsystui.store import tables
-from nsystui.store.session import Report, Session
+from nsystui.store.report import Report
+from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays

@@ -12,7 +12,8 @@ from nsystui.analysis.kept_facts import facts_of
 from nsystui.analysis.selection import Task
 from nsystui.store import tables
 from nsystui.store.kept import json_array, json_of
-from nsystui.store.session import Report, Session
+from nsystui.store.report import Report
+from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays

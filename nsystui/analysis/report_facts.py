@@ -9,7 +9,8 @@ from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
 from nsystui.analysis.extent import event_span
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.tasks import RankedTask
-from nsystui.store.session import Report, Session
+from nsystui.store.report import Report
+from nsystui.store.session import Session
 
 COLUMNS = (
     Column("report", "Report", "report", Unit.TEXT, None, 0),

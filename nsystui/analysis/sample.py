@@ -16,7 +16,7 @@ from nsystui.analysis.answer import Answer, Column, Unit
 from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.errors import ExportError
 from nsystui.exports import opening
-from nsystui.store.session import Opened
+from nsystui.store.opened import Opened
 
 _STRATA = 64
 _ROWS_PER_STRATUM = 64

@@ -18,7 +18,8 @@ from nsystui.analysis.processes import process_names, used_devices
 from nsystui.analysis.selection import Task
 from nsystui.exports.metadata import LOCAL_RANK_VARIABLES, RANK_VARIABLES
 from nsystui.store import tables
-from nsystui.store.session import Report, Session
+from nsystui.store.report import Report
+from nsystui.store.session import Session
 
 _MOST_DIGITS = 6
 _FILE_PATTERNS = (r"rank[_-]?(\d+)", r"_N\d+_(\d+)", r"_(\d+)$")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from nsystui.analysis.answer import Answer, Column, Row, Unit, Value, row_batches
+from nsystui.analysis.answer import Answer, Changed, Column, Row, Unit, Value
 from nsystui.errors import UsageError
 from nsystui.units import round_half_up
 
@@ -49,15 +49,10 @@ def in_unit(answer: Answer, unit: TimeUnit) -> Answer:
 
 
 @dataclass(frozen=True)
-class _Scaled:
+class _Scaled(Changed):
     """Values are scaled after they were rounded as in ns, which is the order in which nsys does it."""
 
-    whole: Answer
     unit: TimeUnit
-
-    @property
-    def name(self) -> str:
-        return self.whole.name
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -73,24 +68,7 @@ class _Scaled:
             decimals=self.unit.decimals,
         )
 
-    @property
-    def total(self) -> int | None:
-        return self.whole.total
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.whole.notes
-
-    def __len__(self) -> int:
-        return len(self.whole)
-
-    def page(self, offset: int, limit: int) -> Sequence[Row]:
-        return self._rows(self.whole.page(offset, limit))
-
-    def stream(self, size: int) -> Iterator[Sequence[Row]]:
-        return map(self._rows, row_batches(self.whole, size))
-
-    def _rows(self, rows: Sequence[Row]) -> Sequence[Row]:
+    def changed(self, rows: Sequence[Row]) -> Sequence[Row]:
         columns = self.whole.columns
         return [tuple(self._value(column, value) for column, value in zip(columns, row, strict=True)) for row in rows]
 
@@ -99,9 +77,6 @@ class _Scaled:
             return value
         ns = round_half_up(float(value), column.decimals or 0)
         return round_half_up(ns / self.unit.ns, self.unit.decimals)
-
-    def sorted_by(self, key: str, descending: bool) -> _Scaled:
-        return replace(self, whole=self.whole.sorted_by(key, descending))
 
 
 def _is_time(column: Column) -> bool:

@@ -25,7 +25,8 @@ from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.where import where
 from nsystui.exports import canonical
 from nsystui.store import tables
-from nsystui.store.session import Report, Session
+from nsystui.store.report import Report
+from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays

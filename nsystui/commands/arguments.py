@@ -90,8 +90,9 @@ def open_job(arguments: argparse.Namespace, whole: bool = True) -> Job:
     from nsystui.analysis.job import Job
     from nsystui.exports.discover import discover
     from nsystui.store.cache import Cache
+    from nsystui.store.database import Limits
     from nsystui.store.place import default_directory
-    from nsystui.store.session import Limits, Session
+    from nsystui.store.session import Session
 
     limits = Limits(threads=arguments.jobs) if arguments.jobs > 0 else Limits()
     cache = None if arguments.no_cache else Cache(default_directory())

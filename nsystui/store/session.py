@@ -12,17 +12,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nsystui.errors import ExportError
-from nsystui.exports import canonical, metadata, opening, schema, sources
+from nsystui.exports import canonical, opening
 from nsystui.exports.canonical import CanonicalTable
-from nsystui.exports.metadata import Metadata
 from nsystui.store.cache import Cache, PackedFiles
 from nsystui.store.column_cache import ColumnFiles
+from nsystui.store.database import Limits, connect, empty_view, engine_of, series, union
 from nsystui.store.kept import Kept
+from nsystui.store.memory_sink import MemorySink
 from nsystui.store.on_demand import OnDemand
+from nsystui.store.opened import open_export
 from nsystui.store.pack import PackedReport, Packer, Progress
+from nsystui.store.report import Facts, Report, aligned
 from nsystui.store.used_columns import used_columns
 
 if TYPE_CHECKING:
@@ -33,83 +36,6 @@ if TYPE_CHECKING:
 
 
 _PLACE = frozenset({"report", "clock_offset"})
-# The ranks of one job start their sessions within minutes of each other, ns.
-_START_SPREAD = 600 * 10**9
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the session may take of a shared machine. ``memory`` in bytes."""
-
-    threads: int = 2
-    memory: int = 2 << 30
-
-
-class Facts(Protocol):
-    """What is known of a report: ``PackedReport``, or one that counts when it is asked."""
-
-    @property
-    def metadata(self) -> Metadata: ...
-    @property
-    def counts(self) -> Mapping[str, int]: ...
-    @property
-    def first_event(self) -> int | None: ...
-    @property
-    def last_event(self) -> int | None: ...
-
-
-@dataclass(frozen=True)
-class Report:
-    """One open export. ``clock_offset`` is the ns to add to its times to get job time."""
-
-    index: int
-    path: Path
-    packed: Facts
-    clock_offset: int = 0
-
-    @property
-    def metadata(self) -> Metadata:
-        return self.packed.metadata
-
-    @property
-    def name(self) -> str:
-        """The file name without its ending: how a report is called on screens and in file names."""
-        return self.path.stem
-
-    def count(self, table: sa.Table | CanonicalTable) -> int:
-        return self.packed.counts.get(table.name, 0)
-
-    def has(self, table: sa.Table | CanonicalTable) -> bool:
-        """Whether the export has what ``table`` comes from, if only without rows: then none is a fact, and 0."""
-        return table.name in self.packed.counts
-
-
-@dataclass(frozen=True)
-class Opened:
-    """An export that was checked and can be packed: its metadata and how many rows each native table has."""
-
-    path: Path
-    metadata: Metadata
-    native: schema.Schema
-
-    @property
-    def rows(self) -> int:
-        """How many rows there are to pack."""
-        return self.native.rows(source.table for source in sources.sources(self.native))
-
-
-def open_export(path: Path) -> Opened:
-    """Checks an export and reads what it says of itself, in milliseconds whatever its size.
-
-    Raises ExportError.
-    """
-    opening.check(path)
-    connection = opening.connect(path)
-    try:
-        native = schema.probe(path, connection)
-        return Opened(path, metadata.read(path, connection, native), native)
-    finally:
-        connection.close()
 
 
 @dataclass
@@ -117,7 +43,7 @@ class Session:
     """The open reports and the SQL over them. ``cache=None`` keeps what is packed in memory."""
 
     cache: Cache | None = None
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     warn: Callable[[str], object] = lambda message: None
     reports: tuple[Report, ...] = ()
     version: int = 0
@@ -132,8 +58,8 @@ class Session:
 
     def __post_init__(self) -> None:
         self._slots = threading.Semaphore(self.limits.threads)
-        self._database = _connect(self.limits)
-        self._engine = _engine(self._database)
+        self._database = connect(self.limits)
+        self._engine = engine_of(self._database)
 
     def close(self) -> None:
         """Lets go of every file and of the memory."""
@@ -179,7 +105,7 @@ class Session:
             if on_demand is not None:
                 self._on_demand[index] = on_demand
             report = Report(index, path, packed)
-            self.reports = _aligned([*self.reports, report])
+            self.reports = aligned([*self.reports, report])
             self._fresh.clear()
             self.version += 1
             return next(item for item in self.reports if item.index == index)
@@ -235,7 +161,7 @@ class Session:
         except OSError as error:
             self.warn(f"the cache {cache.directory} cannot be written ({error.strerror}): keeping columns in memory")
             return None
-        connection = _connect(replace(self.limits, threads=1))
+        connection = connect(replace(self.limits, threads=1))
         try:
             packed = Packer(path, connection, partial, report_progress, is_cancelled, self._slots).run()
             with self._lock:
@@ -258,7 +184,7 @@ class Session:
     def _pack_to_memory(
         self, path: Path, index: int, report_progress: Callable[[Progress], None], is_cancelled: Callable[[], bool]
     ) -> PackedReport:
-        sink = _MemorySink(self._database.cursor(), index)
+        sink = MemorySink(self._database.cursor(), index)
         try:
             packed = Packer(path, sink.connection, sink, report_progress, is_cancelled, self._slots).run()
         except BaseException:
@@ -277,7 +203,7 @@ class Session:
             for name in used.keys() - self._fresh:
                 table = canonical.BY_NAME[name]
                 parts = [part for report in self.reports for part in self._parts(report, table)]
-                relation = _union(parts) if parts else self._database.sql(_empty(table))
+                relation = union(parts) if parts else self._database.sql(empty_view(table))
                 relation.create_view(name, replace=True)
                 self._fresh.add(name)
 
@@ -376,7 +302,7 @@ class Session:
         import pandas as pd
 
         arrays = self._numpy(query)
-        return pd.DataFrame({name: _series(values) for name, values in arrays.items()})
+        return pd.DataFrame({name: series(values) for name, values in arrays.items()})
 
     def arrays(self, query: sa.Executable) -> dict[str, np.ndarray[Any, Any]]:
         """The result as numpy arrays, for sweeps over millions of rows. Where values are missing they are masked."""
@@ -412,104 +338,3 @@ class Session:
         """What was computed of a report before, beside its pack; nothing where its columns are in memory."""
         files = self._files.get(report.index)
         return Kept(None if files is None else files.directory)
-
-
-class _MemorySink:
-    """Keeps packed rows in tables of the session's own database."""
-
-    def __init__(self, connection: duckdb.DuckDBPyConnection, index: int) -> None:
-        self.connection = connection
-        self.names: dict[str, str] = {}
-        self._index = index
-        self._lock = threading.Lock()
-
-    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, place: int) -> None:
-        name = f"report_{self._index:d}_{table.name}"
-        rows = connection.table("kept")
-        with self._lock:  # two threads pack, and a table is made once
-            if table.name in self.names:
-                rows.insert_into(name)
-            else:
-                rows.create(name)
-                self.names[table.name] = name
-
-    def abandon(self) -> None:
-        """Leaves nothing behind."""
-        for name in self.names.values():
-            self.connection.execute(f"DROP TABLE IF EXISTS {name}")
-
-
-def _connect(limits: Limits) -> duckdb.DuckDBPyConnection:
-    """An in-memory DuckDB that touches neither the network nor the working directory."""
-    import duckdb
-
-    return duckdb.connect(
-        ":memory:",
-        config={
-            "threads": limits.threads,
-            "memory_limit": f"{limits.memory // (1 << 20)}MB",
-            "temp_directory": "",
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-        },
-    )
-
-
-def _engine(database: duckdb.DuckDBPyConnection) -> sa.Engine:
-    import sqlalchemy as sa
-    from duckdb_engine import ConnectionWrapper
-    from sqlalchemy.pool import NullPool
-
-    return sa.create_engine("duckdb://", creator=lambda: ConnectionWrapper(database.cursor()), poolclass=NullPool)
-
-
-def _union(parts: Sequence[duckdb.DuckDBPyRelation]) -> duckdb.DuckDBPyRelation:
-    """UNION ALL as a balanced tree, so that hundreds of reports do not nest hundreds of levels deep."""
-    if len(parts) == 1:
-        return parts[0]
-    middle = len(parts) // 2
-    return _union(parts[:middle]).union(_union(parts[middle:]))
-
-
-def _empty(table: CanonicalTable) -> str:
-    fields = ", ".join(f'CAST(NULL AS {item.kind.value}) AS "{item.name}"' for item in table.fields)
-    return f"SELECT CAST(0 AS BIGINT) AS report, CAST(0 AS BIGINT) AS clock_offset, {fields} WHERE false"
-
-
-def _aligned(reports: Sequence[Report]) -> tuple[Report, ...]:
-    """Reports in order, on one clock: each is shifted by its UTC start against the earliest (domain §6.3).
-
-    Reports of different runs (their sessions lie further apart than they last) keep their own clocks.
-    """
-    starts = [report.metadata.session_start_utc for report in reports]
-    known = [start for start in starts if start is not None]
-    first = min(known, default=0)
-    spread = max(known, default=0) - first
-    # Where they start together it need not be known how long they last, which may be costly to find out.
-    one_job = bool(known) and (spread <= _START_SPREAD or spread <= _longest(reports) + _START_SPREAD)
-    moved = [
-        replace(report, clock_offset=start - first if one_job and start is not None else 0)
-        for report, start in zip(reports, starts, strict=True)
-    ]
-    return tuple(sorted(moved, key=lambda report: report.index))
-
-
-def _longest(reports: Sequence[Report]) -> int:
-    return max((report.packed.last_event or 0 for report in reports), default=0)
-
-
-def _series(values: Any) -> Any:
-    """A pandas column that keeps integers exact where some are missing."""
-    import numpy as np
-    import pandas as pd
-
-    if not isinstance(values, np.ma.MaskedArray):
-        return values
-    if not values.mask.any():
-        return values.data
-    if np.issubdtype(values.dtype, np.integer):
-        return pd.arrays.IntegerArray(values.filled(0).astype("int64"), np.ma.getmaskarray(values))
-    if np.issubdtype(values.dtype, np.floating):
-        return values.filled(np.nan)
-    # Not ``filled(None)``: numpy takes that as "its own default", which is a question mark.
-    return np.where(np.ma.getmaskarray(values), np.array(None, dtype=object), values.data)

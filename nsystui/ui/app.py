@@ -27,7 +27,7 @@ from nsystui.ui.widgets.crumbs import progress_bar
 if TYPE_CHECKING:
     from nsystui.analysis.answer import Answer
     from nsystui.analysis.job import Job
-    from nsystui.store.session import Opened
+    from nsystui.store.opened import Opened
 
 SIGTERM_STATUS = 143
 

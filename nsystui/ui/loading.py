@@ -20,7 +20,7 @@ from nsystui.ui import messages
 
 if TYPE_CHECKING:
     from nsystui.analysis.job import Job
-    from nsystui.store.session import Opened
+    from nsystui.store.opened import Opened
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class Loading:
         from nsystui.analysis.job import Job
         from nsystui.exports.discover import discover
         from nsystui.store.cache import Cache
-        from nsystui.store.session import Limits, Session
+        from nsystui.store.database import Limits
+        from nsystui.store.session import Session
 
         paths = tuple(discover(self.source.files))
         directory = self.source.cache_directory
@@ -76,7 +77,7 @@ class Loading:
 
     def _open(self, path: Path) -> Opened | None:
         from nsystui.exports.convert import convert, is_report
-        from nsystui.store.session import open_export
+        from nsystui.store.opened import open_export
 
         if self._stopped.is_set():
             return None

@@ -10,7 +10,8 @@ from textual.message import Message
 
 if TYPE_CHECKING:
     from nsystui.analysis.job import Job
-    from nsystui.store.session import Opened, Report
+    from nsystui.store.opened import Opened
+    from nsystui.store.report import Report
 
 
 @dataclass

@@ -12,7 +12,7 @@ from support import edit, native, native_count
 from nsystui.analysis.answer import iter_rows
 from nsystui.analysis.sample import _bit_reversed, _spans, sampled_kernels
 from nsystui.exports import demo
-from nsystui.store.session import open_export
+from nsystui.store.opened import open_export
 
 
 def names_of(path: Path) -> set[str]:

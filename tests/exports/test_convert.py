@@ -11,7 +11,7 @@ import pytest
 from nsystui.errors import ExportError
 from nsystui.exports.convert import convert, is_report
 from nsystui.exports.demo import two_process_export
-from nsystui.store.session import open_export
+from nsystui.store.opened import open_export
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,8 @@ from nsystui.exports.demo import Session as Capture
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST, Metadata
 from nsystui.store import tables
 from nsystui.store.cache import Cache
-from nsystui.store.session import Session, open_export
+from nsystui.store.opened import open_export
+from nsystui.store.session import Session
 
 
 class TestEverySchema:

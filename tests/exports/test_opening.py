@@ -17,7 +17,8 @@ from nsystui.errors import ExportError, NsystuiError
 from nsystui.exports import opening, schema
 from nsystui.exports.demo import all_tables_export, old_schema_export, two_process_export
 from nsystui.store import tables
-from nsystui.store.session import Session, open_export
+from nsystui.store.opened import open_export
+from nsystui.store.session import Session
 
 SQLITE_HEADER = 100
 

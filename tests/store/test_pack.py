@@ -28,8 +28,9 @@ from nsystui.exports.demo import (
 )
 from nsystui.store import pack, tables
 from nsystui.store.cache import Cache
+from nsystui.store.database import Limits
 from nsystui.store.pack import PackingCancelled, Progress
-from nsystui.store.session import Limits, Session
+from nsystui.store.session import Session
 
 ALL_TABLES = list(tables.METADATA.tables.values())
 RANGE_TYPES = (59, 60, 70, 71)

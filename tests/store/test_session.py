@@ -18,7 +18,8 @@ from nsystui.exports.demo import ExportWriter, empty_export, two_process_export
 from nsystui.exports.demo import Session as Capture
 from nsystui.store import tables
 from nsystui.store.cache import Cache
-from nsystui.store.session import Limits, Session
+from nsystui.store.database import Limits
+from nsystui.store.session import Session
 
 SECOND = 10**9
 START = 1_780_000_000 * SECOND

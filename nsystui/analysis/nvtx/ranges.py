@@ -26,7 +26,8 @@ from nsystui.analysis.selection import NameFilter, Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
 from nsystui.store import tables
 from nsystui.store.kept import json_of
-from nsystui.store.session import Report, Session
+from nsystui.store.report import Report
+from nsystui.store.session import Session
 
 __all__ = [
     "FOLDED_LABEL",

@@ -26,7 +26,8 @@ from nsystui.analysis.projection import project
 from nsystui.analysis.selection import Selection
 from nsystui.store import tables
 from nsystui.store.kept import json_array
-from nsystui.store.session import Report, Session
+from nsystui.store.report import Report
+from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays

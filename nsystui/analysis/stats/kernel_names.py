@@ -6,17 +6,16 @@ The domain of the range is not shown. The name filter of the selection looks at 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Answer, Column, Row, Unit, iter_rows, row_batches
+from nsystui.analysis.answer import Answer, Changed, Column, Row, Unit, iter_rows
 from nsystui.analysis.kernels import kernel_notes
 from nsystui.analysis.missing import missing_note
-from nsystui.analysis.paged import PagedAnswer
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.stats.cuda_coded import Coded
@@ -78,38 +77,16 @@ KERNEL_PLACE = (Column("kernel_report", "", "", Unit.NUMBER), Column("kernel_row
 
 
 @dataclass(frozen=True)
-class RangeNamed:
+class RangeNamed(Changed):
     """The rows of ``whole``, whose last columns are ``KERNEL_PLACE``: without those, and with ranges before names."""
 
-    whole: PagedAnswer
     ranges: LaunchRanges
-
-    @property
-    def name(self) -> str:
-        return self.whole.name
 
     @property
     def columns(self) -> tuple[Column, ...]:
         return self.whole.columns[: -len(KERNEL_PLACE)]
 
-    @property
-    def total(self) -> int | None:
-        return self.whole.total
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.whole.notes
-
-    def __len__(self) -> int:
-        return len(self.whole)
-
-    def page(self, offset: int, limit: int) -> Sequence[Row]:
-        return self._named(self.whole.page(offset, limit))
-
-    def stream(self, size: int) -> Iterator[Sequence[Row]]:
-        return map(self._named, row_batches(self.whole, size))
-
-    def _named(self, rows: Sequence[Row]) -> Sequence[Row]:
+    def changed(self, rows: Sequence[Row]) -> Sequence[Row]:
         place = np.array([[NO_RANGE if part is None else part for part in row[-2:]] for row in rows], np.int64)
         report, number = place.reshape(-1, 2).T
         codes = self.ranges.of(report, number).tolist()
@@ -123,6 +100,6 @@ class RangeNamed:
 
     def sorted_by(self, key: str, descending: bool) -> Answer:
         if key != self.columns[-1].key:
-            return replace(self, whole=self.whole.sorted_by(key, descending))
+            return super().sorted_by(key, descending)
         rows = list(iter_rows(self))
         return answer_of(self.name, self.columns, rows, self.total, self.notes).sorted_by(key, descending)

@@ -35,7 +35,8 @@ from nsystui.analysis.stats.nvtx_load import (
 from nsystui.analysis.stats.report import Options
 from nsystui.analysis.where import duration, where
 from nsystui.store import tables
-from nsystui.store.session import Report, Session
+from nsystui.store.report import Report
+from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd

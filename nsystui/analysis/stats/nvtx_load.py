@@ -18,7 +18,8 @@ from nsystui.analysis.nvtx.ranges import LABEL, PUSH_POP_TYPES, START_END_TYPES,
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.where import Condition, job_start, where
 from nsystui.store import tables
-from nsystui.store.session import Report, Session
+from nsystui.store.report import Report
+from nsystui.store.session import Session
 
 Held = TypeVar("Held", bound=Any)
 

@@ -1,0 +1,37 @@
+"""A first look at an export: checked, its metadata read, nothing packed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from nsystui.exports import metadata, opening, schema, sources
+from nsystui.exports.metadata import Metadata
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An export that was checked and can be packed: its metadata and how many rows each native table has."""
+
+    path: Path
+    metadata: Metadata
+    native: schema.Schema
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are to pack."""
+        return self.native.rows(source.table for source in sources.sources(self.native))
+
+
+def open_export(path: Path) -> Opened:
+    """Checks an export and reads what it says of itself, in milliseconds whatever its size.
+
+    Raises ExportError.
+    """
+    opening.check(path)
+    connection = opening.connect(path)
+    try:
+        native = schema.probe(path, connection)
+        return Opened(path, metadata.read(path, connection, native), native)
+    finally:
+        connection.close()
