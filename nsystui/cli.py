@@ -36,13 +36,21 @@ COMMANDS = {
     "info": "what the exports are and what they hold",
     "demo": "write a demo job of several ranks and open it",
 }
-"""Every command with its line of help; ``nsystui.commands.NAME`` has the rest."""
+"""Every command that answers from exports, with its line of help; ``nsystui.commands.NAME`` has the rest."""
+
+LOG_COMMANDS = {
+    "nccl-log": "calls, sizes and communicators of NCCL's debug log",
+}
+"""Every command that answers from logs, in the same way; a hyphen is an underscore in the name of its module."""
+
+_EVERY_COMMAND = COMMANDS | LOG_COMMANDS
 
 _EPILOG = """examples:
   nsystui rank*.sqlite                          open all ranks of a job
   nsystui kernels rank0.sqlite                  the kernel summary, without a screen
   nsystui stats -r cuda_gpu_kern_sum --format csv rank0.sqlite > kernels.csv
   nsystui nccl rank*.sqlite --format json
+  nsystui nccl-log nccl.*.log --steps 45:50     what an NCCL_DEBUG=INFO log says of iterations 45 to 50
   nsystui demo                                  a demo job to look around in
 
 files:
@@ -88,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     name = next((word for word in words if not word.startswith("-")), "")
     # A command is one whatever lies in the directory: a file of such a name is opened as ./NAME.
-    if words and words[0] in COMMANDS:
+    if words and words[0] in _EVERY_COMMAND:
         return _run_command(words[0], words[1:])
     if not words or (words[0] in ("-h", "--help") or (not name and "--help" in words)):
         top_parser().print_help()
@@ -97,7 +105,7 @@ def _run(words: list[str]) -> int:
         _say(f"nsystui {__version__}\n")
         return 0
     if re.fullmatch(r"[\w-]+", words[0]) and words[0] == name and not os.path.lexists(name):
-        close = difflib.get_close_matches(name.lower(), COMMANDS, n=1)
+        close = difflib.get_close_matches(name.lower(), _EVERY_COMMAND, n=1)
         hint = f"did you mean `nsystui {close[0]}`?" if close else "`nsystui --help` lists the commands"
         raise UsageError(f"no file and no command is called {name!r}: {hint}")
     return _run_command("open", words)
@@ -126,7 +134,7 @@ def _say(text: str) -> None:
 
 def top_parser() -> argparse.ArgumentParser:
     """The parser that prints the program's own help."""
-    lines = "\n".join(f"  {name:10} {line}" for name, line in COMMANDS.items())
+    lines = "\n".join(f"  {name:10} {line}" for name, line in _EVERY_COMMAND.items())
     return _Parser(
         prog="nsystui",
         usage="nsystui [OPTIONS] FILE…\n       nsystui COMMAND [OPTIONS] FILE…\n       nsystui --version",
@@ -152,7 +160,7 @@ def command_parser(name: str) -> argparse.ArgumentParser:
 
 
 def _module(name: str) -> CommandModule:
-    return importlib.import_module(f"nsystui.commands.{name}")
+    return importlib.import_module(f"nsystui.commands.{name.replace('-', '_')}")
 
 
 def _run_command(name: str, words: list[str]) -> int:

@@ -1,0 +1,1 @@
+"""Questions about NCCL's debug log, answered while it streams by."""

@@ -1,0 +1,141 @@
+"""Communicators over processes: which rank of which communicator a call's pointer means."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from nsystui.exports.nccl_log.lines import CommunicatorLine, CommunicatorState, Process, Signature, Writer
+
+_ENDS = (CommunicatorState.DESTROYED, CommunicatorState.ABORTED)
+
+
+@dataclass(eq=False)
+class Member:
+    """One rank of a communicator: an ``ncclComm`` in a process. Each is a value of its own, even if all are alike.
+
+    ``communicator`` is its name: ``0x54fe282d32a87d85`` (``commId``, the same on all ranks), ``… #2`` where the same
+    id was used again, ``… split 1 color 0`` for what was split off; or ``pointer 0x55b6aa64a990``, of this process
+    only, where no line tells the id. ``None`` where the calls name none. ``ranks`` is its size, ``global_rank`` RCCL's.
+    ``told_device`` is the CUDA ordinal that its own lines tell; ``written_devices``, how often which one stood before
+    its calls.
+    """
+
+    process: Process | None
+    communicator: str | None
+    rank: int | None = None
+    ranks: int | None = None
+    global_rank: int | None = None
+    is_shared: bool = False
+    """Whether ``communicator`` is a name that all of its ranks have."""
+    told_device: int | None = None
+    written_devices: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def device(self) -> int | None:
+        """The CUDA ordinal of its GPU: where it is not told, the one that stood before most of its calls."""
+        if self.told_device is None and self.written_devices:
+            return self.written_devices.most_common(1)[0][0]
+        return self.told_device
+
+
+class Communicators:
+    """The communicators of each process as they come and go. Lines of a process must be heard in their order.
+
+    ``members`` are all ranks heard of, first ones first.
+    """
+
+    def __init__(self) -> None:
+        self.members: list[Member] = []
+        self._open: dict[tuple[Process | None, int], Member] = {}
+        self._lines: dict[Member, CommunicatorLine] = {}
+        self._used: Counter[tuple[Process | None, int | None, str]] = Counter()
+        self._nameless: dict[Writer | None, Member] = {}
+
+    def hear(self, line: CommunicatorLine) -> None:
+        """Takes in that a communicator begins or ends."""
+        process = _process(line.writer)
+        key = (process, line.pointer)
+        member = self._open.get(key)
+        if line.state in _ENDS:
+            if member is None or (member.rank, member.ranks) not in ((None, None), (None, line.ranks), _size(line)):
+                member = self._new(process, _pointer(line.pointer))
+            _fill(member, line)
+            # From here on the pointer may be that of another communicator.
+            self._open.pop(key, None)
+            return
+        told = self._lines.get(member) if member is not None else None
+        if member is not None and told is not None and _is_twin(told, line):
+            return
+        if member is None or told is not None or member.ranks not in (None, line.ranks):
+            member = self._open[key] = self._new(process, _pointer(line.pointer))
+        # Else only its calls were heard of: they may stand in another file than its beginning.
+        self._lines[member] = line
+        _fill(member, line)
+        self._name(member, line)
+
+    def member_of(self, signature: Signature, calls: int = 1) -> Member:
+        """Who makes the calls of ``signature`` now; there are so many ``calls`` of it."""
+        member = self._caller(signature)
+        if signature.writer is not None:
+            member.written_devices[signature.writer.device] += calls
+        if member.ranks is None:
+            member.ranks = signature.ranks
+        if member.global_rank is None:
+            member.global_rank = signature.global_rank
+        return member
+
+    def _caller(self, signature: Signature) -> Member:
+        process = _process(signature.writer)
+        if signature.communicator is None:
+            if signature.writer not in self._nameless:
+                self._nameless[signature.writer] = self._new(process, None)
+            return self._nameless[signature.writer]
+        key = (process, signature.communicator)
+        if key not in self._open:
+            self._open[key] = self._new(process, _pointer(signature.communicator))
+        return self._open[key]
+
+    def _new(self, process: Process | None, communicator: str | None) -> Member:
+        member = Member(process, communicator)
+        self.members.append(member)
+        return member
+
+    def _name(self, member: Member, line: CommunicatorLine) -> None:
+        parent = self._open.get((member.process, line.parent)) if line.parent is not None else None
+        if line.unique_id is not None:
+            name = f"{line.unique_id:#x}"
+        elif parent is not None and parent.is_shared and line.color is not None:
+            split = "" if line.split_count is None else f" {line.split_count}"
+            name = f"{parent.communicator} split{split} color {line.color}"
+        else:
+            return
+        # All ranks make their communicators in the same order: the same number is the same communicator.
+        self._used[member.process, member.rank, name] += 1
+        number = self._used[member.process, member.rank, name]
+        member.communicator = name if number == 1 else f"{name} #{number}"
+        member.is_shared = True
+
+
+def _process(writer: Writer | None) -> Process | None:
+    return None if writer is None else writer.process
+
+
+def _fill(member: Member, line: CommunicatorLine) -> None:
+    member.rank, member.ranks = _size(line)
+    if line.device is not None:
+        member.told_device = line.device
+
+
+def _pointer(pointer: int) -> str:
+    return f"pointer {pointer:#x}"
+
+
+def _size(line: CommunicatorLine) -> tuple[int, int]:
+    return line.rank, line.ranks
+
+
+def _is_twin(told: CommunicatorLine, line: CommunicatorLine) -> bool:
+    """Whether the second line is about the communicator of the first: ``Init START``, then ``Init COMPLETE``."""
+    is_next = told.state is CommunicatorState.STARTED and line.state is CommunicatorState.COMPLETE
+    return is_next and _size(told) == _size(line) and told.unique_id == line.unique_id

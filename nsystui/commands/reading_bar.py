@@ -1,0 +1,67 @@
+"""A bar on stderr for a command that reads files for a while: only on a terminal, gone when the answer comes."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nsystui.text import safe_text
+from nsystui.units import format_value
+
+_SECONDS_BETWEEN = 0.2
+_CELLS = 20
+
+
+class ReadingBar:
+    """Draws how far the reading is: with ``total`` bytes known, a bar; else the bytes alone."""
+
+    def __init__(self, total: int | None) -> None:
+        self._total = total
+        self._drawn = 0.0
+        self._width = 0
+        self._is_shown = sys.stderr is not None and sys.stderr.isatty()
+
+    def show(self, done: int, name: str) -> None:
+        """Draws that ``done`` bytes are read, and which file is; seldom, as it is called for every block."""
+        now = time.monotonic()
+        if not self._is_shown or now - self._drawn < _SECONDS_BETWEEN:
+            return
+        self._drawn = now
+        line = self.line(done, name)[: max(shutil.get_terminal_size().columns - 1, 0)]
+        # Blanks over the rest of the last line instead of an escape sequence: any terminal knows them.
+        sys.stderr.write("\r" + line.ljust(self._width))
+        sys.stderr.flush()
+        self._width = len(line)
+
+    def line(self, done: int, name: str) -> str:
+        """The text of the bar, in ASCII."""
+        from nsystui.analysis.answer import Unit
+
+        size = format_value(Unit.BYTES, done)
+        file = safe_text(name, ascii=True)
+        if not self._total:
+            return f"reading {size}  {file}"
+        share = min(done / self._total, 1.0)
+        filled = int(share * _CELLS)
+        bar = "#" * filled + "." * (_CELLS - filled)
+        return f"[{bar}] {share:4.0%}  {size} of {format_value(Unit.BYTES, self._total)}  {file}"
+
+    def clear(self) -> None:
+        """Takes the bar away."""
+        if self._width:
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            sys.stderr.flush()
+            self._width = 0
+
+
+@contextmanager
+def reading_bar(total: int | None) -> Iterator[ReadingBar]:
+    """A bar that is gone at the end, whatever ends the reading."""
+    bar = ReadingBar(total)
+    try:
+        yield bar
+    finally:
+        bar.clear()

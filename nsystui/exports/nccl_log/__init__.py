@@ -1,0 +1,1 @@
+"""NCCL's debug log (``NCCL_DEBUG=INFO``), and what a training framework writes between its lines."""

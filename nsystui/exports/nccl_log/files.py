@@ -1,0 +1,121 @@
+"""Which logs the user means, and how they are opened: plain, ``.gz``, or from a pipe, always as a stream."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import os
+import shlex
+import stat
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from typing import cast
+
+from nsystui.errors import ExportError, UsageError
+from nsystui.exports.discover import natural_key
+
+STDIN = "-"
+_GZIP = b"\x1f\x8b"
+_PACKED = {b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2"}
+_SQLITE = b"SQLite format 3"
+_RECORD = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING writes one"
+
+_READ_ERRORS = (OSError, EOFError, zlib.error)
+"""What reading raises: the file system, and a ``.gz`` that ends early or is damaged."""
+
+
+def named(arguments: Iterable[str]) -> list[str]:
+    """The logs meant by ``arguments``: each once, since a log read twice counts twice; globs that the shell left alone.
+
+    They come in natural order, so that the output does not depend on the shell; standard input (``-``) comes last.
+    Raises UsageError for an empty name, as an unset variable of a script gives.
+    """
+    found: dict[str, str] = {}
+    for argument in arguments:
+        if not argument:
+            raise UsageError("an empty file name: is a variable of the script unset?")
+        is_glob = argument != STDIN and not os.path.lexists(argument) and glob.has_magic(argument)
+        for name in (glob.glob(argument) or [argument]) if is_glob else [argument]:
+            found.setdefault(STDIN if name == STDIN else os.path.realpath(name), name)
+    return sorted(found.values(), key=lambda name: (name == STDIN, natural_key(name), name))
+
+
+def size_of(name: str) -> int | None:
+    """The bytes of a log as it lies there, 0 where it cannot be looked at; ``None`` for a pipe."""
+    if name == STDIN:
+        return None
+    try:
+        status = os.stat(name)
+    except OSError:
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+class OpenLog:
+    """A log being read. ``position`` is how many bytes of the file are read: packed ones of a ``.gz``."""
+
+    def __init__(self, name: str, file: BufferedReader, stream: BufferedReader | gzip.GzipFile) -> None:
+        self.name = name
+        self.position = 0
+        self._file = file
+        self._stream = stream
+        self._can_tell = file.seekable()
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes of the log, as many as are at hand; empty at its end.
+
+        Raises ExportError where it cannot be read any further; what came before was given.
+        """
+        try:
+            found = self._stream.read1(size)
+        except _READ_ERRORS as error:
+            cause = "the .gz ends early" if isinstance(error, EOFError) else f"cannot be read any further: {error}"
+            advice = "what comes before is counted; is it still being written, or was it cut short when copied?"
+            raise ExportError(self.name, cause, advice) from None
+        self.position = self._file.tell() if self._can_tell else self.position + len(found)
+        return found
+
+
+@contextmanager
+def open_log(name: str) -> Iterator[OpenLog]:
+    """Opens a log, ``-`` for standard input. Raises ExportError for what is no log or cannot be read."""
+    if name == STDIN:
+        if sys.stdin is None or sys.stdin.isatty():
+            raise ExportError("standard input", "nothing to read", "pipe a log into it, or name a file")
+        # Typed as any binary stream, it is the buffered one that a process begins with.
+        yield _opened("standard input", cast(BufferedReader, sys.stdin.buffer))
+        return
+    try:
+        if os.path.isdir(name):
+            raise ExportError(name, "a directory", f"name the logs in it: {shlex.quote(name.rstrip('/'))}/*.log")
+        file = open(name, "rb")  # noqa: SIM115 - closed below
+    except FileNotFoundError:
+        advice = f"see what is there: ls -l {shlex.quote(os.path.dirname(name) or '.')}"
+        raise ExportError(name, "no such file", advice) from None
+    except OSError as error:
+        advice = f"check its permissions with ls -l {shlex.quote(name)}"
+        raise ExportError(name, f"cannot be opened: {error.strerror or error}", advice) from None
+    with file:
+        yield _opened(name, file)
+
+
+def _opened(name: str, file: BufferedReader) -> OpenLog:
+    """The log in ``file``, unpacked if its first bytes say that it is packed, whatever its name."""
+    try:
+        head = file.peek(len(_SQLITE))
+    except OSError as error:
+        raise ExportError(name, f"cannot be read: {error.strerror or error}", "is the file system there?") from None
+    if not head:
+        raise ExportError(name, "it is empty", _RECORD)
+    if head.startswith(_SQLITE):
+        raise ExportError(name, "an export of nsys, not a log of NCCL", f"nsystui nccl {shlex.quote(name)}")
+    for magic, program in _PACKED.items():
+        if head.startswith(magic):
+            advice = f"unpack it on the way: {program} -dc {shlex.quote(name)} | nsystui nccl-log -"
+            raise ExportError(name, f"packed with {program}", advice)
+    # Closing a GzipFile does not close the file that it reads, so nothing is left open here.
+    stream = gzip.GzipFile(fileobj=file, mode="rb") if head.startswith(_GZIP) else file
+    return OpenLog(name, file, stream)

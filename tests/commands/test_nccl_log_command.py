@@ -1,0 +1,251 @@
+"""``nccl-log`` as a script meets it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nsystui.commands.reading_bar import ReadingBar, reading_bar
+
+CALL = (
+    "n1:{pid}:7 [0] NCCL INFO AllReduce: opCount {n:x} sendbuff 0x1 recvbuff 0x2 count {count} datatype 7 op 0 root 0 "
+    "comm 0xc1 [nranks=2] stream 0x3\n"
+)
+INIT = "n1:{pid}:7 [0] NCCL INFO comm 0xc1 rank {rank} nranks 2 cudaDev 0 busId b000 commId 0xfe - Init COMPLETE\n"
+STEP = "Training epoch 0, iteration {n}/99 | train_step_timing in s: {time} | TFLOPS_per_GPU: 1.25e+03 | x: 1\n"
+LOG = (
+    INIT.format(pid=1, rank=0)
+    + INIT.format(pid=2, rank=1)
+    + "".join(
+        STEP.format(n=n, time=n / 10) + CALL.format(pid=1, n=n, count=2**31) + CALL.format(pid=2, n=n, count=100)
+        for n in (44, 45, 46)
+    )
+)
+BROKEN = "n1:1:7 [0] NCCL INFO AllReduce: opCount 1 sendbuff 0x1 recvbuff 0x2 count 58264\n"
+USUAL = ["steps", "ops", "sizes", "calls", "communicators", "lines"]
+
+
+@pytest.fixture
+def log(tmp_path) -> Path:
+    path = tmp_path / "nccl.log"
+    path.write_text(LOG)
+    return path
+
+
+class TestTables:
+    def test_a_table_for_each_question_and_the_notes_at_the_end(self, run, log):
+        done = run("nccl-log", log)
+        assert done.status == 0
+        assert done.out.count("# ") == len(USUAL)
+        assert "8 GB" in done.out
+        assert "note: 6 calls in 11 lines; 0 more could not be read" in done.err
+
+    def test_json_is_one_array_of_tables_with_exact_numbers(self, run, log):
+        done = run("nccl-log", log, "--format", "json")
+        tables = {block["table"]: block["rows"] for block in done.json}
+        assert list(tables) == USUAL
+        assert tables["ops"] == [
+            {
+                "op": "AllReduce",
+                "calls": 6,
+                "calls_per_gpu": 3.0,
+                "min_bytes": 400,
+                "avg_bytes": (3 * 2**33 + 1200) / 6,
+                "max_bytes": 2**33,
+                "total_bytes": 3 * 2**33 + 1200,
+            }
+        ]
+        assert tables["communicators"][0]["in_log"] == "0-1"
+
+    def test_one_table_is_csv_without_a_title(self, run, log):
+        done = run("nccl-log", log, "--tables", "ranks", "--format", "csv")
+        assert [(row["Rank"], row["Calls"], row["Last opCount"]) for row in done.table] == [
+            ("0", "3", "2e"),
+            ("1", "3", "2e"),
+        ]
+
+    def test_markdown_has_a_heading_for_each_table(self, run, log):
+        done = run("nccl-log", log, "--tables", "ops,gpus", "--format", "md")
+        assert [line for line in done.out.splitlines() if line.startswith("##")] == [
+            "## Calls and message sizes by op",
+            "## Calls of each GPU",
+        ]
+
+    def test_several_tables_go_to_a_file_each(self, run, log, tmp_path):
+        assert run("nccl-log", log, "--tables", "ops,sizes", "-o", tmp_path / "out.parquet").status == 0
+        assert {path.name for path in tmp_path.glob("out*")} == {"out_ops.parquet", "out_sizes.parquet"}
+        assert run("nccl-log", log, "--tables", "ops", "-o", tmp_path / "one.csv").status == 0
+        assert (tmp_path / "one.csv").read_text().startswith("Op,Calls,")
+
+    def test_tables_are_sorted_by_a_column_that_all_of_them_have(self, run, log):
+        done = run("nccl-log", log, "--tables", "calls", "--sort", "count", "--top", "1", "--format", "csv")
+        assert [row["Count"] for row in done.table] == [str(2**31)]
+        done = run("nccl-log", log, "--sort", "count")
+        assert (done.status, done.out) == (2, "")
+        assert "--tables calls" in done.err
+
+    def test_every_table_comes_if_all_are_asked_for(self, run, log):
+        done = run("nccl-log", log, "--tables", "all", "--format", "json")
+        assert [block["table"] for block in done.json] == [*USUAL[:5], "ranks", "gpus", "lines"]
+        assert "tuning" not in done.err
+
+    def test_a_table_asked_for_by_name_that_has_no_rows_is_told(self, run, log):
+        done = run("nccl-log", log, "--tables", "tuning")
+        assert (done.status, done.out) == (3, "")
+        assert "tuning: no rows" in done.err
+
+    def test_unread_lines_are_counted_and_told(self, run, log):
+        log.write_text(LOG + BROKEN)
+        done = run("nccl-log", log, "--tables", "lines", "--format", "csv")
+        assert {row["What"]: row["Number"] for row in done.table}["unread calls, cut short before the datatype"] == "1"
+        assert "1 more could not be read (1 cut short before the datatype)" in done.err
+
+    @pytest.mark.parametrize(
+        "words",
+        [["--tables", "x"], ["--tables", ","], ["--steps", "5:3"], ["--sort", "nothing"], ["--format", "parquet"]],
+    )
+    def test_words_that_make_no_sense_are_one_line(self, run, log, words):
+        done = run("nccl-log", log, *words)
+        assert done.status == 2
+        assert done.err.count("\n") == 1
+
+
+class TestSteps:
+    def test_they_cut_calls_and_means(self, run, log):
+        done = run("nccl-log", log, "--steps", "45:46", "--format", "json")
+        tables = {block["table"]: block["rows"] for block in done.json}
+        assert tables["ops"][0]["calls"] == 4
+        assert tables["steps"][0]["avg_step"] == pytest.approx(4.55e9)
+        assert tables["steps"][0]["avg_tflops"] == 1250
+        assert "--steps chose 2 training lines, 2 calls left out" in done.err
+
+    def test_iterations_that_are_not_there_are_told_with_those_that_are(self, run, log):
+        done = run("nccl-log", log, "--steps", "90:99")
+        assert (done.status, done.out) == (3, "")
+        assert "they have 44 to 46" in done.err
+
+    def test_a_log_without_training_lines_is_named(self, run, log, tmp_path):
+        other = tmp_path / "other.log"
+        other.write_text(CALL.format(pid=1, n=1, count=1))
+        assert f"{other}: no training lines" in run("nccl-log", log, other, "--steps", "45").err
+        assert run("nccl-log", other, "--steps", "45").status == 3
+
+
+class TestFiles:
+    def ops(self, done) -> str:
+        (row,) = done.table
+        return row["Calls"]
+
+    def test_many_files_are_added_up_and_one_given_twice_counts_once(self, run, log, tmp_path):
+        (tmp_path / "other.log").write_text(CALL.format(pid=3, n=1, count=1))
+        words = ["--tables", "ops", "--format", "csv"]
+        assert self.ops(run("nccl-log", log, log, tmp_path / "other.log", *words)) == "7"
+        assert self.ops(run("nccl-log", f"{tmp_path}/*.log", *words)) == "7"
+
+    def test_gz_is_known_by_its_bytes_and_one_that_ends_early_is_told(self, run, log, tmp_path):
+        packed = tmp_path / "packed"
+        packed.write_bytes(gzip.compress(LOG.encode()))
+        words = ["--tables", "ops", "--format", "csv"]
+        assert self.ops(run("nccl-log", packed, *words)) == "6"
+        packed.write_bytes(gzip.compress((LOG * 50).encode(), 0)[:2000])
+        done = run("nccl-log", packed, *words)
+        assert done.status == 0
+        assert f"{packed}: the .gz ends early" in done.err
+        assert int(self.ops(done)) >= 6
+
+    def test_standard_input_is_read(self, run, log, monkeypatch):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(LOG.encode()))))
+        assert self.ops(run("nccl-log", "-", "--tables", "ops", "--format", "csv")) == "6"
+
+    def test_what_cannot_be_read_is_told_and_the_rest_is_read(self, run, log, tmp_path):
+        (tmp_path / "empty.log").touch()
+        (tmp_path / "export.sqlite").write_bytes(b"SQLite format 3\0" + bytes(100))
+        (tmp_path / "log.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(20))
+        bad = ["empty.log", "export.sqlite", "log.zst", "missing.log", "."]
+        done = run("nccl-log", log, *(tmp_path / name for name in bad), "--tables", "ops", "--format", "csv")
+        assert (done.status, self.ops(done)) == (0, "6")
+        for told in ("it is empty", "nsystui nccl ", "zstd -dc", "no such file", "a directory"):
+            assert told in done.err
+        done = run("nccl-log", *(tmp_path / name for name in bad))
+        assert done.status == 2
+        assert "no log could be opened" in done.err
+        assert "Traceback" not in done.err
+
+    def test_a_log_without_nccl_says_what_to_record(self, run, tmp_path):
+        (tmp_path / "x.log").write_text("hello\n" * 3)
+        done = run("nccl-log", tmp_path / "x.log")
+        assert (done.status, done.out) == (3, "")
+        assert "no calls of NCCL in 3 lines: record with NCCL_DEBUG=INFO" in done.err
+
+    def test_an_unreadable_file_is_one_line(self, log, unprivileged):
+        log.chmod(0)
+        done = unprivileged("-m", "nsystui", "nccl-log", str(log))
+        assert done.returncode == 2
+        assert "cannot be opened" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+class TestProgram:
+    def test_it_loads_nothing_heavy_and_is_quiet_for_head(self, log):
+        code = (
+            "import sys; from nsystui.cli import main; main(sys.argv[1:]); "
+            "print(*sys.modules, file=sys.stderr)"
+        )  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", code, "nccl-log", str(log), "--format", "json"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert json.loads(done.stdout)
+        loaded = {name.partition(".")[0] for name in done.stderr.split()}
+        assert loaded.isdisjoint({"pandas", "numpy", "duckdb", "sqlalchemy", "textual", "rich"})
+        piped = subprocess.run(
+            ["bash", "-c", f"{sys.executable} -m nsystui nccl-log {log} --tables all | head -1"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert piped.stdout == "# Step time and TFLOPS per GPU, from the training's own lines\n"
+        assert "Traceback" not in piped.stderr
+
+    def test_it_stands_in_the_help_and_has_its_own(self, run):
+        assert "nccl-log" in run("--help").out
+        done = run("nccl-log", "--help")
+        assert "--steps A:B" in done.out
+        assert "communicators" in done.out
+        assert "did you mean `nsystui nccl-log`" in run("nccl-logs").err
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class TestBar:
+    def test_it_is_drawn_on_a_terminal_and_gone_at_the_end(self, monkeypatch):
+        terminal = Terminal()
+        monkeypatch.setattr("sys.stderr", terminal)
+        with reading_bar(1000) as bar:
+            bar.show(500, "nccl\x1b.log")
+            bar.show(600, "nccl.log")  # too soon to be worth a line
+        drawn, blank, rest = terminal.getvalue().split("\r")[1:]
+        assert drawn.startswith("[##########..........]  50%")
+        assert "\x1b" not in drawn
+        assert (blank.strip(), rest) == ("", "")
+
+    def test_nothing_is_drawn_anywhere_else(self, monkeypatch):
+        stream = io.StringIO()
+        monkeypatch.setattr("sys.stderr", stream)
+        with reading_bar(1000) as bar:
+            bar.show(500, "nccl.log")
+        assert stream.getvalue() == ""
+
+    def test_a_pipe_has_no_end_to_draw(self):
+        assert ReadingBar(None).line(2048, "standard input") == "reading 2 KB  standard input"

@@ -1,0 +1,335 @@
+"""Every form of line that NCCL and RCCL write, behind every prefix, and what becomes of damaged ones."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from nsystui.exports.nccl_log.lines import (
+    Call,
+    CommunicatorLine,
+    CommunicatorState,
+    Damage,
+    Line,
+    Process,
+    Signature,
+    TrainingStep,
+    TuningLine,
+    Unread,
+    Writer,
+)
+from nsystui.exports.nccl_log.reading import BLOCK, LONGEST_LINE, LogReader, blocks
+
+LOGS = Path(__file__).parents[3] / "shared/data/nccl-logs"
+
+TEXT = (
+    "NCCL INFO AllReduce: opCount 1a sendbuff 0x7f10 recvbuff 0x7f20 count 1000 datatype 7 op 0 root 0 "
+    "comm 0x55aa [nranks=8] stream 0x55bb"
+)
+LINE = f"n1:100:101 [3] {TEXT}"
+WRITER = Writer(Process("n1", 100), 3)
+SIGNATURE = Signature(WRITER, "AllReduce", 1000, 7, reduction=0, root=0, communicator=0x55AA, ranks=8)
+CALL = Call(SIGNATURE, 0x1A)
+
+
+def read(*texts: str | bytes) -> list[Line]:
+    data = b"".join((text.encode() if isinstance(text, str) else text) + b"\n" for text in texts)
+    return list(LogReader().read(io.BytesIO(data).read))
+
+
+def calls(lines: Iterable[Line]) -> list[Call]:
+    return [line for line in lines if isinstance(line, Call)]
+
+
+def test_a_call_says_all_of_its_arguments():
+    assert read(LINE) == [CALL]
+    assert SIGNATURE.size == 4000
+
+
+def test_op_count_is_hexadecimal():
+    numbers = [call.op_count for call in calls(read(*(LINE.replace("1a", count) for count in ("9", "a", "139d"))))]
+    assert numbers == [9, 10, 0x139D]
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "1: ",
+        "12: ",
+        "(RayTrainWorker pid=615, ip=10.72.7.6) ",
+        "\x1b[36m(RayTrainWorker pid=615)\x1b[0m ",
+        "[2026-03-12 13:57:49] ",
+        "[13:57:49.123]",
+        "[1,0]<stdout>:",
+        '{"log":"',
+        "     8388608       2097152     float     sum      ",
+        "Epoch 3:  45%|####5     | 45/99 [01:02<01:10]\r",
+    ],
+)
+def test_what_stands_before_the_host_does_not_matter(prefix):
+    assert read(prefix + LINE) == [CALL]
+
+
+def test_rccl_writes_a_time_before_nccl_info_and_more_words():
+    texts = [
+        LINE.replace("] NCCL", "] 1558545003174220 NCCL"),
+        LINE.replace("0x7f20 count", "0x7f20 acc (nil) count"),
+        LINE + " task 0 globalrank 5",
+    ]
+    found = [call.signature for call in calls(read(*texts))]
+    assert [signature.writer for signature in found] == [WRITER] * 3
+    assert [signature.count for signature in found] == [1000] * 3
+    assert [signature.global_rank for signature in found] == [None, None, 5]
+
+
+def test_send_and_recv_have_a_peer_and_one_buffer():
+    text = LINE.replace("AllReduce", "Send").replace("recvbuff 0x7f20", "recvbuff (nil)").replace("root 0", "root 6")
+    (call,) = calls(read(text))
+    assert (call.signature.op, call.signature.root) == ("Send", 6)
+
+
+def test_datatypes_have_their_sizes_and_an_unknown_one_none():
+    sizes = [
+        call.signature.size for call in calls(read(*(LINE.replace("datatype 7", f"datatype {n}") for n in range(13))))
+    ]
+    assert sizes == [size and size * 1000 for size in (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, None)]
+
+
+def test_sizes_are_exact_above_32_and_53_bits():
+    (call,) = calls(read(LINE.replace("count 1000", "count 2251799813685249")))
+    assert call.signature.size == 9007199254740996
+
+
+@pytest.mark.parametrize("end", ["count 10", "datatype", "datatype 7", "count 1000 datatype 7 o"])
+def test_a_call_cut_before_its_datatype_is_whole_is_unread(end):
+    assert read(LINE[: LINE.index(end) + len(end)]) == [Unread(Damage.CUT_SHORT)]
+
+
+def test_a_call_cut_later_counts_without_what_is_not_whole():
+    (call,) = calls(read(LINE[: LINE.index("0x55aa") + 4]))  # half of the pointer
+    assert (call.signature.size, call.signature.communicator, call.signature.ranks) == (4000, None, None)
+    (call,) = calls(read(LINE[: LINE.index("[nranks=8")] + "[nranks=1"))
+    assert (call.signature.communicator, call.signature.ranks) == (0x55AA, None)
+
+
+def test_a_call_without_its_beginning_is_unread_and_its_op_is_not_guessed():
+    assert read(TEXT.removeprefix("NCCL INFO ")) == [Unread(Damage.HEADLESS)]
+    assert read("Reduce: opCount" + TEXT.partition("opCount")[2]) == [Unread(Damage.HEADLESS)]
+
+
+def test_a_second_line_that_begins_inside_of_the_first_is_read_and_the_first_is_told():
+    other = LINE.replace("AllReduce", "Broadcast")
+    assert [call.signature.op for call in calls(read("n2:5:5 [0] NCCL INFO " + other))] == ["Broadcast"]
+    torn = read(LINE[: LINE.index(" count")] + other)
+    assert [call.signature.op for call in calls(torn)] == ["Broadcast"]
+    assert Unread(Damage.CUT_SHORT) in torn
+
+
+def test_two_whole_calls_on_one_line_are_two():
+    assert [call.signature.op for call in calls(read(LINE + LINE.replace("AllReduce", "Reduce")))] == [
+        "AllReduce",
+        "Reduce",
+    ]
+
+
+def test_a_call_whose_process_is_lost_counts_for_none():
+    (call,) = calls(read(f"904:64904 [0] {TEXT}"))
+    assert call.signature.writer is None
+
+
+def test_a_host_with_output_glued_to_it_or_letters_torn_off_is_the_same_host():
+    found = calls(read(LINE, f"-1{LINE}", f"40.2{LINE}", LINE[1:]))
+    assert {call.signature.writer for call in found} == {WRITER}
+    # Another process is another one, however its host is called.
+    assert calls(read(LINE, "-1" + LINE.replace(":100:", ":200:")))[1].signature.writer != WRITER
+
+
+def test_lines_folded_by_ray_are_marked():
+    (call,) = calls(read(LINE + " [repeated 3x across cluster]"))
+    assert call.signature.is_folded
+
+
+def test_other_lines_say_nothing():
+    assert (
+        read("n1:1:1 [0] NCCL INFO NET/IB : Made virtual device", "n1:1:1 NCCL CALL ncclGroupEnd()", "", "loss") == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("comm 0xc1 rank 2 nranks 4 cudaDev 1 busId b000 - Init COMPLETE", {}),
+        ("comm 0xc1 rank 2 nranks 4 cudaDev 1 busId b000 commId 0xfe - Init COMPLETE", {"unique_id": 0xFE}),
+        (
+            "ncclCommInitRank comm 0xc1 rank 2 nranks 4 cudaDev 1 nvmlDev 1 busId b000 commId 0xfe localSize 152 "
+            "used 1024 bytes on core 12 - Init COMPLETE",
+            {"unique_id": 0xFE},
+        ),
+        (
+            "[Rank 2] ncclCommInitRankConfig comm 0xc1 rank 2 nranks 4 cudaDev 1 nvmlDev 1 busId b000 commId 0xfe "
+            "- Init START",
+            {"unique_id": 0xFE, "state": CommunicatorState.STARTED},
+        ),
+        (
+            "ncclCommSplit comm 0xc1 rank 2 nranks 4 cudaDev 1 nvmlDev 1 busId b000 parent 0xc0 splitCount 3 color -7 "
+            "key 2 - Init COMPLETE",
+            {"parent": 0xC0, "split_count": 3, "color": -7},
+        ),
+        ("comm 0xc1 rank 2 nranks 4 cudaDev 1 busId b000 - Destroy COMPLETE", {"state": CommunicatorState.DESTROYED}),
+        ("comm 0xc1 rank 2 nranks 4 cudaDev 1 busId b000 - Abort COMPLETE", {"state": CommunicatorState.ABORTED}),
+    ],
+)
+def test_communicators_are_read_by_the_names_of_the_words(text, words):
+    expected = {"state": CommunicatorState.COMPLETE, "pointer": 0xC1, "rank": 2, "ranks": 4, "device": 1, **words}
+    assert read(f"n1:100:101 [1] NCCL INFO {text}") == [CommunicatorLine(Writer(Process("n1", 100), 1), **expected)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "comm 0xc1 rank 2 cudaDev 1 - Init COMPLETE",  # no size
+        "comm 0xc1 rank 2 nran",
+        "comm 0xc1 rank 2 nn1:5:5 [0] NCCL INFO comm - Init COMPLETE",
+        "Init timings - ncclCommInitRankConfig: rank 1 nranks 2 total 0.67",
+    ],
+)
+def test_a_communicator_that_is_not_whole_is_none(text):
+    assert read(f"n1:100:101 [1] NCCL INFO {text}") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("4194304 Bytes -> Algo 1 proto 2 time 2860.208008", TuningLine(None, 4194304, "RING", "SIMPLE")),
+        ("AllGather: 64 Bytes -> Algo 0 proto 0 time 6.2", TuningLine("AllGather", 64, "TREE", "LL")),
+        (
+            "AllReduce: 4 Bytes -> Algo NVLS_TREE proto LL128 channel{Lo..Hi}={0..23}",
+            TuningLine("AllReduce", 4, "NVLS_TREE", "LL128", 24),
+        ),
+        (
+            "AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R nchannels 4 nthreads 512 nWorks 1",
+            TuningLine("AllReduce", 8, "AllReduce_AGxLL_R", None, 4),
+        ),
+        ("AllGather [Copy Engine]: 8 Bytes -> cudaMemcpy", TuningLine("AllGather", 8, "cudaMemcpy")),
+    ],
+)
+def test_choices_of_the_tuner_are_read_in_the_form_of_every_version(text, expected):
+    assert read(f"n1:1:1 [0] NCCL INFO {text}") == [expected]
+
+
+def test_a_choice_cut_short_is_none():
+    assert read("n1:1:1 [0] NCCL INFO AllReduce: 4 Bytes -> Algo RING proto SIM") == []
+
+
+def test_training_lines_are_read_wherever_they_stand():
+    step = (
+        "Training epoch 1, iteration 45/99 | lr: 6.8e-06 | train_step_timing in s: 6.08 | TFLOPS_per_GPU: 1.249e+03 |"
+    )
+    assert read(f"0: {step} consumed_samples: 5") == [TrainingStep(1, 45, 6.08, 1249.0)]
+    # Without a line end between them, and with a call glued behind.
+    assert read(f"{step}Training epoch 1, iteration 46/99 | {LINE}") == [
+        TrainingStep(1, 45, 6.08, 1249.0),
+        TrainingStep(1, 46),
+        CALL,
+    ]
+    assert read("Training epoch 0, iteration 3/9 | train_step_timing in s: nan | TFLOPS_per_GPU: 1.2.3") == [
+        TrainingStep(0, 3)
+    ]
+
+
+def test_lines_are_counted_as_wc_counts_them_and_a_last_one_without_an_end():
+    for data, lines in ((b"", 0), (b"a\n", 1), (b"a\nb", 2), (b"a\r\nb\r\n\n", 3)):
+        reader = LogReader()
+        assert list(reader.read(io.BytesIO(data).read)) == []
+        assert reader.lines == lines
+
+
+class TestStreaming:
+    def test_a_line_is_whole_wherever_the_blocks_end(self):
+        data = (LINE + "\n").encode() * 50
+        for size in (1, 7, 100, 4096):
+            stream = io.BytesIO(data)
+            assert list(LogReader().read(lambda _, size=size, stream=stream: stream.read(size))) == [CALL] * 50
+
+    def test_what_is_read_is_given_before_more_is_read(self):
+        taken = []
+
+        def endless(size: int) -> bytes:
+            taken.append(size)
+            return (LINE + "\n").encode() * 100
+
+        lines = LogReader().read(endless)
+        for _ in range(150):
+            next(lines)
+        assert len(taken) == 2
+
+    def test_the_same_call_is_the_same_value_again(self):
+        found = calls(read(LINE, LINE.replace("1a", "1b").replace("0x7f10", "0x7f90")))
+        assert found[0].signature is found[1].signature
+
+    def test_a_file_without_line_ends_is_read_in_pieces(self):
+        stream = io.BytesIO(b"\0" * (3 * LONGEST_LINE))
+        assert max(map(len, blocks(stream.read))) <= LONGEST_LINE + BLOCK
+
+    def test_what_is_remembered_is_forgotten_in_time(self, monkeypatch):
+        monkeypatch.setattr("nsystui.exports.nccl_log.reading._MOST_KEPT", 10)
+        reader = LogReader()
+        texts = (LINE.replace("n1", f"n{n}").replace("count 1000", f"count {n}") + "\n" for n in range(100))
+        found = calls(reader.read(io.BytesIO("".join(texts).encode()).read))
+        assert [call.signature.count for call in found] == list(range(100))
+        assert len(reader._by_prefix) <= 10
+        assert len(reader._by_writer) <= 10
+
+
+@pytest.mark.skipif(not LOGS.is_dir(), reason="the real logs are not on this machine")
+class TestRealLogs:
+    """Line by line against what the words of each line say, read in the plainest way."""
+
+    @staticmethod
+    def plain(line: bytes) -> tuple[object, ...] | None:
+        words = line.decode("utf-8", "replace").split()
+        if "opCount" not in words or "NCCL" not in words or "datatype" not in words:
+            return None
+
+        def after(word: str) -> str:
+            return words[len(words) - 1 - words[::-1].index(word) + 1]
+
+        op = words[words.index("opCount") - 1].rstrip(":")
+        ranks = next(int(word[8:-1]) for word in words if word.startswith("[nranks="))
+        numbers = int(after("opCount"), 16), int(after("count")), int(after("datatype")), int(after("root"))
+        return (op, *numbers, int(after("comm"), 16), ranks)
+
+    @pytest.mark.parametrize("name", [path.name for path in sorted(LOGS.glob("*.log"))])
+    def test_every_call_is_read_as_its_words_say(self, name):
+        lines = (LOGS / name).read_bytes().split(b"\n")
+        expected = [found for found in map(self.plain, lines) if found]
+        with (LOGS / name).open("rb") as log:
+            found = calls(LogReader().read(log.read))
+        assert [
+            (one.op, call.op_count, one.count, one.datatype, one.root, one.communicator, one.ranks)
+            for call in found
+            for one in [call.signature]
+        ] == expected
+        assert len(expected) == {"nccl-tests-allreduce-2gpu.log": 990, "mixed-prefixes-excerpt.log": 21}.get(name, 6)
+
+    def test_the_mixed_lines_keep_their_writers(self):
+        with (LOGS / "mixed-prefixes-excerpt.log").open("rb") as log:
+            found = list(LogReader().read(log.read))
+        writers = [call.signature.writer for call in calls(found)]
+        assert None not in writers
+        ray = "r24-02-22-23-29-0066-raycluster-lv52c-worker-l4-8-fqztx"
+        assert {
+            Writer(Process(ray, 615), 2),
+            Writer(Process("node-3", 278), 0),
+            Writer(Process("TARS", 829508), 1),
+        } <= {*writers}
+        assert Writer(Process("learnfair062", 32629), 7) in writers  # not the torn one in front of it
+        assert [line.damage for line in found if isinstance(line, Unread)] == [Damage.HEADLESS, Damage.CUT_SHORT]
+
+    def test_glued_output_makes_no_other_host(self):
+        with (LOGS / "nccl-tests-allreduce-2gpu.log").open("rb") as log:
+            found = calls(LogReader().read(log.read))
+        assert {call.signature.writer.process for call in found if call.signature.writer} == {Process("mew0", 64904)}
