@@ -1,8 +1,4 @@
-"""The busy intervals of a report's devices as flat arrays, on the report's own clock, to be kept beside its pack.
-
-The edges of an interval set ascend, so it is its first edge and the steps from there: these fit in 32 bits wherever no
-gap is longer than four seconds, half of what the edges take.
-"""
+"""The busy intervals of a report's devices as flat arrays, on the report's own clock, to be kept beside its pack."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsystui.analysis.device_time import BusyParts
-from nsystui.analysis.intervals import EMPTY, Intervals, Times
+from nsystui.analysis.interval_blocks import IntervalBlocks
 
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays
@@ -21,36 +17,35 @@ if TYPE_CHECKING:
 Place = tuple[int, int]
 """A device of a report: (process, CUDA ordinal)."""
 
-_PARTS = len(fields(BusyParts))
+_PARTS = tuple(item.name for item in fields(BusyParts))
 
 
 def to_arrays(found: Mapping[Place, BusyParts]) -> Arrays:
-    """``of_arrays`` is the inverse. Shapes for m devices: ``(m,)``, ``(m * parts,)`` and one for all steps."""
-    sets = [part for parts in found.values() for part in parts.all()]
-    edges = [np.column_stack((one.starts, one.ends)).ravel() for one in sets]
-    return {
+    """``of_arrays`` is the inverse: the places, and for each part of each device its blocks, their steps in a row."""
+    arrays = {
         "process": np.array([process for process, _ in found], np.int64),
         "device": np.array([device for _, device in found], np.int64),
-        "sizes": np.array([len(one) for one in sets], np.int64),
-        "firsts": np.array([int(one[0]) if len(one) else 0 for one in edges], np.int64),
-        "steps": np.concatenate([np.empty(0, np.int64), *(np.diff(one) for one in edges)]),
     }
+    for number, parts in enumerate(found.values()):
+        for part in _PARTS:
+            blocks: IntervalBlocks = getattr(parts, part)
+            key = f"{number}.{part}"
+            arrays[f"{key}.firsts"], arrays[f"{key}.covered"] = blocks.firsts, blocks.covered
+            arrays[f"{key}.sizes"] = np.array([len(steps) for steps in blocks.steps], np.int64)
+            arrays[f"{key}.steps"] = np.concatenate([np.empty(0, np.uint32), *blocks.steps])
+    return arrays
 
 
 def of_arrays(arrays: Arrays, clock_offset: int) -> dict[Place, BusyParts]:
     """The intervals of each device in job time: ``clock_offset`` (ns) is added to the report's own."""
-    sets, place = [], 0
-    for size, first in zip(arrays["sizes"].tolist(), arrays["firsts"].tolist(), strict=True):
-        steps = arrays["steps"][place : place + max(2 * size - 1, 0)]
-        place += len(steps)
-        sets.append(_intervals(first + clock_offset, steps) if size else EMPTY)
     places = zip(arrays["process"].tolist(), arrays["device"].tolist(), strict=True)
-    return {key: BusyParts(*sets[number * _PARTS : (number + 1) * _PARTS]) for number, key in enumerate(places)}
+    return {
+        place: BusyParts(**{part: _blocks(arrays, f"{number}.{part}").shifted(clock_offset) for part in _PARTS})
+        for number, place in enumerate(places)
+    }
 
 
-def _intervals(first: int, steps: Times) -> Intervals:
-    edges = np.empty(len(steps) + 1, np.int64)
-    edges[0] = first
-    np.cumsum(steps, out=edges[1:])
-    edges[1:] += first
-    return Intervals(np.ascontiguousarray(edges[::2]), np.ascontiguousarray(edges[1::2]))
+def _blocks(arrays: Arrays, key: str) -> IntervalBlocks:
+    ends = np.cumsum(arrays[f"{key}.sizes"])
+    steps = tuple(np.split(arrays[f"{key}.steps"], ends[:-1])) if len(ends) else ()
+    return IntervalBlocks(arrays[f"{key}.firsts"], arrays[f"{key}.covered"], steps)

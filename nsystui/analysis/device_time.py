@@ -20,7 +20,8 @@ from dataclasses import astuple, dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.analysis.intervals import EMPTY, Intervals, covered_per_bin, merge, subtract, union
+from nsystui.analysis.interval_blocks import NO_BLOCKS, BlockBuilder, IntervalBlocks, slices
+from nsystui.analysis.intervals import Intervals, covered_per_bin, subtract, union
 from nsystui.analysis.selection import Window
 from nsystui.analysis.tasks import RankedTask
 
@@ -123,29 +124,40 @@ class DeviceLanes:
 
 @dataclass(frozen=True, eq=False)
 class BusyParts:
-    """When each category kept one device busy, and what follows from it. Made by ``of``."""
+    r"""When each category kept one device busy, and what follows from it. Made by ``of``.
 
-    kernels: Intervals
-    nccl: Intervals
-    memory: Intervals
-    graph: Intervals
-    busy: Intervals
-    exposed_nccl: Intervals
-    exposed_memory: Intervals
-    memory_only: Intervals
+    ``graph_only`` is U(G) \ U(K ∪ C ∪ M). A itself is not kept: ``kernels``, ``exposed_nccl``, ``memory_only`` and
+    ``graph_only`` have no point in common and are A together.
+    """
+
+    kernels: IntervalBlocks = NO_BLOCKS
+    nccl: IntervalBlocks = NO_BLOCKS
+    memory: IntervalBlocks = NO_BLOCKS
+    graph: IntervalBlocks = NO_BLOCKS
+    exposed_nccl: IntervalBlocks = NO_BLOCKS
+    exposed_memory: IntervalBlocks = NO_BLOCKS
+    memory_only: IntervalBlocks = NO_BLOCKS
+    graph_only: IntervalBlocks = NO_BLOCKS
 
     @classmethod
     def of(
-        cls, kernels: Intervals = EMPTY, nccl: Intervals = EMPTY, memory: Intervals = EMPTY, graph: Intervals = EMPTY
+        cls, kernels: IntervalBlocks, nccl: IntervalBlocks, memory: IntervalBlocks, graph: IntervalBlocks
     ) -> BusyParts:
-        busy = merge(*[part for part in (kernels, nccl, memory, graph) if len(part)])
-        exposed_memory = subtract(memory, kernels)
-        exposed_nccl, memory_only = subtract(nccl, kernels), subtract(exposed_memory, nccl)
-        return cls(kernels, nccl, memory, graph, busy, exposed_nccl, exposed_memory, memory_only)
+        """What follows from the categories, computed a slice of time after the other."""
+        builders = [BlockBuilder() for _ in range(4)]
+        for parts in slices([kernels, nccl, memory, graph]):
+            for builder, part in zip(builders, _exposed(*parts), strict=True):
+                builder.append(part)
+        return cls(kernels, nccl, memory, graph, *(builder.blocks() for builder in builders))
 
-    def all(self) -> tuple[Intervals, ...]:
-        """The parts in the order of the fields."""
-        return tuple(getattr(self, item.name) for item in fields(self))
+
+def _exposed(kernels: Intervals, nccl: Intervals, memory: Intervals, graph: Intervals) -> tuple[Intervals, ...]:
+    r"""C \ K, M \ K, M \ (K ∪ C) and G \ (K ∪ C ∪ M)."""
+    exposed_memory = subtract(memory, kernels)
+    graph_only = graph
+    for part in (kernels, nccl, memory):
+        graph_only = subtract(graph_only, part)
+    return subtract(nccl, kernels), exposed_memory, subtract(exposed_memory, nccl), graph_only
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,8 +171,10 @@ class DeviceIntervals:
     def breakdown(self, window: Window) -> Breakdown:
         """The totals inside ``window``; operations are cut at its edges."""
         lo, hi = window.start, window.end
-        lengths = (part.clip(lo, hi).length for part in self.parts.all())
-        return Breakdown(hi - lo, self.recorded_in(window), *lengths)
+        lengths = {item.name: getattr(self.parts, item.name).length_within(lo, hi) for item in fields(BusyParts)}
+        busy = sum(lengths[name] for name in _DISJOINT)
+        del lengths["graph_only"]
+        return Breakdown(hi - lo, self.recorded_in(window), busy=busy, **lengths)
 
     def recorded_in(self, window: Window) -> int:
         """The part of ``window`` that lies in the report's session, ns."""
@@ -168,16 +182,22 @@ class DeviceIntervals:
 
     def lanes(self, window: Window, bins: int) -> DeviceLanes:
         """``window`` in ``bins`` equal spans. Raises ``ValueError`` where ``bins < 1``."""
-        parts = self.parts
-        shown = (parts.kernels, parts.nccl, parts.exposed_nccl, parts.memory, parts.graph, parts.busy)
-        kernels, nccl, exposed_nccl, memory, graph, busy = (self._shares(part, window, bins) for part in shown)
-        totals = self.breakdown(window)
-        return DeviceLanes(self.device, window, kernels, nccl, exposed_nccl, memory, graph, busy, totals)
+        lanes = {name: self._shares([name], window, bins) for name in _LANES}
+        return DeviceLanes(self.device, window, busy=self.busy(window, bins), totals=self.breakdown(window), **lanes)
 
-    def _shares(self, part: Intervals, window: Window, bins: int) -> Shares:
+    def busy(self, window: Window, bins: int) -> Shares:
+        """The lane ``busy`` alone. Raises ``ValueError`` where ``bins < 1``."""
+        return self._shares(_DISJOINT, window, bins)
+
+    def _shares(self, names: Iterable[str], window: Window, bins: int) -> Shares:
+        """The shares of parts that have no point in common, together."""
         lo, hi = window.start, window.end
         session = union([self.recorded.start], [self.recorded.end])
         is_seen = covered_per_bin(session, lo, hi, bins) > 0
-        covered = covered_per_bin(part.clip(lo, hi), lo, hi, bins)
+        covered = sum(getattr(self.parts, name).covered_per_bin(lo, hi, bins) for name in names)
         shares = np.minimum(covered * bins / max(hi - lo, 1), 1.0)
         return np.where(is_seen, shares, np.nan)
+
+
+_LANES = ("kernels", "nccl", "exposed_nccl", "memory", "graph")
+_DISJOINT = ("kernels", "exposed_nccl", "memory_only", "graph_only")

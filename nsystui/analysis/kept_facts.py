@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from nsystui.store.memory import give_back
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
@@ -42,4 +43,5 @@ def facts_of(
         for report in missing:
             session.kept(report).save(name, version, computed[report.index])
             found[report.index] = computed[report.index]
+        give_back()
     return found

@@ -22,6 +22,7 @@ from uuid import uuid4
 
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.store.pack import PackedReport
+from nsystui.store.written import Written, written_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -125,11 +126,17 @@ class PartialPack:
         self.place = place
         self._written = itertools.count()
 
-    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, place: int) -> None:
+    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, place: int) -> Written:
         """Adds a Parquet file to ``table``; in the order of their names the files are in the order of ``place``."""
         file = self._temporary / f"{table.name}-{place:012d}-{next(self._written)}.parquet"
         # The delta encodings of the second version are smaller by a third, and faster to write and to read.
-        connection.execute("COPY kept TO $1 (FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION V2)", [str(file)])
+        form = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION V2, RETURN_STATS"
+        ((_, rows, _, _, statistics, *_),) = connection.execute(
+            f"COPY ({select}) TO $1 ({form})", [str(file)]
+        ).fetchall()
+        if not rows:
+            file.unlink()
+        return written_of(table, rows, statistics)
 
     def finish(self, report: PackedReport) -> PackedFiles:
         """Makes the pack visible under its final name and returns it."""

@@ -15,13 +15,16 @@ from nsystui.exports.nccl_payload import PayloadSchemas
 from nsystui.exports.reading import Reader
 from nsystui.exports.schema import Schema
 from nsystui.store.chunks import Chunk
+from nsystui.store.written import Written
 
 if TYPE_CHECKING:
     import duckdb
 
 
 class _Sink(Protocol):
-    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, place: int) -> None: ...
+    def write(
+        self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, place: int
+    ) -> Written: ...
 
 
 @dataclass
@@ -36,11 +39,11 @@ class Packed:
     devices: set[tuple[int, int]] = field(default_factory=set)
     extents: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def count(self, table: CanonicalTable, rows: int, first: int | None, last: int | None) -> None:
+    def count(self, table: CanonicalTable, written: Written) -> None:
         """Adds rows of a table with their extent."""
-        self.counts[table.name] = self.counts.get(table.name, 0) + rows
-        if first is not None and last is not None:
-            self._stretch("os" if table is canonical.OS_CALLS else "work", first, last)
+        self.counts[table.name] = self.counts.get(table.name, 0) + written.rows
+        if written.first is not None and written.last is not None:
+            self._stretch("os" if table is canonical.OS_CALLS else "work", written.first, written.last)
 
     def add(self, other: Packed) -> None:
         """Adds what another thread packed of the same export."""
@@ -113,6 +116,8 @@ class ChunkPacker:
     def pack(self, reader: Reader, chunk: Chunk) -> int:
         """Packs the rows of a chunk; how many the native table has there."""
         source, place = chunk.source, chunk.source.first_row + chunk.first
+        # Replacing the chunk before would keep both in memory for a while.
+        self.connection.execute("DROP TABLE IF EXISTS chunk")
         rows = receive(self.connection, "chunk", reader.stream(source.scan % (chunk.first, chunk.last)))
         if rows:
             self._find_strings()
@@ -138,29 +143,15 @@ class ChunkPacker:
         return _NO_ROW if found is None else int(found)
 
     def _keep(self, table: CanonicalTable, select: str, place: int) -> None:
-        """Runs ``select`` over the chunk, gives its columns the canonical types, and hands the rows to the sink."""
+        """Hands what ``select`` makes of the chunk to the sink, its columns with the canonical types."""
         fields = ", ".join(f'CAST("{item.name}" AS {item.kind.value}) AS "{item.name}"' for item in table.fields)
-        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE kept AS SELECT {fields} FROM ({select})")
-        rows, first, last = self._extent(table)
-        if not rows:
+        written = self._sink.write(table, self.connection, f"SELECT {fields} FROM ({select})", place)
+        if not written.rows:
             return
-        self.packed.count(table, rows, first, last)
+        self.packed.count(table, written)
         if table.name in _WORK_TABLES:
-            pairs = self.connection.execute("SELECT DISTINCT process, device FROM kept").fetchall()
+            pairs = self.connection.execute(f"SELECT DISTINCT process, device FROM ({select})").fetchall()
             self.packed.devices.update((process, device) for process, device in pairs if process is not None)
-        self._sink.write(table, self.connection, place)
-
-    def _extent(self, table: CanonicalTable) -> tuple[int, int | None, int | None]:
-        """Rows of ``kept`` with the first start and last end; samples and diagnostics do not stretch a session."""
-        names = table.field_names
-        if "start" not in names or table.name == "nic_metrics":
-            first, last = "NULL", "NULL"
-        else:
-            # A range that was never closed reaches at least to its start.
-            end = 'greatest("start", "end")' if "end" in names else '"start"'
-            first, last = 'min("start")', f"max({end})"
-        ((rows, start, end),) = self.connection.execute(f"SELECT count(*), {first}, {last} FROM kept").fetchall()
-        return rows, start, end
 
     def _keep_nccl_calls(self, place: int) -> None:
         """NCCL API calls, decoded by Python only where a payload or an instrumented name is there to decode."""

@@ -75,10 +75,12 @@ def _file_name(name: str, version: int) -> str:
     return f"kept-{name}-{version}.bin"
 
 
-def _encoded(arrays: Arrays) -> list[bytes]:
+def _encoded(arrays: Arrays) -> list[bytes | memoryview]:
     """A line of JSON that describes the arrays, then their bytes one after the other."""
-    narrow = {name: _narrowest(array) for name, array in arrays.items()}
-    parts = [array.tobytes() for array in narrow.values()]
+    import numpy as np
+
+    narrow = {name: np.ascontiguousarray(_narrowest(array)) for name, array in arrays.items()}
+    parts = [array.view(np.uint8).data for array in narrow.values()]
     check = 0
     for part in parts:
         check = zlib.crc32(part, check)

@@ -24,12 +24,13 @@ from nsystui.store.chunk_packer import ChunkPacker, shared_lookups
 from nsystui.store.chunks import Chunks
 from nsystui.store.device_rows import device_rows
 from nsystui.store.read_ahead import ReadAhead
+from nsystui.store.written import Written
 
 if TYPE_CHECKING:
     import duckdb
 
-# Wide enough that few files are written, narrow enough that two chunks of kernels at work stay under 200 MB.
-CHUNK_ROWS = 81_920
+# Wide enough that few files are written, narrow enough that two chunks of kernels at work stay under 150 MB.
+CHUNK_ROWS = 49_152
 _WORKERS = 2
 
 
@@ -83,8 +84,8 @@ class PackedReport:
 class Sink(Protocol):
     """Where packed rows go; may be written to by several threads."""
 
-    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, place: int) -> None:
-        """Keeps the rows of the temporary table ``kept``, which has exactly the fields of ``table``.
+    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, place: int) -> Written:
+        """Keeps the rows that ``select`` gives on ``connection``, which have exactly the fields of ``table``.
 
         ``place`` grows with the rows of a table.
         """

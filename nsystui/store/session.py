@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 
+# Of DuckDB's vectors of 2,048 rows.
+_VECTORS = 64
 _PLACE = frozenset({"report", "clock_offset"})
 
 
@@ -59,11 +62,14 @@ class Session:
     def __post_init__(self) -> None:
         self._slots = threading.Semaphore(self.limits.threads)
         self._database = connect(self.limits)
-        self._engine = engine_of(self._database)
+
+    @cached_property
+    def _engine(self) -> sa.Engine:
+        """Made at the first query: packing needs none of SQLAlchemy."""
+        return engine_of(self._database)
 
     def close(self) -> None:
         """Lets go of every file and of the memory."""
-        self._engine.dispose()
         for report in self._on_demand.values():
             report.connection.close()
         self._database.close()
@@ -307,6 +313,15 @@ class Session:
     def arrays(self, query: sa.Executable) -> dict[str, np.ndarray[Any, Any]]:
         """The result as numpy arrays, for sweeps over millions of rows. Where values are missing they are masked."""
         return self._numpy(query)
+
+    def array_batches(self, query: sa.Executable) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
+        """The result as numpy arrays of at most 131,072 rows: one pass over millions of rows in little memory.
+
+        For queries whose columns are never missing: an integer that is would come as a float.
+        """
+        with self._executed(query) as cursor:
+            while len(frame := cursor.fetch_df_chunk(_VECTORS)):
+                yield {str(name): frame[name].to_numpy() for name in frame}
 
     def batches(self, query: sa.Executable, size: int) -> Iterator[Sequence[tuple[Any, ...]]]:
         """The result ``size`` rows at a time, as tuples of Python values: one pass, however many rows there are."""

@@ -104,7 +104,7 @@ def _strip(job: Job, selection: Selection, busy: BusyIntervals, bins: int) -> tu
     window = windows.pop()
     if window.end <= window.start:
         return ()
-    shares = np.array([item.lanes(window, bins).busy for item in busy.devices])
+    shares = np.array([item.busy(window, bins) for item in busy.devices])
     seen = ~np.isnan(shares)
     counts = seen.sum(axis=0)
     sums = np.where(seen, shares, 0.0).sum(axis=0)

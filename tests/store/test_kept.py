@@ -230,7 +230,7 @@ class TestWhatIsMadeOfThem:
         with opened(exports, cache) as job:
             item: DeviceIntervals
             (item,) = job.busy(Selection(tasks=frozenset({job.ranks[1].task}))).devices
-            assert item.parts.busy.length > 0
+            assert item.parts.kernels.length > 0
         assert len(list(cache.glob("*/kept-busy-*"))) == 1
 
     def test_a_narrowed_tree_is_that_of_its_selection(self, exports: list[Path], cache: Path) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nsystui.analysis.nvtx.ranges import NvtxRanges
 
 GPU_TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches)
+_SLICE_CALLS = 1 << 17
 _GPU_KINDS = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
 
 
@@ -40,30 +41,48 @@ def launch_calls(session: Session, report: Report, selection: Selection) -> Laun
 
     Of the selection the devices and streams count: operations elsewhere are not there for the projection.
     """
-    operations = _operations(report, selection)
+    parts = [session.arrays(_launches(report, selection, ids)) for ids in _id_slices(session, report)]
+    columns = zip(*(part.values() for part in parts), strict=True)
+    return LaunchCalls(*(np.concatenate([np.ma.getdata(values) for values in column]) for column in columns))
+
+
+def _id_slices(session: Session, report: Report) -> list[tuple[int, int]]:
+    """Correlation ids, from and to, of few enough calls that joining them takes little memory; never none."""
+    ids = tables.api_calls.c.correlation_id
+    query = sa.select(sa.func.min(ids), sa.func.max(ids)).where(tables.api_calls.c.report == report.index)
+    ((first, last),) = session.rows(query)
+    first, last = first or 0, last or 0
+    # The ids count up with the calls: a slice of them lies in few row groups of every table.
+    width = -(-(last - first + 1) // max(report.count(tables.api_calls) // _SLICE_CALLS, 1))
+    return [(start, min(start + width - 1, last)) for start in range(first, last + 1, width)]
+
+
+def _launches(report: Report, selection: Selection, ids: tuple[int, int]) -> sa.Select[Any]:
+    """The columns of ``LaunchCalls`` for the calls with ``ids`` from one to the other."""
+    operations = _operations(report, selection, ids)
     calls = tables.api_calls
     ranges = tables.nvtx_ranges
     threads = sa.select(ranges.c.thread).where(ranges.c.report == report.index).distinct()
-    query = (
+    is_same = [operations.c[key] == calls.c[key] for key in ("process", "correlation_id")]
+    return (
         sa.select(calls.c.start, calls.c.end, calls.c.thread, operations.c.first, operations.c.last, operations.c.time)
-        .join_from(
-            calls,
-            operations,
-            sa.and_(operations.c.process == calls.c.process, operations.c.correlation_id == calls.c.correlation_id),
+        .join_from(calls, operations, sa.and_(*is_same))
+        .where(
+            calls.c.report == report.index,
+            calls.c.end.is_not(None),
+            calls.c.thread.in_(threads),
+            calls.c.correlation_id.between(*ids),
         )
-        .where(calls.c.report == report.index, calls.c.end.is_not(None), calls.c.thread.in_(threads))
     )
-    found = session.arrays(query)
-    return LaunchCalls(*(np.ma.getdata(values) for values in found.values()))
 
 
-def _operations(report: Report, selection: Selection) -> sa.Subquery:
+def _operations(report: Report, selection: Selection, ids: tuple[int, int]) -> sa.Subquery:
     """One row for each (process, correlation id): first start, last end and summed durations of its GPU work."""
     chosen = Selection(devices=selection.devices, streams=selection.streams)
     parts = []
     for table in GPU_TABLES:
         columns = table.c
-        conditions = [columns.report == report.index, columns.correlation_id.is_not(None), columns.end.is_not(None)]
+        conditions = [columns.report == report.index, columns.correlation_id.between(*ids), columns.end.is_not(None)]
         parts.append(
             sa.select(columns.process, columns.correlation_id, columns.start, columns.end).where(
                 *conditions, *where(table, chosen)

@@ -52,7 +52,7 @@ def ranges_of(session: Session, report: Report) -> Arrays:
     """The ranges of ``report`` and how they nest."""
 
     def compute(reports: list[Report]) -> dict[int, Arrays]:
-        return {one.index: _nested(_read(session, one), one) for one in reports}
+        return {one.index: _nested(_read(session, one)) for one in reports}
 
     return facts_of(session, [report], "nvtx", _RANGES_VERSION, compute)[report.index]
 
@@ -68,44 +68,82 @@ def projection_of(session: Session, report: Report, ranges: Arrays, selection: S
     return facts_of(session, [report], "nvtx-gpu", _PROJECTION_VERSION, compute)[report.index]
 
 
-def _read(session: Session, report: Report) -> dict[str, NDArray[Any]]:
-    table = tables.nvtx_ranges
-    columns = table.c
-    query = (
-        sa.select(
-            columns.start,
-            columns.end,
-            sa.func.coalesce(columns.thread, 0).label("thread"),
-            columns.end_thread,
-            columns.event_type,
-            columns.row,
-            FOLDED_LABEL.label("name"),
-        )
-        .where(columns.report == report.index, columns.start.is_not(None))
-        .order_by(columns.start, columns.row)
-    )
-    return session.arrays(query)
+def _read(session: Session, report: Report) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    """The ranges in order of start and row, and the names that ``name`` is the place in, by first appearance.
+
+    A text is only in memory once, however many ranges have it: ranges are read a batch at a time.
+    """
+    columns = tables.nvtx_ranges.c
+    thread = sa.func.coalesce(columns.thread, 0)
+    last = report.packed.last_event or 0
+    query = sa.select(
+        columns.start,
+        sa.func.greatest(columns.start, sa.func.coalesce(columns.end, last)).label("end"),
+        columns.end.is_(None).label("is_open"),
+        thread.label("thread"),
+        (sa.func.coalesce(columns.end_thread, thread) == thread).label("is_whole"),
+        columns.event_type.in_(PUSH_POP_TYPES).label("is_push_pop"),
+        columns.row,
+        sa.func.coalesce(FOLDED_LABEL, "").label("name"),
+    ).where(columns.report == report.index, columns.start.is_not(None))
+    codes: dict[str, int] = {}
+    batches = [{**batch, "name": _coded(batch["name"], codes)} for batch in session.array_batches(query)]
+    if not batches:
+        return {key: np.empty(0, kind) for key, kind in _READ.items()}, []
+    read = {key: np.concatenate([batch.pop(key) for batch in batches]) for key in _READ}
+    order = np.lexsort((read["row"], read["start"]))
+    if not bool((np.diff(order) > 0).all()):
+        read = {key: values[order] for key, values in read.items()}
+    texts = list(codes)
+    read["name"], firsts = _by_appearance(read["name"])
+    return read, [texts[code] for code in firsts.tolist()]
 
 
-def _nested(read: dict[str, NDArray[Any]], report: Report) -> Arrays:
+_READ: dict[str, type[np.generic]] = {
+    "start": np.int64,
+    "end": np.int64,
+    "is_open": np.bool_,
+    "thread": np.int64,
+    "is_whole": np.bool_,
+    "is_push_pop": np.bool_,
+    "row": np.int64,
+    "name": np.int32,
+}
+
+
+def _coded(names: NDArray[Any], codes: dict[str, int]) -> NDArray[np.int32]:
+    """Names as numbers; those not in ``codes`` yet are added."""
     import pandas as pd
 
-    start, is_open = np.ma.getdata(read["start"]), np.ma.getmaskarray(read["end"])
-    end = np.maximum(start, np.where(is_open, report.packed.last_event or 0, np.ma.getdata(read["end"])))
-    thread, end_thread = np.ma.getdata(read["thread"]), read["end_thread"]
-    is_whole = np.ma.getmaskarray(end_thread) | (np.ma.getdata(end_thread) == thread)
+    place, different = pd.factorize(names)
+    numbers = np.array([codes.setdefault(str(name), len(codes)) for name in different], np.int32)
+    return np.asarray(numbers[place], np.int32)
+
+
+def _by_appearance(codes: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Numbers counted up in order of first appearance, and which number each of these was before."""
+    import pandas as pd
+
+    place, firsts = pd.factorize(codes)
+    return np.asarray(place, np.int32), np.asarray(firsts, np.int32)
+
+
+def _nested(found: tuple[dict[str, NDArray[Any]], list[str]]) -> Arrays:
+    import pandas as pd
+
+    read, names = found
+    start, end, thread, is_whole = read["start"], read["end"], read["thread"], read["is_whole"]
     lane, threads = pd.factorize(thread, sort=True)
-    name, names = pd.factorize(np.ma.getdata(read["name"]))
     return {
         "threads": threads,
-        "names": json_array(list(names)),
+        "names": json_array(names),
         "lane": lane.astype(np.int32),
-        "name": name.astype(np.int32),
-        "row": np.ma.getdata(read["row"]),
+        "name": read["name"],
+        "row": read["row"],
         "start": start,
         "length": end - start,
-        "is_push_pop": np.isin(np.ma.getdata(read["event_type"]), PUSH_POP_TYPES),
-        "is_open": is_open,
+        "is_push_pop": read["is_push_pop"],
+        "is_open": read["is_open"],
         "is_whole": is_whole,
         **_nesting(start, end, thread, is_whole),
     }
