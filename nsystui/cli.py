@@ -6,7 +6,6 @@ Only the module of the command that was asked for is imported, and a command imp
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import os
 import re
@@ -16,7 +15,6 @@ from typing import Any, Protocol
 
 from nsystui import __version__
 from nsystui.errors import NsystuiError, UsageError
-from nsystui.text import ascii_glyphs, safe_text
 
 INTERRUPTED = 130
 
@@ -86,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except NsystuiError as error:
+        from nsystui.text import safe_text
+
         print(f"nsystui: {safe_text(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
@@ -105,10 +105,30 @@ def _run(words: list[str]) -> int:
         _say(f"nsystui {__version__}\n")
         return 0
     if re.fullmatch(r"[\w-]+", words[0]) and words[0] == name and not os.path.lexists(name):
+        import difflib
+
         close = difflib.get_close_matches(name.lower(), _EVERY_COMMAND, n=1)
         hint = f"did you mean `nsystui {close[0]}`?" if close else "`nsystui --help` lists the commands"
         raise UsageError(f"no file and no command is called {name!r}: {hint}")
     return _run_command("open", words)
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as argparse makes it, which imports ``shutil``, and with that all compressors, to find out."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+
+def _columns() -> int:
+    """What ``shutil.get_terminal_size`` says: the environment's COLUMNS, else the terminal's width, else 80."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isascii() and told.isdigit() and int(told):
+        return int(told)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1).columns or 80
+    except (OSError, ValueError):
+        return 80
 
 
 class _Parser(argparse.ArgumentParser):
@@ -128,6 +148,8 @@ def _say(text: str) -> None:
         try:
             text.encode(stream.encoding or "ascii")
         except UnicodeEncodeError:
+            from nsystui.text import ascii_glyphs
+
             text = ascii_glyphs(text)
         stream.write(text)
 
@@ -140,7 +162,7 @@ def top_parser() -> argparse.ArgumentParser:
         usage="nsystui [OPTIONS] FILE…\n       nsystui COMMAND [OPTIONS] FILE…\n       nsystui --version",
         description=f"A terminal explorer for NVIDIA Nsight Systems exports.\n\ncommands (each has --help):\n{lines}",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Formatter,
         add_help=False,
     )
 
@@ -153,7 +175,7 @@ def command_parser(name: str) -> argparse.ArgumentParser:
         prog=prog,
         description=module.DESCRIPTION,
         epilog=f"examples:\n{module.EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Formatter,
     )
     module.add_arguments(parser)
     return parser

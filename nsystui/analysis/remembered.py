@@ -1,16 +1,84 @@
-"""Answers as plain values for JSON, and back: a remembered answer is the answer that was given."""
+"""Answers that are given again without opening anything: the same question of the same unchanged files.
+
+They are kept in the cache as plain values; a remembered answer is the answer that was given.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from nsystui.analysis.answer import Answer, Column, Unit, iter_rows
+from nsystui import __version__
+from nsystui.analysis.answer import Answer, Column, FrameAnswer, Unit, iter_rows
 from nsystui.analysis.rows_answer import RowsAnswer
+from nsystui.analysis.selection import Selection
+from nsystui.exports import opening
+from nsystui.store.answers import Answers
+from nsystui.store.cache import Cache
+
+if TYPE_CHECKING:
+    from nsystui.analysis.job import Job
 
 MOST_ROWS = 20_000
 """Answers of more rows are not worth remembering: reading them is no faster than asking again."""
 VERSION = 1
 """Raised whenever the same question gets another answer from the same files."""
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """The answers to questions about ``files``, each known by its place and state."""
+
+    answers: Answers
+    files: Sequence[str]
+
+    @classmethod
+    def of_files(cls, cache: Cache, paths: Iterable[Path]) -> Remembered:
+        """What is remembered of exports. Raises ExportError and OSError for one that cannot be opened."""
+        files = []
+        for path in paths:
+            opening.check(path)
+            # Its name and its state, and in which columns it was read. The path, as notes name files.
+            files.append(f"{path.name}|{cache.place_of(path).name}")
+        return cls(Answers(cache.directory / "answers"), files)
+
+    def recall(self, *question: str) -> tuple[str, RowsAnswer] | None:
+        """What was kept as the answer to ``question``, with its title."""
+        kept = self.answers.load(self._key(question))
+        try:
+            return None if kept is None else (str(kept["title"]), from_json(kept["answer"]))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def keep(self, job: Job, answer: Answer, title: str, *question: str) -> None:
+        """Keeps an answer that is in memory and not too long, if it is one about all of the files."""
+        is_small = isinstance(answer, RowsAnswer | FrameAnswer) and len(answer) <= MOST_ROWS
+        if is_small and len(job.session.reports) == len(self.files):
+            self.answers.save(self._key(question), {"title": title, "answer": to_json(answer)})
+
+    def _key(self, question: Sequence[str]) -> str:
+        return json.dumps([__version__, VERSION, question, self.files])
+
+
+def remember_first_questions(job: Job, cache: Cache, paths: Iterable[Path]) -> None:
+    """Answers what every look at a job begins with, the kernel summary, for the commands that will ask it again.
+
+    Raises ExportError and OSError where one of the files is not there any more.
+    """
+    from nsystui.analysis.kernels import Names
+    from nsystui.analysis.stats import report_of
+
+    known = Remembered.of_files(cache, paths)
+    text = "cuda_gpu_kern_sum"
+    if known.recall("stats", text) is None and job.session.reports:
+        report, options = report_of(text)
+        answer = report.ask(job.session, Selection(), options)
+        if len(answer):
+            known.keep(job, answer, report.what, "stats", text)
+            known.keep(job, answer, "", "kernels", Names.FULL.value, "")
 
 
 def to_json(answer: Answer) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nsystui.commands import arguments as shared
 
 if TYPE_CHECKING:
-    from nsystui.commands.remembering import Remembered
+    from nsystui.analysis.remembered import Remembered
 
 DESCRIPTION = """The kernel summary: the columns and values of `nsys stats -r cuda_gpu_kern_sum`, over all files.
 With --instances, every launch of one kernel."""
@@ -35,10 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.commands.remembering import Remembered
+    from nsystui.commands.remembering import remembered
 
     shared.check_output(arguments)
-    memory = Remembered.of(arguments)
+    memory = remembered(arguments)
     question = ("kernels", arguments.names, arguments.by)
     known = memory.recall(*question) if memory is not None else None
     if known is not None:

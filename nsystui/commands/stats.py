@@ -11,10 +11,10 @@ from nsystui.commands import arguments as shared
 if TYPE_CHECKING:
     from nsystui.analysis.answer import Answer
     from nsystui.analysis.job import Job
+    from nsystui.analysis.remembered import Remembered
     from nsystui.analysis.selection import Selection
     from nsystui.analysis.stats import Options, Report
     from nsystui.commands.blocks import Block
-    from nsystui.commands.remembering import Remembered
 
 DESCRIPTION = """Reports of `nsys stats` by their names. With --format csv the output is that of
 `nsys stats -q --format csv -r REPORT FILE`: same header, rows, order and rounding; with several files the statistics
@@ -67,12 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from nsystui.analysis.time_unit import time_unit_of
-    from nsystui.commands.remembering import Remembered
+    from nsystui.commands.remembering import remembered
 
     named = [text.strip() for words in arguments.report or () for text in words.split(",") if text.strip()]
     shared.check_output(arguments)
     time_unit_of(arguments.timeunit)
-    memory = Remembered.of(arguments) if named else None
+    memory = remembered(arguments) if named else None
     known = [memory.recall("stats", text) for text in named] if memory is not None else []
     if not known or None in known:
         return _asked(arguments, named, memory)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,6 +75,16 @@ class Loading:
             list(pool.map(lambda item: self._add(job, *item), opened))
         sampling.join()
         self.post(messages.LoadingEnded(self._stopped.is_set()))
+        self._remember(job)
+
+    def _remember(self, job: Job) -> None:
+        """Keeps the first answers for the commands; what does not work out only costs them time."""
+        from nsystui.analysis.remembered import remember_first_questions
+
+        cache = job.session.cache
+        if cache is not None and not self._stopped.is_set():
+            with suppress(ExportError, OSError):
+                remember_first_questions(job, cache, [report.path for report in job.session.reports])
 
     def _open(self, path: Path) -> Opened | None:
         from nsystui.exports.convert import convert, is_report

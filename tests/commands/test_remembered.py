@@ -19,6 +19,8 @@ from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.exports.demo import two_process_export
 from nsystui.store import cache as cache_module
 from nsystui.store.answers import Answers
+from nsystui.store.place import default_directory
+from nsystui.ui.loading import Loading, Source
 
 SUM = ("stats", "-r", "cuda_gpu_kern_sum", "--format", "csv")
 HEAVY = {"duckdb", "numpy", "pandas", "sqlalchemy", "duckdb_engine", "textual", "adbc_driver_manager", "pyarrow"}
@@ -237,3 +239,21 @@ class TestRows:
         rows = [("a", 1.0), ("b", None), ("c", 2.0), ("d", 1.0)]
         ordered = RowsAnswer("kernels", self.COLUMNS, rows).sorted_by("max", descending)
         assert [name for name, _ in ordered.rows()] == (["c", "a", "d", "b"] if descending else ["a", "d", "c", "b"])
+
+
+class TestRememberedWhileLoading:
+    """What the application keeps for the commands that come after it."""
+
+    @pytest.mark.parametrize("words", [SUM, ("kernels", "--format", "csv")])
+    def test_the_kernel_summary_is_there_without_opening(self, run, demo_job, opened, words):
+        messages: list[object] = []
+        Loading(Source(tuple(map(str, demo_job)), default_directory()), messages.append).start()
+        told = run(*words, *demo_job)
+        assert opened == []
+        assert told.out == run(*words, "--no-cache", *demo_job).out != ""
+
+    def test_nothing_is_kept_of_a_loading_that_was_stopped(self, demo_job, directory):
+        loading = Loading(Source(tuple(map(str, demo_job)), default_directory()), lambda message: None)
+        loading.stop()
+        loading.start()
+        assert not (directory / "answers").exists()
