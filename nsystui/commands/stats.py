@@ -30,10 +30,10 @@ class _ListReports(argparse.Action):
     """Prints the reports and ends, as ``--help`` does: no file is needed for it."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from nsystui.analysis.stats import REPORTS, options_of
+        from nsystui.analysis.stats import all_reports, options_of
         from nsystui.output.pipe import quiet_pipe
 
-        names = {report: report.name + options_of(report) for report in REPORTS.values()}
+        names = {report: report.name + options_of(report) for report in all_reports()}
         width = max(map(len, names.values()))
         with quiet_pipe() as stream:
             stream.writelines(f"{name:{width}}  {report.what}\n" for report, name in names.items())

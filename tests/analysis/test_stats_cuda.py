@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nsystui.analysis.answer import row_batches
 from nsystui.analysis.selection import NameFilter, Selection, Window
-from nsystui.analysis.stats import REPORTS, report_of
+from nsystui.analysis.stats import NAMES, all_reports, report_named, report_of
 from nsystui.analysis.stats.cuda_launch_ranges import innermost
 from nsystui.exports.demo import ExportWriter, Process, Thread, empty_export, old_schema_export
 from nsystui.exports.demo import Session as Capture
@@ -23,8 +23,8 @@ from nsystui.exports.demo.cuda import BACKTRACE_CALL, PAGEABLE
 from nsystui.output.formats import write
 
 EVERYTHING = Selection()
-CUDA = [name for name in REPORTS if name.startswith("cuda_")]
-WITH_RANGES = [name for name in CUDA if "nvtx-name" in REPORTS[name].takes]
+CUDA = [name for name in NAMES if name.startswith("cuda_")]
+WITH_RANGES = [name for name in CUDA if "nvtx-name" in report_named(name).takes]
 
 
 def ask(session: Any, text: str, selection: Selection = EVERYTHING) -> Any:
@@ -503,3 +503,7 @@ def test_a_share_is_one_of_the_time_of_all_categories(demo_session):
 def test_no_answer_is_named_like_another(demo_session):
     names = [ask(demo_session, name).name for name in CUDA]
     assert len(set(names)) == len(names)
+
+
+def test_every_report_stands_under_the_module_that_has_it():
+    assert [report.name for report in all_reports()] == list(NAMES)

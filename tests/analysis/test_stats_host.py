@@ -10,7 +10,7 @@ from support import edit
 
 from nsystui.analysis.missing import absent_note, missing_note
 from nsystui.analysis.selection import NameFilter, Selection, Task, Window
-from nsystui.analysis.stats import REPORTS, report_of
+from nsystui.analysis.stats import report_named, report_of
 from nsystui.exports import canonical
 from nsystui.exports.demo import SWITCH_GUID, ExportWriter, all_tables_export, empty_export, simulation_export
 from nsystui.exports.demo import Session as Capture
@@ -423,7 +423,7 @@ class TestMissing:
     @pytest.mark.parametrize("report", HERE)
     def test_what_a_report_needs_is_what_its_notes_speak_of(self, opened, tmp_path, report):
         session = opened(empty_export(tmp_path / "none.sqlite"))
-        needed = [canonical.BY_NAME[table.name].what for group in REPORTS[report].needs for table in group]
+        needed = [canonical.BY_NAME[table.name].what for group in report_named(report).needs for table in group]
         notes = ask(session, report).notes
         assert len(notes) == len(needed)
         assert all(note.startswith(f"no {what} in") for note, what in zip(notes, needed, strict=True))

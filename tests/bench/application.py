@@ -18,6 +18,8 @@ _GPU = "4"
 _INTO = {"1": ("tab",), "3": ("enter",), "5": ("home", "right")}
 _OUT = {"3": ("escape",)}
 _PEAK = {10**6: Target("< 250 MB", 250e6), 10**7: Target("< 400 MB", 400e6)}
+# Where the peak after the Kernels screen stands in a row.
+_FIRST_SCREENS = 2
 _KEY_BYTES, _KEY_CPU = Target("<= 600 B", 600), Target("CPU < 20 ms", 20.0)
 _PAGE, _SWITCH, _IDLE = Target("<= 8 KiB", 8 * 1024), Target("<= 15 KiB", 15 * 1024), Target("0 B", 0)
 _KEYS, _PAGES, _SWITCHES = 10, 3, 3
@@ -28,8 +30,15 @@ _ANSWERED, _RESTED, _THOUGHT = 0.12, 0.8, 2.0
 
 def tables(setting: Setting) -> Iterator[Table]:
     """Memory, then keys."""
-    headings = ("kernels", "cache", "peak MB", "target", "reached")
-    yield Table("Memory of the program", headings, _peaks(setting), "The most that was resident, all screens visited.")
+    headings = ("kernels", "cache", "window", "loaded", *list(SCREENS.values())[1:], "target", "reached")
+    text = (
+        "The most that was resident so far, in MB: once the window is painted, once exact numbers are on the Overview "
+        "(all is\nopened then), and after each of the other screens, visited one after the other. The target is that "
+        "of the first screens,\nOverview and Kernels. The libraries alone take 145 MB (the C code of DuckDB 45, pandas "
+        "30, Textual 25, SQLAlchemy 20,\nnumpy 11); the NVTX screen keeps 80 bytes of every range, of which these "
+        "exports have half as many as kernels."
+    )
+    yield Table("Memory of the program, MB", headings, _peaks(setting), text)
     text = (
         "In a terminal of 120x36 over SSH, cache full, every screen visited before. Medians of "
         f"{_KEYS} keys, {_PAGES} pages and\n{_SWITCHES} switches: on the Overview among its kernels, on NCCL among the "
@@ -45,28 +54,35 @@ def _peaks(setting: Setting) -> Iterator[Row]:
         path = export_of(setting.directory, kernels)
         with CacheDirectory() as cache:
             for name in ("empty", "full"):
-                peaks = []
+                runs = []
                 for _ in range(setting.repeats):
                     if name == "empty":
                         cache.clear()
-                    peaks.append(_peak(path, cache))
-                goals = [(_PEAK[kernels], middle(peaks))] if kernels in _PEAK else []
-                yield short(kernels), name, f"{middle(peaks) / 1e6:.0f}", *judged(*goals)
+                    runs.append(_peaks_of(path, cache))
+                peaks = [middle(values) for values in zip(*runs, strict=True)]
+                goals = [(_PEAK[kernels], peaks[_FIRST_SCREENS])] if kernels in _PEAK else []
+                yield short(kernels), name, *(f"{peak / 1e6:.0f}" for peak in peaks), *judged(*goals)
 
 
-def _peak(path: Path, cache: CacheDirectory) -> int:
+def _peaks_of(path: Path, cache: CacheDirectory) -> list[int]:
+    """The most that was resident until the window was painted, everything was loaded, and after each screen."""
     with Program(path, cache) as program:
+        program.seen("nsystui")
+        peaks = [program.peak]
         program.seen(LOADED)
-        _visit_all(program)
-        return program.peak
-
-
-def _visit_all(program: Program) -> None:
-    """Goes to every screen and stays until it is filled."""
-    for key, title in SCREENS.items():
-        program.press(key)
-        program.seen(f"{key} {title}")
         _rest(program)
+        peaks.append(program.peak)
+        for key, title in list(SCREENS.items())[1:]:
+            _visit(program, key, title)
+            peaks.append(program.peak)
+        return peaks
+
+
+def _visit(program: Program, key: str, title: str) -> None:
+    """Goes to a screen and stays until it is filled."""
+    program.press(key)
+    program.seen(f"{key} {title}")
+    _rest(program)
 
 
 def _rest(program: Program) -> None:
@@ -91,7 +107,8 @@ def _keys(setting: Setting) -> Iterator[Row]:
         pack(path, cache)
         with Program(path, cache) as program:
             program.seen(LOADED)
-            _visit_all(program)
+            for key, title in SCREENS.items():
+                _visit(program, key, title)
             for key, title in SCREENS.items():
                 for action, cost, goals in _actions(program, key):
                     yield title, action, f"{cost.sent:,.0f}", f"{cost.cpu:.1f}", *judged(*goals)

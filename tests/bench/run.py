@@ -19,6 +19,7 @@ from pathlib import Path
 
 import application
 import packing
+import phases
 import queries
 import ranks
 import reads
@@ -35,6 +36,7 @@ QUICK_SIZE, QUICK_RANKS = 100_000, 4
 TOPICS: Mapping[str, Callable[[Setting], Iterator[Table]]] = {
     "startup": startup.tables,
     "summary": summary.tables,
+    "phases": phases.tables,
     "packing": packing.tables,
     "queries": queries.tables,
     "ranks": ranks.tables,

@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from nsystui.analysis.stats import REPORTS
+from nsystui.analysis.stats import NAMES
 from nsystui.exports.demo import cpu_only_export
 
 SUM, SIZES = "cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum"
@@ -39,7 +39,7 @@ class TestReports:
         done = run("stats", "--list-reports")
         assert done.status == 0
         lines = done.out.splitlines()
-        assert len(lines) == len(REPORTS)
+        assert len(lines) == len(NAMES)
         assert any(line.startswith("cuda_gpu_kern_sum[:nvtx-name][:base|:mangled]  ") for line in lines)
 
     def test_old_names_are_the_same_reports(self, run, demo_job):
@@ -220,7 +220,7 @@ class TestBlocks:
 
 
 def test_every_report_answers_or_says_what_is_missing(run, demo_job: list[Path]):
-    for name in REPORTS:
+    for name in NAMES:
         done = run("stats", "-r", name, demo_job[0], "--format", "csv")
         assert done.status in (0, 3), done.err
         assert done.out or f"{name}: no " in done.err

@@ -9,7 +9,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from nsystui.analysis.selection import Selection
-from nsystui.analysis.stats import REPORTS, report_of
+from nsystui.analysis.stats import NAMES, report_of
 from nsystui.output.formats import write
 from nsystui.store.session import Session
 
@@ -68,4 +68,4 @@ def test_stats_prints_what_nsys_prints(sessions, export, report):
 
 
 def test_every_report_of_the_reference_is_there():
-    assert {report.split(":")[0] for _, report in PAIRS} <= set(REPORTS)
+    assert {report.split(":")[0] for _, report in PAIRS} <= set(NAMES)

@@ -4,39 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 
 from nsystui.analysis.kernels import Names
-from nsystui.analysis.stats import (
-    cuda_kernel_executions,
-    cuda_sums,
-    cuda_traces,
-    host,
-    mpi,
-    network,
-    nvtx_projected,
-    nvtx_ranges,
-    unified_memory,
-)
 from nsystui.analysis.stats.report import Options, Report
 from nsystui.errors import UsageError
 
-__all__ = ["REPORTS", "Options", "Report", "options_of", "report_of"]
+__all__ = ["NAMES", "Options", "Report", "all_reports", "options_of", "report_named", "report_of"]
 
-_MODULES = (
-    cuda_kernel_executions,
-    cuda_sums,
-    cuda_traces,
-    host,
-    mpi,
-    network,
-    nvtx_projected,
-    nvtx_ranges,
-    unified_memory,
-)
-REPORTS: dict[str, Report] = {
-    report.name: report
-    for report in sorted((report for module in _MODULES for report in module.REPORTS), key=lambda report: report.name)
+# Only the module of the report that was asked for is imported.
+_IN_MODULE = {
+    "cuda_kernel_executions": ("cuda_kern_exec_sum", "cuda_kern_exec_trace"),
+    "cuda_sums": (
+        "cuda_api_gpu_sum",
+        "cuda_api_sum",
+        "cuda_gpu_kern_gb_sum",
+        "cuda_gpu_kern_sum",
+        "cuda_gpu_mem_size_sum",
+        "cuda_gpu_mem_time_sum",
+        "cuda_gpu_sum",
+    ),
+    "cuda_traces": ("cuda_api_trace", "cuda_gpu_trace"),
+    "host": ("openacc_sum", "openmp_sum", "osrt_sum"),
+    "mpi": ("mpi_event_sum", "mpi_event_trace"),
+    "network": ("network_congestion",),
+    "nvtx_projected": ("nvtx_gpu_proj_sum", "nvtx_gpu_proj_trace", "nvtx_kern_sum"),
+    "nvtx_ranges": ("nvtx_pushpop_sum", "nvtx_pushpop_trace", "nvtx_startend_sum", "nvtx_sum"),
+    "unified_memory": ("um_cpu_page_faults_sum", "um_sum", "um_total_sum"),
 }
+_MODULE_OF = {name: module for module, names in _IN_MODULE.items() for name in names}
+NAMES = tuple(sorted(_MODULE_OF))
+"""Every report, in alphabetical order."""
+
+
+def report_named(name: str) -> Report:
+    """The report of that name; raises KeyError for a name that none has."""
+    reports: tuple[Report, ...] = import_module(f"{__name__}.{_MODULE_OF[name]}").REPORTS
+    return next(report for report in reports if report.name == name)
+
+
+def all_reports() -> list[Report]:
+    """Every report, in alphabetical order."""
+    return [report_named(name) for name in NAMES]
+
 
 # How nsys called them until 2022.
 _OLD_NAMES = {
@@ -79,9 +89,10 @@ _WITH_NUMBER = frozenset({"rows", "ticks_threshold"})
 def report_of(text: str) -> tuple[Report, Options]:
     """``cuda_gpu_kern_sum:nvtx-name:base`` as a report and its options; raises UsageError for what there is not."""
     name, *words = text.split(":")
-    report = REPORTS.get(_OLD_NAMES.get(name, name))
-    if report is None:
-        raise UsageError(f"no report {name!r}: --list-reports prints those there are")
+    try:
+        report = report_named(_OLD_NAMES.get(name, name))
+    except KeyError:
+        raise UsageError(f"no report {name!r}: --list-reports prints those there are") from None
     options = Options()
     for word in words:
         key, sign, value = word.partition("=")

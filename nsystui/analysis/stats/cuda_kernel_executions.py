@@ -16,7 +16,8 @@ from nsystui.analysis.kernels import block_of, grid_of, name_of
 from nsystui.analysis.paged import PagedAnswer
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.stats.cuda_launch_ranges import LaunchRanges, launched_by
-from nsystui.analysis.stats.kernel_names import KERNEL_PLACE, RangeNamed, notes, range_named_frame
+from nsystui.analysis.stats.kernel_names import KERNEL_PLACE, RangeNamed, range_named_frame
+from nsystui.analysis.stats.kernel_notes import notes
 from nsystui.analysis.stats.report import KERNEL_NAMES, Options, Report
 from nsystui.analysis.where import where
 from nsystui.store import tables

@@ -15,7 +15,7 @@ from nsystui.analysis.kernels import GroupBy, block_of, grid_of, kernel_summary,
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.rows_answer import RowsAnswer, asked
 from nsystui.analysis.selection import Selection
-from nsystui.analysis.stats.kernel_names import notes, range_named_frame
+from nsystui.analysis.stats.kernel_notes import notes
 from nsystui.analysis.stats.report import KERNEL_NAMES, Options, Report
 from nsystui.analysis.where import duration, where
 from nsystui.analysis.work import MEMORY, memory_sizes, work_summary
@@ -101,6 +101,8 @@ def _range_groups(
     """The kernels by their names behind their ranges, and by ``words``."""
     name = name_of(_KERNELS, options.names)
     query = sa.select(duration(_KERNELS).label("duration")).where(*where(_KERNELS, selection, name))
+    from nsystui.analysis.stats.kernel_names import range_named_frame
+
     rows = range_named_frame(session, selection, query, name, words)
     return statistics.frame_groups(rows, "duration", ["name", *words])
 

@@ -12,7 +12,8 @@ from nsystui.analysis.missing import missing_note
 from nsystui.analysis.paged import PagedAnswer
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.stats.cuda_launch_ranges import LaunchRanges
-from nsystui.analysis.stats.kernel_names import KERNEL_PLACE, RangeNamed, notes
+from nsystui.analysis.stats.kernel_names import KERNEL_PLACE, RangeNamed
+from nsystui.analysis.stats.kernel_notes import notes
 from nsystui.analysis.stats.report import KERNEL_NAMES, Options, Report
 from nsystui.analysis.where import duration, job_start, where
 from nsystui.store import tables

@@ -14,13 +14,10 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.analysis.answer import Answer, Changed, Column, Row, Unit, iter_rows
-from nsystui.analysis.kernels import kernel_notes
-from nsystui.analysis.missing import missing_note
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.stats.cuda_coded import Coded
 from nsystui.analysis.stats.cuda_launch_ranges import NO_RANGE, LaunchRanges
-from nsystui.analysis.stats.report import Options
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -63,13 +60,6 @@ def range_named_frame(
     names = [_behind("" if code == NO_RANGE else ranges.texts[code], texts[kernel]) for code, kernel in split]
     different, name = np.unique(np.array(names, dtype=object), return_inverse=True)
     return frame.assign(name=pd.Categorical.from_codes(name[pair], different))
-
-
-def notes(session: Session, options: Options, *needed: sa.Table) -> tuple[str, ...]:
-    """What belongs to the numbers of a report on kernels; ``needed`` are the other tables that it reads."""
-    ranges = (tables.nvtx_ranges,) if options.nvtx_name else ()
-    lacking = (missing_note(session, table) for table in (*needed, *ranges))
-    return (*kernel_notes(session), *(note for note in lacking if note))
 
 
 KERNEL_PLACE = (Column("kernel_report", "", "", Unit.NUMBER), Column("kernel_row", "", "", Unit.NUMBER))

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from nsystui.analysis.answer import Answer
 from nsystui.analysis.job import Job
 from nsystui.analysis.selection import Selection
-from nsystui.analysis.stats import REPORTS, Options
+from nsystui.analysis.stats import Options, report_named
 from nsystui.ui import keys
 from nsystui.ui.screens.instances import RangeInstancesScreen
 from nsystui.ui.screens.table_pane import TablePane
@@ -31,7 +31,7 @@ class NvtxNamesScreen(TablePane):
         return (self.report,)
 
     def ask(self, job: Job, selection: Selection) -> Answer:
-        return REPORTS[self.report].ask(job.session, selection, Options())
+        return report_named(self.report).ask(job.session, selection, Options())
 
     def natural_order(self) -> tuple[str | None, bool]:
         return "total", True
