@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from itertools import zip_longest
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.analysis import statistics
-from nsystui.analysis.answer import FILES_ONLY, Column, Unit
+from nsystui.analysis.answer import FILES_ONLY, Column, Row, Unit, Value
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.paged import PagedAnswer
 from nsystui.analysis.rows_answer import RowsAnswer, asked
@@ -89,8 +89,22 @@ def kernel_summary(
         _NAME,
     )
     rows = asked(session, query, columns)
-    total = session.scalar(sa.select(sa.func.count(name.distinct())))
-    return RowsAnswer("kernels", columns, rows, int(total or 0) if not group_by else None, kernel_notes(session))
+    return RowsAnswer("kernels", columns, rows, _names(session, selection, name, rows, group_by), kernel_notes(session))
+
+
+def _names(
+    session: Session,
+    selection: Selection,
+    name: sa.ColumnElement[Any],
+    rows: Sequence[Row],
+    group_by: Sequence[GroupBy],
+) -> int | None:
+    """How many names there are without the selection; with groups the question has no meaning."""
+    if group_by:
+        return None
+    if selection.is_everything:
+        return len(rows)
+    return int(session.scalar(sa.select(sa.func.count(name.distinct()))) or 0)
 
 
 def _group_keys(group: GroupBy, table: sa.Table, ranks: Sequence[RankedTask]) -> list[sa.Label[Any]]:
@@ -203,29 +217,50 @@ def kernel_instances(
     answer = PagedAnswer.of(
         session, "kernel-instances", INSTANCE_COLUMNS, query, count, everything, ("start", False), ("report", "row")
     )
-    return answer.with_late(_with_delays, frozenset({"launch_delay"}))
+    return answer.in_time(kernels).with_late(_LaunchDelay())
 
 
-def _with_delays(query: sa.Select[Any]) -> sa.Select[Any]:
-    """Adds the launch delay to a select of instances."""
-    rows = query.cte("instances")
-    calls = _first_calls(sa.select(rows.c.correlation_id))
-    is_same = [rows.c[key] == calls.c[key] for key in ("report", "process", "correlation_id")]
-    delay = sa.func.greatest(rows.c.start - calls.c.start, 0)
-    late = sa.case((calls.c.start.is_(None), sa.null()), else_=delay).label("launch_delay")
-    return sa.select(*rows.c, late).select_from(rows.outerjoin(calls, sa.and_(*is_same)))
+class _LaunchDelay:
+    """From the start of a kernel's API call to that of the kernel, ns; missing where no call was recorded."""
+
+    key = "launch_delay"
+
+    def joined(self, query: sa.Select[Any]) -> sa.Select[Any]:
+        rows = query.cte("instances")
+        calls = _first_calls(tables.api_calls.c.correlation_id.in_(sa.select(rows.c.correlation_id)))
+        is_same = [rows.c[key] == calls.c[key] for key in _LAUNCH]
+        delay = sa.func.greatest(rows.c.start - calls.c.start, 0)
+        late = sa.case((calls.c.start.is_(None), sa.null()), else_=delay).label(self.key)
+        return sa.select(*rows.c, late).select_from(rows.outerjoin(calls, sa.and_(*is_same)))
+
+    def of_rows(self, session: Session, rows: Sequence[Mapping[str, Value]]) -> Sequence[Value]:
+        ids = sorted({row["correlation_id"] for row in rows if isinstance(row["correlation_id"], int)})
+        if not ids:
+            return [None] * len(rows)
+        column = tables.api_calls.c.correlation_id
+        # The bounds let Parquet skip what a list does not.
+        calls = _first_calls(sa.and_(column.between(ids[0], ids[-1]), column.in_(ids)))
+        starts = {tuple(place): start for *place, start in session.rows(sa.select(calls))}
+        found = (starts.get(tuple(row[key] for key in _LAUNCH)) for row in rows)
+        return [
+            None if start is None else max(int(row["start"] or 0) - start, 0)
+            for row, start in zip(rows, found, strict=True)
+        ]
 
 
-def _first_calls(wanted: sa.Select[Any]) -> sa.Subquery:
-    """The API calls that launched something of the ``wanted`` correlation ids, start in job time.
+_LAUNCH = ("report", "process", "correlation_id")
+
+
+def _first_calls(wanted: sa.ColumnElement[bool]) -> sa.Subquery:
+    """The API calls that are ``wanted`` and launched something, start in job time.
 
     One row for a (report, process, correlation id), the first where the export has more, so that a join with it never
     doubles a kernel.
     """
     calls = tables.api_calls.c
-    place = (calls.report, calls.process, calls.correlation_id)
+    place = [calls[key] for key in _LAUNCH]
     start = sa.func.min(calls.start + calls.clock_offset).label("start")
-    return sa.select(*place, start).where(calls.correlation_id.in_(wanted)).group_by(*place).subquery()
+    return sa.select(*place, start).where(wanted).group_by(*place).subquery()
 
 
 def _product(table: sa.FromClause, what: str) -> sa.ColumnElement[Any]:

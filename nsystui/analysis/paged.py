@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, Row
+from nsystui.analysis.answer import Column, Row, Value
+from nsystui.analysis.time_index import TimeIndex
 from nsystui.store.session import Session
 
-Late = Callable[[sa.Select[Any]], sa.Select[Any]]
+# Below this many rows a search for a page costs no more than finding out where it lies.
+_MANY = 50_000
+
+
+class Late(Protocol):
+    """A column that is not in a query: found for all rows by a join, for those of a page by what they are."""
+
+    key: str
+
+    def joined(self, query: sa.Select[Any]) -> sa.Select[Any]:
+        """``query`` with the column."""
+
+    def of_rows(self, session: Session, rows: Sequence[Mapping[str, Value]]) -> Sequence[Value]:
+        """The values for some rows of the query."""
 
 
 @dataclass(frozen=True)
 class PagedAnswer:
     """Rows of ``query`` in the order of ``order``; ``ties`` are the columns that make the order definite.
 
-    ``late`` adds columns that ``query`` has not, those of ``late_columns``, to any select of its rows: to those of a
-    page only, where the order does not depend on them.
+    ``late`` is a column that ``query`` has not; of a page it is looked up afterwards, where the order does not depend
+    on it. ``index`` finds the pages of many rows in order of start.
     """
 
     session: Session
@@ -33,7 +47,7 @@ class PagedAnswer:
     ties: tuple[str, ...]
     notes: tuple[str, ...] = ()
     late: Late | None = None
-    late_columns: frozenset[str] = frozenset()
+    index: TimeIndex | None = None
 
     @classmethod
     def of(
@@ -53,9 +67,13 @@ class PagedAnswer:
         total = length if everything is count else int(session.scalar(everything) or 0)
         return cls(session, name, columns, query, length, total, order, ties, notes)
 
-    def with_late(self, late: Late, columns: frozenset[str]) -> PagedAnswer:
-        """The same with ``columns`` that ``late`` adds."""
-        return replace(self, late=late, late_columns=columns)
+    def with_late(self, late: Late) -> PagedAnswer:
+        """The same with the column that ``late`` is."""
+        return replace(self, late=late)
+
+    def in_time(self, table: sa.Table) -> PagedAnswer:
+        """The same, where the key ``start`` of the query is the start of a row of ``table`` in job time."""
+        return replace(self, index=TimeIndex(self.session, table, self.query))
 
     def __len__(self) -> int:
         return self.length
@@ -63,24 +81,42 @@ class PagedAnswer:
     @cached_property
     def _whole(self) -> sa.Select[Any]:
         """Every row with every column, in order."""
-        return self._ordered(self.query if self.late is None else self.late(self.query))
+        query = self.query if self.late is None else self.late.joined(self.query)
+        return self._ordered(query, [column.key for column in self.columns])
 
-    @cached_property
-    def _early(self) -> sa.Select[Any]:
-        """Every row in order, without the late columns."""
-        return self._ordered(self.query, self.late_columns)
-
-    def _ordered(self, query: sa.Select[Any], without: frozenset[str] = frozenset()) -> sa.Select[Any]:
+    def _ordered(self, query: sa.Select[Any], keys: Sequence[str]) -> sa.Select[Any]:
         rows = query.subquery()
         key, descending = self.order
         first = rows.c[key].desc() if descending else rows.c[key].asc()
-        chosen = [rows.c[column.key] for column in self.columns if column.key not in without]
+        chosen = [rows.c[key] for key in keys]
         return sa.select(*chosen).order_by(first.nulls_last(), *[rows.c[tie] for tie in self.ties])
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
-        if self.late is None or self.order[0] in self.late_columns:
+        limit = min(limit, self.length - offset)
+        if limit <= 0:
+            return []
+        if self.late is not None and self.order[0] == self.late.key:
             return self.session.rows(self._whole.limit(limit).offset(offset))
-        return self.session.rows(self._ordered(self.late(self._early.limit(limit).offset(offset))))
+        keys = [column.key for column in self.columns if self.late is None or column.key != self.late.key]
+        query, offset = self._narrowed(offset, limit)
+        rows = self.session.rows(self._ordered(query, keys).limit(limit).offset(offset))
+        if self.late is None:
+            return rows
+        found = [dict(zip(keys, row, strict=True)) for row in rows]
+        values = self.late.of_rows(self.session, found)
+        complete = ({**row, self.late.key: value} for row, value in zip(found, values, strict=True))
+        return [tuple(row[column.key] for column in self.columns) for row in complete]
+
+    def _narrowed(self, offset: int, limit: int) -> tuple[sa.Select[Any], int]:
+        """The query for a part of the time that holds the page, and where in that the page begins."""
+        index, (key, descending) = self.index, self.order
+        # A row without a start has no place in the index: then the rows before a page cannot be told from it.
+        if index is None or key != "start" or self.length < _MANY or index.rows != self.length:
+            return self.query, offset
+        first = self.length - offset - limit if descending else offset
+        span = index.span(first, first + limit)
+        skipped = index.rows_after(span) if descending else span.before
+        return index.within(self.query, span), offset - skipped
 
     def stream(self, size: int) -> Iterator[Sequence[Row]]:
         """Every row, in one query: a page costs a search of its own, and a million rows are many pages."""

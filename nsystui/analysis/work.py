@@ -136,7 +136,7 @@ def work_instances(
         everything,
         ("start", False),
         ("report", "row"),
-    )
+    ).in_time(table)
 
 
 def _text(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:

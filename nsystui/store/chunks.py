@@ -14,6 +14,12 @@ from dataclasses import dataclass
 from nsystui.exports.sources import Source
 
 
+# Of a table with so many columns a chunk has the rows it is said to have; kernels have about as many.
+_COLUMNS = 22
+# Of a narrower table it has more, which makes fewer files to look into, but not endlessly many.
+_MOST = 4
+
+
 @dataclass(frozen=True)
 class Chunk:
     """The rows ``first`` to ``last`` of a native table, by rowid; they end at about ``part`` (0 … 1) of the file."""
@@ -27,14 +33,15 @@ class Chunk:
 class Chunks:
     """Hands out the chunks of ``sources``, each once; may be asked by several threads.
 
-    ``last_rowid`` says how far the rowids of each native table go, ``rows`` how many a chunk has at most.
+    ``last_rowid`` says how far the rowids of each native table go, ``rows`` how many a chunk of kernels has at most;
+    chunks of other tables have about as many values.
     """
 
     def __init__(self, sources: Sequence[Source], last_rowid: Mapping[str, int], rows: int) -> None:
         self._sources = sources
         self._last = [last_rowid[source.table] for source in sources]
         self._next = [0] * len(sources)  # some keys of nsys begin at 0
-        self._rows = rows
+        self._rows = [rows * min(max(_COLUMNS // max(len(source.columns), 1), 1), _MOST) for source in sources]
         self._lock = threading.Lock()
 
     def take(self) -> Chunk | None:
@@ -49,7 +56,7 @@ class Chunks:
                 return None
             _, number = min(places)
             first = self._next[number]
-            last = min(first + self._rows - 1, self._last[number])
+            last = min(first + self._rows[number] - 1, self._last[number])
             self._next[number] = last + 1
             return Chunk(self._sources[number], first, last, last / max(self._last[number], 1))
 

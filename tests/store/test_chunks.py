@@ -9,8 +9,8 @@ from nsystui.exports.sources import Source
 from nsystui.store.chunks import Chunks
 
 
-def source(name: str) -> Source:
-    return Source(name, "", {})
+def source(name: str, columns: int = 22) -> Source:
+    return Source(name, {f"column{number}": "" for number in range(columns)}, {})
 
 
 def taken(chunks: Chunks) -> list[tuple[str, int, int]]:
@@ -28,6 +28,12 @@ def test_every_row_is_in_one_chunk_of_no_more_than_so_many(counts, rows):
         spans = [(first, last) for table, first, last in found if table == name]
         assert [row for first, last in spans for row in range(first, last + 1)] == list(range(count + 1))
         assert all(last - first < rows for first, last in spans)
+
+
+def test_a_narrow_table_has_more_rows_in_a_chunk_but_not_endlessly_many():
+    for columns, rows in ((30, 10), (22, 10), (11, 20), (7, 30), (2, 40)):
+        chunks = Chunks([source("table", columns)], {"table": 1000}, 10)
+        assert taken(chunks)[0] == ("table", 0, rows - 1)
 
 
 def test_the_tables_are_read_side_by_side_as_they_lie_in_the_file():
