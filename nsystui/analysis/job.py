@@ -18,8 +18,10 @@ from nsystui.errors import UsageError
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
+    from nsystui.analysis.nccl.from_log import LogSizes
     from nsystui.analysis.nccl.pairing import NcclPairing
     from nsystui.analysis.nvtx.tree import NvtxTree
+    from nsystui.analysis.steps import Steps
     from nsystui.analysis.utilisation import BusyIntervals
 
 T = TypeVar("T")
@@ -33,6 +35,8 @@ class Job:
     """The reports of a session as one job."""
 
     session: Session
+    nccl_log: LogSizes | None = None
+    """NCCL's debug log of the same run, which tells message sizes that the exports do not."""
     _kept: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -73,10 +77,23 @@ class Job:
         return busy if selection.name is None else busy.without_name_filter()
 
     def pairing(self) -> NcclPairing:
-        """Which NCCL call launched which NCCL kernel, over everything."""
+        """Which NCCL call launched which NCCL kernel, over everything, and what each kernel cost (see `measured`)."""
+        from nsystui.analysis.nccl.measured import measured
         from nsystui.analysis.nccl.pairing import NcclPairing
 
-        return self.once(("pairing",), lambda: NcclPairing.load(self.session, self.ranks))
+        def make() -> NcclPairing:
+            pairing = NcclPairing.load(self.session, self.ranks, log)
+            # What hides communication depends on all work of a device, and takes its time to read.
+            return measured(pairing, self.busy(_EVERYTHING).devices if len(pairing.kernels) else ())
+
+        log = self.nccl_log
+        return self.once(("pairing", log is not None), make)
+
+    def steps(self, name: str | None = None) -> Steps:
+        """The training steps of every task; ``name``: a regular expression for the NVTX ranges that are steps."""
+        from nsystui.analysis.steps import Steps
+
+        return self.once(("steps", name), lambda: Steps.load(self.session, self.ranks, name))
 
     def nvtx_tree(self, selection: Selection, by: str, fold_numbers: bool) -> NvtxTree:
         """The NVTX ranges of a selection as a tree."""

@@ -46,8 +46,8 @@ class TimeIndex:
     def _before(self) -> list[int]:
         """How many rows start before each span, and in the end how many there are."""
         low, width = self._grid
-        number = sa.func.divide(job_start(self.table) - low, width, type_=sa.BigInteger)
-        span = sa.func.greatest(0, sa.func.least(_SPANS - 1, number))
+        place = sa.func.divide(job_start(self.table) - low, width, type_=sa.BigInteger)
+        span = sa.func.greatest(0, sa.func.least(_SPANS - 1, place))
         counted = self.query.with_only_columns(span.label("span"), sa.func.count()).group_by(sa.text("span"))
         counts = {int(number): int(count) for number, count in self.session.rows(counted) if number is not None}
         before = [0]

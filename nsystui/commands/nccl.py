@@ -1,62 +1,161 @@
-"""``nsystui nccl``: NCCL kernels and calls by collective and message size."""
+"""``nsystui nccl``: NCCL kernels and calls by collective, size, communicator and so on, or one by one."""
 
 from __future__ import annotations
 
 import argparse
+import os
+from typing import TYPE_CHECKING, Any
 
 from nsystui.commands import arguments as shared
 
-DESCRIPTION = """NCCL kernels and API calls by collective and message size (buckets of base 1024, lower bound
-inclusive). Kernels get the sizes of the calls that launched them. With --calls or --kernels, one row each."""
+if TYPE_CHECKING:
+    from nsystui.analysis.answer import Answer
+    from nsystui.analysis.job import Job
+    from nsystui.analysis.nccl.grouping import By
+
+DESCRIPTION = """NCCL kernels and API calls by collective and message size, with bandwidth and exposed time.
+Kernels get the sizes of the calls that launched them.
+
+  exposed   time of the kernels in which no kernel but NCCL's ran on their GPU; overlap: the rest, in percent
+  algbw     bytes by kernel time; busbw: the same times nccl-tests' factor, such as 2(n-1)/n for AllReduce, with
+            n times the bytes for AllGather, ReduceScatter, AlltoAll, Gather and Scatter. The kernel time includes
+            waiting for other ranks. Missing where the size, or the n, is not known
+  several   the rows behind this one differ
+
+Sizes are those of a call: of AllGather and ReduceScatter those of one rank, of AlltoAll of one peer. Buckets and
+powers of two have base 1024 and include their lower edge."""
 EXAMPLES = """  nsystui nccl rank*.sqlite
-  nsystui nccl rank*.sqlite --calls AllReduce --format csv
+  nsystui nccl rank*.sqlite --by collective,bytes,communicator --format csv
+  nsystui nccl rank0.sqlite --by step --step-range '^iteration (\\d+)'
+  nsystui nccl rank*.sqlite --sizes --filter AllReduce
+  nsystui nccl rank*.sqlite --calls --format csv
   nsystui nccl rank0.sqlite --kernels AllReduce --bucket '1MB–16MB' --sort duration --top 10"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_files(parser)
     group = parser.add_argument_group("table")
-    group.add_argument("--all-sizes", action="store_true", help="by collective alone, not by message size")
-    single = group.add_mutually_exclusive_group()
-    single.add_argument("--calls", metavar="COLLECTIVE", help="the single API calls of a collective")
-    single.add_argument("--kernels", metavar="COLLECTIVE", help="the single kernels of a collective")
+    table = group.add_mutually_exclusive_group()
+    table.add_argument(
+        "--by",
+        default="collective,size",
+        metavar="LIST",
+        help="group by any of collective, size (bucket), pow2 (power of two), bytes (exact size), communicator, "
+        "stream, rank, step, datatype, reduction, separated by commas (default: collective,size); calls have no stream",
+    )
+    table.add_argument("--all-sizes", action="store_true", help="the same as --by collective")
+    table.add_argument(
+        "--sizes",
+        nargs="?",
+        const="exact",
+        type=_no_file,
+        choices=("bucket", "pow2", "exact"),
+        help="kernels by collective and size: spread of the durations and bandwidth (default: by exact size)",
+    )
+    table.add_argument(
+        "--calls",
+        nargs="?",
+        const="",
+        type=_no_file,
+        metavar="COLLECTIVE",
+        help="a row for each call that communicates, with its kernel; or only those of a collective (or management "
+        "call, such as ncclGroupEnd)",
+    )
+    table.add_argument(
+        "--kernels",
+        nargs="?",
+        const="",
+        type=_no_file,
+        metavar="COLLECTIVE",
+        help="a row for each kernel, or only those of a collective",
+    )
     group.add_argument(
-        "--bucket", metavar="SIZE", help="only one message size: <64KB, 64KB–1MB, 1MB–16MB, >16MB, unknown"
+        "--bucket",
+        metavar="SIZE",
+        help="with --calls or --kernels: only one message size: <64KB, 64KB–1MB, 1MB–16MB, >16MB, unknown",
+    )
+    group.add_argument(
+        "--step-range",
+        metavar="REGEX",
+        help="which NVTX ranges (domain:text) are steps; a group in it is their number (default: numbered ranges, such "
+        "as `step 7`, that hold half of the GPU's work)",
+    )
+    group.add_argument(
+        "--nccl-log",
+        action="append",
+        metavar="FILE",
+        help="NCCL's debug log of the same run (NCCL_DEBUG=INFO with COLL; may be a glob, or given again): tells "
+        "message sizes that the exports do not, where it has as many calls",
     )
     shared.add_selection(parser)
     shared.add_format(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from nsystui.analysis.nccl.table import CALL, KERNEL, What, nccl_listing, nccl_summary
+def _no_file(text: str) -> str:
+    """The word after ``--calls`` and the like, unless it is a file that was meant for the command."""
+    if os.path.lexists(text) or text.endswith(".sqlite"):
+        raise argparse.ArgumentTypeError(f"{text!r} is a file: write the files first, then the option")
+    return text
 
+
+def run(arguments: argparse.Namespace) -> int:
+    from nsystui.analysis.nccl.grouping import by_of
+
+    by = by_of("collective" if arguments.all_sizes else arguments.by)
+    row = _row(arguments)
     job = shared.open_job(arguments)
     try:
-        selection = shared.selection_of(arguments, job)
-        pairing = job.pairing()
-        collective = arguments.calls or arguments.kernels
-        if collective:
-            what: What = CALL if arguments.calls else KERNEL
-            bucket = _bucket(arguments.bucket)
-            answer = nccl_listing(job.session, selection, job.ranks, pairing, collective, bucket, what)
-            return shared.deliver(arguments, answer)
-        by_bucket = not arguments.all_sizes
-        return shared.deliver(arguments, nccl_summary(job.session, selection, job.ranks, pairing, by_bucket))
+        if arguments.nccl_log:
+            from nsystui.analysis.nccl.from_log import read_log
+            from nsystui.exports.nccl_log.files import named
+
+            job.nccl_log = read_log(named(arguments.nccl_log), job.ranks)
+        return shared.deliver(arguments, _asked(arguments, job, by, row))
     finally:
         job.close()
 
 
-def _bucket(text: str | None) -> str | None:
-    """The bucket of that name (a plain hyphen will do); raises UsageError for one there is not."""
+def _asked(arguments: argparse.Namespace, job: Job, by: tuple[By, ...], row: dict[By, Any]) -> Answer:
+    from nsystui.analysis.nccl.grouping import By
+    from nsystui.analysis.nccl.listing import nccl_listing
+    from nsystui.analysis.nccl.measured import in_steps
+    from nsystui.analysis.nccl.sizes import bandwidth_by_size
+    from nsystui.analysis.nccl.table import CALL, KERNEL, nccl_summary
+
+    selection = shared.selection_of(arguments, job)
+    pairing = job.pairing()
+    if By.STEP in by or arguments.step_range is not None:
+        pairing = in_steps(pairing, job.steps(arguments.step_range))
+    if arguments.sizes:
+        size = {"bucket": By.SIZE, "pow2": By.POW2, "exact": By.BYTES}[arguments.sizes]
+        return bandwidth_by_size(job.session, selection, job.ranks, pairing, size)
+    if arguments.calls is not None:
+        return nccl_listing(job.session, selection, job.ranks, pairing, row, CALL)
+    if arguments.kernels is not None:
+        return nccl_listing(job.session, selection, job.ranks, pairing, row, KERNEL)
+    return nccl_summary(job.session, selection, job.ranks, pairing, by)
+
+
+def _row(arguments: argparse.Namespace) -> dict[By, Any]:
+    """What the single rows are to have in common; raises UsageError for a bucket that there is not, or is not asked."""
     from nsystui.analysis.nccl.buckets import BUCKETS
-    from nsystui.analysis.nccl.table import ALL_SIZES
+    from nsystui.analysis.nccl.grouping import By
+    from nsystui.analysis.nccl.listing import COMMUNICATION
     from nsystui.errors import UsageError
 
-    if text is None:
-        return ALL_SIZES
-    if text == "unknown":
-        return None
-    known = {bucket.replace("–", "-"): bucket for bucket in BUCKETS}
-    if text.replace("–", "-") not in known:
-        raise UsageError(f"bucket {text!r}: the buckets are {', '.join(known)}, unknown")
-    return known[text.replace("–", "-")]
+    row: dict[By, Any] = {}
+    if arguments.calls is not None:
+        row[By.COLLECTIVE] = arguments.calls or COMMUNICATION
+    elif arguments.kernels:
+        row[By.COLLECTIVE] = arguments.kernels
+    if arguments.bucket is None:
+        return row
+    if arguments.calls is None and arguments.kernels is None:
+        raise UsageError("--bucket chooses single rows: add --calls or --kernels")
+    # A plain hyphen will do for the dash.
+    known: dict[str, str | None] = {bucket.replace("–", "-"): bucket for bucket in BUCKETS}
+    known["unknown"] = None
+    wanted = arguments.bucket.replace("–", "-")
+    if wanted not in known:
+        raise UsageError(f"bucket {arguments.bucket!r}: the buckets are {', '.join(known)}")
+    return {**row, By.SIZE: known[wanted]}

@@ -115,7 +115,7 @@ NCCL_CALLS = _table(
     "NCCL API calls (their NVTX ranges), with what their payload says",
     "record with `nsys profile -t cuda,nvtx` and do not set NCCL_NVTX_DISABLE",
     "row start end thread process name:t collective:t message_size communicator:t peer root reduction:t "
-    "rank ranks cuda_device size_source:t",
+    "datatype:t rank ranks cuda_device size_source:t",
 )
 GPU_METRICS = _table(
     "gpu_metrics",

@@ -21,8 +21,12 @@ COMMUNICATION = {
     "ncclAlltoAll": "AlltoAll",
     "ncclGather": "Gather",
     "ncclScatter": "Scatter",
+    "ncclAllGatherV": "AllGatherV",
+    "ncclPutSignal": "PutSignal",
+    "ncclSignal": "Signal",
+    "ncclWaitSignal": "WaitSignal",
 }
-"""The calls that move data; every other NCCL call manages communicators, groups or memory (domain §2.3)."""
+"""The calls that move or await data; every other NCCL call manages communicators, groups or memory (domain §2.3)."""
 
 _NOTHING = NcclCall(None, None, None, None, None, None, None, None, None)
 

@@ -243,7 +243,8 @@ class NcclCall:
     ``message_size`` in bytes is count × size of the data type of the API call, so per rank for AllGather and
     ReduceScatter, per peer for AlltoAll, Gather and Scatter. ``communicator`` is NCCL's commHash as ``0x1a2b…``, the
     same on all its ranks. ``rank`` and ``ranks`` are those in the communicator, from the calls that make or end it.
-    ``source`` is ``payload`` or ``instrumented``, ``None`` where nothing is known.
+    ``source`` is ``payload`` or ``instrumented``, ``None`` where nothing is known. ``datatype`` is no more than the
+    width of an element, ``4-byte``, and only an instrumented call tells it: NCCL's payload has no data type.
     """
 
     message_size: int | None
@@ -255,6 +256,7 @@ class NcclCall:
     ranks: int | None
     cuda_device: int | None
     source: str | None
+    datatype: str | None = None
 
 
 def interpret(labels: Mapping[str, Value]) -> NcclCall:
@@ -297,7 +299,16 @@ def parse_instrumented(text: str) -> NcclCall | None:
         ranks=None,
         cuda_device=None,
         source="instrumented",
+        datatype=_width(values.get("type_size")),
     )
+
+
+_WIDEST = 16  # bytes of an element; a damaged text may say anything
+
+
+def _width(type_size: str | None) -> str | None:
+    size = _count(type_size, _WIDEST + 1)
+    return f"{size}-byte" if size else None
 
 
 def _integer(value: object) -> int | None:
@@ -330,11 +341,16 @@ def _communicator(value: object) -> str | None:
 _REDUCTIONS = ("Sum", "Prod", "Max", "Min", "Avg")  # ncclRedOp_t; what a program registers itself comes after
 
 
+def reduction_name(number: int) -> str:
+    """The name of an ``ncclRedOp_t``."""
+    return _REDUCTIONS[number] if number < len(_REDUCTIONS) else "User"
+
+
 def _reduction(value: object) -> str | None:
     """The name of a reduction from its number or its text (NVTX's enumeration says ``Product``)."""
     number = _count(value)
     if number is not None:
-        return _REDUCTIONS[number] if number < len(_REDUCTIONS) else "User"
+        return reduction_name(number)
     if not isinstance(value, str) or not value.strip() or _integer(value) is not None:
         return None
     name = value.strip().removeprefix("nccl")

@@ -183,8 +183,8 @@ _COLLECTIVE = (
 _HAS_PAYLOAD = "(json_text <> '' OR octet_length(blob) > 0 OR contains(name, '('))"
 _NCCL_WITHOUT_PAYLOAD = f"""
     SELECT row, "start", "end", thread, process, name, {_COLLECTIVE} AS collective, NULL AS message_size,
-        NULL AS communicator, NULL AS peer, NULL AS root, NULL AS reduction, NULL AS rank, NULL AS ranks,
-        NULL AS cuda_device, NULL AS size_source
+        NULL AS communicator, NULL AS peer, NULL AS root, NULL AS reduction, NULL AS datatype, NULL AS rank,
+        NULL AS ranks, NULL AS cuda_device, NULL AS size_source
     FROM nccl_chunk WHERE NOT {_HAS_PAYLOAD}"""
 _NCCL_WITH_PAYLOAD = f"""
     SELECT row, "start", "end", thread, process, domain_id, name, json_text, blob
@@ -204,5 +204,5 @@ def _decode(row: tuple[Any, ...], payload: PayloadSchemas) -> tuple[Any, ...]:
     call = nccl_calls.decode(payload, domain_id, name, json_text, blob)
     bare = name.partition("(")[0]
     place = (number, start, end, thread, process, bare, nccl_calls.COMMUNICATION.get(bare))
-    size = (call.message_size, call.communicator, call.peer, call.root, call.reduction)
+    size = (call.message_size, call.communicator, call.peer, call.root, call.reduction, call.datatype)
     return (*place, *size, call.rank, call.ranks, call.cuda_device, call.source)

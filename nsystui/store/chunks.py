@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from nsystui.exports.sources import Source
 
-
 # Of a table with so many columns a chunk has the rows it is said to have; kernels have about as many.
 _COLUMNS = 22
 # Of a narrower table it has more, which makes fewer files to look into, but not endlessly many.

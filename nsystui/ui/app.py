@@ -21,6 +21,7 @@ from nsystui.analysis.selection import Selection
 from nsystui.ui import messages
 from nsystui.ui.ascii import AsciiFilter
 from nsystui.ui.loading import Loading, Source
+from nsystui.ui.log_loading import LogLoading, LogState
 from nsystui.ui.screens import screen_of
 from nsystui.ui.widgets.crumbs import progress_bar
 
@@ -89,6 +90,8 @@ class NsystuiApp(App[int]):
         self._paths: tuple[Path, ...] = ()
         self._history: list[Selection] = []
         self._loading: Loading | None = None
+        self.nccl_log = LogState(source.logs)
+        self._log_loading: LogLoading | None = None
 
     def on_mount(self) -> None:
         loop = asyncio.get_running_loop()
@@ -112,6 +115,10 @@ class NsystuiApp(App[int]):
     def _load_rest(self, loading: Loading, job: Job, rest: list[tuple[int, Path]]) -> None:
         loading.go_on(job, rest)
 
+    @work(thread=True, group="log", exit_on_error=False)
+    def _read_log(self, loading: LogLoading) -> None:
+        loading.start()
+
     # -- the selection --------------------------------------------------------------------------------------------
 
     def select(self, selection: Selection) -> None:
@@ -131,10 +138,34 @@ class NsystuiApp(App[int]):
 
     def stop_loading(self) -> bool:
         """Stops what is being read; ``False`` where nothing is."""
+        is_reading_log = self.stop_log()
         if self._loading is None or not self.loading_now:
-            return False
+            return is_reading_log
         self._loading.stop()
         return True
+
+    def stop_log(self) -> bool:
+        """Stops the reading of the logs; ``False`` where none is being read."""
+        if self._log_loading is None or not self._is_reading_log:
+            return False
+        self._log_loading.stop()
+        return True
+
+    def read_log(self, again: bool = True) -> bool:
+        """Reads the logs from their start; ``False`` where there are none, or they are being read.
+
+        Unless ``again``, also where they were read before.
+        """
+        if not self.source.logs or self._is_reading_log or not (again or self._log_loading is None):
+            return False
+        self._log_loading = LogLoading(self.source.logs, self.post_message)
+        self.nccl_log = self._log_loading.state
+        self._read_log(self._log_loading)
+        return True
+
+    @property
+    def _is_reading_log(self) -> bool:
+        return self._log_loading is not None and not self.nccl_log.is_over
 
     def resume_loading(self) -> bool:
         """Goes on with the exports that a stop left out; ``False`` where there are none."""
@@ -198,12 +229,41 @@ class NsystuiApp(App[int]):
         self._tell_screen()
         if message.cancelled:
             self._say("stopped loading: R goes on")
-        elif not any(state.ready for state in self.files.values()):
+            return
+        if not any(state.ready for state in self.files.values()):
             self._leave_with_reasons()
+            return
+        # Only now: reading a log is work for Python, of which the screens of the exports need their share.
+        self.read_log(again=False)
 
     @on(messages.Warned)
     def _warned(self, message: messages.Warned) -> None:
         self._say(message.text)
+
+    @on(messages.LogRead)
+    def _log_read(self, message: messages.LogRead) -> None:
+        self.nccl_log = message.state
+        self._tell_progress()
+        screen = self.screen
+        if hasattr(screen, "log_changed"):
+            screen.log_changed()
+        if self.nccl_log.is_over and self.nccl_log.failed:
+            self._say(self.nccl_log.failed)
+        if self.nccl_log.is_over and not self.nccl_log.is_stopped and self.job is not None:
+            self._align_log(self.job)
+
+    @work(thread=True, group="log", exit_on_error=False)
+    def _align_log(self, job: Job) -> None:
+        """Message sizes that the exports lack come from the log."""
+        from nsystui.analysis.nccl.from_log import read_log
+        from nsystui.errors import NsystuiError
+
+        try:
+            job.nccl_log = read_log(self.source.logs, job.ranks)
+        except NsystuiError as error:
+            self.call_from_thread(self._say, str(error))
+        else:
+            self.call_from_thread(self._tell_screen)
 
     def _leave_with_reasons(self) -> None:
         """No export could be opened: the reasons belong on the terminal that stays, not on a screen that goes."""
@@ -214,7 +274,7 @@ class NsystuiApp(App[int]):
     def status(self) -> str:
         """What is being loaded, in words, for the second line of every screen; empty when nothing is."""
         if not self.loading_now:
-            return ""
+            return self.nccl_log.status if self._is_reading_log else ""
         ready = sum(state.ready for state in self.files.values())
         rows = sum(state.total if state.ready else state.rows for state in self.files.values())
         total = sum(state.total for state in self.files.values())

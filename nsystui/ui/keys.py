@@ -13,7 +13,10 @@ from textual.binding import Binding, BindingType
 
 @dataclass(frozen=True)
 class Key:
-    """One key. ``keys`` is Textual's spelling, ``shown`` ours; an empty ``label`` keeps it out of the key line."""
+    """One key. ``keys`` is Textual's spelling, ``shown`` ours; an empty ``label`` keeps it out of the key line.
+
+    With an empty ``help`` it is in no help either: such a key takes the place of one that means nothing there.
+    """
 
     keys: str
     shown: str
@@ -29,6 +32,11 @@ PLACES = {
     "overview": "1 Overview",
     "kernels": "2 Kernels",
     "nccl": "3 NCCL",
+    "nccl calls": "3 NCCL, one row opened",
+    "nccl sizes": "3 NCCL by size",
+    "nccl with log": "3 NCCL with --nccl-log",
+    "nccl log": "NCCL log",
+    "nccl log alone": "NCCL log without exports",
     "gpu": "4 GPU",
     "nvtx": "5 NVTX",
     "nvtx names": "5 NVTX by name",
@@ -62,8 +70,38 @@ KEYS: tuple[Key, ...] = (
     Key("n", "n", "names", "names", "full, short or mangled kernel names", "kernels"),
     Key("b", "b", "group_by", "group by", "group by rank, device, stream, grid and block, or by name alone", "kernels"),
     Key("enter", "⏎", "", "calls", "the single kernels or calls of this row; then the event", "nccl"),
-    Key("b", "b", "group_by", "by size", "group by message size, or by collective alone", "nccl"),
-    Key("c", "c", "partner", "partner", "from a call to its kernel and back", "nccl"),
+    Key("b", "b", "group_by", "by", "by message size, collective alone, communicator, stream, rank or step", "nccl"),
+    Key(
+        "o",
+        "o",
+        "sizes",
+        "sizes",
+        "kernels by exact message size: durations, their spread, bandwidth, drawings",
+        "nccl",
+    ),
+    Key("enter", "⏎", "", "event", "the event", "nccl calls"),
+    Key("c", "c", "partner", "partner", "from a call to its kernel and back", "nccl calls"),
+    Key("enter", "⏎", "", "kernels", "the single kernels of this size; then the event", "nccl sizes"),
+    Key("b", "b", "group_by", "by", "by exact size, power of two or bucket", "nccl sizes"),
+    Key(
+        "o",
+        "o",
+        "drawing",
+        "drawing",
+        "bandwidth against size, durations against size, or calls and bytes",
+        "nccl sizes",
+    ),
+    Key("l", "l", "log", "log", "the tables of NCCL's debug log", "nccl with log"),
+    Key("enter", "⏎", "", "open", "the calls of this op or size; the ranks of a communicator or GPU", "nccl log"),
+    Key("o,tab", "o", "other_table(1)", "other table", "the next table of the log; O the one before", "nccl log"),
+    Key("O,shift+tab", "O", "other_table(-1)", "", "", "nccl log"),
+    Key("slash", "/", "filter", "find", "rows with these words: text, !text, /regex/; empty for all", "nccl log"),
+    Key("escape", "esc", "back", "back", "take the filter away, close; stops the reading", "nccl log"),
+    Key("R", "R", "resume", "", "read the log again: after a stop, or when it has grown", "nccl log"),
+    # The selection is of exports: what a log says has no time, and its ranks are not theirs.
+    *(Key(key, key, "selection", "", "", "nccl log") for key in "trDT"),
+    Key("f", "f", "filter", "", "", "nccl log"),
+    *(Key(key, key, "", "", "", "nccl log alone") for key in "123456"),
     Key("plus,equals_sign", "+", "zoom(1)", "zoom in", "zoom in around the cursor", "gpu"),
     Key("minus", "-", "zoom(-1)", "out", "zoom out", "gpu"),
     Key("left_square_bracket", "[", "pan(-1)", "] pan", "move the view back by half of its width", "gpu"),
@@ -161,5 +199,5 @@ def markdown_table() -> str:
     """The key table of the README."""
     lines = ["| where | key | what it does |", "|---|---|---|"]
     for place, title in PLACES.items():
-        lines += [f"| {title} | `{key.shown}` | {key.help} |" for key in KEYS if key.place == place]
+        lines += [f"| {title} | `{key.shown}` | {key.help} |" for key in KEYS if key.place == place and key.help]
     return "\n".join(lines)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from nsystui.analysis.job import Job
     from nsystui.store.opened import Opened
     from nsystui.store.report import Report
+    from nsystui.ui.log_loading import LogState
 
 
 @dataclass
@@ -81,3 +82,13 @@ class Warned(Message):
     """Something the user should know, in one line."""
 
     text: str
+
+
+@dataclass
+class LogRead(Message):
+    """The reading of NCCL's debug logs goes on, or is over: ``state`` says how far, and what they say."""
+
+    state: LogState
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, LogRead)

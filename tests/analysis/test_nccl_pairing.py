@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import count
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nccl_program import A, B, Program, pairing_of, rows
 
-from nsystui.analysis.nccl.pairing import NcclPairing
 from nsystui.analysis.nccl.states import Reason, State
 from nsystui.analysis.nccl.units import NONE, Role, find_units, outer_calls
-from nsystui.analysis.tasks import ranked_tasks
 from nsystui.exports.demo import (
     PAYLOAD_BYTES,
     ExportWriter,
     NcclPayloads,
-    Thread,
     TrainingJob,
     empty_export,
     instrumented_nccl_export,
@@ -28,97 +24,8 @@ from nsystui.exports.demo import (
     payload_export,
     training_job,
 )
-from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.nccl import encode_payload, payload_schema
-from nsystui.store.session import Session
 
 SHARED = Path(__file__).parents[3] / "shared/data/exports"
-COMM, SIZE, REDUCTION, ROOT, PEER = (
-    "NCCL communicator ID",
-    "Message size [bytes]",
-    "Reduction operation",
-    "Root",
-    "Peer rank",
-)
-RANKS, RANK, DEVICE = "No. of ranks", "Rank", "CUDA device"
-A, B = 0xA0, 0xB0
-
-
-class Program:
-    """Writes what an NCCL program does; every event starts 10 µs after the one before unless it is inside it."""
-
-    def __init__(self, path: Path, layout: NcclPayloads = NcclPayloads.SINCE_2_25, domain: bool = True) -> None:
-        self.export = ExportWriter(path, session=Capture(include_json=True))
-        self.layout = layout
-        self.process = self.export.process(5000, "python")
-        self.main = self.thread(5000)
-        self.now = 1_000_000
-        self.correlation = count(1)
-        if domain:
-            self.export.nvtx_domain(self.main, 0, 1, "NCCL")
-        functions = ("ncclCommInitRankConfig", *PAYLOAD_BYTES)
-        self.export.payload_schemas(1, [payload_schema(function, layout) for function in functions])
-
-    def thread(self, tid: int) -> Thread:
-        return self.export.thread(self.process, tid, f"thread {tid}")
-
-    def call(
-        self, name: str, *, launches: int = 0, stream: int = 20, thread: Thread | None = None, open_end: bool = False,
-        kernel: str = "SendRecv", **told: Any,
-    ) -> None:  # fmt: skip
-        """An NCCL call of 8 µs, with a payload if anything is told, and the kernels launched in it."""
-        thread = thread or self.main
-        start = self.now
-        self.now += 10_000
-        payload = None
-        if told:
-            values = {COMM: told.get("comm", A), SIZE: told.get("size", 0), REDUCTION: 0, ROOT: told.get("root", 0)}
-            values |= {PEER: told.get("peer", 0), RANKS: told.get("ranks", 0), RANK: 0, DEVICE: 0}
-            payload = encode_payload(name, self.layout, values, domain_id=1)
-        end = None if open_end else start + 8_000
-        self.export.nvtx_range(thread, start, end, name, domain_id=1, registered=True, payload=payload)
-        for number in range(launches):
-            self.launch(start + 1_000 + 2_000 * number, thread, stream + number, kernel)
-
-    def launch(self, start: int, thread: Thread, stream: int, kernel: str, *, with_call: bool = True) -> None:
-        """A kernel launched at ``start`` (by a call of 1 µs) that runs 20 µs later for 5 µs."""
-        correlation = next(self.correlation)
-        if with_call:
-            self.export.api(thread, start, start + 1_000, "cudaLaunchKernelExC_v11060", correlation)
-        begin = start + 20_000
-        name = kernel if kernel.startswith("nccl") else f"ncclDevKernel_{kernel}_RING_LL(ncclDevComm *)"
-        self.export.kernel(self.process, 0, stream, begin, begin + 5_000, name=name, correlation_id=correlation)
-
-    def group(self, *calls: Sequence[Any], launches: int = 1, stream: int = 20, kernel: str = "SendRecv") -> None:
-        """A group of (name, size, communicator) calls that launches kernels when it ends."""
-        self.call("ncclGroupStart")
-        for name, *told in calls:
-            self.call(name, **dict(zip(("size", "comm"), told, strict=False)))
-        self.call("ncclGroupEnd", launches=launches, stream=stream, kernel=kernel)
-
-    def label(self, text: str, start: int, thread: Thread | None = None) -> None:
-        """A PyTorch label from ``start`` up to now."""
-        self.export.nvtx_range(thread or self.main, start, self.now, text)
-
-    def pairing(self) -> NcclPairing:
-        self.export.close()
-        return pairing_of(self.export.path)
-
-
-def pairing_of(*paths: Path) -> NcclPairing:
-    session = Session(cache=None)
-    try:
-        for path in paths:
-            session.add(path)
-        return NcclPairing.load(session, ranked_tasks(session))
-    finally:
-        session.close()
-
-
-def rows(frame: Any, *columns: str) -> list[tuple[Any, ...]]:
-    """Some columns as tuples, what is missing as None."""
-    plain = [frame[column].astype(object).where(frame[column].notna(), None) for column in columns]
-    return list(zip(*plain, strict=True))
 
 
 @pytest.fixture
@@ -400,6 +307,39 @@ class TestLaunches:
         program.launch(500_000, program.thread(5009), 20, "AllReduce")
         program.call("ncclAllReduce", size=8)
         assert rows(program.pairing().kernels, "reason") == [(Reason.OUTSIDE,)]
+
+    @pytest.mark.parametrize(
+        "kernel",
+        [
+            "ncclAllReduceRingLLKernel_sum_f32(ncclWorkElem)",  # NCCL 2.7
+            "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",  # to 2.18
+            "ncclDevKernel_AllReduce_Sum_f32_TREE_LL(ncclDevComm *, unsigned long, ncclWork *)",
+            "ncclSymDevKernel_AllReduce_RSxLD_AGxST_sum_f32(ncclSymDevArgs)",  # 2.27
+            "ncclSymkDevKernel_AllReduce_LLMC_sum_bf16(ncclSymkDevWorkArgs)",
+            "ncclDevKernel_Generic(ncclDevComm *)",
+        ],
+    )
+    def test_kernels_of_every_age_are_paired_and_named_by_their_calls(self, program: Program, kernel: str) -> None:
+        program.group(("ncclAllReduce", 512), kernel=kernel)
+        assert rows(program.pairing().kernels, "collective", "message_size", "state") == [
+            ("AllReduce", 512, State.PAIRED)
+        ]
+
+    def test_a_collective_of_the_copy_engines_has_no_kernel(self, program: Program) -> None:
+        """NCCL 2.28 and later may move data by copies alone: the call is there, a copy, and no kernel."""
+        call = program.now
+        program.call("ncclAllGather", size=4096)
+        program.export.api(program.main, call + 1_000, call + 2_000, "cudaMemcpyBatchAsync", 70)
+        program.export.memcpy(
+            program.process, 0, 20, call + 9_000, call + 12_000, size=4096, kind="DtoD", correlation_id=70
+        )
+        program.call("ncclAllReduce", size=8, launches=1, kernel="AllReduce")
+        pairing = program.pairing()
+        assert rows(pairing.calls, "collective", "message_size", "reason") == [
+            ("AllGather", 4096, Reason.NO_KERNEL),
+            ("AllReduce", 8, None),
+        ]
+        assert rows(pairing.kernels, "collective", "message_size") == [("AllReduce", 8)]
 
     def test_equal_correlation_ids_of_two_processes(self, tmp_path: Path) -> None:
         """Correlation ids count anew in each process."""

@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import FrameAnswer
+from nsystui.analysis.answer import FILES_ONLY, FrameAnswer
 from nsystui.analysis.event_kinds import EventKind
+from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import Names, kernel_summary
 from nsystui.analysis.nccl.buckets import BUCKETS
+from nsystui.analysis.nccl.grouping import USUAL, By
+from nsystui.analysis.nccl.listing import COMMUNICATION, nccl_listing
 from nsystui.analysis.nccl.notes import EXPORT_COMMAND
 from nsystui.analysis.nccl.pairing import NcclPairing
-from nsystui.analysis.nccl.table import ALL_SIZES, CALL, KERNEL, nccl_listing, nccl_summary, size_histogram
+from nsystui.analysis.nccl.table import CALL, KERNEL, nccl_summary
 from nsystui.analysis.selection import Selection, Task, Window
-from nsystui.analysis.tasks import RankedTask, ranked_tasks
+from nsystui.analysis.tasks import RankedTask
 from nsystui.exports.demo import (
     PAYLOAD_BYTES,
     ExportWriter,
@@ -45,16 +48,20 @@ class Opened:
         self.session = Session(cache=None)
         for path in paths:
             self.session.add(path)
-        self.ranks: tuple[RankedTask, ...] = ranked_tasks(self.session)
-        self.pairing = NcclPairing.load(self.session, self.ranks)
+        job = Job(self.session)
+        self.ranks: tuple[RankedTask, ...] = job.ranks
+        self.pairing: NcclPairing = job.pairing()
 
     def summary(self, selection: Selection = EVERYTHING, by_bucket: bool = True) -> FrameAnswer:
-        return nccl_summary(self.session, selection, self.ranks, self.pairing, by_bucket)
+        by = USUAL if by_bucket else (By.COLLECTIVE,)
+        return nccl_summary(self.session, selection, self.ranks, self.pairing, by)
 
     def listing(
-        self, what: Any, collective: str | None, bucket: str | None = ALL_SIZES, selection: Selection = EVERYTHING
+        self, what: Any, collective: str | None, *bucket: str | None, selection: Selection = EVERYTHING
     ) -> FrameAnswer:
-        return nccl_listing(self.session, selection, self.ranks, self.pairing, collective, bucket, what)
+        """The rows of a collective; of one bucket where it is named."""
+        row = dict(zip(USUAL, (collective, *bucket), strict=False))
+        return nccl_listing(self.session, selection, self.ranks, self.pairing, row, what)
 
 
 def values(answer: FrameAnswer, *keys: str) -> list[tuple[Any, ...]]:
@@ -84,8 +91,9 @@ STEP = TrainingJob(ranks=2, steps=3, layers=6).step_collectives
 class TestSummary:
     def test_headers(self, payload: Opened) -> None:
         assert ",".join(column.header for column in payload.summary().columns) == (
-            "What,Collective,Message Size,Count,Total Bytes,Time (%),Total Time (ns),Avg (ns),Med (ns),Min (ns),"
-            "Max (ns),StdDev (ns)"
+            "What,Collective,Message Size,Communicator,Ranks,Datatype,Reduction,Count,Total Bytes,Time (%),"
+            "Total Time (ns),Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),AlgBW (B/s),BusBW (B/s),"
+            "Exposed Time (ns),Overlapped (%)"
         )
         assert "Message Size" not in [column.header for column in payload.summary(by_bucket=False).columns]
 
@@ -140,6 +148,16 @@ class TestSummary:
         counts = {row[1]: row[2] for row in values(answer, "what", "collective", "count") if row[0] == KERNEL}
         assert counts == {"AllReduce": 36, "AllGather": 6, "ReduceScatter": 6, "SendRecv": 6}
         assert sum(counts.values()) == 6 * len(STEP)
+
+    def test_what_has_no_value_is_for_files_only(self, payload: Opened, tmp_path: Path) -> None:
+        def shown(answer: FrameAnswer) -> set[str]:
+            return {column.key for column in answer.columns if column.importance < FILES_ONLY}
+
+        plain = Opened(payload_export(tmp_path / "plain.sqlite", json=False)).summary()
+        unknown = {"bytes", "ranks", "communicator", "reduction", "algbw", "busbw"}
+        assert shown(payload.summary()) - shown(plain) == unknown
+        assert "bucket" in shown(plain), "what rows are told by stays"
+        assert [column.key for column in plain.columns] == [column.key for column in payload.summary().columns]
 
     def test_sorting_by_any_column(self, payload: Opened) -> None:
         answer = payload.summary()
@@ -206,7 +224,7 @@ class TestListing:
             for what, collective, bucket, count, total in values(
                 job.summary(selection), "what", "collective", "bucket", "count", "total"
             ):
-                listed = job.listing(what, collective, bucket, selection)
+                listed = job.listing(what, collective, bucket, selection=selection)
                 assert len(listed) == count
                 assert sum(duration for (duration,) in values(listed, "duration")) == total
                 assert {own for (own,) in values(listed, "bucket")} == {bucket}
@@ -268,27 +286,26 @@ class TestListing:
         assert values(opened.summary(), "what", "collective", "bucket", "count") == [(KERNEL, None, None, 1)]
         assert len(opened.listing(KERNEL, None, None)) == 1
 
+    def test_every_call_that_communicates(self, payload: Opened) -> None:
+        told = values(payload.listing(CALL, COMMUNICATION), "name", "message_size", "kernel_duration", "rank")
+        assert told == [(name, size, 500_000, 1) for name, size in PAYLOAD_BYTES.items()]
+        assert len(payload.listing(KERNEL, COMMUNICATION)) == 6
+
+    def test_a_call_tells_its_kernel_and_how_fast_that_was(self, payload: Opened) -> None:
+        told = values(payload.listing(CALL, "AllReduce"), "kernel", "kernel_start", "algbw", "busbw")
+        size = PAYLOAD_BYTES["ncclAllReduce"]
+        name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+        assert told == [(name, 10_030_000, pytest.approx(size / 500e-6), pytest.approx(1.5 * size / 500e-6))]
+        kernel = values(payload.listing(KERNEL, "AllReduce"), "name", "start", "algbw", "busbw", "exposed")
+        assert kernel == [(*told[0], 500_000)]
+
+    def test_a_call_without_a_kernel_tells_none(self, tmp_path: Path) -> None:
+        listed = Opened(gather_calls(tmp_path / "calls.sqlite", [1_000])).listing(CALL, "AllGather")
+        assert values(listed, "kernel", "kernel_start", "kernel_duration", "algbw") == [(None, None, None, None)]
+
     def test_total_is_without_the_selection(self, job: Opened) -> None:
         listed = job.listing(KERNEL, "AllGather", selection=EVERYTHING.with_window(Window(0, 1)))
         assert (len(listed), listed.total) == (0, 6)
-
-
-class TestHistogram:
-    def test_calls_and_bytes_of_each_size(self, payload: Opened) -> None:
-        sizes = PAYLOAD_BYTES
-        assert size_histogram(payload.pairing, EVERYTHING) == [
-            ("<64KB", 1, sizes["ncclAllGather"]),
-            ("64KB–1MB", 3, sizes["ncclReduceScatter"] + 2 * sizes["ncclSend"]),
-            ("1MB–16MB", 2, sizes["ncclAllReduce"] + sizes["ncclBroadcast"]),
-            (">16MB", 1, sizes["ncclReduce"]),
-        ]
-        early = EVERYTHING.with_window(Window(0, 10_500_000))
-        assert [size.calls for size in size_histogram(payload.pairing, early)] == [0, 0, 1, 0]
-
-    def test_unknown_sizes_are_counted_apart(self, tmp_path: Path) -> None:
-        opened = Opened(payload_export(tmp_path / "plain.sqlite", json=False))
-        assert size_histogram(opened.pairing, EVERYTHING)[-1] == (None, 7, None)
-        assert [size.calls for size in size_histogram(opened.pairing, EVERYTHING)] == [0, 0, 0, 0, 7]
 
 
 class TestNotes:

@@ -23,6 +23,10 @@ _CALL = re.compile(r"^(\d+) +p?read(?:64)?\(\d+<(.*?)>")
 _RESULT = re.compile(r"= (\d+)$")
 _UNFINISHED = "<unfinished ...>"
 _POLL = 0.01
+_TRACED = """The reads of the export alone, by strace; one run each. SQLite reads page by page, 4 KB each. While all
+is opened these find their pages in memory: the program asks for the file ahead of them, from its beginning to its end
+and each region once, in pieces of 32 MB (`posix_fadvise`), which a network file system answers in large requests. One
+report alone reads the pages of its tables and no others."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Reads:
 def tables(setting: Setting) -> Iterator[Table]:
     """The one table of this topic."""
     if _can_trace():
-        yield Table("Reads", HEADINGS, _rows(setting, True), "The reads of the export alone, by strace; one run each.")
+        yield Table("Reads", HEADINGS, _rows(setting, True), _TRACED)
     elif Path("/proc/self/io").exists():
         text = "By /proc/PID/io, so the reads of every file, Python's own too; one run each."
         yield Table("Reads", HEADINGS, _rows(setting, False), text)

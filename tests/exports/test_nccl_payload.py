@@ -259,9 +259,11 @@ def test_numbers_may_be_text_and_nonsense_is_dropped() -> None:
 
 def test_the_text_of_an_instrumented_nccl() -> None:
     text = "ncclAllReduce(): commHash 0x1a2bC, stream 0x5, data_size 4096, type_size 4, red_op 0, pid 7"
-    assert parse_instrumented(text) == NcclCall(4096, "0x1a2bc", None, None, "Sum", None, None, None, "instrumented")
+    assert parse_instrumented(text) == NcclCall(
+        4096, "0x1a2bc", None, None, "Sum", None, None, None, "instrumented", "4-byte"
+    )
     reduce = "ncclReduce(): commHash 0x1, stream 0x5, data_size 8, type_size 4, red_op 3, root 2, pid 7"
-    assert parse_instrumented(reduce) == NcclCall(8, "0x1", None, 2, "Min", None, None, None, "instrumented")
+    assert parse_instrumented(reduce) == NcclCall(8, "0x1", None, 2, "Min", None, None, None, "instrumented", "4-byte")
     send = "ncclSend(): commHash 0x1, stream (nil), data_size 8, type_size 4, receiver_rank 3, pid 7"
     receive = send.replace("Send", "Recv").replace("receiver", "sender")
     assert parse_instrumented(send) == parse_instrumented(receive)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nsystui.analysis.nccl.lines import Lines, roles_of, without_inner_calls
-from nsystui.analysis.nccl.matching import Found, find
+from nsystui.analysis.nccl.matching import SHARED_KEYS, Found, find
 from nsystui.analysis.nccl.names import collective_of_api, collective_of_kernel
 from nsystui.analysis.nccl.operations import place_in_group
 from nsystui.analysis.nccl.states import Reason, State
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _TASK = ["report", "process"]
 _MAKES_COMMUNICATOR = r"ncclComm(?:Init|Split|Shrink|Grow)"
-_FEW_VALUES = ("name", "collective", "communicator", "reduction", "state", "reason", "size_source")
+_FEW_VALUES = ("name", "collective", "communicator", "reduction", "datatype", "state", "reason", "size_source")
 
 
 def assemble(
@@ -59,14 +59,15 @@ def _kernels(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame
     finished = kernels.assign(
         collective=operations["collective"].astype(object).where(operation >= 0, of_name),
         message_size=_shares(operations["message_size"], operation),
-        **{key: operations[key] for key in ("communicator", "ranks", "peer", "root", "reduction")},
+        one_way=_shares(operations["one_way"], operation),
+        **{key: operations[key] for key in SHARED_KEYS},
         state=_states(operation >= 0, found, operation),
         reason=_kernel_reasons(kernels, calls, first_ids, operation),
         operation=operation,
         partners=np.append(found.operations["calls"].to_numpy(np.int64), 0)[operation],
         partner=np.append(found.operations["first_call"].to_numpy(np.int64), NONE)[operation],
     )
-    unused = ["context", "correlation_id", "graph_node_id", "thread", "launch_start", "launch_end"]
+    unused = ["context", "correlation_id", "graph_node_id", "thread", "launch_end"]
     return _compact(finished.drop(columns=unused))
 
 

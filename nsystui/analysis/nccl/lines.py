@@ -13,7 +13,7 @@ from nsystui.analysis.nesting import one_timeline
 if TYPE_CHECKING:
     import pandas as pd
 
-_PAYLOAD = ("message_size", "communicator", "ranks", "peer", "root", "reduction", "size_source")
+_PAYLOAD = ("message_size", "communicator", "ranks", "peer", "root", "reduction", "datatype", "size_source")
 
 
 def whole(column: pd.Series[Any]) -> Ints:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SEND_RECV = "SendRecv"
+SHARED_KEYS = ("communicator", "ranks", "peer", "root", "reduction", "datatype")
+"""What an operation has if all its calls have it."""
 # Sends, receives and what is made of them run in one kernel (NCCL's SendRecv).
 _POINT_TO_POINT = frozenset({"Send", "Recv", "AlltoAll", "Gather", "Scatter"})
 # What PyTorch makes of sends and receives: its label says which.
@@ -177,8 +179,9 @@ def _labels_of_units(spans: _Spans, labels: pd.DataFrame) -> list[str | None]:
 def _describe(calls: pd.DataFrame, matching: Matching, units: Units, labels: list[str | None]) -> pd.DataFrame:
     """What each operation is, from its calls: ``collective``, ``calls`` (how many), ``message_size``, and so on.
 
-    ``message_size`` is the sum over the calls, bytes, if all are known. ``communicator``, ``ranks``, ``peer``, ``root``
-    and ``reduction`` are those of all its calls, missing where they differ. ``first_call`` is an index.
+    ``message_size`` is the sum over the calls, bytes, if all are known. ``one_way`` is there where all calls are sends
+    and receives: the larger of what they send and what they receive. ``SHARED_KEYS`` are those of all its calls,
+    missing where they differ. ``first_call`` is an index.
     """
     import pandas as pd
 
@@ -188,12 +191,14 @@ def _describe(calls: pd.DataFrame, matching: Matching, units: Units, labels: lis
     first = first_of_each(matching.of_call, count)
     number = np.bincount(operation, minlength=count)
     size = whole(own["message_size"])
-    total = np.zeros(count, np.int64)
-    np.add.at(total, operation, size)
     is_known = np.bincount(operation[size < 0], minlength=count) == 0
+    names = own["name"].to_numpy(object)
+    is_sent, is_received = names == "ncclSend", names == "ncclRecv"
+    of_sends = np.bincount(operation[~(is_sent | is_received)], minlength=count) == 0
+    one_way = np.maximum(*(_sums(operation[chosen], size[chosen], count) for chosen in (is_sent, is_received)))
 
     shared = {}
-    for key in ("communicator", "ranks", "peer", "root", "reduction"):
+    for key in SHARED_KEYS:
         is_shared = common(operation, codes(own[key]), count) >= 0
         shared[key] = calls[key].iloc[first].reset_index(drop=True).where(is_shared)
     return pd.DataFrame(
@@ -201,10 +206,18 @@ def _describe(calls: pd.DataFrame, matching: Matching, units: Units, labels: lis
             "collective": _collectives(own["name"], operation, number, [labels[u] for u in units.of_call[first]]),
             "calls": number,
             "first_call": first,
-            "message_size": pd.Series(total, dtype="Int64").where(is_known),
+            "message_size": pd.Series(_sums(operation, size, count), dtype="Int64").where(is_known),
+            "one_way": pd.Series(one_way, dtype="Int64").where(is_known & of_sends),
             **shared,
         }
     )
+
+
+def _sums(group: Ints, values: Ints, count: int) -> Ints:
+    """The sum of the values of each group, shape ``(count,)``."""
+    found = np.zeros(count, np.int64)
+    np.add.at(found, group, values)
+    return found
 
 
 def _collectives(names: pd.Series[Any], operation: Ints, number: Ints, labels: list[str | None]) -> list[str]:

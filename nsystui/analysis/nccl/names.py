@@ -9,20 +9,9 @@ from __future__ import annotations
 
 import re
 
-COLLECTIVES: tuple[str, ...] = (
-    "AllReduce",
-    "AllGather",
-    "AllGatherV",
-    "ReduceScatter",
-    "Broadcast",
-    "Reduce",
-    "AlltoAll",
-    "Gather",
-    "Scatter",
-    "Send",
-    "Recv",
-    "SendRecv",
-)
+from nsystui.exports.nccl_calls import COMMUNICATION
+
+COLLECTIVES: tuple[str, ...] = (*dict.fromkeys(COMMUNICATION.values()), "SendRecv")
 """The collectives and point-to-point operations; ``SendRecv`` is the one kernel that runs any mix of sends, receives
 and what NCCL makes of them (AlltoAll, Gather and Scatter before 2.28)."""
 
@@ -43,10 +32,9 @@ _OLD_KERNEL = re.compile(
 _HIDDEN = {"Generic", "Nop"}
 
 _API_RANGE = re.compile(r"nccl(?P<call>[A-Z][A-Za-z0-9]*)(?:\(\)|$)")
-# NCCL's API names and the few that are spelled otherwise somewhere (ncclBcast is the deprecated in-place Broadcast).
-_COLLECTIVE_OF_CALL = {name.lower(): name for name in COLLECTIVES} | {"bcast": "Broadcast", "alltoallv": "AlltoAll"}
-# One-sided operations (NCCL 2.29). They run on a stream and move or await data, so they are communication.
-_COLLECTIVE_OF_CALL |= {name.lower(): name for name in ("PutSignal", "Signal", "WaitSignal")}
+# NCCL's API names, and one that its relatives have; RCCL and MSCCL spell some with other capitals.
+_COLLECTIVE_OF_CALL = {name.removeprefix("nccl").lower(): own for name, own in COMMUNICATION.items()}
+_COLLECTIVE_OF_CALL["alltoallv"] = "AlltoAll"
 
 _PYTORCH_LABEL = re.compile(r"nccl:(?P<operation>[a-z_]+)")
 # Longer beginnings first: "reduce" also begins "reduce_scatter".

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true report.nsys-rep"
 """What writes the payload of NVTX ranges, and so NCCL's message sizes, into an export (domain §1.9)."""
 _RECORD = "record with `nsys profile -t cuda,nvtx` and do not set NCCL_NVTX_DISABLE"
-_SOURCES = {"payload": "NVTX payload", "instrumented": "the text of instrumented calls"}
+_SOURCES = {"payload": "NVTX payload", "instrumented": "the text of instrumented calls", "log": "NCCL's debug log"}
 
 
 def nccl_notes(
@@ -43,7 +43,7 @@ def nccl_notes(
     sources = [_SOURCES[source] for source in sorted(speaking["size_source"].dropna().unique()) if source in _SOURCES]
     if line and sources:
         line += f" · sizes from {' and '.join(sources)}"
-    return (*notes, *([line] if line else []))
+    return (*notes, *pairing.notes, *([line] if line else []))
 
 
 def _missing(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.analysis.nccl import recorded
 from nsystui.analysis.nccl.assembly import assemble
+from nsystui.analysis.nccl.from_log import LogSizes, kernels_with_log_sizes, log_notes, with_log_sizes
 from nsystui.analysis.nccl.states import Reason, State
 from nsystui.analysis.tasks import RankedTask
 from nsystui.store.session import Session
@@ -30,31 +31,45 @@ class NcclPairing:
 
     Both: ``report``, ``process``, ``row`` (identity: of ``kernels`` and of ``nvtx_ranges``), ``rank``, ``start``,
     ``end`` (missing in a call that never returned), ``name``, ``collective``, ``message_size`` (bytes),
-    ``communicator``, ``ranks`` (in it), ``peer``, ``root``, ``reduction``, ``state``, ``reason`` (if unpaired),
-    ``operation`` (what belongs together has the same number; -1 for none), ``partners`` (how many of the other side
-    belong to it) and ``partner`` (the index of the first, -1 for none).
+    ``communicator``, ``ranks`` (in it), ``peer``, ``root``, ``reduction``, ``datatype`` (the width of an element),
+    ``state``, ``reason`` (if unpaired), ``operation`` (what belongs together has the same number; -1 for none),
+    ``partners`` (how many of the other side belong to it) and ``partner`` (the index of the first, -1 for none).
 
-    ``kernels``: also ``device``, ``stream``. ``collective`` is what its calls and PyTorch's label say; if unpaired,
-    what its name says. ``message_size`` is the sum over its calls (for sends and receives both ways); kernels that
-    share calls get even shares, and are estimated.
+    ``kernels``: also ``device``, ``stream``, ``launch_start`` (missing where the launch was not recorded).
+    ``collective`` is what its calls and PyTorch's label say; if unpaired, what its name says. ``message_size`` is the
+    sum over its calls (for sends and receives both ways; ``one_way``, missing in all other kernels, is the larger of
+    the two directions); kernels that share calls get even shares, and are estimated.
 
-    ``calls``: also ``thread`` and ``size_source`` (``payload`` or ``instrumented``). ``collective`` and ``state`` are
-    missing in management calls; those of a group still have its operation and partner. Ranges inside another call
-    (of an instrumented NCCL) are left out.
+    ``calls``: also ``thread`` and ``size_source`` (``payload``, ``instrumented`` or ``log``). ``collective`` and
+    ``state`` are missing in management calls; those of a group still have its operation and partner. Ranges inside
+    another call (of an instrumented NCCL) are left out.
     """
 
     kernels: pd.DataFrame
     calls: pd.DataFrame
+    notes: tuple[str, ...] = ()
+    """What to know of columns that were added."""
 
     @classmethod
-    def load(cls, session: Session, ranks: Sequence[RankedTask] = ()) -> NcclPairing:
-        """Pairs what all open reports hold; ``ranks`` gives each row its rank in the job. Raises nothing of its own."""
+    def load(cls, session: Session, ranks: Sequence[RankedTask] = (), log: LogSizes | None = None) -> NcclPairing:
+        """Pairs what all open reports hold; ``ranks`` gives each row its rank in the job. Raises nothing of its own.
+
+        ``log`` tells the sizes of calls that the exports do not, and of kernels that no call belongs to.
+        """
         calls = session.frame(recorded.calls_query(ranks))
+        reasons: list[str] = []
+        if log is not None:
+            calls, reasons = with_log_sizes(calls, log)
         kernels = session.frame(recorded.kernels_query(ranks))
         first_ids = recorded.first_correlations_query()
         if kernels["launch_start"].notna().all():
             first_ids = first_ids.limit(0)  # nobody asks, and it would read every API call
-        return cls(*assemble(calls, kernels, session.frame(recorded.labels_query()), session.frame(first_ids)))
+        labels = session.frame(recorded.labels_query())
+        kernels, calls = assemble(calls, kernels, labels, session.frame(first_ids))
+        if log is None:
+            return cls(kernels, calls)
+        kernels, more = kernels_with_log_sizes(kernels, log)
+        return cls(kernels, calls, log_notes(kernels, calls, [*reasons, *more]))
 
     def calls_of(self, kernel: int) -> pd.DataFrame:
         """The communication calls that belong to a kernel (its index): rows of ``calls``, in order."""

@@ -32,6 +32,7 @@ def calls_query(ranks: Sequence[RankedTask]) -> sa.Select[Any]:
         columns.peer,
         columns.root,
         columns.reduction,
+        columns.datatype,
         columns.size_source,
     ).order_by(columns.report, columns.thread, columns.start, columns.row)
 

@@ -1,21 +1,21 @@
-"""The NCCL table: GPU kernels and CPU calls by collective and message size, and the single rows behind each."""
+"""The NCCL table: GPU kernels and CPU calls by collective, message size, and whatever else rows are to be told by."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, FrameAnswer, Unit
-from nsystui.analysis.event_kinds import EventKind
-from nsystui.analysis.nccl.buckets import BUCKETS
-from nsystui.analysis.nccl.lines import codes, one_key, whole
+from nsystui.analysis.answer import FILES_ONLY, Column, FrameAnswer, Unit
+from nsystui.analysis.nccl.bandwidth import Floats, rate
+from nsystui.analysis.nccl.grouping import COLUMNS, USUAL, By, group_numbers, shared_values, values_of
 from nsystui.analysis.nccl.notes import nccl_notes
 from nsystui.analysis.nccl.pairing import NcclPairing
-from nsystui.analysis.nccl.selected import bucket_label, bucket_numbers, selected
-from nsystui.analysis.nccl.units import NONE
+from nsystui.analysis.nccl.selected import selected
+from nsystui.analysis.nccl.units import Ints, first_of_each
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.where import duration, where
@@ -28,61 +28,28 @@ if TYPE_CHECKING:
 What = Literal["kernel", "call"]
 KERNEL: Final = "kernel"
 CALL: Final = "call"
-ALL_SIZES: Final = "all sizes"
-"""As a bucket: rows of every message size, known or not (``None`` is "not known")."""
 
-_BUCKET = Column("bucket", "Message Size", "size", Unit.TEXT, None, 0)
-SUMMARY_COLUMNS = (
-    Column("what", "What", "what", Unit.TEXT, None, 0),
-    Column("collective", "Collective", "collective", Unit.TEXT, None, 0),
-    _BUCKET,
+_WHAT = Column("what", "What", "what", Unit.TEXT, None, 0)
+RANKS = Column("ranks", "Ranks", "ranks", Unit.NUMBER, None, 4)
+ALGORITHM_BANDWIDTH = Column("algbw", "AlgBW (B/s)", "algbw", Unit.RATE, 1, 4)
+BUS_BANDWIDTH = Column("busbw", "BusBW (B/s)", "busbw", Unit.RATE, 1, 2)
+EXPOSED = Column("exposed", "Exposed Time (ns)", "exposed", Unit.DURATION, None, 1)
+OVERLAPPED = Column("overlapped", "Overlapped (%)", "overlap", Unit.PERCENT, 1, 2)
+_TOLD = (COLUMNS[By.COLLECTIVE], COLUMNS[By.COMMUNICATOR], RANKS, COLUMNS[By.DATATYPE], COLUMNS[By.REDUCTION])
+_COSTS = (
     Column("count", "Count", "count", Unit.COUNT, None, 0),
-    Column("bytes", "Total Bytes", "bytes", Unit.BYTES, None, 2),
-    Column("share", "Time (%)", "time %", Unit.PERCENT, 1, 1),
+    Column("bytes", "Total Bytes", "bytes", Unit.BYTES, None, 3),
+    Column("share", "Time (%)", "time %", Unit.PERCENT, 1, 2),
     Column("total", "Total Time (ns)", "total", Unit.DURATION, None, 0),
-    Column("avg", "Avg (ns)", "avg", Unit.DURATION, 1, 4),
-    Column("median", "Med (ns)", "median", Unit.DURATION, 1, 2),
+    Column("avg", "Avg (ns)", "avg", Unit.DURATION, 1, 5),
+    Column("median", "Med (ns)", "median", Unit.DURATION, 1, 3),
     Column("min", "Min (ns)", "min", Unit.DURATION, None, 6),
-    Column("max", "Max (ns)", "max", Unit.DURATION, None, 3),
+    Column("max", "Max (ns)", "max", Unit.DURATION, None, 4),
     Column("stddev", "StdDev (ns)", "stddev", Unit.DURATION, 1, 7),
-)
-_SHARED_COLUMNS = (
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
-    Column("message_size", "Message Size (B)", "bytes", Unit.BYTES, None, 0),
-    Column("bucket", "Message Size", "size", Unit.TEXT, None, 5),
-    Column("communicator", "Communicator", "comm", Unit.TEXT, None, 3),
-    Column("ranks", "Ranks", "ranks", Unit.NUMBER, None, 4),
-    Column("peer", "Peer/Root", "peer/root", Unit.NUMBER, None, 4),
-    Column("reduction", "Reduction", "reduction", Unit.TEXT, None, 5),
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 1),
-)
-_PAIRING_COLUMNS = (
-    Column("state", "Pairing", "pairing", Unit.TEXT, None, 3),
-    Column("reason", "Unpaired Because", "unpaired because", Unit.TEXT, None, 6),
-    Column("report", "Report", "report", Unit.NUMBER, None, 9),
-    Column("kind", "Kind", "kind", Unit.TEXT, None, 9),
-    Column("process", "Process", "process", Unit.NUMBER, None, 9),
-    Column("row", "Row", "row", Unit.NUMBER, None, 9),
-    Column("partner_report", "Partner Report", "partner report", Unit.NUMBER, None, 9),
-    Column("partner_kind", "Partner Kind", "partner kind", Unit.TEXT, None, 9),
-    Column("partner_row", "Partner Row", "partner row", Unit.NUMBER, None, 9),
-    Column("partner_start", "Partner Start (ns)", "partner start", Unit.TIME, None, 9),
-)
-KERNEL_COLUMNS = (
-    *_SHARED_COLUMNS,
-    Column("device", "Device", "dev", Unit.NUMBER, None, 2),
-    Column("stream", "Strm", "strm", Unit.NUMBER, None, 2),
-    Column("partners", "Calls", "calls", Unit.COUNT, None, 5),
-    Column("name", "Name", "name", Unit.TEXT, None, 2),
-    *_PAIRING_COLUMNS,
-)
-CALL_COLUMNS = (
-    *_SHARED_COLUMNS,
-    Column("tid", "Tid", "tid", Unit.NUMBER, None, 2),
-    Column("partners", "Kernels", "kernels", Unit.COUNT, None, 5),
-    Column("name", "Name", "name", Unit.TEXT, None, 2),
-    *_PAIRING_COLUMNS,
+    ALGORITHM_BANDWIDTH,
+    BUS_BANDWIDTH,
+    EXPOSED,
+    OVERLAPPED,
 )
 
 
@@ -91,69 +58,110 @@ def nccl_summary(
     selection: Selection,
     ranks: Sequence[RankedTask],
     pairing: NcclPairing,
-    by_bucket: bool = True,
+    by: Sequence[By] = USUAL,
 ) -> FrameAnswer:
-    """One row for each collective and message size: first of the GPU kernels, then of the CPU calls.
+    r"""One row for each combination of ``by``: first of the GPU kernels, then of the CPU calls, by total time.
 
-    Each block is sorted by total time. ``bucket`` is that of a kernel's calls together, or of a call; it is missing
-    where the size is not known, and the column is left out without ``by_bucket``. ``bytes`` are those that are known.
-    Management calls such as ``ncclGroupEnd`` stand under their own name. ``share`` is a kernel row's share of the time
-    of all selected kernels, NCCL's or not, whatever the name filter (for ``nsys stats -r cuda_gpu_kern_sum``, the
-    ``Time (%)`` of its table); calls have none. A call that never returned counts without a duration.
+    ``pairing`` is one that `measured` made (``Job.pairing``); ``By.STEP`` needs `in_steps`. Columns: those of ``by``;
+    collective, communicator, ``ranks`` in it, datatype and reduction, each where all rows behind this one have the same
+    (else `SEVERAL`); and of the selected kernels or calls
+
+    * ``count``, and ``bytes``: the message sizes that are known, of sends and receives both ways
+    * ``share``: the share of a kernel row in the time of all selected kernels, NCCL's or not, whatever the name filter
+      (for ``nsys stats -r cuda_gpu_kern_sum``, the ``Time (%)`` of its table)
+    * statistics of the durations, ns. A kernel's duration includes waiting for other ranks; a call that never returned
+      counts without one
+    * ``algbw`` and ``busbw``, bytes/s: ΣS / Σt and Σ(S · f) / Σt over the kernels for which S (and f) are known, S and
+      f as `bandwidth` has them
+    * ``exposed``, ns: the sum over the kernels of their time outside of other kernels of their device. Two NCCL kernels
+      side by side both count, and so the GPU screen's exposed time, a union, may be less. ``overlapped``: the rest, as
+      a percentage of ``total``
+
+    Management calls such as ``ncclGroupEnd`` stand under their own name. Calls have no share, bandwidth and exposed
+    time. Kernels and calls are selected whole, by overlapping the window. A column without any value is for files only.
     """
     import pandas as pd
 
     blocks = []
     total = 0
     for what, frame in ((KERNEL, pairing.kernels), (CALL, pairing.calls)):
-        chosen = selected(frame, selection)
-        blocks.append(_block(what, chosen, by_bucket))
-        total += len(np.unique(_groups(frame, by_bucket)))
+        blocks.append(_block(what, selected(frame, selection), by))
+        total += len(np.unique(group_numbers(frame, by)))
     blocks[0]["share"] = 100.0 * blocks[0]["total"].astype("float64") / (_kernel_time(session, selection) or np.nan)
-    columns = tuple(column for column in SUMMARY_COLUMNS if by_bucket or column is not _BUCKET)
+    own = tuple(replace(COLUMNS[one], importance=0) for one in by)
+    keys = {column.key for column in own}
+    columns = (_WHAT, *own, *(column for column in _TOLD if column.key not in keys), *_COSTS)
+    frame = pd.concat(blocks, ignore_index=True)
     notes = nccl_notes(session, selection, ranks, pairing)
-    return FrameAnswer("nccl", columns, pd.concat(blocks, ignore_index=True), total, notes)
+    return FrameAnswer("nccl", without_empty(columns, frame), frame, total, notes)
 
 
-def _label(frame: pd.DataFrame) -> pd.Series[Any]:
-    """What a row is filed under: its collective; a management call its name; a kernel may have neither."""
-    collective = frame["collective"].astype(object)
-    return collective.fillna(frame["name"].astype(object)) if "thread" in frame.columns else collective
+def without_empty(columns: Sequence[Column], frame: pd.DataFrame) -> tuple[Column, ...]:
+    """The columns, those that may leave a screen and have no value in ``frame`` for files only."""
+    return tuple(
+        replace(column, importance=FILES_ONLY) if column.importance and frame[column.key].isna().all() else column
+        for column in columns
+    )
 
 
-def _groups(frame: pd.DataFrame, by_bucket: bool) -> Any:
-    label = codes(_label(frame))
-    return one_key(label, bucket_numbers(frame["message_size"])) if by_bucket else one_key(label)
-
-
-def _block(what: str, frame: pd.DataFrame, by_bucket: bool) -> pd.DataFrame:
-    """The rows of kernels, or of calls, largest total first."""
+def _block(what: str, frame: pd.DataFrame, by: Sequence[By]) -> pd.DataFrame:
+    """The rows of kernels, or of calls, largest total first; equal ones in the order of ``by``."""
     import pandas as pd
 
-    group = _groups(frame, by_bucket)
-    first = np.unique(group, return_index=True)[1]
-    durations = (frame["end"] - frame["start"]).astype("Int64").groupby(group)
-    buckets = bucket_numbers(frame["message_size"])[first]
-    stddev = durations.std().astype("float64").mask(durations.count() == 1, 0.0)
-    block = pd.DataFrame(
-        {
-            "what": what,
-            "collective": _label(frame).iloc[first].to_numpy(object),
-            "bucket": pd.Series([bucket_label(number) for number in buckets.tolist()], dtype=object),
-            "count": durations.size(),
-            "bytes": frame["message_size"].astype("Int64").groupby(group).sum(min_count=1),
-            "share": pd.Series(np.nan, index=range(len(first))),
-            "total": durations.sum(min_count=1),
-            "avg": durations.mean().astype("float64"),
-            "median": durations.median().astype("float64"),
-            "min": durations.min(),
-            "max": durations.max(),
-            "stddev": stddev,
-            "order": buckets,
-        }
-    )
-    block = block.sort_values(["total", "collective", "order"], ascending=[False, True, True], kind="stable")
-    return block.drop(columns="order")
+    group = group_numbers(frame, by)
+    count = int(group.max(initial=-1)) + 1
+    firsts = frame.iloc[first_of_each(group, count)]
+    keys = {COLUMNS[one].key: values_of(firsts, one).reset_index(drop=True) for one in by}
+    told = {
+        column.key: shared_values(_values(frame, column), group, count) for column in _TOLD if column.key not in keys
+    }
+    block = pd.DataFrame({**keys, **told, **_costs(frame, group, count)}, index=range(count))
+    block.insert(0, "what", what)
+    return block.sort_values("total", ascending=False, kind="stable")
+
+
+def _values(frame: pd.DataFrame, column: Column) -> pd.Series[Any]:
+    by = next((one for one, own in COLUMNS.items() if own is column), None)
+    return values_of(frame, by) if by is not None else frame[column.key].astype("Int64")
+
+
+def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
+    """The columns ``_COSTS`` of each group."""
+    import pandas as pd
+
+    time = (frame["end"] - frame["start"]).astype("Int64")
+    durations = time.groupby(group)
+    costs = {
+        "count": durations.size(),
+        "bytes": frame["message_size"].astype("Int64").groupby(group).sum(min_count=1),
+        "share": pd.Series(np.nan, index=range(count)),
+        "total": durations.sum(min_count=1),
+        "avg": durations.mean().astype("float64"),
+        "median": durations.median().astype("float64"),
+        "min": durations.min(),
+        "max": durations.max(),
+        "stddev": durations.std().astype("float64").mask(durations.count() == 1, 0.0),
+        "algbw": np.nan,
+        "busbw": np.nan,
+        "exposed": pd.Series(pd.NA, index=range(count), dtype="Int64"),
+        "overlapped": np.nan,
+    }
+    if "exposed" not in frame.columns:
+        return costs
+    spent = time.to_numpy(np.float64, na_value=np.nan)
+    sizes = {"algbw": frame["algorithm_size"], "busbw": frame["bus_size"]}
+    rates = {key: _rates(size.to_numpy(np.float64), spent, group, count) for key, size in sizes.items()}
+    exposed = frame["exposed"].astype("Int64").groupby(group).sum()
+    overlapped = 100.0 * (1.0 - exposed.astype("float64") / costs["total"].astype("float64").replace(0.0, np.nan))
+    return {**costs, **rates, "exposed": exposed, "overlapped": overlapped}
+
+
+def _rates(size: Floats, time: Floats, group: Ints, count: int) -> Floats:
+    """Of each group the sum of the sizes by that of the times, over the rows that have both; shape ``(count,)``."""
+    is_known = ~np.isnan(size) & ~np.isnan(time)
+    chosen = group[is_known]
+    sums = [np.bincount(chosen, values[is_known], count).astype(np.float64) for values in (size, time)]
+    return rate(sums[0], sums[1])
 
 
 def _kernel_time(session: Session, selection: Selection) -> int | None:
@@ -162,78 +170,3 @@ def _kernel_time(session: Session, selection: Selection) -> int | None:
     query = sa.select(sa.cast(sa.func.sum(duration(table)), sa.BigInteger)).where(*where(table, selection))
     time: int | None = session.scalar(query)
     return time
-
-
-def nccl_listing(
-    session: Session,
-    selection: Selection,
-    ranks: Sequence[RankedTask],
-    pairing: NcclPairing,
-    collective: str | None,
-    bucket: str | None,
-    what: What,
-) -> FrameAnswer:
-    """The kernels or calls behind one row of the summary, by start (job time, ns).
-
-    ``collective`` and ``bucket`` are the values of that row (``None`` is "not known"); ``ALL_SIZES`` is every bucket.
-    ``partners`` says how many calls belong to the kernel (or kernels to the call); the ``partner_…`` columns are the
-    identity of the first: with ``report``, ``kind``, ``row`` and ``start`` they make the `EventKey` of it.
-    """
-    is_kernel = what == KERNEL
-    frame, others = (pairing.kernels, pairing.calls) if is_kernel else (pairing.calls, pairing.kernels)
-    everything = _of_row(frame, collective, bucket)
-    chosen = selected(everything, selection).sort_values(["start", "report", "row"], kind="stable")
-    partner = chosen["partner"].to_numpy()
-    kinds = (EventKind.NCCL.value, EventKind.NVTX.value)
-    own_kind, other_kind = kinds if is_kernel else kinds[::-1]
-    listed = chosen.assign(
-        duration=chosen["end"] - chosen["start"],
-        bucket=[bucket_label(number) for number in bucket_numbers(chosen["message_size"]).tolist()],
-        peer=chosen["peer"].astype("Int64").fillna(chosen["root"].astype("Int64")),
-        kind=own_kind,
-        partner_kind=[other_kind if place >= 0 else None for place in partner.tolist()],
-        **{f"partner_{key}": _at(others[key], partner, chosen) for key in ("report", "row", "start")},
-    )
-    if not is_kernel:
-        listed["tid"] = listed["thread"] & 0xFFFFFF
-    columns = KERNEL_COLUMNS if is_kernel else CALL_COLUMNS
-    listed = listed[[column.key for column in columns]].reset_index(drop=True)
-    return FrameAnswer("nccl-calls", columns, listed, len(everything), nccl_notes(session, selection, ranks, pairing))
-
-
-def _of_row(frame: pd.DataFrame, collective: str | None, bucket: str | None) -> pd.DataFrame:
-    label = _label(frame)
-    is_own = (label.isna() if collective is None else label == collective).to_numpy(bool)
-    if bucket != ALL_SIZES:
-        wanted = NONE if bucket is None else BUCKETS.index(bucket)
-        is_own = is_own & (bucket_numbers(frame["message_size"]) == wanted)
-    return frame[is_own]
-
-
-def _at(column: pd.Series[Any], places: Any, frame: pd.DataFrame) -> pd.Series[Any]:
-    """The values of ``column`` at ``places`` as a column of ``frame``, missing where a place is ``NONE``."""
-    return column.astype("Int64").reindex(places).set_axis(frame.index)
-
-
-class SizeBin(NamedTuple):
-    """The calls of one size: the bucket's label, how many calls, and their bytes; ``None`` for sizes not known."""
-
-    bucket: str | None
-    calls: int
-    bytes: int | None
-
-
-def size_histogram(pairing: NcclPairing, selection: Selection) -> list[SizeBin]:
-    """The selected communication calls by message size, small ones first, empty buckets too.
-
-    Calls whose size is not known come last, in a bin without bucket, if there are any.
-    """
-    calls = selected(pairing.calls, selection)
-    calls = calls[calls["collective"].notna()]
-    number, size = bucket_numbers(calls["message_size"]), whole(calls["message_size"])
-    bins = [
-        SizeBin(label, int((number == place).sum()), int(size[number == place].sum()))
-        for place, label in enumerate(BUCKETS)
-    ]
-    unknown = int((number == NONE).sum())
-    return [*bins, SizeBin(None, unknown, None)] if unknown else bins

@@ -10,11 +10,11 @@ from nsystui.analysis.nccl_log.summary import Gpu, MemberCalls, Summary
 from nsystui.analysis.rows_answer import RowsAnswer
 
 _COMMUNICATOR = Column("communicator", "Communicator", "communicator")
-_SIZE = Column("ranks", "Ranks", "ranks", Unit.COUNT)
+_SIZE = Column("ranks", "Ranks", "ranks", Unit.COUNT, importance=2)
 _RANK = Column("rank", "Rank", "rank", Unit.NUMBER)
 _GPU = (
     Column("host", "Host", "host"),
-    Column("pid", "PID", "pid", Unit.NUMBER),
+    Column("pid", "PID", "pid", Unit.NUMBER, importance=1),
     Column("device", "CUDA Device", "device", Unit.NUMBER),
 )
 _CALLS = Column("calls", "Calls", "calls", Unit.COUNT)

@@ -73,6 +73,8 @@ _NEW_ENTRIES: Final = {
     "ncclCommInitRankConfig": (11, (COMMUNICATOR, RANKS, RANK, CUDA_DEVICE)),
     "ncclCommFinalize": (14, (COMMUNICATOR,)),
     "ncclAlltoAll": (16, (COMMUNICATOR, MESSAGE_SIZE)),
+    "ncclGather": (17, (COMMUNICATOR, MESSAGE_SIZE, ROOT)),
+    "ncclScatter": (18, (COMMUNICATOR, MESSAGE_SIZE, ROOT)),
 }
 
 

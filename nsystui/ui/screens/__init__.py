@@ -9,6 +9,7 @@ _CLASSES = {
     "overview": "OverviewScreen",
     "kernels": "KernelsScreen",
     "nccl": "NcclScreen",
+    "nccl_log": "NcclLogScreen",
     "gpu": "GpuScreen",
     "nvtx": "NvtxScreen",
     "events": "EventsScreen",

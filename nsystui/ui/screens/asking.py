@@ -92,6 +92,10 @@ class AskingScreen(QuietScreen[None]):
 
     # -- what a screen fills in -----------------------------------------------------------------------------------
 
+    def places(self) -> tuple[str, ...]:
+        """Where the keys of the key line and of the help come from, most special first."""
+        return self.PLACES
+
     def body(self) -> Iterable[Widget]:
         """The widgets between the lines."""
         return ()
@@ -118,7 +122,7 @@ class AskingScreen(QuietScreen[None]):
         yield SelectionLine(id="selection")
         yield from self.body()
         yield LinePrompt(id="prompt")
-        yield KeyLine(keys.key_line(*self.PLACES), id="keys")
+        yield KeyLine(keys.key_line(*self.places()), id="keys")
 
     def show_selection(self) -> None:
         """The second line; the first one is the screen's own."""

@@ -38,6 +38,15 @@ class ExportingScreen(AskingScreen):
         """The table that ``e`` and ``Y`` take."""
         return None
 
+    def proposed_name(self, answer: Answer) -> str | None:
+        """The name that ``e`` proposes for the file; ``None`` where nothing is loaded that it could say."""
+        from nsystui.output.files import propose_name
+
+        job, name = self.job, self.selection.name
+        if job is None:
+            return None
+        return propose_name(job.report_names, answer.name, name.text if name else None, ".csv")
+
     def row_to_copy(self) -> Row | None:
         """The row that ``y`` takes."""
         return None
@@ -48,15 +57,11 @@ class ExportingScreen(AskingScreen):
         return answer.columns if answer is not None else ()
 
     def action_export(self) -> None:
-        from nsystui.output.files import propose_name
-
         answer = self.answer_to_export()
-        job = self.job
-        if answer is None or job is None:
+        proposed = self.proposed_name(answer) if answer is not None else None
+        if proposed is None:
             self.say("there is no table here to export")
             return
-        name = self.selection.name
-        proposed = propose_name(job.report_names, answer.name, name.text if name else None, ".csv")
         self.prompt.open("export", "export to", proposed, checker(_format_known))
 
     @on(LinePrompt.Submitted)

@@ -21,8 +21,9 @@ def help_lines(places: Sequence[str]) -> list[str]:
     for place in places:
         here = [key for key in keys.KEYS if key.place == place and key.shown not in taken]
         taken |= {key.shown for key in here}
-        if here:
-            lines += [keys.PLACES[place], *(f"  {key.shown:7} {key.help}" for key in here), ""]
+        told = [key for key in here if key.help]
+        if told:
+            lines += [keys.PLACES[place], *(f"  {key.shown:7} {key.help}" for key in told), ""]
     return lines
 
 

@@ -47,7 +47,7 @@ class Pane(ExportingScreen):
     def action_help(self) -> None:
         from nsystui.ui.screens.help import HelpScreen
 
-        self.app.push_screen(HelpScreen(self.PLACES))
+        self.app.push_screen(HelpScreen(self.places()))
 
     # -- the selection by hand ------------------------------------------------------------------------------------
 

@@ -1,0 +1,210 @@
+"""NCCL's debug log: its tables, one at a time, and what is inside their rows. Beside the exports, or without any."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from textual import on
+from textual.widget import Widget
+
+from nsystui.analysis.answer import Answer, Unit
+from nsystui.analysis.nccl_log.tables import TABLES
+from nsystui.analysis.selection import NameFilter
+from nsystui.ui import keys, log_views
+from nsystui.ui.screens.exporting import checker
+from nsystui.ui.screens.table_pane import TablePane
+from nsystui.ui.widgets.choice_line import ChoiceLine
+from nsystui.ui.widgets.crumbs import SelectionLine
+from nsystui.ui.widgets.prompt import LinePrompt
+from nsystui.units import format_value
+
+if TYPE_CHECKING:
+    from nsystui.analysis.rows_answer import RowsAnswer
+    from nsystui.ui.log_loading import LogState
+
+_FILTER = "rows with"
+
+
+class NcclLogScreen(TablePane):
+    """The tables of the log, or, with ``inside``, the rows of one of them that make up a row of another.
+
+    Their rows come from the application's ``nccl_log``, without a question in between, and change while that is being
+    read. The filter is this screen's own: the selection of the other screens is of exports.
+    """
+
+    MODE_KEY = "3"
+    PLACES = ("nccl log", "table", "everywhere")
+    BINDINGS = keys.bindings("nccl log", "table", "everywhere")
+    ELASTIC = "communicator"
+
+    def __init__(self, inside: log_views.Inside | None = None) -> None:
+        super().__init__("NCCL log")
+        self.inside = inside
+        self.name_of_table = inside.table if inside else log_views.ORDER[0]
+        self.words: NameFilter | None = None
+        self._tables: Mapping[str, RowsAnswer] = {}
+
+    def body(self) -> Iterable[Widget]:
+        if self.inside is None:
+            yield ChoiceLine(id="choice")
+        yield from super().body()
+
+    def places(self) -> tuple[str, ...]:
+        return self.PLACES if self.explorer.source.files else ("nccl log alone", *self.PLACES)
+
+    # -- what is shown --------------------------------------------------------------------------------------------
+
+    @property
+    def nccl_log(self) -> LogState:
+        return self.explorer.nccl_log
+
+    def job_changed(self) -> None:
+        self.log_changed()
+
+    def log_changed(self) -> None:
+        """More of the log is read, or another one is."""
+        self.show_status(self.explorer.status)
+        self.show_selection()
+        if not self.nccl_log.tables:
+            self.show_waiting()
+        elif self.nccl_log.tables is not self._tables:
+            self._show_table(same_place=True)
+
+    def show_waiting(self) -> None:
+        super().show_waiting()
+        self.show_title(right="reading")  # else the other screens' keys would stand there, and there may be none
+        # Over and without tables is what went wrong in a way that nobody thought of.
+        self.table.empty_text = self.nccl_log.failed or "reading the log: its tables grow until all of it is read"
+
+    def show_status(self, status: str) -> None:
+        super().show_status(self.nccl_log.status or status)
+
+    def show_selection(self) -> None:
+        names = self.nccl_log.names
+        what = os.path.basename(names[0]) if len(names) == 1 else f"{len(names):,} logs"
+        parts = [what, *([format_value(Unit.BYTES, self.nccl_log.size)] if self.nccl_log.size else [])]
+        parts += [f'filter "{self.words.text}"'] if self.words else []
+        self.query_one("#selection", SelectionLine).update(" · ".join(parts))
+
+    def _show_table(self, same_place: bool) -> None:
+        self._tables = tables = self.nccl_log.tables
+        if self.inside is None:
+            there = self._tables_with_rows()
+            lacking = [name for name in log_views.ORDER if name not in there and name != self.name_of_table]
+            is_whole = self.nccl_log.is_over and not self.nccl_log.is_stopped
+            remark = f"no {', '.join(lacking)} in it" if lacking and is_whole else ""
+            self.query_one("#choice", ChoiceLine).show_names(there, self.name_of_table, remark)
+            answer = tables[self.name_of_table]
+        else:
+            answer = log_views.rows_inside(tables, self.inside)
+        self.show(log_views.filtered(answer, self.words), same_place)
+
+    def _tables_with_rows(self) -> list[str]:
+        """The tables to go through: the one that is shown stands among them even if it is empty."""
+        return [name for name in log_views.ORDER if len(self._tables[name]) or name == self.name_of_table]
+
+    def natural_order(self) -> tuple[str | None, bool]:
+        return log_views.NATURAL_ORDER.get(self.name_of_table), True
+
+    def empty_text(self, answer: Answer) -> str:
+        if answer.total and self.words:
+            return f'none of the {answer.total:,} rows has the words "{self.words.text}": Esc takes the filter away'
+        if self.nccl_log.is_over or not any(map(len, self._tables.values())):
+            return super().empty_text(answer)
+        return "nothing of it in what is read so far"
+
+    def show_count(self) -> None:
+        where = ("3 NCCL", "log") if self.explorer.source.files else ("NCCL log",)
+        self.crumbs = (*where, self.inside.crumb if self.inside else TABLES[self.name_of_table].title)
+        super().show_count()
+
+    # -- keys -----------------------------------------------------------------------------------------------------
+
+    def action_other_table(self, step: int) -> None:
+        if self.inside is not None:
+            self.say("esc goes back to the tables")
+            return
+        if not self._tables:
+            self.say("the log is being read: its tables come in a second")
+            return
+        there = self._tables_with_rows()
+        self.name_of_table = there[(there.index(self.name_of_table) + step) % len(there)]
+        self._sort = None
+        self._show_table(same_place=False)
+
+    def open_row(self) -> None:
+        values = self.values()
+        if not values:
+            return
+        inside = log_views.inside_of(self.name_of_table, values) if self.inside is None else None
+        if inside is None:
+            self.say("a log tells no more of this row: it has no times of single calls")
+        else:
+            self.app.push_screen(NcclLogScreen(inside))
+
+    def action_filter(self) -> None:
+        self.prompt.open(_FILTER, _FILTER, self.words.text if self.words else "", checker(_filter_of))
+
+    @on(LinePrompt.Submitted)
+    def _words_given(self, message: LinePrompt.Submitted) -> None:
+        if message.purpose == _FILTER:
+            message.stop()
+            self._look_for(_filter_of(message.value))
+
+    def _look_for(self, words: NameFilter | None) -> None:
+        self.words = words
+        self.show_selection()
+        if self._tables:
+            self._show_table(same_place=False)
+
+    def action_back(self) -> None:
+        if self.words is not None:
+            self._look_for(None)
+        elif self.is_drilled:
+            self.app.pop_screen()
+        elif self.explorer.stop_log():
+            self.say("stopping…")
+        else:
+            self.say("nothing to go back to: q quits")
+
+    def action_resume(self) -> None:
+        if not self.explorer.read_log():
+            self.say("the log is being read")
+
+    def action_selection(self) -> None:
+        self.say("the selection is of exports: / finds rows of a log by their words")
+
+    async def action_mode(self, name: str) -> None:
+        if self.explorer.source.files:
+            await super().action_mode(name)
+        else:
+            self.say("no export is open: `nsystui FILE… --nccl-log LOG…` shows both")
+
+    def proposed_name(self, answer: Answer) -> str | None:
+        from nsystui.output.files import propose_name
+
+        names = self.nccl_log.names
+        words = self.words.text if self.words else None
+        if len(names) > 1:
+            return propose_name(["nccl-log"], self.name_of_table, words, ".csv")
+        stem = os.path.basename(names[0]).removesuffix(".gz").removesuffix(".log")
+        return propose_name([stem], answer.name, words, ".csv")
+
+
+def log_note(log: LogState) -> str:
+    """What the logs hold, for the screen of the kernels; empty where there is none."""
+    if not log.names:
+        return ""
+    if not log.calls:
+        found = (log.failed or "no calls in it") if log.is_over else ""
+        return f"NCCL log: {found}" if found else "NCCL log: l shows its tables"
+    moved = format_value(Unit.BYTES, log.moved)
+    so_far = "" if log.is_over and not log.is_stopped else " so far"
+    found = f"{log.calls:,} calls of {log.gpus:,} ranks, {moved}{so_far}"
+    return f"NCCL log (l shows its tables): {found}"
+
+
+def _filter_of(text: str) -> NameFilter | None:
+    return NameFilter(text) if text else None

@@ -1,0 +1,25 @@
+"""A plot as lines of text."""
+
+from __future__ import annotations
+
+from nsystui.analysis.density import Density
+from nsystui.ui.widgets.xy_plot import plot_lines
+
+PLOT = Density([[0, 0, 12], [0, 3, 0], [1, 0, 0]], (1.0, 100.0), (2.0, 50.0))
+
+
+def words(value: float) -> str:
+    return f"{value:g} u"
+
+
+def test_marks_grow_with_the_points_and_the_ends_have_labels():
+    assert plot_lines(PLOT, 16, words, words) == [
+        "50 u │  ■       ",
+        "     │ ○        ",
+        " 2 u │·         ",
+        "      1 u  100 u",
+    ]
+
+
+def test_a_curve_has_one_mark():
+    assert [line[6:9] for line in plot_lines(PLOT, 12, words, words, is_curve=True)[:3]] == ["  ●", " ● ", "●  "]
