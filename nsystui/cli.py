@@ -53,11 +53,15 @@ _EPILOG = """examples:
 
 files:
   A FILE is what `nsys export -t sqlite` writes, a directory of such files, or a glob.
+  Logs of NCCL (NCCL_DEBUG=INFO) open too: alone, or beside exports with --nccl-log.
   Message sizes of NCCL need: nsys export -t sqlite --include-json=true --include-blobs=true REPORT.nsys-rep
 
 environment:
-  NSYSTUI_CACHE_DIR   where the columns of opened exports are kept (default: the user's cache directory)
-  NO_COLOR            no colours, when set and not empty
+  NSYSTUI_CACHE_DIR     where the columns of opened exports are kept (default: the user's cache directory)
+  NSYSTUI_CACHE_LIMIT   how large that may grow, such as 5G (default: 20G); what was used longest ago goes first
+  NSYSTUI_JOBS          CPU threads to use, as --jobs (default: 2 at most)
+  NSYSTUI_MEMORY_LIMIT  memory for the columns, as --memory-limit (default: 2G, or half of what there is)
+  NO_COLOR              no colours, when set and not empty
 
 exit status:
   0    done
@@ -81,6 +85,8 @@ class CommandModule(Protocol):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit status; what the user did wrong is one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # numpy's linear algebra, which nothing here uses, starts a thread for each CPU: 128 of them on a login node.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         return _run(words)
     except NsystuiError as error:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-_COMMANDS = "the commands work without one: `nsystui kernels FILE`, `nsystui --help`"
+_COMMANDS = "the commands work without one: `nsystui {} FILE`, `nsystui --help`"
 
 
 def original_environ() -> Mapping[str, str]:
@@ -26,18 +26,20 @@ def original_environ() -> Mapping[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def check(environ: Mapping[str, str], stdin_is_tty: bool, stderr_is_tty: bool) -> str | None:
+def check(environ: Mapping[str, str], stdin_is_tty: bool, stderr_is_tty: bool, command: str = "kernels") -> str | None:
     """Why the screens cannot run here, in one line for the user, or ``None`` if they can.
+
+    ``command`` is the one to name to a user who has files like these and no terminal.
 
     Keys are read from stdin and the screens are drawn on stderr (stdout stays free for data), so both must be
     terminals. Textual would run anyway, and write escape sequences into a log. A small terminal is not refused.
     """
     for is_tty, stream in ((stdin_is_tty, "standard input"), (stderr_is_tty, "standard error")):
         if not is_tty:
-            return f"{stream} is not a terminal, and the screens need one; {_COMMANDS}"
+            return f"{stream} is not a terminal, and the screens need one; {_COMMANDS.format(command)}"
     term = environ.get("TERM", "")
     if term.lower() in ("dumb", "unknown"):
-        return f"this terminal cannot place a cursor (TERM={term}), and the screens must; {_COMMANDS}"
+        return f"this terminal cannot place a cursor (TERM={term}), and the screens must; {_COMMANDS.format(command)}"
     return None
 
 

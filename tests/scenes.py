@@ -26,6 +26,7 @@ SCENES = (
     Scene("instances", ("2", "enter")),
     Scene("nccl", ("3",)),
     Scene("nccl-calls", ("3", "enter")),
+    Scene("nccl-sizes", ("3", "o", "down", "o")),
     Scene("gpu", ("4",)),
     Scene("nvtx", ("5", "down", "right", "down", "right")),
     Scene("events", ("6", "pagedown", "pagedown")),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.analysis.selection import NameFilter, Selection
 from nsystui.analysis.typed import numbers, window
+from nsystui.commands.limits import add_limits, default_cache, limits_of
 from nsystui.errors import ExportError, NsystuiError, UsageError
 from nsystui.text import safe_text
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from nsystui.analysis.answer import Answer
     from nsystui.analysis.job import Job
     from nsystui.store.session import Session
-
-_OPENED_AT_ONCE = 2
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +29,7 @@ def add_files(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--convert", action="store_true", help="run `nsys export` on .nsys-rep files, into the cache directory"
     )
-    group.add_argument("--jobs", type=int, default=0, metavar="N", help="CPU threads to use (default: 2 at most)")
+    add_limits(group)
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
@@ -89,14 +88,10 @@ def open_job(arguments: argparse.Namespace, whole: bool = True) -> Job:
     check_output(arguments)
     from nsystui.analysis.job import Job
     from nsystui.exports.discover import discover
-    from nsystui.store.cache import Cache
-    from nsystui.store.database import Limits
-    from nsystui.store.place import default_directory
     from nsystui.store.session import Session
 
-    limits = Limits(threads=arguments.jobs) if arguments.jobs > 0 else Limits()
-    cache = None if arguments.no_cache else Cache(default_directory())
-    session = Session(cache=cache, limits=limits, warn=lambda message: complain(f"warning: {message}"))
+    cache = None if arguments.no_cache else default_cache()
+    session = Session(cache=cache, limits=limits_of(arguments), warn=lambda message: complain(f"warning: {message}"))
     try:
         failures = _failures(session, discover(arguments.files), arguments, whole)
     except BaseException:
@@ -111,19 +106,21 @@ def open_job(arguments: argparse.Namespace, whole: bool = True) -> Job:
 
 
 def _failures(session: Session, paths: Sequence[Path], arguments: argparse.Namespace, whole: bool) -> list[ExportError]:
-    """Adds every file to the session, two at a time; why some were not added, in the order of the files."""
+    """Adds every file to the session, several at a time; why some were not added, in the order of the files."""
     from concurrent.futures import ThreadPoolExecutor
+
+    from nsystui.store.priority import step_back
 
     stopped = threading.Event()
 
     def add(index: int, path: Path) -> ExportError | None:
         try:
-            session.add(_converted(path, arguments), is_cancelled=stopped.is_set, index=index, whole=whole)
+            session.add(_converted(session, path, arguments), is_cancelled=stopped.is_set, index=index, whole=whole)
         except ExportError as error:
             return error
         return None
 
-    pool = ThreadPoolExecutor(_OPENED_AT_ONCE)
+    pool = ThreadPoolExecutor(session.limits.threads, initializer=step_back)
     try:
         return [error for error in pool.map(add, range(len(paths)), paths) if error is not None]
     except BaseException:
@@ -152,14 +149,18 @@ def to_file(arguments: argparse.Namespace) -> bool:
     return bool(arguments.output) and arguments.output != "-"
 
 
-def _converted(path: Path, arguments: argparse.Namespace) -> Path:
+def _converted(session: Session, path: Path, arguments: argparse.Namespace) -> Path:
     """The export itself, or what ``nsys export`` makes of a report when ``--convert`` asks for it."""
-    from nsystui.exports.convert import convert, is_report
-    from nsystui.store.place import default_directory
+    from nsystui.exports.convert import convert, export_of, is_report
+    from nsystui.store.trimming import size_of
 
     if not is_report(path) or not arguments.convert:
         return path
-    return convert(path, default_directory() / "exports")
+    directory = default_cache().conversions
+    session.room.use(export_of(path, directory).parent)
+    export = convert(path, directory)
+    session.room.make(size_of(export.parent))
+    return export
 
 
 def complain(message: str) -> None:

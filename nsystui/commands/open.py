@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+from typing import TYPE_CHECKING
 
 from nsystui import terminal
 from nsystui.errors import UsageError
 
+if TYPE_CHECKING:
+    from nsystui.commands.named_files import NamedFiles
+    from nsystui.ui.loading import Source
+
 DESCRIPTION = """Opens Nsight Systems exports in the terminal: overview, kernels, NCCL, GPU utilisation, NVTX
-tree, events.
+tree, events. Logs of NCCL (NCCL_DEBUG=INFO) alone open as tables of their calls, sizes and communicators.
 Exports are read where they lie and never changed; what was read once is kept as columns in the cache."""
 EXAMPLES = """  nsystui rank*.sqlite
   nsystui results/
+  nsystui rank*.sqlite --nccl-log 'nccl*.log'
+  nsystui nccl*.log
   nsystui report1.nsys-rep --convert"""
 
 
@@ -21,6 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from nsystui.commands.arguments import add_files
 
     add_files(parser)
+    parser.add_argument(
+        "--nccl-log",
+        action="extend",
+        nargs="+",
+        metavar="LOG",
+        help="NCCL's debug logs of the same job (plain, .gz or globs), after FILE: l on the NCCL screen shows them",
+    )
     group = parser.add_argument_group("screen")
     group.add_argument("--ascii", action="store_true", help="draw with ASCII only (automatic without UTF-8)")
     group.add_argument("--mouse", action="store_true", help="use the mouse (off by default over SSH)")
@@ -28,19 +41,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from nsystui.commands.named_files import named_files
+
+    files = named_files(arguments.files, arguments.nccl_log)
     environ = terminal.original_environ()
-    refusal = terminal.check(environ, sys.stdin.isatty(), sys.__stderr__ is not None and sys.__stderr__.isatty())
+    is_drawn_on = sys.__stderr__ is not None and sys.__stderr__.isatty()
+    refusal = terminal.check(environ, sys.stdin.isatty(), is_drawn_on, "kernels" if files.exports else "nccl-log")
     if refusal:
         raise UsageError(refusal)
-    return start(arguments, environ)
+    return start(arguments, environ, files)
 
 
-def start(arguments: argparse.Namespace, environ: object) -> int:
+def start(arguments: argparse.Namespace, environ: object, files: NamedFiles) -> int:
     """Runs the application and returns its exit status."""
     from nsystui.commands.arguments import complain
-    from nsystui.store.place import default_directory
     from nsystui.ui.app import Look, NsystuiApp
     from nsystui.ui.loading import Source
+    from nsystui.ui.log_app import LogApp
 
     shell = dict(environ)  # type: ignore[call-overload]
     encoding = sys.__stderr__.encoding if sys.__stderr__ is not None else None
@@ -49,17 +66,28 @@ def start(arguments: argparse.Namespace, environ: object) -> int:
         few_colors=terminal.few_colors(shell),
         ascii_only=arguments.ascii or terminal.wants_ascii(shell, encoding),
     )
-    directory = default_directory()
-    source = Source(
-        tuple(arguments.files),
-        None if arguments.no_cache else directory,
-        arguments.jobs if arguments.jobs > 0 else min(2, os.cpu_count() or 1),
-        arguments.convert,
-        directory / "exports",
-    )
     mouse = arguments.mouse or not (arguments.no_mouse or terminal.over_ssh(shell))
-    app = NsystuiApp(source, look)
+    app = NsystuiApp(_source(arguments, files), look) if files.exports else LogApp(Source((), logs=files.logs), look)
     app.run(mouse=mouse)
     for reason in app.reasons:
         complain(reason)
     return app.return_code or 0
+
+
+def _source(arguments: argparse.Namespace, files: NamedFiles) -> Source:
+    """What the flags say of opening exports."""
+    from nsystui.commands.limits import default_cache, limits_of
+    from nsystui.ui.loading import Source
+
+    cache = default_cache()
+    limits = limits_of(arguments)
+    return Source(
+        files.exports,
+        None if arguments.no_cache else cache.directory,
+        limits.threads,
+        arguments.convert,
+        cache.conversions,
+        limits.memory,
+        cache.cap,
+        files.logs,
+    )

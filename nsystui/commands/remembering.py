@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from nsystui.commands.limits import default_cache
 from nsystui.errors import ExportError
 
 if TYPE_CHECKING:
@@ -22,10 +23,8 @@ def remembered(arguments: argparse.Namespace) -> Remembered | None:
         return None
     from nsystui.analysis.remembered import Remembered
     from nsystui.exports.discover import discover
-    from nsystui.store.cache import Cache
-    from nsystui.store.place import default_directory
 
     try:
-        return Remembered.of_files(Cache(default_directory()), discover(arguments.files))
+        return Remembered.of_files(default_cache(), discover(arguments.files))
     except (ExportError, OSError):
         return None

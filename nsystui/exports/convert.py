@@ -15,6 +15,9 @@ from nsystui.exports.discover import REPORT_ENDINGS
 
 # What makes message sizes readable; older versions do not know these options.
 _WITH_PAYLOADS = ("--include-json=true", "--include-blobs=true")
+_ELSEWHERE = "NSYSTUI_CACHE_DIR names another place for exports"
+# A disk with less room than this is full, bytes.
+_LITTLE = 1 << 20
 
 
 def is_report(path: Path) -> bool:
@@ -27,11 +30,10 @@ def nsys() -> str | None:
     return shutil.which("nsys")
 
 
-def convert(report: Path, directory: Path) -> Path:
-    """Exports ``report`` below ``directory`` (made if need be) and returns the export; one made before is used again.
+def export_of(report: Path, directory: Path) -> Path:
+    """Where ``convert`` puts the export of ``report``: alone in a directory below ``directory``.
 
-    The export keeps the name of the report, which may tell its rank. Raises ExportError where ``nsys`` is missing or
-    fails, or ``directory`` cannot be written.
+    Raises ExportError where there is no such report.
     """
     try:
         status = os.stat(report)
@@ -39,8 +41,19 @@ def convert(report: Path, directory: Path) -> Path:
         raise ExportError(str(report), error.strerror or str(error), _look(report)) from None
     identity = f"{os.path.realpath(report)}|{status.st_size}|{status.st_mtime_ns}"
     digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:16]
-    target = directory / digest / f"{report.stem}.sqlite"
+    return directory / digest / f"{report.stem}.sqlite"
+
+
+def convert(report: Path, directory: Path) -> Path:
+    """Exports ``report`` below ``directory`` (made if need be) and returns the export; one made before is used again.
+
+    The export keeps the name of the report, which may tell its rank. Raises ExportError where ``nsys`` is missing or
+    fails, or ``directory`` cannot be written.
+    """
+    target = export_of(report, directory)
     if target.exists():
+        with suppress(OSError):  # the time of its last use, by which the cache is kept under its cap
+            os.utime(target.parent)
         return target
     program = nsys()
     if program is None:
@@ -53,13 +66,13 @@ def convert(report: Path, directory: Path) -> Path:
         if not problem:
             os.replace(partial, target)
     except OSError as error:
-        advice = "NSYSTUI_CACHE_DIR names another place for exports"
-        raise ExportError(str(report), f"cannot be exported: {error.strerror or error}", advice) from None
+        raise ExportError(str(report), f"cannot be exported: {error.strerror or error}", _ELSEWHERE) from None
     finally:
-        with suppress(OSError):
-            partial.unlink()
+        # As long as what did not fit is still there.
+        advice = _ELSEWHERE if _is_full(partial) else f"try it by hand: {program} export --help"
+        _leave_nothing_half(partial)
     if problem:
-        raise ExportError(str(report), f"nsys export failed: {problem}", f"try it by hand: {program} export --help")
+        raise ExportError(str(report), f"nsys export failed: {problem}", advice)
     return target
 
 
@@ -75,6 +88,22 @@ def _export(program: str, report: Path, target: Path) -> str:
             return ""
         said = (done.stderr.strip() or done.stdout.strip()).decode("utf-8", "replace")
     return said.splitlines()[-1] if said else "no message"
+
+
+def _is_full(partial: Path) -> bool:
+    try:
+        return shutil.disk_usage(partial.parent).free < _LITTLE
+    except OSError:
+        return False
+
+
+def _leave_nothing_half(partial: Path) -> None:
+    """Removes what ``nsys`` began, with its directory where nothing else is in it."""
+    with suppress(OSError):
+        for file in partial.parent.glob(f"{partial.name}*"):  # SQLite may keep a journal beside it
+            file.unlink()
+    with suppress(OSError):
+        partial.parent.rmdir()
 
 
 def _look(report: Path) -> str:

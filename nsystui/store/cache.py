@@ -1,7 +1,7 @@
 """Where packed exports are kept: a directory for each, never beside the export.
 
 A directory is written under a temporary name and renamed when it is whole, so that a packed report is there entirely
-or not at all. The cache is capped; what was used longest ago goes first.
+or not at all. The cache is capped, with all that lies in it; what was used longest ago goes first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 import shutil
-import time
+import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from nsystui.exports.canonical import CanonicalTable
+from nsystui.store import trimming
 from nsystui.store.pack import PackedReport
 from nsystui.store.written import Written, written_of
 
@@ -28,12 +29,9 @@ if TYPE_CHECKING:
     import duckdb
 
 # Raised whenever packed reports change their form: older ones are then packed again.
-STORE_VERSION = 6
+STORE_VERSION = 7
 DEFAULT_CAP = 20 << 30
-_FACTS = "report.json"
-_TEMPORARY = ".partial-"
-# A partial directory older than this was left by a process that was killed.
-_STALE_SECONDS = 24 * 3600
+_FACTS = trimming.FACTS
 # What reading a pack raises that is not one, or not whole.
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
@@ -46,13 +44,23 @@ class PackedFiles:
     report: PackedReport
     files: Mapping[str, tuple[Path, ...]]
 
+    @property
+    def size(self) -> int:
+        """The bytes of all that lies with it."""
+        return trimming.size_of(self.directory)
+
 
 @dataclass(frozen=True)
 class Cache:
-    """A directory of packed reports of at most about ``cap`` bytes."""
+    """A directory of packed reports, and what else is kept of exports, of at most about ``cap`` bytes."""
 
     directory: Path
     cap: int = DEFAULT_CAP
+
+    @property
+    def conversions(self) -> Path:
+        """Where exports lie that were converted from reports."""
+        return self.directory / trimming.CONVERTED
 
     def place_of(self, export: Path) -> Path:
         """The directory of ``export``; another size, time or store version is another place."""
@@ -85,37 +93,43 @@ class Cache:
         except UnicodeEncodeError:  # DuckDB takes paths as text
             raise OSError(errno.EILSEQ, "its name is not UTF-8") from None
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._drop_stale()
-        temporary = self.directory / f"{_TEMPORARY}{os.getpid()}-{uuid4().hex[:8]}"
+        trimming.drop_stale(self.directory)
+        temporary = self.directory / f"{trimming.PARTIAL}{os.getpid()}-{uuid4().hex[:8]}"
         temporary.mkdir(mode=0o700)
         return PartialPack(temporary, self.place_of(export))
 
-    def trim(self, keep: Collection[Path] = ()) -> None:
-        """Removes the packed reports used longest ago until the cache is under its cap.
+    def trim(self, keep: Collection[Path] = ()) -> int:
+        """Removes what was used longest ago until the cache is under its cap; how many bytes more it may then hold.
 
-        Those in ``keep`` are being read from and stay, even over the cap. Never raises: another process may be at it.
+        The places in ``keep`` are being read from and stay, even over the cap. Never raises: another process may be at
+        it.
         """
-        sizes = []
-        with suppress(OSError):
-            for place in self.directory.iterdir():
-                with suppress(OSError):
-                    used = (place / _FACTS).stat().st_mtime
-                    sizes.append((used, sum(file.stat().st_size for file in place.iterdir()), place))
-        total = sum(size for _, size, _ in sizes)
-        for _, size, place in sorted(sizes):
-            if total <= self.cap:
-                return
-            if place not in keep:
-                shutil.rmtree(place, ignore_errors=True)
-                total -= size
+        return trimming.trim(self.directory, self.cap, keep)
 
-    def _drop_stale(self) -> None:
-        for place in self.directory.glob(f"{_TEMPORARY}*"):
-            try:
-                if time.time() - place.stat().st_mtime > _STALE_SECONDS:
-                    shutil.rmtree(place, ignore_errors=True)
-            except OSError:
-                continue
+
+class Room:
+    """Keeps the cache of a session under its cap; may be used by several threads. Without a cache it does nothing."""
+
+    def __init__(self, cache: Cache | None) -> None:
+        self.cache = cache
+        self._in_use: set[Path] = set()
+        self._left = 0
+        self._lock = threading.Lock()
+
+    def use(self, place: Path) -> None:
+        """What lies at this place in the cache is read from, and stays."""
+        with self._lock:
+            self._in_use.add(place)
+
+    def make(self, written: int) -> None:
+        """Makes room for what has just been written, in bytes.
+
+        The cache is only looked through where there may be too much in it: with hundreds of packs that takes its time.
+        """
+        with self._lock:
+            self._left -= written
+            if self.cache is not None and written and self._left <= 0:
+                self._left = self.cache.trim(frozenset(self._in_use))
 
 
 class PartialPack:

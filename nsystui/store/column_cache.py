@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from nsystui.errors import ExportError
+from nsystui.store import trimming
 from nsystui.store.cache import Cache
 
 if TYPE_CHECKING:
     import duckdb
 
-_FACTS = "report.json"
+_FACTS = trimming.FACTS
 # What reading columns raises that are none, or not whole.
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
@@ -62,19 +64,28 @@ class PartialColumns:
         """Raises OSError where the cache cannot be written."""
         self._names = sorted(names)
         digest = hashlib.sha256(" ".join(self._names).encode()).hexdigest()[:12]
+        self._export = export
         self._place = cache.place_of(export)
         self._place = self._place.with_name(f"{self._place.name}.{table}-{digest}")
         cache.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Under a name that the cache takes away if this process is killed.
-        self._temporary = cache.directory / f".partial-{os.getpid()}-{uuid4().hex[:8]}"
+        self._temporary = cache.directory / f"{trimming.PARTIAL}{os.getpid()}-{uuid4().hex[:8]}"
         self._temporary.mkdir(mode=0o700)
         self._files = 0
 
     def write(self, connection: duckdb.DuckDBPyConnection, select: str) -> int:
-        """Adds the rows that ``select`` gives; how many they are."""
+        """Adds the rows that ``select`` gives; how many they are.
+
+        Raises ExportError where the memory is too little, and duckdb.Error where the cache cannot be written.
+        """
+        import duckdb
+
         file = self._temporary / f"{self._files:06d}.parquet"
         copy = f"COPY ({select}) TO $1 (FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION V2)"
-        ((rows,),) = connection.execute(copy, [str(file)]).fetchall()
+        try:
+            ((rows,),) = connection.execute(copy, [str(file)]).fetchall()
+        except duckdb.OutOfMemoryException:  # which memory is no way out of
+            raise ExportError(str(self._export), "its columns do not fit into the memory allowed") from None
         if rows:
             self._files += 1
         else:

@@ -23,6 +23,7 @@ from nsystui.exports.reading import Reader
 from nsystui.store.chunk_packer import ChunkPacker, shared_lookups
 from nsystui.store.chunks import Chunks
 from nsystui.store.device_rows import device_rows
+from nsystui.store.priority import step_back
 from nsystui.store.read_ahead import ReadAhead
 from nsystui.store.written import Written
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 # Wide enough that few files are written, narrow enough that two chunks of kernels at work stay under 150 MB.
 CHUNK_ROWS = 49_152
-_WORKERS = 2
 
 
 class PackingCancelled(Exception):
@@ -95,8 +95,8 @@ class Sink(Protocol):
 class Packer:
     """Packs one export. ``connection`` is a DuckDB connection of its own; ``report_progress`` is called per chunk.
 
-    Two threads do the work, one reading while the other writes. ``slots`` are chunks that may be at work at once,
-    over all packers that share them.
+    Threads of a low priority do the work; of two ``workers`` one reads while the other writes. ``slots`` are chunks
+    that may be at work at once, over all packers that share them.
     """
 
     path: Path
@@ -104,13 +104,15 @@ class Packer:
     sink: Sink
     report_progress: Callable[[Progress], None] = lambda progress: None
     is_cancelled: Callable[[], bool] = lambda: False
-    slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_WORKERS))
+    slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(2))
+    workers: int = 2
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> PackedReport:
         """Packs the export.
 
-        Raises ExportError where the file cannot be read whole, and PackingCancelled.
+        Raises ExportError where the file cannot be read whole, PackingCancelled, and what the sink raises where it
+        cannot write. Where the memory is too little the ExportError has DuckDB's error as its context.
         """
         import duckdb
 
@@ -127,8 +129,7 @@ class Packer:
         except duckdb.InterruptException:
             raise PackingCancelled from None
         except duckdb.OutOfMemoryException:
-            cause, advice = "its columns do not fit into the memory allowed", "open it without --no-cache, or alone"
-            raise ExportError(str(self.path), cause, advice) from None
+            raise ExportError(str(self.path), "its columns do not fit into the memory allowed") from None
         except (duckdb.Error, OSError) as error:
             if self.is_cancelled():
                 raise PackingCancelled from None
@@ -140,9 +141,11 @@ class Packer:
         every = sources.sources(tables)
         with shared_lookups(self.path, self.connection, tables) as views:
             chunks = Chunks([source for source in every if tables.has(source.table)], tables.last_rowid, CHUNK_ROWS)
-            workers = [ChunkPacker(self.connection.cursor(), views, self.sink, payload) for _ in range(_WORKERS)]
+            every_worker = range(self.workers)
+            workers = [ChunkPacker(self.connection.cursor(), views, self.sink, payload) for _ in every_worker]
             try:
-                with ReadAhead(self.path) as ahead, ThreadPoolExecutor(_WORKERS) as pool:
+                pool = ThreadPoolExecutor(self.workers, thread_name_prefix="pack", initializer=step_back)
+                with ReadAhead(self.path) as ahead, pool:
                     running = [pool.submit(self._work, worker, chunks, ahead) for worker in workers]
                     _first_failure(running, chunks)
                 packed = workers[0].packed
@@ -184,5 +187,10 @@ def _first_failure(running: Sequence[Future[None]], chunks: Chunks) -> None:
 
 
 def _is_disk_trouble(error: Exception) -> bool:
-    """Whether writing failed, not reading: a full or read-only cache is answered by packing into memory."""
-    return isinstance(error, OSError) or "Could not write" in str(error) or "No space left" in str(error)
+    """Whether writing failed, not reading: a full or read-only cache is answered by packing into memory.
+
+    DuckDB only writes files here: exports are read by SQLite.
+    """
+    import duckdb
+
+    return isinstance(error, OSError | duckdb.IOException)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING, Any
 from nsystui.errors import ExportError
 from nsystui.exports import canonical, opening
 from nsystui.exports.canonical import CanonicalTable
-from nsystui.store.cache import Cache, PackedFiles
+from nsystui.store.cache import Cache, PackedFiles, Room
 from nsystui.store.column_cache import ColumnFiles
-from nsystui.store.database import Limits, connect, empty_view, engine_of, series, union
+from nsystui.store.database import Limits, connect, empty_view, engine_of, memory_errors, series, union
 from nsystui.store.kept import Kept
-from nsystui.store.memory_sink import MemorySink
 from nsystui.store.on_demand import OnDemand
 from nsystui.store.opened import open_export
-from nsystui.store.pack import PackedReport, Packer, Progress
-from nsystui.store.report import Facts, Report, aligned
+from nsystui.store.pack import PackedReport, Progress
+from nsystui.store.packing import PackedTables, Packing
+from nsystui.store.priority import step_back
+from nsystui.store.report import Report, aligned
+from nsystui.store.trimming import size_of
 from nsystui.store.used_columns import used_columns
 
 if TYPE_CHECKING:
@@ -50,18 +52,17 @@ class Session:
     warn: Callable[[str], object] = lambda message: None
     reports: tuple[Report, ...] = ()
     version: int = 0
-    _files: dict[int, PackedFiles] = field(default_factory=dict)
+    _packed: dict[int, PackedFiles | PackedTables] = field(default_factory=dict)
     _given: set[int] = field(default_factory=set)
-    _in_use: set[Path] = field(default_factory=set)
-    _in_memory: dict[int, dict[str, str]] = field(default_factory=dict)
     _fresh: set[str] = field(default_factory=set)
     _on_demand: dict[int, OnDemand] = field(default_factory=dict)
     _shown: dict[str, frozenset[str]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
-        self._slots = threading.Semaphore(self.limits.threads)
+        self.room = Room(self.cache)
         self._database = connect(self.limits)
+        self._packing = Packing(self._database, self.limits, self.room, self.warn)
 
     @cached_property
     def _engine(self) -> sa.Engine:
@@ -89,45 +90,33 @@ class Session:
         Raises ExportError and PackingCancelled. May run in several threads at once.
         """
         opening.check(path)
+        if self.cache is not None:
+            with suppress(OSError):
+                self.room.use(self.cache.place_of(path))
         with self._lock:
             index = max(self._given, default=-1) + 1 if index is None else index
             self._given.add(index)
         try:
-            files = self.cache.find(path) if self.cache else None
-            on_demand = None if whole or files is not None else self._unpacked(path, index)
-            packed: Facts
-            if on_demand is not None:
-                packed = on_demand
-            else:
-                files, packed = self._packed(files, path, index, report_progress, is_cancelled)
+            found: PackedFiles | PackedTables | OnDemand | None = self.cache.find(path) if self.cache else None
+            if found is None:
+                if whole:
+                    found = self._packing.pack(path, index, report_progress, is_cancelled)
+                else:
+                    found = self._unpacked(path, index)
         except BaseException:
             with self._lock:
                 self._given.discard(index)
             raise
         with self._lock:
-            if files is not None:
-                self._files[index] = files
-                self._in_use.add(files.directory)
-            if on_demand is not None:
-                self._on_demand[index] = on_demand
-            report = Report(index, path, packed)
+            if isinstance(found, OnDemand):
+                self._on_demand[index] = found
+            else:
+                self._packed[index] = found
+            report = Report(index, path, found if isinstance(found, OnDemand) else found.report)
             self.reports = aligned([*self.reports, report])
             self._fresh.clear()
             self.version += 1
             return next(item for item in self.reports if item.index == index)
-
-    def _packed(
-        self,
-        files: PackedFiles | None,
-        path: Path,
-        index: int,
-        report_progress: Callable[[Progress], None] = lambda progress: None,
-        is_cancelled: Callable[[], bool] = lambda: False,
-    ) -> tuple[PackedFiles | None, PackedReport]:
-        """The whole report, packed now unless ``files`` has it already; no files where it is kept in memory."""
-        if files is None and self.cache is not None:
-            files = self._pack_to_cache(self.cache, path, report_progress, is_cancelled)
-        return files, files.report if files else self._pack_to_memory(path, index, report_progress, is_cancelled)
 
     def _unpacked(self, path: Path, index: int) -> OnDemand:
         opened = open_export(path)
@@ -141,12 +130,9 @@ class Session:
         with self._lock:
             unpacked = self._on_demand.get(index)
             if unpacked is not None:
-                files, packed = self._packed(None, unpacked.path, index)
+                self._packed[index] = self._packing.pack(unpacked.path, index)
                 del self._on_demand[index]
-                if files is not None:
-                    self._files[index] = files
-                    self._in_use.add(files.directory)
-                unpacked.packed = packed
+                packed = unpacked.packed = self._packed[index].report
                 unpacked.connection.close()
                 self.reports = tuple(
                     replace(item, packed=packed) if item.index == index else item for item in self.reports
@@ -155,51 +141,6 @@ class Session:
             found = next(item.packed for item in self.reports if item.index == index)
             assert isinstance(found, PackedReport)
             return found
-
-    def _pack_to_cache(
-        self, cache: Cache, path: Path, report_progress: Callable[[Progress], None], is_cancelled: Callable[[], bool]
-    ) -> PackedFiles | None:
-        """Packs into the cache; ``None`` where the cache cannot be written (full, read-only), after a warning."""
-        import duckdb
-
-        try:
-            partial = cache.begin(path)
-        except OSError as error:
-            self.warn(f"the cache {cache.directory} cannot be written ({error.strerror}): keeping columns in memory")
-            return None
-        connection = connect(replace(self.limits, threads=1))
-        try:
-            packed = Packer(path, connection, partial, report_progress, is_cancelled, self._slots).run()
-            with self._lock:
-                self._in_use.add(partial.place)
-                keep = frozenset(self._in_use)
-            files = partial.finish(packed)
-            cache.trim(keep)
-            return files
-        except (OSError, duckdb.Error) as error:
-            partial.abandon()
-            first_line = str(error).splitlines()[0]
-            self.warn(f"the cache {cache.directory} cannot be written ({first_line}): keeping columns in memory")
-            return None
-        except BaseException:
-            partial.abandon()
-            raise
-        finally:
-            connection.close()
-
-    def _pack_to_memory(
-        self, path: Path, index: int, report_progress: Callable[[Progress], None], is_cancelled: Callable[[], bool]
-    ) -> PackedReport:
-        sink = MemorySink(self._database.cursor(), index)
-        try:
-            packed = Packer(path, sink.connection, sink, report_progress, is_cancelled, self._slots).run()
-        except BaseException:
-            sink.abandon()
-            raise
-        finally:
-            sink.connection.close()
-        self._in_memory[index] = sink.names
-        return packed
 
     def _ensure_views(self, query: sa.Executable) -> None:
         """Makes the views that ``query`` reads, if a report has joined since, or it reads more columns than before."""
@@ -226,11 +167,11 @@ class Session:
         wanted = {name: self._shown.get(name, frozenset()).union(names) - _PLACE for name, names in used.items()}
         for index, failure in self._failures(wanted).items():
             self._drop(index, failure)
-        for report in self._on_demand.values():
-            in_use = (report.loaded[name] for name in wanted)
-            self._in_use.update(columns.directory for columns in in_use if isinstance(columns, ColumnFiles))
-        self._fresh.difference_update(name for name, names in wanted.items() if names != self._shown.get(name))
+        changed = [name for name, names in wanted.items() if names != self._shown.get(name)]
+        self._fresh.difference_update(changed)
         self._shown.update(wanted)
+        loaded = [report.loaded[name] for report in self._on_demand.values() for name in changed]
+        self.room.make(sum(size_of(columns.directory) for columns in loaded if isinstance(columns, ColumnFiles)))
 
     def _failures(self, wanted: Mapping[str, Collection[str]]) -> dict[int, ExportError]:
         """Reads the ``wanted`` columns of every report that is not packed, several at once; why some could not be."""
@@ -238,13 +179,14 @@ class Session:
 
         def failure(report: OnDemand) -> ExportError | None:
             try:
-                report.load(wanted)
+                with memory_errors(self.limits, self.cache is not None, report.path):
+                    report.load(wanted)
             except ExportError as error:
                 return error
             return None
 
         reports = list(self._on_demand.values())
-        pool = ThreadPoolExecutor(max(min(self.limits.threads, len(reports)), 1))
+        pool = ThreadPoolExecutor(max(min(self.limits.chunks, len(reports)), 1), initializer=step_back)
         try:
             errors = zip(reports, pool.map(failure, reports), strict=True)
             return {report.index: error for report, error in errors if error is not None}
@@ -266,14 +208,14 @@ class Session:
 
         Where a report is not packed, only the columns that are shown of all of them.
         """
-        files = self._files.get(report.index)
+        packed = self._packed.get(report.index)
         relation = None
         if report.index in self._on_demand:
             relation = self._loaded(self._on_demand[report.index], table)
-        elif files is not None and table.name in files.files:
-            relation = self._database.read_parquet([str(path) for path in files.files[table.name]])
-        elif table.name in self._in_memory.get(report.index, {}):
-            relation = self._database.table(self._in_memory[report.index][table.name])
+        elif isinstance(packed, PackedFiles) and table.name in packed.files:
+            relation = self._database.read_parquet([str(path) for path in packed.files[table.name]])
+        elif isinstance(packed, PackedTables) and table.name in packed.names:
+            relation = self._database.table(packed.names[table.name])
         if relation is not None:
             place = f"CAST({report.index:d} AS BIGINT) AS report, CAST({report.clock_offset:d} AS BIGINT)"
             yield relation.project(", ".join([f"{place} AS clock_offset", *self._names(table)]))
@@ -295,7 +237,7 @@ class Session:
     def rows(self, query: sa.Executable) -> Sequence[tuple[Any, ...]]:
         """The result as tuples of Python values."""
         self._ensure_views(query)
-        with self._engine.connect() as connection:
+        with self._query_errors(), self._engine.connect() as connection:
             return [tuple(row) for row in connection.execute(query)]
 
     def scalar(self, query: sa.Executable) -> Any:
@@ -340,10 +282,14 @@ class Session:
         statement = query.compile(self._engine, compile_kwargs={"render_postcompile": True})  # type: ignore[attr-defined]
         cursor = self._database.cursor()
         try:
-            cursor.execute(str(statement), [statement.params[name] for name in statement.positiontup or ()])
-            yield cursor
+            with self._query_errors():
+                cursor.execute(str(statement), [statement.params[name] for name in statement.positiontup or ()])
+                yield cursor
         finally:
             cursor.close()
+
+    def _query_errors(self) -> AbstractContextManager[None]:
+        return memory_errors(self.limits, self.cache is not None, *(report.path for report in self.reports))
 
     def count(self, table: sa.Table | CanonicalTable) -> int:
         """Rows of a table over all reports, without a query."""
@@ -351,5 +297,5 @@ class Session:
 
     def kept(self, report: Report) -> Kept:
         """What was computed of a report before, beside its pack; nothing where its columns are in memory."""
-        files = self._files.get(report.index)
-        return Kept(None if files is None else files.directory)
+        packed = self._packed.get(report.index)
+        return Kept(packed.directory if isinstance(packed, PackedFiles) else None)

@@ -21,18 +21,26 @@ from nsystui.ui import messages
 
 if TYPE_CHECKING:
     from nsystui.analysis.job import Job
+    from nsystui.store.cache import Room
     from nsystui.store.opened import Opened
 
 
 @dataclass(frozen=True)
 class Source:
-    """What the command line asked to open, and how. ``cache_directory`` is ``None`` for memory only."""
+    """What the command line asked to open, and how. ``cache_directory`` is ``None`` for memory only.
+
+    ``memory`` is what DuckDB may take, ``cache_cap`` what the cache may grow to, both in bytes; ``None`` for the usual.
+    ``logs`` are debug logs of NCCL, one name each.
+    """
 
     files: tuple[str, ...]
     cache_directory: Path | None = None
     threads: int = 2
     convert: bool = False
     conversion_directory: Path | None = None
+    memory: int | None = None
+    cache_cap: int | None = None
+    logs: tuple[str, ...] = ()
 
 
 @dataclass
@@ -51,15 +59,17 @@ class Loading:
         """Discovers the files and loads them all. Blocks: call it in a thread."""
         from nsystui.analysis.job import Job
         from nsystui.exports.discover import discover
-        from nsystui.store.cache import Cache
+        from nsystui.store.cache import DEFAULT_CAP, Cache
         from nsystui.store.database import Limits
         from nsystui.store.session import Session
 
-        paths = tuple(discover(self.source.files))
-        directory = self.source.cache_directory
+        source = self.source
+        paths = tuple(discover(source.files))
+        directory = source.cache_directory
+        cap = DEFAULT_CAP if source.cache_cap is None else source.cache_cap
         session = Session(
-            cache=None if directory is None else Cache(directory),
-            limits=Limits(threads=self.source.threads),
+            cache=None if directory is None else Cache(directory, cap),
+            limits=Limits(source.threads, source.memory or Limits().memory),
             warn=lambda text: self.post(messages.Warned(text)),
         )
         job = Job(session)
@@ -68,10 +78,14 @@ class Loading:
 
     def go_on(self, job: Job, numbered: Sequence[tuple[int, Path]]) -> None:
         """Loads the given exports into ``job``; the numbers keep the order of the command line."""
-        opened = [(number, path, found) for number, path in numbered if (found := self._open(path)) is not None]
+        from nsystui.store.priority import step_back
+
+        room = job.session.room
+        opened = [(number, path, found) for number, path in numbered if (found := self._open(path, room)) is not None]
         sampling = threading.Thread(target=self._sample, args=(job, [found for _, _, found in opened]), daemon=True)
         sampling.start()
-        with ThreadPoolExecutor(max_workers=max(self.source.threads, 1), thread_name_prefix="load") as pool:
+        threads = max(self.source.threads, 1)
+        with ThreadPoolExecutor(threads, thread_name_prefix="load", initializer=step_back) as pool:
             list(pool.map(lambda item: self._add(job, *item), opened))
         sampling.join()
         self.post(messages.LoadingEnded(self._stopped.is_set()))
@@ -86,8 +100,8 @@ class Loading:
             with suppress(ExportError, OSError):
                 remember_first_questions(job, cache, [report.path for report in job.session.reports])
 
-    def _open(self, path: Path) -> Opened | None:
-        from nsystui.exports.convert import convert, is_report
+    def _open(self, path: Path, room: Room) -> Opened | None:
+        from nsystui.exports.convert import is_report
         from nsystui.store.opened import open_export
 
         if self._stopped.is_set():
@@ -95,7 +109,7 @@ class Loading:
         export = path
         try:
             if is_report(path) and self.source.convert and self.source.conversion_directory is not None:
-                export = convert(path, self.source.conversion_directory)
+                export = _converted(path, self.source.conversion_directory, room)
             opened = open_export(export)
         except ExportError as error:
             self.post(messages.ExportFailed(path, _reason(error)))
@@ -132,6 +146,19 @@ class Loading:
             self.post(messages.ExportFailed(path, str(error)))
         else:
             self.post(messages.ReportReady(path, added))
+
+
+def _converted(report: Path, directory: Path, room: Room) -> Path:
+    """The export that ``nsys`` makes of a report, in a thread whose low priority it gets too."""
+    from nsystui.exports.convert import convert, export_of
+    from nsystui.store.priority import step_back
+    from nsystui.store.trimming import size_of
+
+    room.use(export_of(report, directory).parent)
+    with ThreadPoolExecutor(1, initializer=step_back) as pool:
+        export = pool.submit(convert, report, directory).result()
+    room.make(size_of(export.parent))
+    return export
 
 
 def _reason(error: ExportError) -> str:

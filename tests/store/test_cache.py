@@ -11,12 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sqlalchemy as sa
+from disks import fill, half_written, small_disk
 
+from nsystui.cli import main
 from nsystui.exports.demo import empty_export, hostile_names_export, two_process_export
 from nsystui.store import cache as cache_module
 from nsystui.store import place, tables
+from nsystui.store.answers import Answers
 from nsystui.store.cache import Cache, PackedFiles, PartialPack
 from nsystui.store.pack import PackedReport, Packer
 from nsystui.store.session import Session
@@ -254,6 +258,97 @@ class TestTrimming:
         cache.trim()
         assert [path.name for path in places(cache)] == ["exports", "notes.txt"]
 
+    def put(self, cache: Cache, name: str, size: int, used: float) -> Path:
+        """A file in the cache, last used so many seconds after the beginning; its directory too."""
+        file = cache.directory / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(bytes(size))
+        for path in (file, file.parent):
+            os.utime(path, (used, used))
+        return file
+
+    def everything(self, cache: Cache) -> list[str]:
+        return sorted(
+            str(path.relative_to(cache.directory)) for path in cache.directory.rglob("*") if not path.is_dir()
+        )
+
+    def test_everything_that_is_kept_counts(self, tmp_path):
+        self.make(Cache(tmp_path / "cache"), "pack")
+        cache = Cache(tmp_path / "cache", cap=5_000)
+        self.put(cache, "pack/kept-nvtx-1.bin", 1_000, 1)
+        self.put(cache, "answers/0123.json", 1_000, 2_000_000)
+        self.put(cache, "exports/0123456789abcdef/rank0.sqlite", 1_000, 2_000_001)
+        self.put(cache, ".partial-1-abc/kernels-0.parquet", 1_000, 2_000_002)
+        cache.trim()
+        assert len(self.everything(cache)) == 6
+        Cache(cache.directory, cap=4_999).trim()
+        assert self.everything(cache) == [
+            ".partial-1-abc/kernels-0.parquet",
+            "answers/0123.json",
+            "exports/0123456789abcdef/rank0.sqlite",
+        ]
+
+    @pytest.mark.parametrize("first", ["pack", "columns", "answer", "conversion"])
+    def test_whatever_it_is_the_oldest_goes_first(self, tmp_path, first):
+        cache = Cache(tmp_path / "cache", cap=3_000)
+        files = {
+            "pack": f"rank0-{'0' * 24}/report.json",
+            "columns": f"rank1-{'1' * 24}.kernels-{'1' * 12}/report.json",
+            "answer": "answers/2222.json",
+            "conversion": f"exports/{'3' * 16}/rank3.sqlite",
+        }
+        for number, (kind, name) in enumerate(files.items()):
+            self.put(cache, name, 1_000, 1 if kind == first else 1_000 + number)
+        cache.trim()
+        assert self.everything(cache) == sorted(name for kind, name in files.items() if kind != first)
+
+    def test_what_is_in_use_stays_whatever_it_is(self, tmp_path):
+        cache = Cache(tmp_path / "cache", cap=0)
+        pack = cache.directory / f"rank0-{'0' * 24}"
+        conversion = cache.conversions / ("3" * 16)
+        kept = [f"{pack.name}/report.json", f"{pack.name}.kernels-{'1' * 12}/report.json", "exports/3333333333333333/a"]
+        for name in [*kept, f"rank1-{'1' * 24}/report.json", f"exports/{'4' * 16}/a"]:
+            self.put(cache, name, 10, 1)
+        cache.trim({pack, conversion})
+        assert self.everything(cache) == sorted(kept)
+
+    def test_what_is_being_converted_stays_and_what_was_left_half_way_goes(self, tmp_path):
+        cache = Cache(tmp_path / "cache", cap=0)
+        now = time.time()
+        self.put(cache, f"exports/{'1' * 16}/.partial-7.sqlite", 10, now)
+        self.put(cache, f"exports/{'2' * 16}/.partial-8.sqlite", 10, now - 2 * 86_400)
+        cache.trim()
+        assert self.everything(cache) == [f"exports/{'1' * 16}/.partial-7.sqlite"]
+
+    def test_the_rest_of_a_pack_whose_removal_was_interrupted_goes_too(self, tmp_path):
+        cache = Cache(tmp_path / "cache", cap=0)
+        self.put(cache, f"rank0-{'0' * 24}/kernels-0.parquet", 10, 1)
+        cache.trim()
+        assert self.everything(cache) == []
+
+    def test_answers_and_columns_of_real_questions_are_found(self, tmp_path, export, monkeypatch):
+        """The names above are those that the program gives."""
+        monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+        words = ["stats", "-r", "cuda_gpu_kern_sum", "--format", "csv", "-o", str(tmp_path / "out.csv"), str(export)]
+        assert main(words) == 0
+        cache = Cache(tmp_path / "cache", cap=0)
+        kinds = {name.partition("/")[0].rpartition("-")[0].rpartition(".")[2] for name in self.everything(cache)}
+        assert {"kernels", ""} <= kinds
+        assert cache.trim() == 0
+        assert self.everything(cache) == []
+
+    def test_the_cache_is_only_looked_through_where_there_may_be_too_much_in_it(self, tmp_path, original, monkeypatch):
+        looked: list[float] = []
+        trim = Cache.trim
+        monkeypatch.setattr(Cache, "trim", lambda cache, keep=(): (looked.append(cache.cap), trim(cache, keep))[1])
+        for number in range(4):
+            (tmp_path / f"rank{number}.sqlite").write_bytes(original)
+        paths = [tmp_path / f"rank{number}.sqlite" for number in range(4)]
+        kernels(Cache(tmp_path / "cache"), *paths)
+        assert len(looked) == 1
+        kernels(Cache(tmp_path / "other", cap=1), *paths)
+        assert len(looked) == 5
+
     def test_a_pack_that_another_process_removes_meanwhile_is_no_failure(self, export, cache, monkeypatch):
         self.make(cache, "a", "b")
         monkeypatch.setattr(Path, "iterdir", lambda path: iter([path / "gone", path / "a"]))
@@ -348,6 +443,45 @@ os.utime = lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "Permissio
         assert kernels(cache, export, warn=warnings) == 200
         assert "No space left on device" in warnings[0]
         assert places(cache) == []
+
+
+class TestFullDisk:
+    """A disk of its own that fills up: a warning and memory, and nothing half-written."""
+
+    @pytest.mark.parametrize("options", ["size=8k", "nr_inodes=4"])
+    @pytest.mark.parametrize("whole", [True, False])
+    def test_the_columns_are_kept_in_memory(self, export, tmp_path, options, whole):
+        warnings: list[str] = []
+        with small_disk(tmp_path, options) as disk:
+            with closing(Session(Cache(disk / "cache"), warn=warnings.append)) as session:
+                session.add(export, whole=whole)
+                columns = [tables.kernels.c.start, tables.kernels.c.end, tables.kernels.c.name, tables.api_calls.c.name]
+                counted = sa.select(sa.func.count(), *map(sa.func.max, columns))
+                assert session.scalar(counted.select_from(tables.kernels).join(tables.api_calls, sa.true())) > 200
+            assert list((disk / "cache").iterdir()) == []
+        (warning,) = warnings
+        assert "cannot be written (" in warning
+        assert "No space left on device" in warning
+        assert "keeping columns in memory" in warning
+
+    def test_arrays_are_not_kept(self, export, tmp_path):
+        with small_disk(tmp_path) as disk, closing(Session(Cache(disk / "cache"), warn=pytest.fail)) as session:
+            kept = session.kept(session.add(export))
+            fill(disk)
+            kept.save("facts", 1, {"numbers": np.arange(1 << 16)})
+            assert kept.load("facts", 1) is None
+            assert half_written(disk) == []
+            assert int(session.scalar(sa.select(sa.func.count()).select_from(tables.kernels))) == 200
+
+    def test_answers_are_not_remembered(self, tmp_path):
+        with small_disk(tmp_path) as disk:
+            answers = Answers(disk / "answers")
+            answers.save("before", 1)
+            fill(disk)
+            answers.save("question", "x" * 10_000)
+            assert answers.load("question") is None
+            assert answers.load("before") == 1
+            assert half_written(disk) == []
 
 
 class TestSideBySide:

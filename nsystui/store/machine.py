@@ -1,0 +1,83 @@
+"""What this process may take of the machine it runs on: CPUs and memory, with the limits of its control groups.
+
+What cannot be read is not known, which is no limit and not zero. ``root`` is where ``/proc`` and ``/sys`` lie.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+_ROOT = Path("/")
+
+
+def cpus(root: Path = _ROOT) -> int:
+    """How many CPUs this process may use at once: by its affinity, and by the quotas of its control groups; 1 or more.
+
+    A quota of one and a half CPUs is one.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(min([allowed, *_quotas(root)]), 1)
+
+
+def memory(root: Path = _ROOT) -> int | None:
+    """How many bytes of memory there are for this process: what is available, or what its control groups allow.
+
+    ``None`` where neither can be read.
+    """
+    return min([*_available(root), *_memory_limits(root)], default=None)
+
+
+def _available(root: Path) -> Iterator[int]:
+    for line in _lines(root / "proc/meminfo"):
+        words = line.split()
+        if words[:1] == ["MemAvailable:"] and len(words) > 1 and words[1].isdecimal():
+            yield int(words[1]) * 1024
+
+
+def _memory_limits(root: Path) -> Iterator[int]:
+    for group in _groups(root, "memory"):
+        # Above ``memory.high`` a process is slowed down to a crawl: as good as a limit.
+        for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
+            yield from _numbers(group / name)
+
+
+def _quotas(root: Path) -> Iterator[int]:
+    for group in _groups(root, "cpu"):
+        both = _numbers(group / "cpu.max")
+        if len(both) != 2:
+            both = [*_numbers(group / "cpu.cfs_quota_us"), *_numbers(group / "cpu.cfs_period_us")]
+        if len(both) == 2 and both[1]:
+            yield both[0] // both[1]
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """The directories of the control groups that this process is in, with those around them, whose limits count too.
+
+    In a container the path is often that of the host: then only the directories further up are there.
+    """
+    mounts = root / "sys/fs/cgroup"
+    for line in _lines(root / "proc/self/cgroup"):
+        _, names, path = [*line.split(":", 2), "", ""][:3]
+        if names == "":
+            tops = [mounts, mounts / "unified"]
+        elif controller in names.split(","):
+            tops = [mounts / controller, mounts / names]
+        else:
+            continue
+        inside = PurePosixPath("/", path).relative_to("/")
+        below = [PurePosixPath()] if ".." in inside.parts else [inside, *inside.parents]
+        yield from (top / place for top in tops for place in below)
+
+
+def _numbers(file: Path) -> list[int]:
+    """The numbers in a file; none for ``max``, for -1, and where there is no such file."""
+    return [int(word) for line in _lines(file) for word in line.split() if word.isdecimal()]
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []

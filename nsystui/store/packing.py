@@ -1,0 +1,106 @@
+"""The packing of a session: several exports at once within its limits, into its cache, or else into its memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsystui.store.cache import Cache, PackedFiles, Room
+from nsystui.store.database import Limits, memory_errors
+from nsystui.store.memory_sink import MemorySink
+from nsystui.store.pack import PackedReport, Packer, Progress, Sink
+from nsystui.store.packing_database import PackingDatabase
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+@dataclass(frozen=True)
+class PackedTables:
+    """A packed report in memory: its facts, and the table of the session's database for each canonical one."""
+
+    report: PackedReport
+    names: Mapping[str, str]
+
+
+@dataclass
+class Packing:
+    """Packs exports. ``database`` is the session's; a cache that cannot be written is told to ``warn``."""
+
+    database: duckdb.DuckDBPyConnection
+    limits: Limits
+    room: Room
+    warn: Callable[[str], object]
+    _own: PackingDatabase = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._slots = threading.Semaphore(self.limits.chunks)
+        self._packs = threading.Semaphore(self.limits.packs)
+        self._own = PackingDatabase(self.limits, self.database)
+
+    def pack(
+        self,
+        path: Path,
+        index: int,
+        report_progress: Callable[[Progress], None] = lambda progress: None,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> PackedFiles | PackedTables:
+        """Packs an export, once it is its turn.
+
+        Raises ExportError where it cannot be read whole or the memory is too little, and PackingCancelled.
+        """
+        cache = self.room.cache
+        with self._packs, memory_errors(self.limits, cache is not None, path):
+            files = None if cache is None else self._to_cache(cache, path, report_progress, is_cancelled)
+            return files or self._to_memory(path, index, report_progress, is_cancelled)
+
+    def _to_cache(
+        self, cache: Cache, path: Path, report_progress: Callable[[Progress], None], is_cancelled: Callable[[], bool]
+    ) -> PackedFiles | None:
+        """Packs into the cache; ``None`` where the cache cannot be written (full, read-only), after a warning."""
+        import duckdb
+
+        partial = None
+        try:
+            partial = cache.begin(path)
+            with self._own.connection() as connection:
+                packed = self._packer(path, connection, partial, report_progress, is_cancelled).run()
+            files = partial.finish(packed)
+        except (OSError, duckdb.Error) as error:
+            if partial is not None:
+                partial.abandon()
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
+            self.warn(f"the cache {cache.directory} cannot be written ({reason}): keeping columns in memory")
+            return None
+        except BaseException:
+            if partial is not None:
+                partial.abandon()
+            raise
+        self.room.make(files.size)
+        return files
+
+    def _to_memory(
+        self, path: Path, index: int, report_progress: Callable[[Progress], None], is_cancelled: Callable[[], bool]
+    ) -> PackedTables:
+        sink = MemorySink(self.database.cursor(), index)
+        try:
+            packed = self._packer(path, sink.connection, sink, report_progress, is_cancelled).run()
+        except BaseException:
+            sink.abandon()
+            raise
+        finally:
+            sink.connection.close()
+        return PackedTables(packed, sink.names)
+
+    def _packer(
+        self,
+        path: Path,
+        connection: duckdb.DuckDBPyConnection,
+        sink: Sink,
+        report_progress: Callable[[Progress], None],
+        is_cancelled: Callable[[], bool],
+    ) -> Packer:
+        return Packer(path, connection, sink, report_progress, is_cancelled, self._slots, self.limits.workers)

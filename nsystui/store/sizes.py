@@ -1,0 +1,28 @@
+"""Sizes in bytes as people write them, in options and variables: ``512M``, ``1.5G``, ``2GiB``."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from nsystui.errors import UsageError
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) *([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def parse_size(text: str) -> int:
+    """Reads a size as whole bytes; K, M, G and T are of base 1024, with ``B`` or ``iB`` behind them or not.
+
+    Raises UsageError for anything else.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is not a size: give a number with M or G, such as 512M or 1.5G")
+    number, unit = match.groups()
+    return int(Decimal(number) * 1024 ** _POWERS[unit.upper()])
+
+
+def size_words(size: int) -> str:
+    """A size as it may be written in an option: whole MB, rounded up."""
+    return f"{-(-size // (1 << 20))}M"

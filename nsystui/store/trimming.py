@@ -1,0 +1,121 @@
+"""What lies in the cache directory, and what goes first when it is too much.
+
+Everything that the program keeps there counts: packs with the arrays kept beside them, single columns, remembered
+answers, and exports that were converted from reports. What is not the program's is neither counted nor removed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ANSWERS = "answers"
+"""The folder of the remembered answers: a file for each."""
+CONVERTED = "exports"
+"""The folder of the converted exports: a directory for each."""
+FACTS = "report.json"
+"""What a pack, or a set of single columns, says of itself; its time is that of the last use."""
+PARTIAL = ".partial-"
+"""How the names of what is being written begin."""
+
+# A partial directory older than this was left by a process that was killed.
+_STALE_SECONDS = 24 * 3600
+_PACK_NAME = re.compile(r"[A-Za-z0-9-]*-[0-9a-f]{24}(\.[a-z_]+-[0-9a-f]{12})?")
+_CONVERTED_NAME = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, order=True)
+class Item:
+    """One thing in the cache: when it was used last (s since the epoch), its bytes, whether it may go at all."""
+
+    used: float
+    size: int
+    place: Path
+    may_go: bool = True
+
+
+def trim(directory: Path, cap: int, keep: Collection[Path] = ()) -> int:
+    """Removes what was used longest ago until the cache is under ``cap`` bytes; how many bytes more it may then hold.
+
+    What is in ``keep``, or belongs to a pack that is (its single columns), stays, even over the cap. Never raises:
+    another process may be at it.
+    """
+    items = sorted(_items(directory))
+    total = sum(item.size for item in items)
+    for item in items:
+        if total <= cap:
+            break
+        if item.may_go and not {item.place, _pack_of(item.place)}.intersection(keep):
+            _remove(item.place)
+            total -= item.size
+    return cap - total
+
+
+def size_of(place: Path) -> int:
+    """The bytes of the files in a directory."""
+    size = 0
+    for file in _in(place):
+        with suppress(OSError):
+            size += file.stat().st_size
+    return size
+
+
+def drop_stale(directory: Path) -> None:
+    """Removes what processes that were killed left half-written, once it is a day old."""
+    for place in directory.glob(f"{PARTIAL}*"):
+        with suppress(OSError):
+            if _is_stale(place):
+                _remove(place)
+
+
+def _items(directory: Path) -> Iterator[Item]:
+    for place in _in(directory):
+        with suppress(OSError):
+            if place.name.startswith(PARTIAL):
+                yield Item(place.stat().st_mtime, size_of(place), place, may_go=False)
+            elif (place / FACTS).exists():
+                yield Item((place / FACTS).stat().st_mtime, size_of(place), place)
+            elif _PACK_NAME.fullmatch(place.name) and place.is_dir():  # one whose removal was interrupted
+                yield Item(place.stat().st_mtime, size_of(place), place)
+    for file in _in(directory / ANSWERS):
+        with suppress(OSError):
+            status = file.stat()
+            yield Item(status.st_mtime, status.st_size, file)
+    for place in _in(directory / CONVERTED):
+        with suppress(OSError):
+            if _CONVERTED_NAME.fullmatch(place.name):
+                yield Item(place.stat().st_mtime, size_of(place), place, may_go=not _is_being_made(place))
+
+
+def _in(directory: Path) -> list[Path]:
+    try:
+        return list(directory.iterdir())
+    except OSError:
+        return []
+
+
+def _pack_of(place: Path) -> Path:
+    """Where the pack is that single columns belong to; a pack's own place is that of the pack."""
+    return place.with_name(place.name.partition(".")[0] or place.name)
+
+
+def _is_being_made(place: Path) -> bool:
+    return any(not _is_stale(file) for file in place.glob(f"{PARTIAL}*"))
+
+
+def _is_stale(place: Path) -> bool:
+    return time.time() - place.stat().st_mtime > _STALE_SECONDS
+
+
+def _remove(place: Path) -> None:
+    with suppress(OSError):
+        if place.is_dir() and not os.path.islink(place):
+            shutil.rmtree(place, ignore_errors=True)
+        else:
+            place.unlink()

@@ -1,0 +1,282 @@
+"""The flags and variables for shared machines, and what a command does where there is no room."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from disks import fill, half_written, small_disk
+
+from nsystui import terminal
+from nsystui.commands import limits as limits_module
+from nsystui.commands.limits import default_cache
+from nsystui.exports.demo import benchmark_export, two_process_export
+from nsystui.store import machine
+from nsystui.store.database import SMALLEST_MEMORY, Limits
+from nsystui.store.session import Session
+
+MB = 1 << 20
+NAMES = ("NSYSTUI_JOBS", "NSYSTUI_MEMORY_LIMIT", "NSYSTUI_CACHE_LIMIT")
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own for each test, and no variables of the user's."""
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return two_process_export(tmp_path_factory.mktemp("export") / "rank0.sqlite")
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[Limits]:
+    """The limits of every session."""
+    seen: list[Limits] = []
+    begin = Session.__post_init__
+
+    def noted(session: Session) -> None:
+        seen.append(session.limits)
+        begin(session)
+
+    monkeypatch.setattr(Session, "__post_init__", noted)
+    return seen
+
+
+class TestWhatIsAllowed:
+    def test_the_flags_say_it(self, run, export, used):
+        assert run("info", "--jobs", "3", "--memory-limit", "1.5G", export).status == 0
+        assert used == [Limits(3, 1536 * MB)]
+
+    def test_else_the_variables(self, run, export, used, monkeypatch):
+        monkeypatch.setenv("NSYSTUI_JOBS", "4")
+        monkeypatch.setenv("NSYSTUI_MEMORY_LIMIT", "500MiB")
+        assert run("info", export).status == 0
+        assert run("info", "--jobs", "1", export).status == 0
+        assert run("info", "--memory-limit", "1g", export).status == 0
+        assert used == [Limits(4, 500 * MB), Limits(1, 500 * MB), Limits(4, 1024 * MB)]
+
+    def test_an_empty_variable_is_none(self, run, export, used, monkeypatch):
+        for name in NAMES:
+            monkeypatch.setenv(name, "")
+        assert run("info", export).status == 0
+        assert used[0].memory <= Limits().memory
+
+    @pytest.mark.parametrize(
+        ("there_is", "memory"),
+        [
+            (None, 2048),
+            (64 * 1024, 2048),
+            (4096, 2048),
+            (1000, 500),
+            (100, SMALLEST_MEMORY // MB),
+        ],
+    )
+    def test_without_them_half_of_a_small_machine(self, run, export, used, monkeypatch, there_is, memory):
+        monkeypatch.setattr(machine, "memory", lambda: None if there_is is None else there_is * MB)
+        assert run("info", export).status == 0
+        assert used[0].memory == memory * MB
+
+    @pytest.mark.parametrize(("cpus", "threads"), [(1, 1), (2, 2), (128, 2)])
+    def test_without_them_two_threads_at_most(self, run, export, used, monkeypatch, cpus, threads):
+        monkeypatch.setattr(machine, "cpus", lambda: cpus)
+        assert run("info", export).status == 0
+        assert used[0].threads == threads
+
+    def test_the_screens_get_them_too(self, run, export, monkeypatch):
+        from nsystui.ui.app import NsystuiApp
+
+        seen = []
+        monkeypatch.setattr(terminal, "check", lambda *_: "")
+        monkeypatch.setattr(NsystuiApp, "run", lambda self, mouse: seen.append(self.source))
+        monkeypatch.setenv("NSYSTUI_CACHE_LIMIT", "3G")
+        assert run("open", "--jobs", "5", "--memory-limit", "700M", export).status == 0
+        (source,) = seen
+        assert (source.threads, source.memory, source.cache_cap) == (5, 700 * MB, 3 << 30)
+
+    @pytest.mark.parametrize("command", ["kernels", "stats", "overview", "events", "open", "info"])
+    def test_every_command_explains_them(self, run, command):
+        said = run(command, "--help").out
+        assert "--jobs N" in said
+        assert "--memory-limit SIZE" in said
+
+
+class TestNonsense:
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (("--memory-limit", "5M"), "--memory-limit 5M: too little to read an export with, 160M is the least"),
+            (("--memory-limit", "0"), "--memory-limit 0: too little to read an export with, 160M is the least"),
+            (("--memory-limit", "lots"), "'lots' is not a size: give a number with M or G, such as 512M or 1.5G"),
+            (("--memory-limit=-1G",), "--memory-limit -1G: '-1G' is not a size"),
+            (("--memory-limit", ""), "--memory-limit : '' is not a size"),
+            (("--jobs", "0"), "--jobs 0: give a number of threads, 1 to 256"),
+            (("--jobs", "-1"), "--jobs -1: give a number of threads, 1 to 256"),
+            (("--jobs", "all"), "--jobs all: give a number of threads, 1 to 256"),
+            (("--jobs", "1000000"), "--jobs 1000000: give a number of threads, 1 to 256"),
+        ],
+    )
+    def test_of_a_flag_is_one_line_before_anything_is_opened(self, run, directory, words, said):
+        done = run("kernels", *words, "missing.sqlite")
+        assert done.status == 2
+        (line,) = done.err.splitlines()
+        assert said in line
+        assert not directory.exists()
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("NSYSTUI_MEMORY_LIMIT", "1M"),
+            ("NSYSTUI_MEMORY_LIMIT", "x"),
+            ("NSYSTUI_JOBS", "0"),
+            ("NSYSTUI_JOBS", "two"),
+            ("NSYSTUI_CACHE_LIMIT", "-1"),
+            ("NSYSTUI_CACHE_LIMIT", "big"),
+        ],
+    )
+    def test_of_a_variable_names_the_variable(self, run, export, monkeypatch, name, value):
+        monkeypatch.setenv(name, value)
+        done = run("info", export)
+        assert done.status == 2
+        (line,) = done.err.splitlines()
+        assert line.startswith(f"nsystui: {name}={value}: ")
+
+    def test_the_smallest_that_is_named_works(self, run, tmp_path, monkeypatch):
+        """With every row packed, and the columns of a summary read without packing."""
+        path = benchmark_export(tmp_path / "larger.sqlite", kernels=60_000)
+        words = ("--memory-limit", f"{SMALLEST_MEMORY // MB}M", "--jobs", "4", "--format", "csv", path)
+        for command in (("overview",), ("stats", "-r", "cuda_gpu_kern_sum,cuda_api_sum"), ("events", "--top", "3")):
+            done = run(*command, *words)
+            assert (done.status, done.err.count("memory")) == (0, 0), done.err
+
+
+class TestTooLittleMemory:
+    def test_is_one_line_for_each_file(self, run, tmp_path, monkeypatch, directory):
+        monkeypatch.setattr(limits_module, "_default_memory", lambda: 24 * MB)
+        path = benchmark_export(tmp_path / "larger.sqlite", kernels=20_000)
+        done = run("overview", path)
+        assert done.status == 2
+        first, last = done.err.splitlines()
+        assert first.startswith(f"nsystui: {path}: its columns do not fit into the memory that DuckDB may take, 24M")
+        assert "--memory-limit 48M" in first
+        assert last == "nsystui: no export could be opened"
+        assert half_written(directory) == []
+
+
+class TestCacheLimit:
+    def test_it_is_twenty_gigabytes_unless_the_variable_says_else(self, monkeypatch):
+        assert default_cache({"NSYSTUI_CACHE_DIR": "/c"}).cap == 20 << 30
+        assert default_cache({"NSYSTUI_CACHE_DIR": "/c", "NSYSTUI_CACHE_LIMIT": "512M"}).cap == 512 * MB
+        assert default_cache({"NSYSTUI_CACHE_DIR": "/c", "NSYSTUI_CACHE_LIMIT": "0"}).cap == 0
+
+    def test_what_older_commands_kept_goes_when_another_needs_the_room(self, run, tmp_path, directory, monkeypatch):
+        monkeypatch.setenv("NSYSTUI_CACHE_LIMIT", "1k")
+        for name in ("before", "after"):
+            assert run("info", two_process_export(tmp_path / f"{name}.sqlite")).status == 0
+        assert [path.name.partition("-")[0] for path in directory.iterdir()] == ["after"]
+
+
+def fake_nsys(directory: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (directory / "bin").mkdir()
+    script = directory / "bin/nsys"
+    script.write_text(f'#!/bin/sh\nwhile [ $# -gt 1 ]; do [ "$1" = -o ] && out=$2; shift; done\n{body}\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory / 'bin'}:{os.environ['PATH']}")
+
+
+class TestConversions:
+    @pytest.fixture
+    def report(self, tmp_path: Path) -> Path:
+        path = tmp_path / "run.nsys-rep"
+        path.write_bytes(b"QUADD")
+        return path
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
+    def test_nsys_steps_back_too(self, run, tmp_path, export, report, monkeypatch):
+        nice = tmp_path / "nice"
+        fake_nsys(tmp_path, f'nice > {shlex.quote(str(nice))}\ncp {shlex.quote(str(export))} "$out"', monkeypatch)
+        assert run("info", report, "--convert").status == 0
+        assert int(nice.read_text()) >= 10
+
+    def test_an_export_that_is_read_from_stays_over_the_cap(
+        self, run, tmp_path, export, report, monkeypatch, directory
+    ):
+        monkeypatch.setenv("NSYSTUI_CACHE_LIMIT", "1")
+        fake_nsys(tmp_path, f'cp {shlex.quote(str(export))} "$out"', monkeypatch)
+        done = run("kernels", report, "--convert", "--format", "csv")
+        assert (done.status, done.err) == (0, "")
+        assert sum(int(row["Instances"]) for row in done.table) == 200
+        assert len(list((directory / "exports").iterdir())) == 1
+
+    def test_an_export_used_long_ago_makes_room(self, run, tmp_path, export, report, monkeypatch, directory):
+        fake_nsys(tmp_path, f'cp {shlex.quote(str(export))} "$out"', monkeypatch)
+        assert run("info", report, "--convert").status == 0
+        (old,) = (directory / "exports").iterdir()
+        os.utime(old, (1, 1))
+        monkeypatch.setenv("NSYSTUI_CACHE_LIMIT", "1")
+        assert run("info", export).status == 0
+        assert not old.exists()
+
+    def test_use_makes_it_new_again(self, run, tmp_path, export, report, monkeypatch, directory):
+        fake_nsys(tmp_path, f'cp {shlex.quote(str(export))} "$out"', monkeypatch)
+        assert run("info", report, "--convert").status == 0
+        (old,) = (directory / "exports").iterdir()
+        os.utime(old, (1, 1))
+        assert run("info", report, "--convert").status == 0
+        assert old.stat().st_mtime > 1
+
+    def test_a_full_disk_is_an_error_that_says_where_else_and_nothing_stays(self, run, tmp_path, report, monkeypatch):
+        """An export is a file that nsys writes: it cannot be kept in memory."""
+        body = 'cat /dev/zero > "$out" 2>/dev/null; cp "$out" "$out-journal" 2>/dev/null; echo disk full >&2; exit 1'
+        fake_nsys(tmp_path, body, monkeypatch)
+        with small_disk(tmp_path, "size=1m") as disk:
+            monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(disk / "cache"))
+            done = run("info", report, "--convert")
+            assert done.status == 2
+            assert f"{report}: nsys export failed: disk full" in done.err
+            assert "NSYSTUI_CACHE_DIR names another place" in done.err
+            assert list((disk / "cache" / "exports").rglob("*")) == []
+
+
+class TestFullDisk:
+    @pytest.mark.parametrize("words", [("kernels",), ("overview",), ("gpu",), ("stats", "-r", "cuda_gpu_kern_sum")])
+    def test_commands_answer_as_ever(self, run, tmp_path, export, monkeypatch, words):
+        expected = run(*words, export, "--no-cache", "--format", "csv").out
+        with small_disk(tmp_path) as disk:
+            fill(disk)
+            monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(disk / "cache"))
+            done = run(*words, export, "--format", "csv")
+            assert (done.status, done.out) == (0, expected)
+            warnings = [line for line in done.err.splitlines() if "warning" in line]
+            assert warnings
+            assert all("cannot be written (" in line and line.endswith("in memory") for line in warnings)
+            assert half_written(disk) == []
+
+    LIMITED = """
+import resource, sys
+from nsystui.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+sys.exit(main(sys.argv[1:]))
+"""
+
+    @pytest.mark.parametrize("words", [("kernels",), ("overview",)])
+    def test_where_no_file_may_grow_too(self, tmp_path, export, directory, words):
+        """As a quota does it; and where no disk can be mounted for a test."""
+        done = subprocess.run(
+            [sys.executable, "-c", self.LIMITED, *words, str(export), "--format", "csv"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert len(done.stdout.splitlines()) > 1
+        assert "cannot be written (" in done.stderr
+        assert half_written(directory) == []

@@ -1,0 +1,394 @@
+"""What the program takes of a shared machine: memory, threads and their priority."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import duckdb
+import pytest
+import sqlalchemy as sa
+
+from nsystui.errors import ExportError, UsageError
+from nsystui.exports.demo import benchmark_export, two_process_export
+from nsystui.store import machine, tables
+from nsystui.store.cache import Cache
+from nsystui.store.column_cache import PartialColumns
+from nsystui.store.database import SMALLEST_MEMORY, Limits
+from nsystui.store.on_demand import OnDemand
+from nsystui.store.pack import PackedReport, Packer, Progress
+from nsystui.store.priority import NICE
+from nsystui.store.session import Session
+from nsystui.store.sizes import parse_size, size_words
+
+MB = 1 << 20
+NAMES = sa.select(tables.kernels.c.name)
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return two_process_export(tmp_path_factory.mktemp("export") / "rank0.sqlite")
+
+
+@pytest.fixture(scope="module")
+def larger_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return benchmark_export(tmp_path_factory.mktemp("export") / "larger.sqlite", kernels=20_000)
+
+
+class TestSizes:
+    @pytest.mark.parametrize(
+        ("text", "size"),
+        [
+            ("512M", 512 * MB),
+            ("1.5G", 1536 * MB),
+            ("2GiB", 2048 * MB),
+            ("2 gb", 2048 * MB),
+            (".5g", 512 * MB),
+            ("1T", 1 << 40),
+            ("64k", 65_536),
+            ("1048576", MB),
+            ("0", 0),
+            ("100B", 100),
+        ],
+    )
+    def test_are_read_as_people_write_them(self, text, size):
+        assert parse_size(text) == size
+
+    @pytest.mark.parametrize("text", ["", "M", "lots", "-1G", "1,5G", "1.5.2G", "1e9", "512 M B", "2P", "½G", "nan"])
+    def test_nonsense_is_a_usage_error(self, text):
+        with pytest.raises(UsageError, match="is not a size"):
+            parse_size(text)
+
+    @pytest.mark.parametrize("size", [160 * MB, 2048 * MB, 1, 5 * MB + 1])
+    def test_what_is_advised_can_be_typed(self, size):
+        assert size <= parse_size(size_words(size)) < size + MB
+
+
+class TestShares:
+    @pytest.mark.parametrize("memory", [SMALLEST_MEMORY, 200 * MB, 500 * MB, 2048 * MB])
+    @pytest.mark.parametrize("threads", [1, 2, 4, 32])
+    def test_what_is_packed_at_once_fits_into_its_share(self, threads, memory):
+        limits = Limits(threads, memory)
+        at_most = max(limits.packs * limits.workers, limits.chunks) * 80 * MB
+        assert at_most <= limits.packing.memory
+        assert 1 <= limits.workers <= limits.chunks <= threads
+        assert 1 <= limits.packs <= threads
+
+    @pytest.mark.parametrize("threads", [1, 2, 4])
+    def test_with_memory_enough_the_threads_decide(self, threads):
+        limits = Limits(threads)
+        assert (limits.packs, limits.chunks) == (threads, threads)
+
+    def test_the_session_has_the_rest_while_something_is_packed_and_all_of_it_before_and_after(
+        self, export, tmp_path, monkeypatch
+    ):
+        seen: list[tuple[int, int]] = []
+        run = Packer.run
+
+        def watched(packer: Packer) -> PackedReport:
+            seen.append((memory_of(packer.connection), memory_of(session._database)))
+            return run(packer)
+
+        monkeypatch.setattr(Packer, "run", watched)
+        limits = Limits(memory=300 * MB)
+        with closing(Session(Cache(tmp_path / "cache"), limits)) as session:
+            before = memory_of(session._database)
+            session.add(export)
+            after = memory_of(session._database)
+        assert before == after == limits.memory
+        assert seen == [(150 * MB, 150 * MB)]
+
+    def test_where_the_session_cannot_spare_the_memory_packing_takes_place_in_its_own(
+        self, export, tmp_path, monkeypatch
+    ):
+        seen: list[int] = []
+        run = Packer.run
+
+        def watched(packer: Packer) -> PackedReport:
+            seen.append(memory_of(packer.connection))
+            return run(packer)
+
+        with closing(Session(Cache(tmp_path / "cache"), Limits(memory=200 * MB))) as session:
+            session._database.execute("CREATE TABLE large AS SELECT hash(range) AS x FROM range(15000000)")
+            monkeypatch.setattr(Packer, "run", watched)
+            session.add(export)
+            assert len(session.rows(NAMES)) == 200
+            assert seen == [memory_of(session._database)] == [200 * MB]
+
+    @pytest.mark.parametrize("threads", [1, 2])
+    def test_no_more_exports_are_packed_at_once_than_there_are_threads(self, tmp_path, export, monkeypatch, threads):
+        assert at_once(tmp_path, export, monkeypatch, Limits(threads)) <= threads
+
+    def test_nor_than_there_is_memory_for(self, tmp_path, export, monkeypatch):
+        assert at_once(tmp_path, export, monkeypatch, Limits(4, SMALLEST_MEMORY)) == 1
+
+
+def memory_of(connection) -> int:
+    ((text,),) = connection.cursor().sql("SELECT current_setting('memory_limit')").fetchall()
+    return parse_size(text)
+
+
+def at_once(directory: Path, export: Path, monkeypatch: pytest.MonkeyPatch, limits: Limits) -> int:
+    """How many exports were packed at once at most, of four that four threads add."""
+    lock = threading.Lock()
+    now, most = 0, 0
+    run = Packer.run
+
+    def counted(packer: Packer) -> PackedReport:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        try:
+            return run(packer)
+        finally:
+            with lock:
+                now -= 1
+
+    monkeypatch.setattr(Packer, "run", counted)
+    paths = [directory / f"rank{number}.sqlite" for number in range(4)]
+    for path in paths:
+        path.write_bytes(export.read_bytes())
+    with closing(Session(Cache(directory / "cache"), limits)) as session, ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda item: session.add(item[1], index=item[0]), enumerate(paths)))
+        assert len(session.rows(NAMES)) == 800
+    return most
+
+
+class TestTooLittleMemory:
+    """Said of the file, with the limit and what to do; and nothing half-written stays."""
+
+    FEW = Limits(memory=24 * MB)
+
+    def expect(self, path: Path, action: Callable[[], object]) -> ExportError:
+        with pytest.raises(ExportError, match="do not fit into the memory that DuckDB may take, 24M") as error:
+            action()
+        assert error.value.path == str(path)
+        assert "--memory-limit 48M" in error.value.advice
+        return error.value
+
+    def test_for_packing_into_the_cache(self, larger_export, tmp_path):
+        warnings: list[str] = []
+        with closing(Session(Cache(tmp_path / "cache"), self.FEW, warnings.append)) as session:
+            error = self.expect(larger_export, lambda: session.add(larger_export))
+        assert "--no-cache" not in error.advice
+        assert warnings == []
+        assert list((tmp_path / "cache").iterdir()) == []
+
+    def test_for_packing_into_memory(self, larger_export):
+        with closing(Session(limits=self.FEW)) as session:
+            error = self.expect(larger_export, lambda: session.add(larger_export))
+            assert session._database.sql("SELECT * FROM duckdb_tables()").fetchall() == []
+        assert "--no-cache" in error.advice
+
+    @pytest.mark.parametrize("is_kept", [True, False])
+    def test_for_single_columns(self, tmp_path, larger_export, is_kept):
+        columns = [column for column in tables.kernels.c if column.name not in ("report", "clock_offset")]
+        cache = Cache(tmp_path / "cache") if is_kept else None
+        warnings: list[str] = []
+        limits = Limits(memory=6 * MB)
+        with closing(Session(cache, limits, warnings.append)) as session:
+            session.add(larger_export, whole=False)
+            with pytest.raises(ExportError, match="may take, 6M") as error:
+                session.rows(sa.select(*columns))
+        assert error.value.path == str(larger_export)
+        assert warnings == []
+        assert not is_kept or list((tmp_path / "cache").iterdir()) == []
+
+    def test_for_writing_them(self, tmp_path, export):
+        class Small:
+            def execute(self, *_: object) -> None:
+                raise duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate")
+
+        partial = PartialColumns(Cache(tmp_path / "cache"), export, "kernels", ["name"])
+        with pytest.raises(ExportError, match="memory") as error:
+            partial.write(Small(), "SELECT 1")
+        assert error.value.path == str(export)
+
+    @pytest.mark.parametrize("how", ["rows", "frame", "arrays", "batches"])
+    def test_for_a_query(self, larger_export, tmp_path, how):
+        with closing(Session(Cache(tmp_path / "cache"))) as session:
+            session.add(larger_export)
+        one, other = tables.kernels.alias("one"), tables.kernels.alias("other")
+        pairs = sa.select(one.c.start, other.c.end).where(one.c.start < other.c.end).order_by(other.c.end - one.c.start)
+        with closing(Session(Cache(tmp_path / "cache"), self.FEW)) as session:
+            session.add(larger_export)
+            ask = {"batches": lambda: list(session.batches(pairs, 10))}.get(how) or (
+                lambda: getattr(session, how)(pairs)
+            )
+            self.expect(larger_export, ask)
+
+    def test_several_files_are_counted(self, tmp_path, export):
+        paths = [tmp_path / f"rank{number}.sqlite" for number in range(3)]
+        with closing(Session(Cache(tmp_path / "cache"))) as session:
+            for path in paths:
+                path.write_bytes(export.read_bytes())
+                session.add(path)
+            session._database.execute("SET memory_limit = '1MB'")
+            one, other = tables.kernels.alias("one"), tables.kernels.alias("other")
+            with pytest.raises(ExportError) as error:
+                session.rows(sa.select(one.c.name).where(one.c.start < other.c.end).order_by(one.c.name))
+        assert error.value.path == f"{paths[0]} and 2 more"
+
+    def test_what_else_goes_wrong_is_not_blamed_on_memory(self, export):
+        with closing(Session()) as session:
+            session.add(export)
+            with pytest.raises(Exception, match="x1") as error:
+                session.arrays(sa.select(sa.cast(sa.literal("x1"), sa.Integer) + tables.kernels.c.start))
+        assert not isinstance(error.value, ExportError)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
+class TestPriority:
+    def nice(self) -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    @pytest.mark.parametrize("is_kept", [True, False])
+    def test_packing_steps_back_and_its_caller_does_not(self, export, tmp_path, is_kept):
+        before = self.nice()
+        seen: set[int] = set()
+        with closing(Session(Cache(tmp_path / "cache") if is_kept else None)) as session:
+            session.add(export, lambda _: seen.add(self.nice()))
+        assert seen == {max(before, NICE)}
+        assert self.nice() == before
+
+    def test_reading_columns_on_demand_does_too(self, export, monkeypatch):
+        seen: list[int] = []
+        load = OnDemand.load
+        monkeypatch.setattr(OnDemand, "load", lambda *words: (seen.append(self.nice()), load(*words)))
+        before = self.nice()
+        with closing(Session()) as session:
+            session.add(export, whole=False)
+            assert len(session.rows(NAMES)) == 200
+        assert set(seen) == {max(before, NICE)}
+        assert self.nice() == before
+
+    def test_packing_into_the_cache_brings_no_threads_of_duckdbs(self, larger_export, tmp_path):
+        """They would have the priority of the user interface. One is there for input, and has nothing to do."""
+        ticks: dict[int, int] = {}
+
+        def look(progress: Progress) -> None:
+            ours = {thread.native_id for thread in threading.enumerate()}
+            ticks.update({task: ticks_of(task) for task in tasks() - before - ours})
+
+        def tasks() -> set[int]:
+            return {int(name) for name in os.listdir("/proc/self/task")}
+
+        def ticks_of(task: int) -> int:
+            words = Path(f"/proc/self/task/{task}/stat").read_text().rpartition(")")[2].split()
+            return int(words[11]) + int(words[12])
+
+        with closing(Session(Cache(tmp_path / "cache"), Limits(threads=4))) as session:
+            before = tasks()
+            session.add(larger_export, look)
+        assert len(ticks) <= 1
+        assert sum(ticks.values()) <= 1
+
+    def test_a_lower_priority_than_that_stays(self, export):
+        """In a thread of its own, since there is no way back up."""
+        seen: list[int] = []
+
+        def lower() -> None:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE + 5)
+            with closing(Session()) as session:
+                session.add(export, lambda _: seen.append(self.nice()))
+
+        thread = threading.Thread(target=lower)
+        thread.start()
+        thread.join()
+        assert set(seen) == {NICE + 5}
+
+    def test_where_it_cannot_be_lowered_nothing_happens(self, export, monkeypatch):
+        def refuse(*_: int) -> None:
+            raise PermissionError(1, "Operation not permitted")
+
+        monkeypatch.setattr(os, "setpriority", refuse)
+        with closing(Session()) as session:
+            session.add(export)
+            assert len(session.rows(NAMES)) == 200
+
+
+class TestMachine:
+    """Read from the files that Linux shows, here below a directory of the test."""
+
+    def write(self, root: Path, files: dict[str, str]) -> Path:
+        for name, text in files.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n")
+        return root
+
+    MEMINFO = {"proc/meminfo": "MemTotal:  16000000 kB\nMemAvailable:    8000000 kB\nSwapFree: 5 kB"}
+    V2 = "sys/fs/cgroup/user.slice/user-1000.slice"
+
+    @pytest.mark.parametrize(
+        ("files", "expected"),
+        [
+            ({}, None),
+            ({"proc/meminfo": ""}, None),
+            ({"proc/meminfo": "MemTotal: 5 kB\nMemAvailable: unknown"}, None),
+            (MEMINFO, 8_192_000_000),
+            ({"proc/self/cgroup": "0::/user.slice/user-1000.slice", f"{V2}/memory.max": "max"}, None),
+            ({"proc/self/cgroup": "0::/user.slice/user-1000.slice", f"{V2}/memory.max": "1000"}, 1000),
+            ({**MEMINFO, "proc/self/cgroup": "0::/user.slice/user-1000.slice", f"{V2}/memory.high": "900"}, 900),
+            ({"proc/self/cgroup": "0::/user.slice/user-1000.slice", "sys/fs/cgroup/user.slice/memory.max": "7"}, 7),
+            ({"proc/self/cgroup": "0::/../../other", "sys/fs/cgroup/memory.max": "70"}, 70),
+            ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/unified/memory.max": "71"}, 71),
+            (
+                {
+                    **MEMINFO,
+                    "proc/self/cgroup": "4:memory:/job\n3:cpu,cpuacct:/other\n1:name=systemd:/x",
+                    "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "5000",
+                    "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+                    "sys/fs/cgroup/memory/other/memory.limit_in_bytes": "1",
+                },
+                5000,
+            ),
+            (
+                {
+                    "proc/self/cgroup": "4:memory:/docker/of-the-host",
+                    "sys/fs/cgroup/memory/memory.limit_in_bytes": "600",
+                },
+                600,
+            ),
+            ({"proc/self/cgroup": "nonsense\n\n::", **MEMINFO}, 8_192_000_000),
+        ],
+    )
+    def test_memory_is_what_is_available_and_allowed(self, tmp_path, files, expected):
+        assert machine.memory(self.write(tmp_path, files)) == expected
+
+    @pytest.mark.parametrize(
+        ("files", "expected"),
+        [
+            ({}, 16),
+            ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "400000 100000"}, 4),
+            ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "150000 100000"}, 1),
+            ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "50000 100000"}, 1),
+            ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "max 100000"}, 16),
+            ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "9900000 100000"}, 16),
+            (
+                {
+                    "proc/self/cgroup": "2:cpu,cpuacct:/a",
+                    "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us": "300000",
+                    "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us": "100000",
+                },
+                3,
+            ),
+            (
+                {
+                    "proc/self/cgroup": "2:cpu:/a",
+                    "sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "-1",
+                    "sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000",
+                },
+                16,
+            ),
+        ],
+    )
+    def test_cpus_are_those_of_the_affinity_within_the_quota(self, tmp_path, monkeypatch, files, expected):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+        assert machine.cpus(self.write(tmp_path, files)) == expected
