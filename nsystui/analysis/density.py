@@ -41,9 +41,7 @@ def _ends(values: NDArray[np.float64]) -> tuple[float, float]:
     return (low, high) if high > low else (low / 2, high * 2)
 
 
-def _places(
-    values: NDArray[np.float64], ends: tuple[float, float], cells: int
-) -> NDArray[np.int64]:
+def _places(values: NDArray[np.float64], ends: tuple[float, float], cells: int) -> NDArray[np.int64]:
     low, high = np.log(ends[0]), np.log(ends[1])
     places = ((np.log(values) - low) / (high - low) * cells).astype(np.int64)
     return np.asarray(np.minimum(places, cells - 1), np.int64)
