@@ -11,6 +11,7 @@ from nsystui.errors import UsageError
 
 if TYPE_CHECKING:
     from nsystui.commands.named_files import NamedFiles
+    from nsystui.ui.app import Look, NsystuiApp
     from nsystui.ui.loading import Source
 
 DESCRIPTION = """Opens Nsight Systems exports in the terminal: overview, kernels, NCCL, GPU utilisation, NVTX
@@ -56,8 +57,6 @@ def start(arguments: argparse.Namespace, environ: object, files: NamedFiles) -> 
     """Runs the application and returns its exit status."""
     from nsystui.commands.arguments import complain
     from nsystui.ui.app import Look, NsystuiApp
-    from nsystui.ui.loading import Source
-    from nsystui.ui.log_app import LogApp
 
     shell = dict(environ)  # type: ignore[call-overload]
     encoding = sys.__stderr__.encoding if sys.__stderr__ is not None else None
@@ -67,11 +66,19 @@ def start(arguments: argparse.Namespace, environ: object, files: NamedFiles) -> 
         ascii_only=arguments.ascii or terminal.wants_ascii(shell, encoding),
     )
     mouse = arguments.mouse or not (arguments.no_mouse or terminal.over_ssh(shell))
-    app = NsystuiApp(_source(arguments, files), look) if files.exports else LogApp(Source((), logs=files.logs), look)
+    app = NsystuiApp(_source(arguments, files), look) if files.exports else _log_app(files, look)
     app.run(mouse=mouse)
     for reason in app.reasons:
         complain(reason)
     return app.return_code or 0
+
+
+def _log_app(files: NamedFiles, look: Look) -> NsystuiApp:
+    """The screens of logs alone: other ones, which a start on exports need not import."""
+    from nsystui.ui.loading import Source
+    from nsystui.ui.log_app import LogApp
+
+    return LogApp(Source((), logs=files.logs), look)
 
 
 def _source(arguments: argparse.Namespace, files: NamedFiles) -> Source:

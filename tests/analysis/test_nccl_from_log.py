@@ -99,13 +99,30 @@ def test_another_process_tells_nothing(program: Program, text: Path, who: dict[s
     job.close()
 
 
-def test_one_collective_on_two_communicators_cannot_be_told_apart(program: Program, text: Path) -> None:
-    log(text, ("AllReduce", 100))
-    log(text, ("AllReduce", 100), ("AllGather", 2), comm="0x77")
-    job = aligned(reduced(program), text)
-    pairing = job.pairing()
-    assert rows(pairing.calls, "message_size") == [(None,), (None,), (8,)]
-    assert "AllReduce on 2 communicators of one process" in pairing.notes[1]
+def two_streams(program: Program) -> Job:
+    """Three reductions, the second of which is on a stream of its own."""
+    for stream in (20, 30, 20):
+        program.call("ncclAllReduce", launches=1, kernel="AllReduce", stream=stream)
+    return program.job()
+
+
+def test_communicators_of_one_process_are_told_apart_by_their_streams(program: Program, text: Path) -> None:
+    log(text, ("AllReduce", 100), ("AllReduce", 300))
+    log(text, ("AllReduce", 7), comm="0x77")
+    job = aligned(two_streams(program), text)
+    assert rows(job.pairing().calls, "message_size") == [(400,), (28,), (1200,)]
+    job.close()
+
+
+@pytest.mark.parametrize("second", [("AllReduce", "AllReduce"), ("AllReduce", "AllReduce", "AllReduce")])
+def test_communicators_whose_counts_do_not_tell_them_apart_tell_nothing(
+    program: Program, text: Path, second: tuple[str, ...]
+) -> None:
+    log(text, ("AllReduce", 100), ("AllReduce", 300))
+    log(text, *((op, 7) for op in second), comm="0x77")
+    job = aligned(two_streams(program), text)
+    assert job.pairing().calls["message_size"].isna().all()
+    assert "AllReduce on 2 communicators of one process" in job.pairing().notes[0]
     job.close()
 
 

@@ -55,7 +55,7 @@ def _peaks(setting: Setting) -> Iterator[Row]:
         with CacheDirectory() as cache:
             for name in ("empty", "full"):
                 runs = []
-                for _ in range(setting.repeats):
+                for _ in range(setting.runs(kernels)):
                     if name == "empty":
                         cache.clear()
                     runs.append(_peaks_of(path, cache))

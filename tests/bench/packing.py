@@ -26,7 +26,7 @@ def _rows(setting: Setting) -> Iterator[Row]:
         path = export_of(setting.directory, kernels)
         runs, shares = [], []
         with CacheDirectory() as cache:
-            for _ in range(setting.repeats):
+            for _ in range(setting.runs(kernels)):
                 cache.clear()
                 runs.append(pack(path, cache))
                 shares.append(cache.size / path.stat().st_size)

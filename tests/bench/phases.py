@@ -22,7 +22,7 @@ def tables(setting: Setting) -> Iterator[Table]:
 def _rows(setting: Setting) -> Iterator[Row]:
     for kernels in setting.sizes:
         runs = []
-        for _ in range(setting.repeats):
+        for _ in range(setting.runs(kernels)):
             with CacheDirectory() as cache:
                 path = export_of(setting.directory, kernels)
                 runs.append(child("child_phases.py", path, cache.path, environ=cache.environ))

@@ -44,7 +44,7 @@ def _trees(setting: Setting) -> Iterator[Row]:
         path = export_of(setting.directory, kernels)
         first, second = [], []
         with CacheDirectory() as cache:
-            for _ in range(setting.repeats):
+            for _ in range(setting.runs(kernels)):
                 cache.clear()
                 pack(path, cache)
                 for times in (first, second):

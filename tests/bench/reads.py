@@ -15,7 +15,7 @@ from pathlib import Path
 
 from inputs import export_of, short
 from measure import CacheDirectory, nsystui
-from table import Row, Setting, Table
+from table import LARGE, Row, Setting, Table
 
 HEADINGS = ("kernels", "what", "reads", "MB read", "reads per MB of the file", "read / file")
 # "12 pread64(3</a/b.sqlite>, ""..., 4096, 0) = 4096", or the same in two lines where another thread came between.
@@ -55,7 +55,7 @@ def _can_trace() -> bool:
 
 
 def _rows(setting: Setting, can_trace: bool) -> Iterator[Row]:
-    for kernels in setting.sizes:
+    for kernels in [size for size in setting.sizes if size < LARGE]:  # strace takes minutes for more
         path = export_of(setting.directory, kernels).resolve()
         with CacheDirectory() as cache:
             packing = [sys.executable, str(Path(__file__).with_name("child_packing.py")), str(path), str(cache.path)]

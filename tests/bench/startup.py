@@ -77,12 +77,12 @@ def _windows(setting: Setting) -> Iterator[Row]:
         path = export_of(setting.directory, kernels)
         with CacheDirectory() as cache:
             starts = []
-            for _ in range(setting.repeats):
+            for _ in range(setting.runs(kernels)):
                 cache.clear()
                 starts.append(_start(path, cache))
             yield short(kernels), "empty", *_cells(starts)
             pack(path, cache)  # nothing to do where the program came to its end with it
-            yield short(kernels), "full", *_cells([_start(path, cache) for _ in range(setting.repeats)])
+            yield short(kernels), "full", *_cells([_start(path, cache) for _ in range(setting.runs(kernels))])
 
 
 def _start(path: Path, cache: CacheDirectory) -> Start:

@@ -54,7 +54,7 @@ def tables(setting: Setting) -> Iterator[Table]:
 def _rows(setting: Setting) -> Iterator[Row]:
     for kernels in setting.sizes:
         path = export_of(setting.directory, kernels)
-        runs = {**_ours(path, setting.repeats), **_others(path, setting)}
+        runs = {**_ours(path, setting.runs(kernels)), **_others(path, setting, kernels)}
         cold = runs[_COLD].cpu
         for program, run in runs.items():
             cells = (f"{run.wall:.2f}", f"{run.cpu:.2f}", f"{run.peak / 1e6:.0f}")
@@ -102,7 +102,7 @@ def _ours(path: Path, repeats: int) -> dict[str, Run]:
     return found
 
 
-def _others(path: Path, setting: Setting) -> dict[str, Run]:
+def _others(path: Path, setting: Setting, kernels: int) -> dict[str, Run]:
     commands = {"pandas": [sys.executable, str(Path(__file__).with_name("child_pandas.py")), str(path)]}
     if shell := shutil.which("sqlite3"):
         commands[_SHELL] = [shell, "-readonly", "-csv", str(path), SQL]
@@ -110,12 +110,12 @@ def _others(path: Path, setting: Setting) -> dict[str, Run]:
         commands["nsys stats"] = [nsys, "stats", "-q", "--format", "csv", "-r", _REPORT, str(path)]
     with CacheDirectory() as cache:
         found = {
-            program: median(measure(command, cache.environ) for _ in range(setting.repeats))
+            program: median(measure(command, cache.environ) for _ in range(setting.runs(kernels)))
             for program, command in commands.items()
         }
     # It reads the export several times into memory: beyond a million kernels that takes minutes.
     is_small = path.stat().st_size < 1 << 30
-    return {**found, **(_nsys_ai(setting.nsys_ai, path, setting.repeats) if setting.nsys_ai and is_small else {})}
+    return {**found, **(_nsys_ai(setting.nsys_ai, path, setting.runs(kernels)) if setting.nsys_ai and is_small else {})}
 
 
 def _nsys_ai(program: str, path: Path, repeats: int) -> dict[str, Run]:

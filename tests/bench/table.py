@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 Row = Sequence[str]
+LARGE = 5_000_000
+"""Kernels from which on a run varies little and takes long."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,10 @@ class Setting:
     repeats: int
     ranks: int
     nsys_ai: str | None
+
+    def runs(self, kernels: int) -> int:
+        """How often a figure of an export of that size is measured: large ones once, as each takes a minute."""
+        return 1 if kernels >= LARGE else self.repeats
 
     @property
     def biggest(self) -> int:

@@ -7,6 +7,7 @@ where the log has exactly as many of them as the export; a capture of a part of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -60,24 +61,29 @@ class LogSizes:
                 found.append((sequence, calls))
         return found
 
-    def told(self, place: Place, collective: str, count: int) -> list[dict[str, Any]] | str | None:
-        """What the log says of the ``count`` calls of a process, in order.
+    def told(self, place: Place, collective: str, streams: Sequence[int | None]) -> list[dict[str, Any]] | str | None:
+        """What the log says of the calls of a process, in order; ``streams``: where each one's kernel ran, if known.
 
-        Why nothing, where it has others; ``None`` where it has none.
+        A communicator keeps to its stream, so that several are told apart by how often they call. Why nothing, where
+        the log has other calls; ``None`` where it has none.
         """
         found = self._candidates(place, collective)
         if not found:
             return None
-        if len(found) > 1:
-            return f"{collective} on {len(found)} communicators of one process, which the export does not tell apart"
-        ((sequence, calls),) = found
-        if any(one.is_folded for one in sequence.signatures):
+        if any(one.is_folded for sequence, _ in found for one in sequence.signatures):
             return f"{collective}: Ray left out lines of the log"
-        if len(calls) != count:
-            return f"{count:,} calls of {collective}, but {len(calls):,} in the log"
-        member = sequence.member
-        values = {id(one): _values(one, member.communicator, member.ranks) for one in sequence.signatures}
-        return [values[id(one)] for one in calls]
+        if len(found) == 1:
+            ((sequence, calls),) = found
+            if len(calls) != len(streams):
+                return f"{len(streams):,} calls of {collective}, but {len(calls):,} in the log"
+            return _values(sequence, calls)
+        by_count = {len(calls): (sequence, calls) for sequence, calls in found}
+        of_stream = Counter(streams)
+        fits = sorted(of_stream.values()) == sorted(len(calls) for _, calls in found) and None not in of_stream
+        if not fits or len(by_count) < len(found):
+            return f"{collective} on {len(found)} communicators of one process, which the export does not tell apart"
+        told = {stream: iter(_values(*by_count[count])) for stream, count in of_stream.items()}
+        return [next(told[stream]) for stream in streams]
 
 
 def _short(host: str) -> str:
@@ -85,7 +91,14 @@ def _short(host: str) -> str:
     return host.partition(".")[0].lower()
 
 
-def _values(call: Signature, communicator: str | None, ranks: int | None) -> dict[str, Any]:
+def _values(sequence: CallSequence, calls: Sequence[Signature]) -> list[dict[str, Any]]:
+    """What the log says of each of the calls, by the columns of a pairing."""
+    member = sequence.member
+    values = {id(one): _value(one, member.communicator, member.ranks) for one in sequence.signatures}
+    return [values[id(one)] for one in calls]
+
+
+def _value(call: Signature, communicator: str | None, ranks: int | None) -> dict[str, Any]:
     reduction = call.reduction if "Reduce" in call.op else None
     return {
         "size_source": SOURCE,
@@ -122,13 +135,21 @@ def _may_be_of(line: Line, pids: Collection[int]) -> bool:
     return writer is None or writer.process.pid in pids
 
 
-def with_log_sizes(calls: pd.DataFrame, log: LogSizes) -> tuple[pd.DataFrame, list[str]]:
+def with_log_sizes(
+    calls: pd.DataFrame, paired: tuple[pd.DataFrame, pd.DataFrame], log: LogSizes
+) -> tuple[pd.DataFrame, list[str]]:
     """Recorded calls with what the log says of those without a message size, and why it does not say it of others.
 
-    ``calls`` has ``report``, ``process``, ``start``, ``row``, ``name`` and the columns that NCCL's payload fills.
+    ``calls`` has ``report``, ``process``, ``start``, ``row``, ``name`` and the columns that NCCL's payload fills;
+    ``paired`` are the kernels and calls of a pairing without the log, which tells the streams.
     """
+    kernels, known = paired
+    stream = kernels["stream"].astype("Int64").reindex(known["partner"].to_numpy()).set_axis(known.index)
+    streams = known[["report", "row"]].assign(stream=stream)
+    streams = calls[["report", "row"]].merge(streams, on=["report", "row"], how="left")["stream"].set_axis(calls.index)
     collectives = _collectives(calls["name"], collective_of_api)
-    return _filled(calls, collectives, np.ones(len(calls), bool), log)
+    filled, reasons = _filled(calls.assign(stream=streams), collectives, np.ones(len(calls), bool), log)
+    return filled.drop(columns="stream"), reasons
 
 
 def kernels_with_log_sizes(kernels: pd.DataFrame, log: LogSizes) -> tuple[pd.DataFrame, list[str]]:
@@ -143,16 +164,20 @@ def kernels_with_log_sizes(kernels: pd.DataFrame, log: LogSizes) -> tuple[pd.Dat
 def _filled(
     frame: pd.DataFrame, collectives: Any, may_be: NDArray[np.bool_], log: LogSizes
 ) -> tuple[pd.DataFrame, list[str]]:
+    import pandas as pd
+
     is_collective = np.array([one is not None for one in collectives.tolist()], bool)
     chosen = np.flatnonzero(may_be & is_collective & frame["message_size"].isna().to_numpy(bool))
     keys = [key for key in (*_FILLED, "size_source") if key in frame]
     columns: dict[str, Any] = {key: frame[key].astype(object).to_numpy().copy() for key in keys}
     reasons: set[str] = set()
     # In order of start, so that each group is, too.
-    rows = frame[["report", "process", "start", "row"]].iloc[chosen].assign(place=chosen, kind=collectives[chosen])
+    columns_of_rows = ["report", "process", "start", "row", "stream"]
+    rows = frame[columns_of_rows].iloc[chosen].assign(place=chosen, kind=collectives[chosen])
     rows = rows.sort_values(["start", "row"], kind="stable")
     for (report, process, kind), group in rows.groupby(["report", "process", "kind"], observed=True):
-        told = log.told((int(report), int(process)), str(kind), len(group))
+        streams = [None if one is pd.NA else int(one) for one in group["stream"].astype("Int64")]
+        told = log.told((int(report), int(process)), str(kind), streams)
         if isinstance(told, str):
             reasons.add(told)
         elif told is not None:

@@ -57,17 +57,16 @@ class NcclPairing:
         ``log`` tells the sizes of calls that the exports do not, and of kernels that no call belongs to.
         """
         calls = session.frame(recorded.calls_query(ranks))
-        reasons: list[str] = []
-        if log is not None:
-            calls, reasons = with_log_sizes(calls, log)
         kernels = session.frame(recorded.kernels_query(ranks))
         first_ids = recorded.first_correlations_query()
         if kernels["launch_start"].notna().all():
             first_ids = first_ids.limit(0)  # nobody asks, and it would read every API call
-        labels = session.frame(recorded.labels_query())
-        kernels, calls = assemble(calls, kernels, labels, session.frame(first_ids))
+        rest = (kernels, session.frame(recorded.labels_query()), session.frame(first_ids))
+        paired = assemble(calls, *rest)
         if log is None:
-            return cls(kernels, calls)
+            return cls(*paired)
+        calls, reasons = with_log_sizes(calls, paired, log)
+        kernels, calls = assemble(calls, *rest)
         kernels, more = kernels_with_log_sizes(kernels, log)
         return cls(kernels, calls, log_notes(kernels, calls, [*reasons, *more]))
 
