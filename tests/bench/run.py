@@ -44,6 +44,21 @@ TOPICS: Mapping[str, Callable[[Setting], Iterator[Table]]] = {
     "reads": reads.tables,
     "stats": stats.tables,
 }
+WHY = """## Why targets are missed
+
+- Two cores of a shared machine whose speed changes by a third from hour to hour: compare the ratios within one run. By
+  that measure `window` (CPU), `--help` and opening a million kernels lie at their targets, on either side of them.
+- Kernel summary, cold, 1 million: see "Where the time goes". A third are imports (SQLAlchemy and DuckDB), a third is
+  SQLite itself, a third is making columns of the rows. The figure of nsys is from another machine.
+- Opening 100 thousand kernels, and 64 such files: 0.3 s of CPU for every file, whatever is in it (a connection, the
+  lookups and up to 25 tables), and everything of each file is packed for an overview that needs four of its tables.
+- Pages, jumps and searches among 10 million kernels: a page reads a few row groups, but to know which, the metadata of
+  some 450 Parquet files are looked into, 30 to 90 ms; a page by duration reads two columns of all rows; a name that
+  nobody has is looked for in 4.7 million different NVTX texts.
+- Summaries of 10 million rows: the exact median holds all durations of a name at once, half of the time and 120 MB.
+- Memory, 10 million, cold: merging the busy intervals of the GPU beside what DuckDB keeps of the packing. The NVTX
+  screen needs 80 bytes for each of 4.7 million ranges, twice while they are projected.
+"""
 LIBRARIES = ("duckdb", "textual", "pandas", "sqlalchemy")
 
 
@@ -64,7 +79,7 @@ def main() -> None:
                 failed = True
                 rows.append(["not measured", *[""] * (len(table.headings) - 1)])
             sections.append(markdown(table, rows))
-            chosen.output.write_text("\n".join(sections), encoding="utf-8")
+            chosen.output.write_text("\n".join([*sections, WHY]), encoding="utf-8")
     sys.exit(1 if failed else 0)
 
 
@@ -113,7 +128,8 @@ def _machine(setting: Setting) -> str:
     lines = [
         "# Measured",
         "",
-        f"Written by `python tests/bench/run.py`: {runs}, files in the page cache, exports from the demo writer.",
+        f"Written by `python tests/bench/run.py`: {runs},",
+        "files in the page cache, exports from the demo writer.",
         "MB and kB are of 1000; CPU seconds are those of all threads, user and system. Each measurement has a cache of",
         "its own; cold is with an empty one. `reached` tells by which factor a target is missed.",
         "",
