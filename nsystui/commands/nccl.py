@@ -29,6 +29,7 @@ EXAMPLES = """  nsystui nccl rank*.sqlite
   nsystui nccl rank0.sqlite --by step --step-range '^iteration (\\d+)'
   nsystui nccl rank*.sqlite --sizes --filter AllReduce
   nsystui nccl rank*.sqlite --calls --format csv
+  nsystui nccl rank*.sqlite --nccl-log nccl*.log
   nsystui nccl rank0.sqlite --kernels AllReduce --bucket '1MB–16MB' --sort duration --top 10"""
 
 
@@ -82,10 +83,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--nccl-log",
-        action="append",
-        metavar="FILE",
-        help="NCCL's debug log of the same run (NCCL_DEBUG=INFO with COLL; may be a glob, or given again): tells "
-        "message sizes that the exports do not, where it has as many calls",
+        action="extend",
+        nargs="+",
+        metavar="LOG",
+        help="NCCL's debug logs of the same job (plain, .gz or globs), after FILE: they tell message sizes that the "
+        "exports do not, where they have as many calls",
     )
     shared.add_selection(parser)
     shared.add_format(parser)

@@ -70,7 +70,7 @@ def test_calls_and_their_kernels_get_what_the_log_says(program: Program, text: P
     assert rows(pairing.calls, *KEYS) == expected
     assert rows(pairing.kernels, *KEYS[:4]) == [row[:4] for row in expected]
     assert set(pairing.calls["size_source"]) == {"log"}
-    assert pairing.notes == ("3 message sizes are from the debug log, by the order of the calls",)
+    assert pairing.notes == ("message sizes from the debug log, by the order of the calls: 3",)
     job.close()
 
 
@@ -84,7 +84,7 @@ def test_other_counts_are_not_aligned_and_a_note_says_so(program: Program, text:
         ("AllGather", 28),
     ]
     assert pairing.notes == (
-        "1 message sizes are from the debug log, by the order of the calls",
+        "message sizes from the debug log, by the order of the calls: 1",
         "where the debug log does not fit, sizes stay unknown: 2 calls of AllReduce, but 1 in the log",
     )
     job.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from nccl_program import Program
 
 from nsystui.exports.demo import TrainingJob, payload_export
 
@@ -130,3 +131,29 @@ def test_help_tells_every_group_and_what_the_measures_mean(run):
     text = run("nccl", "--help").out
     for word in ("pow2", "datatype", "reduction", "exposed", "busbw", "--step-range", "2(n-1)/n"):
         assert word in text
+
+
+def test_logs_tell_sizes_that_the_export_does_not(run, tmp_path):
+    program = Program(tmp_path / "rank0.sqlite")
+    for _ in range(2):
+        program.call("ncclAllReduce", launches=1, kernel="AllReduce")
+    program.export.close()
+    line = "node001:5000:5000 [0] NCCL INFO AllReduce: opCount {} sendbuff 0x7 recvbuff 0x9 count {} datatype 7 op 0 "
+    logs = [tmp_path / "a.log", tmp_path / "b.log"]
+    for number, log in enumerate(logs):
+        text = line.format(number, 100 * (number + 1)) + "root 0 comm 0x55b6 [nranks=4] stream 0x55\n"
+        log.write_text(text, encoding="utf-8")
+    told = run("nccl", program.export.path, "--by", "collective,bytes", "--format", "csv", "--nccl-log", *logs)
+    assert [(row["What"], row["Message Size (B)"], row["Datatype"]) for row in told.table] == [
+        ("kernel", "400", "fp32"),
+        ("kernel", "800", "fp32"),
+        ("call", "400", "fp32"),
+        ("call", "800", "fp32"),
+    ]
+    assert "message sizes from the debug log, by the order of the calls: 2" in told.err
+
+
+def test_a_log_that_is_not_there_is_named(run, payload, tmp_path):
+    told = run("nccl", payload, "--nccl-log", tmp_path / "no.log")
+    assert told.status == 2
+    assert "no.log" in told.err and "Traceback" not in told.err

@@ -206,7 +206,7 @@ def log_notes(kernels: pd.DataFrame, calls: pd.DataFrame, reasons: Sequence[str]
     """What belongs to a table whose sizes may come from the log."""
     aligned = int((calls["size_source"] == SOURCE).sum())
     aligned += int((kernels["message_size"].notna() & (kernels["reason"] == Reason.NO_CALLS.value)).sum())
-    told = f"{aligned:,} message sizes are from the debug log, by the order of the calls" if aligned else ""
+    told = f"message sizes from the debug log, by the order of the calls: {aligned:,}" if aligned else ""
     left = f"where the debug log does not fit, sizes stay unknown: {'; '.join(reasons)}" if reasons else ""
     if not told and not left and calls["message_size"].isna().any():
         left = "the debug log has no calls of these processes (host and pid are compared)"

@@ -202,7 +202,8 @@ def log_note(log: LogState) -> str:
         return f"NCCL log: {found}" if found else "NCCL log: l shows its tables"
     moved = format_value(Unit.BYTES, log.moved)
     so_far = "" if log.is_over and not log.is_stopped else " so far"
-    found = f"{log.calls:,} calls of {log.gpus:,} ranks, {moved}{so_far}"
+    ranks = f"{log.gpus:,} rank{'s' if log.gpus != 1 else ''}"
+    found = f"{log.calls:,} calls of {ranks}, {moved}{so_far}"
     return f"NCCL log (l shows its tables): {found}"
 
 
