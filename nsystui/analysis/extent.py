@@ -70,12 +70,8 @@ def extents(session: Session, selection: Selection) -> dict[int, Window]:
 
 
 def shares_clock(reports: Sequence[Report]) -> bool:
-    """Whether the times of these reports lie on one clock: one report, or all aligned by UTC (domain §6.3)."""
-    if len(reports) <= 1:
-        return True
-    starts = [report.metadata.session_start_utc for report in reports]
-    origins = {start - report.clock_offset for report, start in zip(reports, starts, strict=True) if start is not None}
-    return None not in starts and len(origins) == 1
+    """Whether the times of these reports lie on one clock: one report, or all aligned (domain §6.3)."""
+    return len(reports) <= 1 or all(report.on_job_clock for report in reports)
 
 
 def _hull(spans: Iterable[Window]) -> Window:

@@ -18,8 +18,10 @@ from nsystui.errors import UsageError
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
+    from nsystui.analysis.alignment import Alignment, ClockMode
     from nsystui.analysis.nccl.from_log import LogSizes
     from nsystui.analysis.nccl.pairing import NcclPairing
+    from nsystui.analysis.numbering import Numbering
     from nsystui.analysis.nvtx.tree import NvtxTree
     from nsystui.analysis.steps import Steps
     from nsystui.analysis.utilisation import BusyIntervals
@@ -37,6 +39,10 @@ class Job:
     session: Session
     nccl_log: LogSizes | None = None
     """NCCL's debug log of the same run, which tells message sizes that the exports do not."""
+    numbering: Numbering | None = None
+    """Who is which rank, where the user says it."""
+    alignment: Alignment | None = None
+    """How the clocks of the reports were made one, once `align` was asked for."""
     _kept: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -47,11 +53,17 @@ class Job:
     @property
     def ranks(self) -> tuple[RankedTask, ...]:
         """The tasks by rank."""
-        return self.once(("ranks",), lambda: ranked_tasks(self.session))
+        return self.once(("ranks",), lambda: ranked_tasks(self.session, self.numbering))
 
     @property
     def report_names(self) -> tuple[str, ...]:
         return tuple(report.name for report in self.session.reports)
+
+    def align(self, mode: ClockMode) -> None:
+        """Puts all reports on one clock; those that join later go by UTC until this is asked again."""
+        from nsystui.analysis.alignment import align
+
+        self.alignment = align(self.session, mode)
 
     def tasks_of_ranks(self, numbers: frozenset[int]) -> frozenset[Task]:
         """The tasks with these rank numbers; raises UsageError for a number that no task has."""

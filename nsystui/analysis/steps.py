@@ -23,54 +23,34 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.analysis.intervals import Times
+from nsystui.analysis.kept_facts import facts_of
 from nsystui.analysis.nvtx.report_ranges import FOLDED_LABEL
 from nsystui.analysis.projection import Projection
 from nsystui.analysis.rows import few
 from nsystui.analysis.selection import NameFilter, Task
+from nsystui.analysis.task_steps import NO_STEP, TaskSteps, of_arrays, to_arrays
 from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.where import job_start, matches
 from nsystui.store import tables
+from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from nsystui.store.kept import Arrays
 
 FEWEST = 3
 """So many ranges must follow one another to be steps, unless the user named them."""
 LEAST_COVERAGE = 0.5
 """The share of a task's GPU work that must have been launched in them."""
 
-NO_STEP = -1
 _MOST_NAMES = 4
 _WORDS = tuple(re.compile(word, re.IGNORECASE) for word in ("ProfilerStep", "step", "iter", "batch", "epoch"))
 _NUMBER = re.compile("[0-9]+")
 _MOST_DIGITS = 15
 _WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
-
-
-@dataclass(frozen=True, eq=False)
-class TaskSteps:
-    """The n steps of a task by start. Times are job time, ns; shapes are ``(n,)``.
-
-    ``name``: what the ranges are called, with ``*`` for numbers. ``numbers``: ascending, those in the names; where they
-    repeat (steps counted anew in each epoch) or there are none, the places 0, 1, … ``starts``, ``ends``: on the CPU;
-    steps do not overlap. ``gpu``: the GPU operations launched in each.
-    """
-
-    task: Task
-    name: str
-    numbers: Times
-    starts: Times
-    ends: Times
-    gpu: Projection
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def places_at(self, times: Times) -> Times:
-        """The place of the step whose CPU range contains each time (its end excluded), ``NO_STEP`` for none."""
-        place = np.searchsorted(self.starts, times, side="right") - 1
-        return np.where((place >= 0) & (times < self.ends[place]), place, NO_STEP)
+_KEPT_VERSION = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +69,17 @@ class Steps:
         Raises UsageError where it is no regular expression. Reads every NVTX range and every launch.
         """
         tasks = {item.task: item.rank for item in ranks}
-        wanted = None if name is None else NameFilter(f"re:{name}")
-        found = _candidates(session, tasks, wanted)
-        _add_gpu_work(session, found)
-        chosen = dict(_best(found, wanted is None))
-        return cls({task: one.steps() for task, one in chosen.items()}, tuple(_notes(chosen, tasks, name)))
+        by_report: dict[int, dict[Task, int]] = {}
+        for task, rank in tasks.items():
+            by_report.setdefault(task.report, {})[task] = rank
+        of_task: dict[Task, TaskSteps] = {}
+        if name is None:
+            of_task = _found_by_themselves(session, by_report)
+        else:
+            wanted = NameFilter(f"re:{name}")
+            for own in by_report.values():
+                of_task |= _found(session, own, wanted)
+        return cls(of_task, tuple(_notes(of_task, tasks, name)))
 
     def numbers_at(self, reports: Times, processes: Times, times: Times) -> Times:
         """The number of the step in which each time lies, ``NO_STEP`` for none; the arguments have one shape."""
@@ -151,6 +137,29 @@ class _Candidate:
         gpu = replace(self.gpu, start=np.where(is_empty, 0, self.gpu.start), end=np.where(is_empty, 0, self.gpu.end))
         numbers = self.numbers if self.is_ascending else np.arange(len(self.starts))
         return TaskSteps(self.task, self.name, numbers, self.starts, self.ends, gpu)
+
+
+def _found_by_themselves(session: Session, by_report: Mapping[int, Mapping[Task, int]]) -> dict[Task, TaskSteps]:
+    """The steps that nobody named; they are kept beside the packs."""
+    reports = [report for report in session.reports if report.index in by_report]
+
+    def compute(missing: list[Report]) -> dict[int, Arrays]:
+        found = {report.index: _found(session, by_report[report.index], None) for report in missing}
+        return {report.index: to_arrays(found[report.index], report.clock_offset) for report in missing}
+
+    kept = facts_of(session, reports, "steps", _KEPT_VERSION, compute)
+    return {
+        steps.task: steps
+        for report in reports
+        for steps in of_arrays(report.index, kept[report.index], report.clock_offset)
+    }
+
+
+def _found(session: Session, tasks: Mapping[Task, int], wanted: NameFilter | None) -> dict[Task, TaskSteps]:
+    """The steps of the tasks of one report, whose launches are few enough to be joined with its GPU work."""
+    found = _candidates(session, tasks, wanted)
+    _add_gpu_work(session, found)
+    return {task: one.steps() for task, one in _best(found, wanted is None)}
 
 
 def _candidates(session: Session, tasks: Mapping[Task, int], wanted: NameFilter | None) -> list[_Candidate]:
@@ -290,10 +299,10 @@ def _best(candidates: Sequence[_Candidate], is_free: bool) -> Iterator[tuple[Tas
         yield task, min(own, key=lambda one: (one.word if is_free else 0, -(one.share or 0.0), -one.time))
 
 
-def _notes(chosen: Mapping[Task, _Candidate], tasks: Mapping[Task, int], name: str | None) -> Iterator[str]:
+def _notes(chosen: Mapping[Task, TaskSteps], tasks: Mapping[Task, int], name: str | None) -> Iterator[str]:
     kinds: dict[str, set[int]] = {}
     for one in chosen.values():
-        kinds.setdefault(one.name, set()).add(len(one.starts))
+        kinds.setdefault(one.name, set()).add(len(one))
     for kind, counts in kinds.items():
         number = f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,}"
         each = " a rank" if len(chosen) > 1 else ""

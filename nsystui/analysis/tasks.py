@@ -14,14 +14,19 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from nsystui.analysis.numbering import SOURCE as GIVEN
+from nsystui.analysis.numbering import Numbering
 from nsystui.analysis.processes import process_names, used_devices
 from nsystui.analysis.selection import Task
-from nsystui.exports.metadata import LOCAL_RANK_VARIABLES, RANK_VARIABLES
+from nsystui.errors import UsageError
+from nsystui.exports.metadata import LOCAL_RANK_VARIABLES, RANK_VARIABLES, SIZE_VARIABLES
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 _MOST_DIGITS = 6
+Ranks = dict[Task, int]
+
 _FILE_PATTERNS = (r"rank[_-]?(\d+)", r"_N\d+_(\d+)", r"_(\d+)$")
 
 
@@ -49,11 +54,14 @@ class RankedTask:
         return f"{count}× {text}" if count > 1 and len(names) == 1 else text
 
 
-def ranked_tasks(session: Session) -> tuple[RankedTask, ...]:
-    """Every task of the open reports, by rank."""
+def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[RankedTask, ...]:
+    """Every task of the open reports, by rank.
+
+    ``given`` is what the user says of it; raises UsageError where that does not fit.
+    """
     devices = _devices(session)
     tasks = _tasks(session, devices)
-    ranks, source = _ranks(session, tasks, devices)
+    ranks, source = _ranks(session, tasks, devices) if given is None else (_given(session, tasks, given), GIVEN)
     names = process_names(session)
     found = []
     for task in tasks:
@@ -74,6 +82,25 @@ def ranked_tasks(session: Session) -> tuple[RankedTask, ...]:
             )
         )
     return tuple(sorted(found, key=lambda item: (item.rank, item.task)))
+
+
+def world_size(session: Session) -> int | None:
+    """How many ranks the job had, where all reports that tell it say the same."""
+    told = set()
+    for report in session.reports:
+        sizes = (_number(report.metadata.environment.get(variable, "")) for variable in SIZE_VARIABLES)
+        told |= {size for size in sizes if size}
+    return told.pop() if len(told) == 1 else None
+
+
+def _given(session: Session, tasks: list[Task], given: Numbering) -> Ranks:
+    reports = {task.report: _report(session, task) for task in tasks}
+    for report in reports.values():
+        several = sum(task.report == report.index for task in tasks)
+        if several > 1:
+            raise UsageError(f"--ranks {given.text!r}: {report.name} holds {several} ranks, which a name cannot number")
+    numbers = given.numbers([_report(session, task).name for task in tasks])
+    return dict(zip(tasks, numbers, strict=True))
 
 
 def _report(session: Session, task: Task) -> Report:
@@ -112,9 +139,6 @@ def _tasks_without_gpu(session: Session, report: Report) -> set[Task]:
         .limit(1)
     )
     return {Task(report.index, process) for (process,) in session.rows(busiest)}
-
-
-Ranks = dict[Task, int]
 
 
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsystui.analysis.numbering import numbering
 from nsystui.analysis.selection import NameFilter, Selection
 from nsystui.analysis.typed import numbers, window
 from nsystui.commands.limits import add_limits, default_cache, limits_of
@@ -29,6 +30,7 @@ def add_files(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--convert", action="store_true", help="run `nsys export` on .nsys-rep files, into the cache directory"
     )
+    add_clock(group)
     add_limits(group)
 
 
@@ -40,11 +42,32 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         metavar="A:B",
         help="a window of job time, such as 1.2s:1.5s or 800ms: (ns without a unit); events that overlap it",
     )
-    group.add_argument("--ranks", metavar="LIST", help="ranks, such as 0,4-7")
+    add_ranks(group)
     group.add_argument("--devices", metavar="LIST", help="CUDA device numbers, such as 0 or 0-3")
     group.add_argument("--streams", metavar="LIST", help="CUDA stream numbers")
     group.add_argument(
         "--filter", metavar="TEXT", help="names that contain TEXT; !TEXT that do not; /TEXT/ a regular expression"
+    )
+
+
+def add_ranks(group: argparse._ArgumentGroup) -> None:
+    """``--ranks`` chooses ranks, or says who is which."""
+    group.add_argument(
+        "--ranks",
+        metavar="LIST",
+        help="ranks, such as 0,4-7; or who is which rank: a pattern on the file names with the number in a group, "
+        r"such as 'rank(\d+)', or FILE=RANK,FILE=RANK",
+    )
+
+
+def add_clock(group: argparse._ArgumentGroup) -> None:
+    """What puts several reports on one clock."""
+    group.add_argument(
+        "--clock",
+        choices=("collectives", "utc", "own"),
+        default="collectives",
+        help="the common clock of several reports: UTC refined by collectives that all ranks took part in (default), "
+        "UTC alone, or none (each from its own start)",
     )
 
 
@@ -65,7 +88,7 @@ def add_format(parser: argparse.ArgumentParser) -> None:
 def selection_of(arguments: argparse.Namespace, job: Job) -> Selection:
     """The selection that the flags describe; raises UsageError for ranks that are not there."""
     chosen = Selection()
-    if arguments.ranks:
+    if arguments.ranks and numbering(arguments.ranks) is None:
         chosen = chosen.with_tasks(job.tasks_of_ranks(numbers(arguments.ranks, "ranks")))
     if arguments.time:
         chosen = chosen.with_window(window(arguments.time, job.extent()))
@@ -78,14 +101,16 @@ def selection_of(arguments: argparse.Namespace, job: Job) -> Selection:
     )
 
 
-def open_job(arguments: argparse.Namespace, whole: bool = True) -> Job:
+def open_job(arguments: argparse.Namespace, whole: bool = True, times: bool = False) -> Job:
     """Opens every file that can be opened; the others are told on stderr, one line each.
 
-    Unless ``whole``, only what is asked for is read of them, when it is asked for. Raises NsystuiError where none is
-    left, and UsageError for flags that cannot go together: before the work, since the first opening of many exports
-    takes its time.
+    Unless ``whole``, only what is asked for is read of them, when it is asked for. With ``times`` the answer has
+    moments of several reports in it, for which their clocks are made one as well as can be; so it is where a window is
+    asked for. Raises NsystuiError where none is left, and UsageError for flags that cannot go together: before the
+    work, since the first opening of many exports takes its time.
     """
     check_output(arguments)
+    given = numbering(getattr(arguments, "ranks", None) or "")
     from nsystui.analysis.job import Job
     from nsystui.exports.discover import discover
     from nsystui.store.session import Session
@@ -102,7 +127,20 @@ def open_job(arguments: argparse.Namespace, whole: bool = True) -> Job:
     if not session.reports:
         session.close()
         raise NsystuiError("no export could be opened") if failures else UsageError("no files")
-    return Job(session)
+    job = Job(session, numbering=given)
+    if len(session.reports) > 1 and (times or getattr(arguments, "time", None)):
+        _align(job, arguments.clock)
+    return job
+
+
+def _align(job: Job, mode: str) -> None:
+    from nsystui.analysis.alignment import ClockMode
+
+    try:
+        job.align(ClockMode(mode))
+    except BaseException:
+        job.close()
+        raise
 
 
 def _failures(session: Session, paths: Sequence[Path], arguments: argparse.Namespace, whole: bool) -> list[ExportError]:

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     from nsystui.analysis.events import EventList
 
     kinds = kinds_of(arguments.kinds)
-    job = shared.open_job(arguments)
+    job = shared.open_job(arguments, times=True)
     try:
         selection = shared.selection_of(arguments, job)
         return shared.deliver(arguments, EventList.build(job.session, selection, job.ranks, kinds))

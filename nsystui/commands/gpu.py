@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--bins {bins}: at least one is needed")
     if arguments.bins is not None and not arguments.over_time:
         raise UsageError("--bins goes with --over-time")
-    job = shared.open_job(arguments)
+    job = shared.open_job(arguments, times=arguments.over_time)
     try:
         selection = shared.selection_of(arguments, job)
         busy, window = job.busy(selection), job.extent(selection)

@@ -54,7 +54,7 @@ def _asked(arguments: argparse.Namespace, memory: Remembered | None, question: S
     is_ranked = GroupBy.RANK in groups
     # Who is which rank takes the whole report.
     whole = bool(is_ranked or arguments.instances or arguments.ranks)
-    job = shared.open_job(arguments, whole)
+    job = shared.open_job(arguments, whole, times=bool(arguments.instances))
     try:
         selection = shared.selection_of(arguments, job)
         if arguments.instances:

@@ -105,7 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     by = by_of("collective" if arguments.all_sizes else arguments.by)
     row = _row(arguments)
-    job = shared.open_job(arguments)
+    is_listed = arguments.calls is not None or arguments.kernels is not None
+    job = shared.open_job(arguments, times=is_listed)
     try:
         if arguments.nccl_log:
             from nsystui.analysis.nccl.from_log import read_log

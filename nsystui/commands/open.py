@@ -35,6 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LOG",
         help="NCCL's debug logs of the same job (plain, .gz or globs), after FILE: l on the NCCL screen shows them",
     )
+    parser.add_argument(
+        "--ranks",
+        metavar="WHO",
+        help="who is which rank, where the exports do not tell it: a pattern on the file names with the number in a "
+        r"group, such as 'rank(\d+)', or FILE=RANK,FILE=RANK",
+    )
     group = parser.add_argument_group("screen")
     group.add_argument("--ascii", action="store_true", help="draw with ASCII only (automatic without UTF-8)")
     group.add_argument("--mouse", action="store_true", help="use the mouse (off by default over SSH)")
@@ -97,4 +103,20 @@ def _source(arguments: argparse.Namespace, files: NamedFiles) -> Source:
         limits.memory,
         cache.cap,
         files.logs,
+        _numbered(arguments, files),
+        arguments.clock,
     )
+
+
+def _numbered(arguments: argparse.Namespace, files: NamedFiles) -> str:
+    """What ``--ranks`` says of who is which rank; raises UsageError where it does not fit the files."""
+    from nsystui.analysis.numbering import numbering
+    from nsystui.exports.discover import discover
+
+    if not arguments.ranks:
+        return ""
+    given = numbering(arguments.ranks)
+    if given is None:
+        raise UsageError("--ranks is for who is which rank here, such as 'rank(\\d+)': r on a screen chooses ranks")
+    given.numbers([path.stem for path in discover(files.exports)])
+    return str(arguments.ranks)

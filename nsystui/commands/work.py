@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace, name: str) -> int:
     work = WORKS[name]
     # Who is which rank takes the whole report.
     whole = bool(arguments.instances or arguments.ranks)
-    job = shared.open_job(arguments, whole)
+    job = shared.open_job(arguments, whole, times=bool(arguments.instances))
     try:
         selection = shared.selection_of(arguments, job)
         if arguments.instances:

@@ -1,9 +1,9 @@
-"""An open export as the session has it, and one clock for all of them."""
+"""An open export as the session has it, and one clock for all of them (domain §6.3)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # The ranks of one job start their sessions within minutes of each other, ns.
 _START_SPREAD = 600 * 10**9
+# UTC and the machine's own clock are read from one kernel: where they disagree by more, it was not one boot, ns.
+_SAME_BOOT = 10**7
 
 
 class Facts(Protocol):
@@ -32,12 +34,16 @@ class Facts(Protocol):
 
 @dataclass(frozen=True)
 class Report:
-    """One open export. ``clock_offset`` is the ns to add to its times to get job time."""
+    """One open export. ``clock_offset`` is the ns to add to its times to get job time.
+
+    ``on_job_clock``: whether job time means the same here as in the other reports.
+    """
 
     index: int
     path: Path
     packed: Facts
     clock_offset: int = 0
+    on_job_clock: bool = True
 
     @property
     def metadata(self) -> Metadata:
@@ -56,22 +62,57 @@ class Report:
         return table.name in self.packed.counts
 
 
-def aligned(reports: Sequence[Report]) -> tuple[Report, ...]:
-    """Reports in order, on one clock: each is shifted by its UTC start against the earliest (domain §6.3).
+@dataclass(frozen=True)
+class Clock:
+    """How the clocks of the reports become one.
 
-    Reports of different runs (their sessions lie further apart than they last) keep their own clocks.
+    ``is_common``: by their UTC starts; if not, each report counts from the start of its own session. ``shifts`` are
+    added to that, ns by the index of a report, as far as somebody knows better.
     """
-    starts = [report.metadata.session_start_utc for report in reports]
+
+    is_common: bool = True
+    shifts: Mapping[int, int] = field(default_factory=dict)
+
+
+def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, ...]:
+    """Reports in order, on one clock: each is shifted by its UTC start against the earliest.
+
+    Reports of one machine that tell its own clock (``systemClockNs``) are shifted against each other by that. Reports
+    of different runs (their sessions lie further apart than they last) keep their own clocks.
+    """
+    if not clock.is_common:
+        moved = [replace(report, clock_offset=0, on_job_clock=True) for report in reports]
+        return tuple(sorted(moved, key=lambda report: report.index))
+    starts = _starts(reports)
     known = [start for start in starts if start is not None]
     first = min(known, default=0)
     spread = max(known, default=0) - first
     # Where they start together it need not be known how long they last, which may be costly to find out.
     one_job = bool(known) and (spread <= _START_SPREAD or spread <= _longest(reports) + _START_SPREAD)
-    moved = [
-        replace(report, clock_offset=start - first if one_job and start is not None else 0)
-        for report, start in zip(reports, starts, strict=True)
-    ]
+    moved = []
+    for report, start in zip(reports, starts, strict=True):
+        is_placed = one_job and start is not None
+        offset = start - first + clock.shifts.get(report.index, 0) if one_job and start is not None else 0
+        moved.append(replace(report, clock_offset=offset, on_job_clock=is_placed))
     return tuple(sorted(moved, key=lambda report: report.index))
+
+
+def _starts(reports: Sequence[Report]) -> list[int | None]:
+    """The UTC start of each session, ns; on one machine as far apart as that machine's clock says."""
+    firsts: dict[str, tuple[int, int]] = {}
+    for report in reports:
+        facts = report.metadata
+        if facts.host and facts.session_start_utc is not None and facts.system_clock is not None:
+            moment = (facts.system_clock, facts.session_start_utc)
+            firsts[facts.host] = min(firsts.get(facts.host, moment), moment)
+    return [_start(report.metadata, firsts.get(report.metadata.host)) for report in reports]
+
+
+def _start(facts: Metadata, first: tuple[int, int] | None) -> int | None:
+    if first is None or facts.session_start_utc is None or facts.system_clock is None:
+        return facts.session_start_utc
+    told = first[1] + facts.system_clock - first[0]
+    return told if abs(told - facts.session_start_utc) < _SAME_BOOT else facts.session_start_utc
 
 
 def _longest(reports: Sequence[Report]) -> int:

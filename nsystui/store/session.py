@@ -27,7 +27,7 @@ from nsystui.store.opened import open_export
 from nsystui.store.pack import PackedReport, Progress
 from nsystui.store.packing import PackedTables, Packing
 from nsystui.store.priority import step_back
-from nsystui.store.report import Report, aligned
+from nsystui.store.report import Clock, Report, aligned
 from nsystui.store.trimming import size_of
 from nsystui.store.used_columns import used_columns
 
@@ -52,6 +52,7 @@ class Session:
     warn: Callable[[str], object] = lambda message: None
     reports: tuple[Report, ...] = ()
     version: int = 0
+    clock: Clock = field(default_factory=Clock)
     _packed: dict[int, PackedFiles | PackedTables] = field(default_factory=dict)
     _given: set[int] = field(default_factory=set)
     _fresh: set[str] = field(default_factory=set)
@@ -113,10 +114,20 @@ class Session:
             else:
                 self._packed[index] = found
             report = Report(index, path, found if isinstance(found, OnDemand) else found.report)
-            self.reports = aligned([*self.reports, report])
+            self.reports = aligned([*self.reports, report], self.clock)
             self._fresh.clear()
             self.version += 1
             return next(item for item in self.reports if item.index == index)
+
+    def set_clock(self, clock: Clock) -> None:
+        """Puts all reports, and those that join later, on this clock."""
+        with self._lock:
+            moved = aligned(self.reports, clock)
+            self.clock = clock
+            if moved != self.reports:
+                self.reports = moved
+                self._fresh.clear()
+                self.version += 1
 
     def _unpacked(self, path: Path, index: int) -> OnDemand:
         opened = open_export(path)

@@ -30,7 +30,8 @@ class Source:
     """What the command line asked to open, and how. ``cache_directory`` is ``None`` for memory only.
 
     ``memory`` is what DuckDB may take, ``cache_cap`` what the cache may grow to, both in bytes; ``None`` for the usual.
-    ``logs`` are debug logs of NCCL, one name each.
+    ``logs`` are debug logs of NCCL, one name each. ``ranks`` says who is which rank, where the user does, and ``clock``
+    what makes the clocks one (a ``ClockMode``).
     """
 
     files: tuple[str, ...]
@@ -41,6 +42,8 @@ class Source:
     memory: int | None = None
     cache_cap: int | None = None
     logs: tuple[str, ...] = ()
+    ranks: str = ""
+    clock: str = "collectives"
 
 
 @dataclass
@@ -58,6 +61,7 @@ class Loading:
     def start(self) -> None:
         """Discovers the files and loads them all. Blocks: call it in a thread."""
         from nsystui.analysis.job import Job
+        from nsystui.analysis.numbering import numbering
         from nsystui.exports.discover import discover
         from nsystui.store.cache import DEFAULT_CAP, Cache
         from nsystui.store.database import Limits
@@ -72,7 +76,7 @@ class Loading:
             limits=Limits(source.threads, source.memory or Limits().memory),
             warn=lambda text: self.post(messages.Warned(text)),
         )
-        job = Job(session)
+        job = Job(session, numbering=numbering(source.ranks))
         self.post(messages.JobStarted(job, paths))
         self.go_on(job, list(enumerate(paths)))
 
@@ -88,8 +92,19 @@ class Loading:
         with ThreadPoolExecutor(threads, thread_name_prefix="load", initializer=step_back) as pool:
             list(pool.map(lambda item: self._add(job, *item), opened))
         sampling.join()
+        self._align(job)
         self.post(messages.LoadingEnded(self._stopped.is_set()))
         self._remember(job)
+
+    def _align(self, job: Job) -> None:
+        """Makes the clocks one, which takes all reports; without it they go by UTC."""
+        from nsystui.analysis.alignment import ClockMode
+
+        if len(job.session.reports) > 1 and not self._stopped.is_set():
+            try:
+                job.align(ClockMode(self.source.clock))
+            except NsystuiError as error:
+                self.post(messages.Warned(f"the clocks go by UTC alone: {error}"))
 
     def _remember(self, job: Job) -> None:
         """Keeps the first answers for the commands; what does not work out only costs them time."""

@@ -410,7 +410,7 @@ class TestShell:
     def test_interrupting_is_one_line_and_130(self, demo_job):
         code = (
             "import sys; from nsystui import cli; import nsystui.commands.arguments as a\n"
-            "def stop(*_): raise KeyboardInterrupt\n"
+            "def stop(*_, **__): raise KeyboardInterrupt\n"
             "a.open_job = stop\nsys.exit(cli.main(sys.argv[1:]))"
         )
         done = subprocess.run(

@@ -44,9 +44,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     times: list[object] = []
     open_job = shared.open_job
 
-    def counted(*arguments: object) -> object:
+    def counted(*arguments: object, **options: object) -> object:
         times.append("opened")
-        return open_job(*arguments)  # type: ignore[arg-type]
+        return open_job(*arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(shared, "open_job", counted)
     return times

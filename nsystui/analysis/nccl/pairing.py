@@ -51,17 +51,24 @@ class NcclPairing:
     """What to know of columns that were added."""
 
     @classmethod
-    def load(cls, session: Session, ranks: Sequence[RankedTask] = (), log: LogSizes | None = None) -> NcclPairing:
-        """Pairs what all open reports hold; ``ranks`` gives each row its rank in the job. Raises nothing of its own.
+    def load(
+        cls,
+        session: Session,
+        ranks: Sequence[RankedTask] = (),
+        log: LogSizes | None = None,
+        reports: recorded.Reports = None,
+    ) -> NcclPairing:
+        """Pairs what all open reports (or ``reports``) hold; ``ranks`` gives each row its rank in the job.
 
-        ``log`` tells the sizes of calls that the exports do not, and of kernels that no call belongs to.
+        ``log`` tells the sizes of calls that the exports do not, and of kernels that no call belongs to. Raises nothing
+        of its own.
         """
-        calls = session.frame(recorded.calls_query(ranks))
-        kernels = session.frame(recorded.kernels_query(ranks))
-        first_ids = recorded.first_correlations_query()
+        calls = session.frame(recorded.calls_query(ranks, reports))
+        kernels = session.frame(recorded.kernels_query(ranks, reports))
+        first_ids = recorded.first_correlations_query(reports)
         if kernels["launch_start"].notna().all():
             first_ids = first_ids.limit(0)  # nobody asks, and it would read every API call
-        rest = (kernels, session.frame(recorded.labels_query()), session.frame(first_ids))
+        rest = (kernels, session.frame(recorded.labels_query(reports)), session.frame(first_ids))
         paired = assemble(calls, *rest)
         if log is None:
             return cls(*paired)

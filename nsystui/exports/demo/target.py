@@ -17,6 +17,9 @@ GLOBAL_VM: Final = VIRTUAL_MACHINE << 48
 DEFAULT_STREAM: Final = 7
 """The null stream of a CUDA context, as in every export seen."""
 
+_MACHINE_START = 1_779_999_971_745_650_395
+"""UTC ns at which every machine of the demo was started."""
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -171,8 +174,8 @@ class TargetInfo(TableSink):
     def _describe_session(self, duration: int) -> None:
         session = self.session
         moment = datetime.fromtimestamp(session.utc_epoch_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        # An internal clock that must never be mixed with event times.
-        system_clock = 28_254_349_605
+        # The machine's own clock, since its start: it must never be mixed with event times.
+        system_clock = session.utc_epoch_ns - _MACHINE_START
         start = (session.utc_epoch_ns, moment, moment, system_clock, system_clock)
         self.rows("TARGET_INFO_SESSION_START_TIME").append(start)
         self.rows("ANALYSIS_DETAILS").append((GLOBAL_VM, duration, system_clock, system_clock + duration))

@@ -1,0 +1,120 @@
+"""The NCCL kernels of each communicator of each rank, in order: what can be matched across ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsystui.analysis.intervals import Times
+from nsystui.analysis.kept_facts import facts_of
+from nsystui.analysis.nccl.pairing import NcclPairing
+from nsystui.analysis.selection import Task
+from nsystui.store import tables
+from nsystui.store.kept import json_array, json_of
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nsystui.store.kept import Arrays
+
+UNKNOWN = -1
+"""A message size that is not known."""
+
+_KEPT_VERSION = 1
+_NUMBERS = ("process", "device", "stream", "row", "start", "end")
+_TEXTS = ("collective", "communicator")
+
+
+@dataclass(frozen=True, order=True)
+class Member:
+    """Who takes part in a collective: a GPU of a task, ``device`` being its CUDA ordinal."""
+
+    task: Task
+    device: int
+
+
+@dataclass(frozen=True, eq=False)
+class KernelSequence:
+    """The n NCCL kernels of a member on one communicator (or one stream, where that is not known), by start.
+
+    Arrays have the shape ``(n,)``; times are job time, ns. ``row`` identifies a kernel in its report, ``size`` is its
+    message size in bytes (``UNKNOWN`` where the export does not say).
+    """
+
+    member: Member
+    communicator: str
+    stream: int
+    collective: NDArray[np.object_]
+    size: Times
+    row: Times
+    start: Times
+    end: Times
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+def sequences(session: Session, reports: Sequence[Report]) -> list[KernelSequence]:
+    """The sequences of every member of these reports, on the clock that these have.
+
+    ``communicator`` is empty where no payload tells it. What is read is kept beside the packs.
+    """
+    with_kernels = [report for report in reports if report.count(tables.kernels)]
+
+    def compute(missing: list[Report]) -> dict[int, Arrays]:
+        on_session_clock = {report.index: report for report in session.reports}
+        return {report.index: _arrays(session, on_session_clock[report.index]) for report in missing}
+
+    kept = facts_of(session, with_kernels, "collectives", _KEPT_VERSION, compute)
+    return [one for report in with_kernels for one in _split(report, kept[report.index])]
+
+
+def _arrays(session: Session, report: Report) -> Arrays:
+    """What is kept of the NCCL kernels of a report, on its own clock."""
+    frame = NcclPairing.load(session, reports=(report.index,)).kernels
+    frame = frame.dropna(subset=["start", "end"])
+    found: dict[str, Any] = {name: frame[name].to_numpy(np.int64) for name in _NUMBERS}
+    found["start"] = found["start"] - report.clock_offset
+    found["end"] = found["end"] - report.clock_offset
+    found["size"] = frame["message_size"].astype("Int64").fillna(UNKNOWN).to_numpy(np.int64)
+    for name in _TEXTS:
+        found[name], found[f"{name}_texts"] = _coded(frame[name])
+    return found
+
+
+def _coded(texts: pd.Series[Any]) -> tuple[Times, NDArray[Any]]:
+    """Each text as its place in the list of texts; an empty one where it is missing."""
+    codes, distinct = texts.astype(object).where(texts.notna(), "").factorize()
+    return codes.astype(np.int64), json_array([str(text) for text in distinct])
+
+
+def _split(report: Report, arrays: Arrays) -> Iterator[KernelSequence]:
+    """The kernels of a report by member and communicator."""
+    collectives = np.array([*json_of(arrays["collective_texts"]), ""], object)
+    communicators = json_of(arrays["communicator_texts"])
+    is_known = np.array([bool(text) for text in communicators] + [False])[arrays["communicator"]]
+    # A communicator's kernels may run on several streams, but a stream without one has only itself.
+    stream = np.where(is_known, 0, arrays["stream"])
+    keys = np.column_stack([arrays["process"], arrays["device"], arrays["communicator"], stream]).astype(np.int64)
+    _, places = np.unique(keys, axis=0, return_inverse=True)
+    places = places.reshape(-1)
+    order = np.lexsort((arrays["row"], arrays["start"], places))
+    firsts = np.flatnonzero(np.diff(places[order], prepend=UNKNOWN))
+    for rows in np.split(order, firsts[1:]) if len(order) else ():
+        first = rows[0]
+        yield KernelSequence(
+            Member(Task(report.index, int(arrays["process"][first])), int(arrays["device"][first])),
+            communicators[arrays["communicator"][first]],
+            int(arrays["stream"][first]),
+            collectives[arrays["collective"][rows]],
+            arrays["size"][rows],
+            arrays["row"][rows],
+            arrays["start"][rows] + report.clock_offset,
+            arrays["end"][rows] + report.clock_offset,
+        )
