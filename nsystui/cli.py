@@ -23,6 +23,8 @@ COMMANDS = {
     "overview": "one row per rank: GPU busy, NCCL, memory, idle",
     "kernels": "kernel summary, or the launches of one kernel",
     "nccl": "NCCL kernels and calls by collective and message size",
+    "ranks": "the ranks beside each other: busy, steps, late and waiting, what is odd",
+    "steps": "training steps by rank, across ranks, or one by one",
     "gpu": "GPU utilisation per rank and device, or over time",
     "nvtx": "NVTX ranges as a tree, with their GPU time",
     "events": "everything that happened, in time order",

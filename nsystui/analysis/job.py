@@ -19,10 +19,12 @@ from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     from nsystui.analysis.alignment import Alignment, ClockMode
+    from nsystui.analysis.collectives.matched import Matching
     from nsystui.analysis.nccl.from_log import LogSizes
     from nsystui.analysis.nccl.pairing import NcclPairing
     from nsystui.analysis.numbering import Numbering
     from nsystui.analysis.nvtx.tree import NvtxTree
+    from nsystui.analysis.ranks.table import RankFacts
     from nsystui.analysis.steps import Steps
     from nsystui.analysis.utilisation import BusyIntervals
 
@@ -100,6 +102,25 @@ class Job:
 
         log = self.nccl_log
         return self.once(("pairing", log is not None), make)
+
+    def collectives(self) -> Matching:
+        """The collectives that several ranks have in common, over everything."""
+        from nsystui.analysis.collectives.matched import match
+        from nsystui.analysis.collectives.sequences import sequences
+
+        return self.once(("collectives",), lambda: match(sequences(self.session, self.session.reports)))
+
+    def rank_facts(self, selection: Selection, step_name: str | None = None) -> RankFacts:
+        """What the table of ranks is made of; ``step_name`` as in `steps`."""
+        from nsystui.analysis.alignment import Alignment
+        from nsystui.analysis.collectives.waiting import Arrivals, lateness
+        from nsystui.analysis.ranks.step_times import step_times
+        from nsystui.analysis.ranks.table import RankFacts
+
+        steps = self.steps(step_name)
+        arrivals = [Arrivals.of(group, selection.window) for group in self.collectives().groups]
+        times = step_times(steps, selection.window)
+        return RankFacts(self.busy(selection), times, lateness(arrivals), self.alignment or Alignment(), steps.notes)
 
     def steps(self, name: str | None = None) -> Steps:
         """The training steps of every task; ``name``: a regular expression for the NVTX ranges that are steps."""

@@ -178,7 +178,7 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     ``busy`` comes from ``BusyIntervals.load`` with the same selection (its window may differ).
     """
     chosen = [item for item in ranks if selection.tasks is None or item.task in selection.tasks]
-    counts = _counts(session, selection)
+    counts = task_counts(session, selection, chosen)
     windows = extents(session, selection)
     spent: dict[Task, Breakdown] = {}
     gpus: dict[Task, list[int | None]] = {}
@@ -191,10 +191,24 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     for item in chosen:
         numbers = gpus.get(item.task, [None])
         gpu = None if None in numbers else " ".join(map(str, numbers))
-        counted = [counts[name].get(item.task, _none_or_zero(session, item, name)) for name in _COUNTED]
+        counted = [counts[name][item.task] for name in _COUNTED]
         who = (item.gpu or None, item.pid, item.process_name or None, item.report_name)
         rows.append((item.rank, item.host or None, gpu, *shares(spent.get(item.task)), *counted, *who))
     return answer_of("overview", TASK_COLUMNS, rows, len(ranks), (*busy.notes, *_notes(windows, busy)))
+
+
+def task_counts(
+    session: Session, selection: Selection, chosen: Sequence[RankedTask]
+) -> Mapping[str, Mapping[Task, int | None]]:
+    """How many ``kernels``, ``graphs``, ``memory_ops`` and ``api_calls`` each of the ``chosen`` has in the selection.
+
+    ``None`` is what was not traced.
+    """
+    counts = _counts(session, selection)
+    return {
+        name: {item.task: counts[name].get(item.task, _none_or_zero(session, item, name)) for item in chosen}
+        for name in _COUNTED
+    }
 
 
 def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]]:

@@ -71,6 +71,16 @@ def add_clock(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def add_step_range(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """``--step-range``: which NVTX ranges are steps."""
+    parser.add_argument(
+        "--step-range",
+        metavar="REGEX",
+        help="which NVTX ranges (domain:text) are steps; a group in it is their number (default: numbered ranges, such "
+        "as `step 7`, that hold half of the GPU's work)",
+    )
+
+
 def add_format(parser: argparse.ArgumentParser) -> None:
     """Where the answer goes and how it is written."""
     group = parser.add_argument_group("output")

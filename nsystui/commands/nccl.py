@@ -75,12 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="with --calls or --kernels: only one message size: <64KB, 64KB–1MB, 1MB–16MB, >16MB, unknown",
     )
-    group.add_argument(
-        "--step-range",
-        metavar="REGEX",
-        help="which NVTX ranges (domain:text) are steps; a group in it is their number (default: numbered ranges, such "
-        "as `step 7`, that hold half of the GPU's work)",
-    )
+    shared.add_step_range(group)
     group.add_argument(
         "--nccl-log",
         action="extend",

@@ -1,0 +1,50 @@
+"""``nsystui steps``: how long the training steps took."""
+
+from __future__ import annotations
+
+import argparse
+
+from nsystui.commands import arguments as shared
+
+DESCRIPTION = """How long the training steps took on the GPU: a row per rank with median, p5, p95, CV and slow steps.
+Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) in which half of the GPU's work or more was launched."""
+EXAMPLES = """  nsystui steps rank*.sqlite
+  nsystui steps rank*.sqlite --across --sort spread --top 10
+  nsystui steps rank0.sqlite --every --format csv -o steps.csv
+  nsystui steps rank*.sqlite --step-range '^iteration (\\d+)'"""
+
+_TABLES = {
+    "across": "a row for each step number: its time over the ranks, and the slowest rank",
+    "every": "a row for each step of each rank",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    shared.add_files(parser)
+    group = parser.add_argument_group("table").add_mutually_exclusive_group()
+    for name, text in _TABLES.items():
+        group.add_argument(f"--{name}", dest="table", action="store_const", const=name, help=text)
+    shared.add_step_range(parser)
+    shared.add_selection(parser)
+    shared.add_format(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from nsystui.analysis.ranks.step_tables import every_step, steps_across_ranks, steps_by_rank
+    from nsystui.analysis.ranks.step_times import step_times
+
+    job = shared.open_job(arguments, times=True)
+    try:
+        selection = shared.selection_of(arguments, job)
+        steps = job.steps(arguments.step_range)
+        chosen = [item for item in job.ranks if selection.tasks is None or item.task in selection.tasks]
+        there = {item.task for item in chosen}
+        times = {task: one for task, one in step_times(steps, selection.window).items() if task in there}
+        if arguments.table == "across":
+            return shared.deliver(arguments, steps_across_ranks(chosen, times, steps.notes))
+        if arguments.table == "every":
+            return shared.deliver(arguments, every_step(chosen, times, steps.notes))
+        names = {task: one.name for task, one in steps.of_task.items()}
+        return shared.deliver(arguments, steps_by_rank(chosen, times, names, steps.notes))
+    finally:
+        job.close()
