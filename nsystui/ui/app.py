@@ -26,6 +26,7 @@ from nsystui.ui.screens import screen_of
 from nsystui.ui.widgets.crumbs import progress_bar
 
 if TYPE_CHECKING:
+    from nsystui.analysis.alignment import ClockMode
     from nsystui.analysis.answer import Answer
     from nsystui.analysis.job import Job
     from nsystui.store.opened import Opened
@@ -64,7 +65,8 @@ class NsystuiApp(App[int]):
     ENABLE_COMMAND_PALETTE = False
     TITLE = "nsystui"
     MODES: ClassVar[dict[str, object]] = {  # type: ignore[assignment]
-        name: (lambda name=name: screen_of(name)) for name in ("overview", "kernels", "nccl", "gpu", "nvtx", "events")
+        name: (lambda name=name: screen_of(name))
+        for name in ("overview", "kernels", "nccl", "gpu", "nvtx", "events", "ranks")
     }
     DEFAULT_MODE = "overview"
     BINDINGS: ClassVar[list[BindingType]] = []
@@ -166,6 +168,28 @@ class NsystuiApp(App[int]):
     @property
     def _is_reading_log(self) -> bool:
         return self._log_loading is not None and not self.nccl_log.is_over
+
+    def next_clock(self) -> ClockMode:
+        """Puts the reports on another clock than they are on, in the background; which it will be."""
+        from nsystui.analysis.alignment import ClockMode
+
+        assert self.job is not None
+        modes = list(ClockMode)
+        alignment = self.job.alignment
+        mode = modes[(modes.index(alignment.mode) + 1) % len(modes)] if alignment is not None else modes[0]
+        self._align(self.job, mode)
+        return mode
+
+    @work(thread=True, group="clock", exit_on_error=False, exclusive=True)
+    def _align(self, job: Job, mode: ClockMode) -> None:
+        from nsystui.errors import NsystuiError
+
+        try:
+            job.align(mode)
+        except NsystuiError as error:
+            self.call_from_thread(self._say, str(error))
+        else:
+            self.call_from_thread(self._tell_screen)
 
     def resume_loading(self) -> bool:
         """Goes on with the exports that a stop left out; ``False`` where there are none."""

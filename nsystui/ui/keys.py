@@ -41,6 +41,7 @@ PLACES = {
     "nvtx": "5 NVTX",
     "nvtx names": "5 NVTX by name",
     "events": "6 Events",
+    "ranks": "7 Ranks",
 }
 """The places in the order of the help, with their titles."""
 
@@ -101,7 +102,7 @@ KEYS: tuple[Key, ...] = (
     # The selection is of exports: what a log says has no time, and its ranks are not theirs.
     *(Key(key, key, "selection", "", "", "nccl log") for key in "trDT"),
     Key("f", "f", "filter", "", "", "nccl log"),
-    *(Key(key, key, "", "", "", "nccl log alone") for key in "123456"),
+    *(Key(key, key, "", "", "", "nccl log alone") for key in "1234567"),
     Key("plus,equals_sign", "+", "zoom(1)", "zoom in", "zoom in around the cursor", "gpu"),
     Key("minus", "-", "zoom(-1)", "out", "zoom out", "gpu"),
     Key("left_square_bracket", "[", "pan(-1)", "] pan", "move the view back by half of its width", "gpu"),
@@ -134,6 +135,16 @@ KEYS: tuple[Key, ...] = (
     Key("N", "N", "search_on(-1)", "", "previous match of the search", "events"),
     Key("g", "g", "go_to", "go to", "go to a time, such as 1.25s", "events"),
     Key("k", "k", "kinds", "kinds", "which kinds of events are listed", "events"),
+    Key("enter", "⏎", "", "open", "select this rank, step or moment for every screen, and show it", "ranks"),
+    Key(
+        "o",
+        "o",
+        "other_table",
+        "other table",
+        "ranks, steps by rank, across ranks and one by one, kinds of collectives, every collective",
+        "ranks",
+    ),
+    Key("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none", "ranks"),
     Key("slash", "/", "filter", "find", "filter by name: text, !text, /regex/; empty for all", "table"),
     Key("t", "t", "take_window", "time", "select the time window of this row", "table"),
     Key("s", "s", "sort", "sort", "sort by the next column", "table"),
@@ -154,6 +165,7 @@ KEYS: tuple[Key, ...] = (
     Key("4", "4", "mode('gpu')", "", "GPU utilisation", "everywhere"),
     Key("5", "5", "mode('nvtx')", "", "NVTX tree", "everywhere"),
     Key("6", "6", "mode('events')", "", "Events", "everywhere"),
+    Key("7", "7", "mode('ranks')", "", "Ranks", "everywhere"),
     Key("question_mark", "?", "help", "help", "the keys of this place", "everywhere"),
     Key("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit", "everywhere"),
 )
@@ -165,6 +177,7 @@ MODES = (
     ("4", "GPU"),
     ("5", "NVTX"),
     ("6", "Events"),
+    ("7", "Ranks"),
 )
 """The screens with their keys, for the title line."""
 

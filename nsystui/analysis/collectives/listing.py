@@ -39,7 +39,7 @@ KIND_COLUMNS = (
     Column("late", "With Late Rank", "with late", Unit.COUNT, None, 1),
     Column("late_rank", "Mostly Late Rank", "late rank", Unit.NUMBER, None, 0),
     Column("late_count", "Its Times", "times", Unit.COUNT, None, 0),
-    Column("communicator", "Communicator", "communicator", Unit.TEXT, None, 2),
+    Column("communicator", "Communicator", "communicator", Unit.TEXT, None, 4),
 )
 
 

@@ -13,6 +13,7 @@ _CLASSES = {
     "gpu": "GpuScreen",
     "nvtx": "NvtxScreen",
     "events": "EventsScreen",
+    "ranks": "RanksScreen",
 }
 
 

@@ -110,7 +110,7 @@ class WindowTable(SortedTable, can_focus=True):
         self.row_style = row_style
         self.background = background
         self.free_keys = frozenset(free_keys)
-        self._elastic_key = elastic
+        self.elastic = elastic
         self._answer: Answer | None = None
         self._cache: PageCache | None = None
         self._table = TableLayout(())
@@ -138,7 +138,7 @@ class WindowTable(SortedTable, can_focus=True):
         self._cache = PageCache(answer)
         self._failure = None
         if not same_columns:
-            self._table = TableLayout(answer.columns, self._elastic_key)
+            self._table = TableLayout(answer.columns, self.elastic)
         self._window = Window(len(self._cache), self._window.height, top)
         self.set_reactive(WindowTable.cursor_row, self._window.clamp(cursor))
         self._window.reveal(self.cursor_row)
