@@ -30,6 +30,8 @@ SCENES = (
     Scene("gpu", ("4",)),
     Scene("nvtx", ("5", "down", "right", "down", "right")),
     Scene("events", ("6", "pagedown", "pagedown")),
+    Scene("ranks", ("7",)),
+    Scene("rank-map", ("7", "h", "m", "m", "m")),
     Scene("help", ("6", "question_mark")),
 )
 

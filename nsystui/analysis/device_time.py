@@ -189,6 +189,10 @@ class DeviceIntervals:
         """The lane ``busy`` alone. Raises ``ValueError`` where ``bins < 1``."""
         return self._shares(_DISJOINT, window, bins)
 
+    def share(self, name: str, window: Window, bins: int) -> Shares:
+        """One lane of ``DeviceLanes`` by its name. Raises ``ValueError`` where ``bins < 1``."""
+        return self._shares(_DISJOINT if name == "busy" else [name], window, bins)
+
     def _shares(self, names: Iterable[str], window: Window, bins: int) -> Shares:
         """The shares of parts that have no point in common, together."""
         lo, hi = window.start, window.end

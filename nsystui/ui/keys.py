@@ -42,6 +42,7 @@ PLACES = {
     "nvtx names": "5 NVTX by name",
     "events": "6 Events",
     "ranks": "7 Ranks",
+    "rank map": "7 Ranks, the map",
 }
 """The places in the order of the help, with their titles."""
 
@@ -144,6 +145,12 @@ KEYS: tuple[Key, ...] = (
         "ranks, steps by rank, across ranks and one by one, kinds of collectives, every collective",
         "ranks",
     ),
+    Key("h", "h", "map", "heat map", "every rank over time, or over its steps, in one picture", "ranks"),
+    Key("enter", "⏎", "", "open", "the ranks of this line on lines of their own; of one rank, this time", "rank map"),
+    Key("m", "m", "figure", "figure", "busy, compute, NCCL, exposed NCCL, memory, graph, GPU metrics", "rank map"),
+    Key("o", "o", "steps", "steps", "over steps, or over time", "rank map"),
+    Key("a", "a", "merge", "mean", "what stands for several ranks on a line: mean, least, largest", "rank map"),
+    Key("t", "t", "take_window", "time", "select the time (or step) of this column for every screen", "rank map"),
     Key("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none", "ranks"),
     Key("slash", "/", "filter", "find", "filter by name: text, !text, /regex/; empty for all", "table"),
     Key("t", "t", "take_window", "time", "select the time window of this row", "table"),

@@ -125,6 +125,11 @@ class RanksScreen(TablePane):
         self.say(_TABLES[self.what].crumb or "the ranks")
         self.job_changed()
 
+    def action_map(self) -> None:
+        from nsystui.ui.screens.rank_map import RankMapScreen
+
+        self.app.push_screen(RankMapScreen())
+
     def action_clock(self) -> None:
         """Another clock: refined by collectives, UTC alone, none."""
         job = self.job

@@ -6,7 +6,7 @@ beginning to the last cell that changed, so that a cursor through sixteen lanes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -53,6 +53,7 @@ class StripChart(QuietFocus, can_focus=True):
     Args:
         label_width: Cells for the labels at the left.
         value_width: Cells for the values at the right; 0 for none.
+        axis: What stands below the lanes, for the ends that ``set_lanes`` was given and a width.
     """
 
     ALLOW_SELECT = False
@@ -139,12 +140,14 @@ class StripChart(QuietFocus, can_focus=True):
         *,
         label_width: int = 10,
         value_width: int = 7,
+        axis: Callable[[int, int, int], str] = time_axis,
         id: str | None = None,  # noqa: A002
         classes: str | None = None,
     ) -> None:
         super().__init__(id=id, classes=classes)
         self.label_width = label_width
         self.value_width = value_width
+        self._axis = axis
         self._lanes: tuple[Lane, ...] = ()
         self._drawn: dict[int, str] = {}  # lane -> its blocks: a step of the cursor need not make them again
         self._lo, self._hi = 0, 0
@@ -324,7 +327,7 @@ class StripChart(QuietFocus, can_focus=True):
     def _axis_segments(self) -> list[Segment]:
         """Times below the lanes, with the marked span and the cursor drawn over them."""
         style = self.get_component_rich_style("strip-chart--axis")
-        axis = time_axis(self._lo, self._hi, self.chart_width)
+        axis = self._axis(self._lo, self._hi, self.chart_width)
         if self._span is not None:
             first, last = self._span
             axis = axis[:first] + AXIS_SPAN * (last - first + 1) + axis[last + 1 :]

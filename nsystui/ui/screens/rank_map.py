@@ -1,0 +1,309 @@
+"""The map of all ranks: one line a rank (or several), one cell a span of time or a step."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from textual import events, on
+from textual.timer import Timer
+from textual.widget import Widget
+
+from nsystui.analysis.answer import Answer, Unit
+from nsystui.analysis.job import Job
+from nsystui.analysis.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
+from nsystui.analysis.ranks.step_times import step_times
+from nsystui.analysis.selection import Selection, Task, Window
+from nsystui.analysis.tasks import RankedTask
+from nsystui.ui import keys
+from nsystui.ui.describe import spans
+from nsystui.ui.screens.asking import DETAIL_DELAY
+from nsystui.ui.screens.pane import Pane
+from nsystui.ui.widgets.part_lines import PartLines
+from nsystui.ui.widgets.plots import time_axis
+from nsystui.ui.widgets.strip_chart import Lane, StripChart
+from nsystui.ui.widgets.window_table import WindowTable
+from nsystui.units import format_value
+
+_LABEL_WIDTH = 9
+_VALUE_WIDTH = 8
+_FRAME = 7
+"""Lines for the title, the selection, the axis, the details (3) and the keys."""
+
+_CATEGORIES = {"compute": "compute", "NCCL": "nccl", "exposed NCCL": "nccl", "memory": "memory", "graph": "graph"}
+
+
+@dataclass(frozen=True, eq=False)
+class _Picture:
+    """A map as it is drawn: the groups of ranks on its lines, and their values."""
+
+    shown: RankMap
+    groups: Sequence[Sequence[RankedTask]]
+    merged: np.ndarray[Any, Any]
+    figures: tuple[str, ...]
+    window: Window
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What is to be drawn. ``within``: the ranks of the line that was opened, or all."""
+
+    figure: str = "busy"
+    of_steps: bool = False
+    merge: Merge = Merge.MEAN
+    within: frozenset[Task] | None = None
+    columns: int = 1
+    lines: int = 1
+
+
+class RankMapScreen(Pane):
+    """Utilisation of every rank over time, or the times of its steps."""
+
+    MODE_KEY = "7"
+    PLACES = ("rank map", "everywhere")
+    BINDINGS = keys.bindings("rank map", "everywhere")
+
+    DEFAULT_CSS = """
+    RankMapScreen #detail { height: 3; }
+    RankMapScreen #empty { display: none; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__("7 Ranks", "map")
+        self._figure = "busy"
+        self._of_steps = False
+        self._merge = {False: Merge.MEAN, True: Merge.LARGEST}
+        self._opened: list[frozenset[Task]] = []
+        self._wanted = _Wanted()
+        self._picture: _Picture | None = None
+        self._detail_timer: Timer | None = None
+
+    def body(self) -> Iterable[Widget]:
+        self.chart = StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, axis=self._axis, id="chart")
+        self.detail = PartLines(id="detail")
+        self.empty = WindowTable(id="empty")
+        yield from (self.chart, self.detail, self.empty)
+
+    # -- the question ---------------------------------------------------------------------------------------------
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        size = self.app.size
+        columns = max(1, size.width - len("▸ ") - _LABEL_WIDTH - 1 - _VALUE_WIDTH - 1)
+        within = self._opened[-1] if self._opened else None
+        merge = self._merge[self._of_steps]
+        self._wanted = _Wanted(self._figure, self._of_steps, merge, within, columns, max(1, size.height - _FRAME))
+        return (self._wanted,)
+
+    def ask(self, job: Job, selection: Selection) -> _Picture:
+        wanted = self._wanted
+        window = job.extent(selection)
+        ranks = [
+            item
+            for item in job.ranks
+            if (selection.tasks is None or item.task in selection.tasks)
+            and (wanted.within is None or item.task in wanted.within)
+        ]
+        figures: tuple[str, ...] = ("step time",)
+        if wanted.of_steps:
+            steps = job.steps()
+            shown = step_map(ranks, step_times(steps, selection.window), steps.notes)
+        else:
+            figures = figures_of(job.session, selection)
+            busy = job.busy(selection)
+            shown = time_map(job.session, selection, ranks, busy, window, wanted.columns, wanted.figure)
+        groups = shown.grouped(wanted.lines)
+        return _Picture(shown, groups, shown.merged(groups, wanted.merge), figures, window)
+
+    def show_waiting(self) -> None:
+        self.show_title()
+        self._show_empty("opening…")
+
+    def show(self, result: Any, same_place: bool) -> None:
+        picture: _Picture = result
+        self._picture = picture
+        shown = picture.shown
+        if not picture.groups:
+            self._show_empty("\n".join(shown.notes) or f"no rank has {shown.figure} here: m shows another figure")
+            self.show_title()
+            return
+        self._show_empty("")
+        heights = scaled(picture.merged, shown.is_of_steps)
+        lanes = [
+            Lane(_label(group), row, _value(values, shown.is_of_steps), _CATEGORIES.get(shown.figure))
+            for group, row, values in zip(picture.groups, heights.tolist(), picture.merged, strict=True)
+        ]
+        ends = (0, len(shown.numbers)) if shown.is_of_steps else (picture.window.start, picture.window.end)
+        self.chart.set_lanes(lanes, *ends)
+        most = max(len(group) for group in picture.groups)
+        how = f" · {self._wanted.merge.value} of {most} ranks a line" if most > 1 else ""
+        self.show_title(right=f"{shown.figure}{how} · {len(shown.ranks):,} ranks")
+        self._show_detail()
+
+    def _axis(self, low: int, high: int, width: int) -> str:
+        picture = self._picture
+        if picture is None or not picture.shown.is_of_steps:
+            return time_axis(low, high, width)
+        return _step_axis(picture.shown.numbers, width)
+
+    def _show_empty(self, text: str) -> None:
+        self.empty.display = bool(text)
+        self.chart.display = self.detail.display = not text
+        self.empty.empty_text = text
+        self.empty.refresh_rows()
+        if not text and self.focused is not self.chart and not self.prompt.has_focus_within:
+            self.chart.focus()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.job_changed()
+
+    # -- the cursor -----------------------------------------------------------------------------------------------
+
+    @on(StripChart.CursorMoved)
+    def _cursor_moved(self, message: StripChart.CursorMoved) -> None:
+        message.stop()
+        if self._detail_timer is not None:
+            self._detail_timer.stop()
+        self._detail_timer = self.set_timer(DETAIL_DELAY, self._show_detail)
+
+    def _place(self) -> tuple[Sequence[RankedTask], int] | None:
+        """The ranks of the cursor's line, and the column of the map that its cell shows."""
+        picture = self._picture
+        if picture is None or self.chart.cursor_lane >= len(picture.groups) or not picture.shown.columns:
+            return None
+        columns = len(picture.shown.columns)
+        column = min(self.chart.cursor_column * columns // max(1, self.chart.chart_width), columns - 1)
+        return picture.groups[self.chart.cursor_lane], column
+
+    def _show_detail(self) -> None:
+        self._detail_timer = None
+        place, picture = self._place(), self._picture
+        if place is None or picture is None:
+            return
+        group, column = place
+        shown = picture.shown
+        first = shown.ranks.index(group[0])
+        values = shown.values[first : first + len(group), column]
+        span = shown.columns[column]
+        where = f"step {shown.numbers[column]} · " if shown.is_of_steps else ""
+        start, length = format_value(Unit.TIME, span.start), format_value(Unit.DURATION, span.end - span.start)
+        head = f"{_label(group, 'rank')} · {where}{start} + {length}"
+        column_values = shown.values[:, column]
+        lines = [[(head, "bold")], [(f"{shown.figure} {_spread(values, group, shown.is_of_steps)}", "")]]
+        if len(shown.ranks) > len(group):
+            lines.append([(f"all ranks: {_spread(column_values, shown.ranks, shown.is_of_steps)}", "dim")])
+        self.detail.show_lines(lines)
+
+    # -- keys -----------------------------------------------------------------------------------------------------
+
+    def action_figure(self) -> None:
+        if self._of_steps:
+            self.say("the map of steps shows their time: o goes back to the map over time")
+            return
+        names = self._picture.figures if self._picture is not None else tuple(PARTS)
+        self._figure = names[(names.index(self._figure) + 1) % len(names)] if self._figure in names else names[0]
+        self.say(self._figure)
+        self.job_changed()
+
+    def action_steps(self) -> None:
+        self._of_steps = not self._of_steps
+        self.job_changed()
+
+    def action_merge(self) -> None:
+        modes = list(Merge)
+        before = self._merge[self._of_steps]
+        self._merge[self._of_steps] = modes[(modes.index(before) + 1) % len(modes)]
+        if self._picture is not None and len(self._picture.groups) == len(self._picture.shown.ranks):
+            self.say("every line is one rank here")
+        self.job_changed()
+
+    @on(StripChart.Selected)
+    def _selected(self, message: StripChart.Selected) -> None:
+        message.stop()
+        place = self._place()
+        if place is None:
+            return
+        group, _ = place
+        if len(group) > 1:
+            self._opened.append(frozenset(item.task for item in group))
+            self.chart.cursor_lane = 0
+            self.job_changed()
+            return
+        window = self._window()
+        chosen = self.selection.with_tasks(frozenset({group[0].task}))
+        self.explorer.select(chosen if window is None else chosen.with_window(window))
+        self.call_later(self.action_mode, "gpu")
+
+    def action_take_window(self) -> None:
+        window = self._window()
+        if window is None:
+            self.say("there is no time to select here")
+        else:
+            self.select_window(window)
+
+    def _window(self) -> Window | None:
+        """The time of the marked columns, else of the cursor's."""
+        place, picture = self._place(), self._picture
+        if place is None or picture is None:
+            return None
+        columns, width = picture.shown.columns, max(1, self.chart.chart_width)
+        first, last = self.chart.span or (self.chart.cursor_column, self.chart.cursor_column)
+        spans_ = [columns[min(cell * len(columns) // width, len(columns) - 1)] for cell in (first, last)]
+        return Window(spans_[0].start, max(spans_[1].end, spans_[0].start + 1))
+
+    def action_back(self) -> None:
+        if self._opened:
+            self._opened.pop()
+            self.job_changed()
+        else:
+            super().action_back()
+
+    # -- files ----------------------------------------------------------------------------------------------------
+
+    def answer_to_export(self) -> Answer | None:
+        return map_table(self._picture.shown) if self._picture is not None else None
+
+
+def _label(group: Sequence[RankedTask], word: str = "") -> str:
+    numbers = spans([item.rank for item in group])
+    return f"{word}{'s' if word and len(group) > 1 else ''} {numbers}".strip()
+
+
+def _value(values: np.ndarray[Any, Any], is_of_steps: bool) -> str:
+    """What stands at the end of a line: the median of its steps, or the mean over time."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return "–"
+    if is_of_steps:
+        return format_value(Unit.DURATION, float(np.median(known)))
+    return format_value(Unit.PERCENT, 100.0 * float(known.mean()))
+
+
+def _spread(values: np.ndarray[Any, Any], ranks: Sequence[RankedTask], is_of_steps: bool) -> str:
+    """``43.2 %``, or of several ``mean 43.2 % · least 12.0 % rank 11 · largest 61.0 % rank 9``."""
+    unit, factor = (Unit.DURATION, 1.0) if is_of_steps else (Unit.PERCENT, 100.0)
+    known = np.flatnonzero(np.isfinite(values))
+    if not len(known):
+        return "not recorded"
+    if len(values) == 1:
+        return format_value(unit, factor * float(values[0]))
+    least, most = known[values[known].argmin()], known[values[known].argmax()]
+    return " · ".join(
+        (
+            f"mean {format_value(unit, factor * float(values[known].mean()))}",
+            f"least {format_value(unit, factor * float(values[least]))} rank {ranks[least].rank}",
+            f"largest {format_value(unit, factor * float(values[most]))} rank {ranks[most].rank}",
+        )
+    )
+
+
+def _step_axis(numbers: Sequence[int], width: int) -> str:
+    """The numbers of the steps below their columns, as many as fit."""
+    line = ""
+    for place, number in enumerate(numbers):
+        cell = place * width // len(numbers)
+        label = f"│{number}"
+        if cell >= len(line) + (1 if line else 0) and cell + len(label) <= width:
+            line = line.ljust(cell) + label
+    return line.ljust(width)

@@ -1,0 +1,108 @@
+"""7 Ranks: the tables, what a row opens, the clock, and the map of all ranks."""
+
+from __future__ import annotations
+
+import pytest
+from jobs import NARROW, WIDE, hit, line_with, running, screen_text, shows, sixteen_ranks
+
+from nsystui.analysis.alignment import ClockMode
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """Sixteen ranks of one step: more than the map has lines for at 80x24 when it is cut short."""
+    return sixteen_ranks(tmp_path_factory.getbasetemp() / "sixteen")
+
+
+async def test_the_tables_come_one_after_the_other(demo_job):
+    async with running(demo_job, None, WIDE) as (app, pilot):
+        await hit(app, pilot, "7")
+        await shows(app, pilot, "4 of 4 ranks")
+        line_with(app, "clock: UTC, then")
+        for crumb in ("steps", "steps across ranks", "every step", "collectives", "every collective"):
+            await hit(app, pilot, "o")
+            await shows(app, pilot, f"7 Ranks › {crumb}")
+        await hit(app, pilot, "o")
+        await shows(app, pilot, "4 of 4 ranks")
+
+
+async def test_a_rank_is_selected_and_its_gpu_shown(demo_job):
+    async with running(demo_job, None) as (app, pilot):
+        await hit(app, pilot, "7")
+        await hit(app, pilot, "down", "enter")
+        await shows(app, pilot, "4 GPU")
+        assert app.selection.tasks == frozenset({app.job.ranks[1].task})
+        await hit(app, pilot, "escape")
+        assert app.selection.tasks is None
+
+
+async def test_a_step_is_a_selection(demo_job):
+    async with running(demo_job, None) as (app, pilot):
+        await hit(app, pilot, "7")
+        await hit(app, pilot, "o", "o", "o")
+        await hit(app, pilot, "down", "t")
+        assert app.selection.window is not None
+        assert app.screen.values()["step"] == 1
+
+
+async def test_a_kind_of_collective_opens_the_single_ones_and_one_the_events(demo_job):
+    async with running(demo_job, None) as (app, pilot):
+        await hit(app, pilot, "7")
+        await hit(app, pilot, *"oooo")
+        await hit(app, pilot, "enter")
+        await shows(app, pilot, "every collective")
+        await hit(app, pilot, "enter")
+        await shows(app, pilot, "6 Events")
+        assert app.selection.window is not None
+
+
+async def test_the_clock_can_be_changed(demo_job):
+    async with running(demo_job, None, WIDE) as (app, pilot):
+        await hit(app, pilot, "7")
+        for words, mode in (("clock: UTC of the hosts", ClockMode.UTC), ("clock: not aligned", ClockMode.OWN)):
+            await hit(app, pilot, "C")
+            await shows(app, pilot, words)
+            assert app.job.alignment.mode is mode
+
+
+async def test_one_report_has_one_clock(demo_job):
+    async with running(demo_job[:1], None) as (app, pilot):
+        await hit(app, pilot, "7", "C")
+        line_with(app, "one report has one clock")
+
+
+async def test_the_map_goes_through_figures_and_steps(demo_job):
+    async with running(demo_job, None, WIDE) as (app, pilot):
+        await hit(app, pilot, "7", "h")
+        await shows(app, pilot, "busy · 4 ranks")
+        await hit(app, pilot, "m")
+        await shows(app, pilot, "compute · 4 ranks")
+        await hit(app, pilot, "o")
+        await shows(app, pilot, "step time · 4 ranks")
+        line_with(app, "│1")
+        await hit(app, pilot, "right", "t")
+        assert app.selection.window is not None
+        await hit(app, pilot, "escape")
+        await shows(app, pilot, "4 of 4 ranks")
+
+
+async def test_ranks_share_lines_where_there_are_too_few(ranks):
+    async with running(ranks, None, (80, 15)) as (app, pilot):
+        await hit(app, pilot, "7", "h")
+        await shows(app, pilot, "mean of 2 ranks a line")
+        line_with(app, "14-15")
+        await hit(app, pilot, "a")
+        await shows(app, pilot, "least of 2 ranks a line")
+        await hit(app, pilot, "down", "enter")
+        await shows(app, pilot, "busy · 2 ranks")
+        assert not any("14-15" in line for line in screen_text(app))
+        await hit(app, pilot, "escape")
+        await shows(app, pilot, "least of 2 ranks a line")
+
+
+async def test_without_gpu_work_the_map_says_why(tmp_path):
+    from nsystui.exports.demo import cpu_only_export
+
+    async with running([cpu_only_export(tmp_path / "cpu.sqlite")], None, NARROW) as (app, pilot):
+        await hit(app, pilot, "7", "h")
+        await shows(app, pilot, "no GPU work in this export")
