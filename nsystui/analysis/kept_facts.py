@@ -6,7 +6,7 @@ which rank a process is) depends on what else is open.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nsystui.store.memory import give_back
@@ -14,7 +14,12 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
     from nsystui.store.kept import Arrays
+
+# A query has its cost for each open report, so of many small ones several are asked about at once.
+_MOST_ROWS = 1 << 21
 
 
 def facts_of(
@@ -45,3 +50,18 @@ def facts_of(
             found[report.index] = computed[report.index]
         give_back()
     return found
+
+
+def runs_of(reports: Sequence[Report], table: sa.Table) -> Iterator[list[Report]]:
+    """The reports in runs whose rows of ``table`` fit into memory together, or that are alone."""
+    run: list[Report] = []
+    rows = 0
+    for report in reports:
+        more = report.count(table)
+        if run and rows + more > _MOST_ROWS:
+            yield run
+            run, rows = [], 0
+        run.append(report)
+        rows += more
+    if run:
+        yield run

@@ -23,7 +23,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.analysis.intervals import Times
-from nsystui.analysis.kept_facts import facts_of
+from nsystui.analysis.kept_facts import facts_of, runs_of
 from nsystui.analysis.nvtx.report_ranges import FOLDED_LABEL
 from nsystui.analysis.projection import Projection
 from nsystui.analysis.rows import few
@@ -77,8 +77,8 @@ class Steps:
             of_task = _found_by_themselves(session, by_report)
         else:
             wanted = NameFilter(f"re:{name}")
-            for own in by_report.values():
-                of_task |= _found(session, own, wanted)
+            for run in runs_of([report for report in session.reports if report.index in by_report], tables.api_calls):
+                of_task |= _found(session, _tasks_of(run, by_report), wanted)
         return cls(of_task, tuple(_notes(of_task, tasks, name)))
 
     def numbers_at(self, reports: Times, processes: Times, times: Times) -> Times:
@@ -144,8 +144,10 @@ def _found_by_themselves(session: Session, by_report: Mapping[int, Mapping[Task,
     reports = [report for report in session.reports if report.index in by_report]
 
     def compute(missing: list[Report]) -> dict[int, Arrays]:
-        found = {report.index: _found(session, by_report[report.index], None) for report in missing}
-        return {report.index: to_arrays(found[report.index], report.clock_offset) for report in missing}
+        found: dict[Task, TaskSteps] = {}
+        for run in runs_of(missing, tables.api_calls):
+            found |= _found(session, _tasks_of(run, by_report), None)
+        return {report.index: to_arrays(_of_report(found, report), report.clock_offset) for report in missing}
 
     kept = facts_of(session, reports, "steps", _KEPT_VERSION, compute)
     return {
@@ -155,8 +157,16 @@ def _found_by_themselves(session: Session, by_report: Mapping[int, Mapping[Task,
     }
 
 
+def _of_report(found: Mapping[Task, TaskSteps], report: Report) -> dict[Task, TaskSteps]:
+    return {task: steps for task, steps in found.items() if task.report == report.index}
+
+
+def _tasks_of(reports: Sequence[Report], by_report: Mapping[int, Mapping[Task, int]]) -> dict[Task, int]:
+    return {task: rank for report in reports for task, rank in by_report[report.index].items()}
+
+
 def _found(session: Session, tasks: Mapping[Task, int], wanted: NameFilter | None) -> dict[Task, TaskSteps]:
-    """The steps of the tasks of one report, whose launches are few enough to be joined with its GPU work."""
+    """The steps of tasks whose launches are few enough to be joined with their GPU work."""
     found = _candidates(session, tasks, wanted)
     _add_gpu_work(session, found)
     return {task: one.steps() for task, one in _best(found, wanted is None)}

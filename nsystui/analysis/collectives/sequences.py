@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsystui.analysis.intervals import Times
-from nsystui.analysis.kept_facts import facts_of
+from nsystui.analysis.kept_facts import facts_of, runs_of
 from nsystui.analysis.nccl.pairing import NcclPairing
 from nsystui.analysis.selection import Task
 from nsystui.store import tables
@@ -68,17 +68,26 @@ def sequences(session: Session, reports: Sequence[Report]) -> list[KernelSequenc
     with_kernels = [report for report in reports if report.count(tables.kernels)]
 
     def compute(missing: list[Report]) -> dict[int, Arrays]:
-        on_session_clock = {report.index: report for report in session.reports}
-        return {report.index: _arrays(session, on_session_clock[report.index]) for report in missing}
+        indices = {report.index for report in missing}
+        on_session_clock = [report for report in session.reports if report.index in indices]
+        found: dict[int, Arrays] = {}
+        for run in runs_of(on_session_clock, tables.kernels):
+            found |= _computed(session, run)
+        return found
 
     kept = facts_of(session, with_kernels, "collectives", _KEPT_VERSION, compute)
     return [one for report in with_kernels for one in _split(report, kept[report.index])]
 
 
-def _arrays(session: Session, report: Report) -> Arrays:
-    """What is kept of the NCCL kernels of a report, on its own clock."""
-    frame = NcclPairing.load(session, reports=(report.index,)).kernels
+def _computed(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
+    frame = NcclPairing.load(session, reports=[report.index for report in reports]).kernels
     frame = frame.dropna(subset=["start", "end"])
+    rows = frame["report"].to_numpy(np.int64)
+    return {report.index: _arrays(frame[rows == report.index], report) for report in reports}
+
+
+def _arrays(frame: pd.DataFrame, report: Report) -> Arrays:
+    """What is kept of the NCCL kernels of a report, on its own clock."""
     found: dict[str, Any] = {name: frame[name].to_numpy(np.int64) for name in _NUMBERS}
     found["start"] = found["start"] - report.clock_offset
     found["end"] = found["end"] - report.clock_offset
