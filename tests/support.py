@@ -40,6 +40,20 @@ def edit(path: Path, *statements: str) -> None:
         connection.commit()
 
 
+def damage_rows(path: Path, table: str) -> None:
+    """Makes the first rows of a table unreadable, and leaves the schema whole."""
+    (root,) = native(path, "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))[0]
+    (size,) = native(path, "PRAGMA page_size")[0]
+    with path.open("r+b") as file:
+        head = file.seek((root - 1) * size) and file.read(12)
+        child = int.from_bytes(file.read(2), "big") if head[0] == 5 else 0
+        assert child, "the table fits into one page"
+        file.seek((root - 1) * size + child)
+        first = int.from_bytes(file.read(4), "big")
+        file.seek((first - 1) * size)
+        file.write(b"\xff" * size)
+
+
 def fingerprint(directory: Path) -> Mapping[str, tuple[int, int, str]]:
     """Every file below a directory with its size, time of change and content."""
     return {

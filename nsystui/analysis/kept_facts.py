@@ -1,4 +1,4 @@
-"""What is computed of single reports once, and then found beside their packs.
+"""What is computed of single reports once, and then found beside their columns.
 
 What is kept must depend on the report alone: its times are on its own clock, for the offset to the job's clock (and
 which rank a process is) depends on what else is open.
@@ -45,8 +45,10 @@ def facts_of(
             found[report.index] = arrays
     if missing:
         computed = compute(missing)
+        readable = {report.index for report in session.reports}
         for report in missing:
-            session.kept(report).save(name, version, computed[report.index])
+            if report.index in readable:  # what could not be read whole was left out meanwhile
+                session.kept(report).save(name, version, computed[report.index])
             found[report.index] = computed[report.index]
         give_back()
     return found

@@ -16,7 +16,7 @@ from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
 from nsystui.analysis.device_time import NOTHING, Breakdown
 from nsystui.analysis.extent import extent, extents, recorded, selected_reports, shares_clock
 from nsystui.analysis.kept_facts import facts_of
-from nsystui.analysis.processes import used_devices
+from nsystui.analysis.processes import rows_of_tasks, used_devices
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
@@ -170,6 +170,10 @@ TASK_COLUMNS = (
 )
 
 
+TALLIED = tuple(_COUNTED.values())
+"""The tables whose rows ``task_table`` counts by task; what else it needs says ``utilisation.columns_read``."""
+
+
 def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTask], busy: BusyIntervals) -> FrameAnswer:
     """One row for each selected task: where it ran, how much it did, and what kept its GPUs busy.
 
@@ -221,8 +225,7 @@ def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]
         return {name: _counted(session, selection.with_name(None), table) for name, table in _COUNTED.items()}
 
     def compute(reports: list[Report]) -> dict[int, Arrays]:
-        indices = frozenset(report.index for report in reports)
-        found = {name: _counted(session, Selection(), table, indices) for name, table in _COUNTED.items()}
+        found = {name: rows_of_tasks(session, table, reports) for name, table in _COUNTED.items()}
         return {report.index: _count_arrays(report.index, found) for report in reports}
 
     kept = facts_of(session, selected_reports(session, of_tasks), "counts", _KEPT_VERSION, compute)
@@ -246,17 +249,14 @@ def _count_arrays(report: int, counts: Mapping[str, Mapping[Task, int]]) -> Arra
     return found
 
 
-def _counted(
-    session: Session, selection: Selection, table: sa.Table, reports: frozenset[int] | None = None
-) -> dict[Task, int]:
-    """Selected rows of each task in a table (of some reports)."""
+def _counted(session: Session, selection: Selection, table: sa.Table) -> dict[Task, int]:
+    """Selected rows of each task in a table."""
     if not session.count(table):
         return {}
     columns = table.c
-    some = [columns.report.in_(sorted(reports))] if reports is not None else []
     query = (
         sa.select(columns.report, columns.process, sa.func.count())
-        .where(*where(table, selection), *some, columns.process.is_not(None))
+        .where(*where(table, selection), columns.process.is_not(None))
         .group_by(columns.report, columns.process)
     )
     return {Task(report, process): int(count) for report, process, count in session.rows(query)}

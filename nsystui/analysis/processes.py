@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,23 @@ def process_names(session: Session) -> dict[Task, str]:
         for report, arrays in _facts(session).items()
         for process, name in json_of(arrays["names"])
     }
+
+
+def rows_of_tasks(session: Session, table: sa.Table, reports: Iterable[Report]) -> dict[Task, int]:
+    """The rows of each process in a table of these reports; a process without any is left out."""
+    found: dict[Task, int] = {}
+    packed = []
+    for report in reports:
+        tally = session.tally(report, table)
+        if tally is None:
+            packed.append(report.index)
+        else:
+            found.update({Task(report.index, process): rows for process, rows in tally.processes.items()})
+    if any(report.count(table) for report in session.reports if report.index in packed):
+        place = (table.c.report, table.c.process)
+        query = sa.select(*place, sa.func.count()).where(place[0].in_(packed), place[1].is_not(None)).group_by(*place)
+        found.update({Task(report, process): int(rows) for report, process, rows in session.rows(query)})
+    return found
 
 
 def _facts(session: Session) -> Mapping[int, Arrays]:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import sqlalchemy as sa
 
+from nsystui.analysis.kept_facts import facts_of
 from nsystui.analysis.numbering import SOURCE as GIVEN
 from nsystui.analysis.numbering import Numbering
-from nsystui.analysis.processes import process_names, used_devices
+from nsystui.analysis.processes import process_names, rows_of_tasks, used_devices
 from nsystui.analysis.selection import Task
 from nsystui.errors import UsageError
 from nsystui.exports.metadata import LOCAL_RANK_VARIABLES, RANK_VARIABLES, SIZE_VARIABLES
@@ -24,6 +26,10 @@ from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
+if TYPE_CHECKING:
+    from nsystui.store.kept import Arrays
+
+_VERSION = 1
 _MOST_DIGITS = 6
 Ranks = dict[Task, int]
 
@@ -128,17 +134,9 @@ def _tasks_without_gpu(session: Session, report: Report) -> set[Task]:
     """The processes that called CUDA or MPI, or had NVTX ranges; else the one with the most OS runtime calls."""
     for table in (tables.api_calls, tables.mpi_calls, tables.nvtx_ranges):
         if report.count(table):
-            query = sa.select(table.c.process).where(table.c.report == report.index).distinct()
-            return {Task(report.index, process) for (process,) in session.rows(query) if process is not None}
-    calls = tables.os_calls
-    busiest = (
-        sa.select(calls.c.process)
-        .where(calls.c.report == report.index, calls.c.process.is_not(None))
-        .group_by(calls.c.process)
-        .order_by(sa.func.count().desc(), calls.c.process)
-        .limit(1)
-    )
-    return {Task(report.index, process) for (process,) in session.rows(busiest)}
+            return set(rows_of_tasks(session, table, [report]))
+    calls = rows_of_tasks(session, tables.os_calls, [report])
+    return set(sorted(calls, key=lambda task: (-calls[task], task))[:1])
 
 
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:
@@ -168,16 +166,34 @@ def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
 
 def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
     """The rank that a process has in the largest communicator it made."""
+    kept = facts_of(session, session.reports, "nccl-ranks", _VERSION, lambda reports: _nccl_ranks(session, reports))
+    found = {
+        Task(report, process): rank
+        for report, arrays in kept.items()
+        for process, rank in zip(arrays["process"].tolist(), arrays["rank"].tolist(), strict=True)
+    }
+    return {task: found[task] for task in tasks if task in found}
+
+
+def _nccl_ranks(session: Session, reports: list[Report]) -> dict[int, Arrays]:
+    """The processes of each report and their ranks."""
+    found: dict[int, dict[int, int]] = {report.index: {} for report in reports}
     table = tables.nccl_calls
-    if not session.count(table):
-        return {}
     query = (
         sa.select(table.c.report, table.c.process, sa.func.arg_max(table.c.rank, table.c.ranks))
-        .where(table.c.rank.is_not(None), table.c.ranks.is_not(None))
+        .where(table.c.report.in_(list(found)), table.c.rank.is_not(None), table.c.ranks.is_not(None))
+        .where(table.c.process.is_not(None))
         .group_by(table.c.report, table.c.process)
     )
-    found = {Task(report, process): rank for report, process, rank in session.rows(query)}
-    return {task: found[task] for task in tasks if task in found}
+    for report, process, rank in session.rows(query) if any(report.has(table) for report in reports) else ():
+        found[report][process] = rank
+    return {
+        report: {
+            "process": np.array(list(ranks.keys()), np.int64),
+            "rank": np.array(list(ranks.values()), np.int64),
+        }
+        for report, ranks in found.items()
+    }
 
 
 def _only_task(task: Task, tasks: list[Task]) -> bool:

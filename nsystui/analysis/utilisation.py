@@ -86,6 +86,15 @@ class BusyIntervals:
         return found
 
 
+def columns_read(of_streams: bool) -> dict[sa.Table, tuple[str, ...]]:
+    """The columns that ``BusyIntervals.load`` takes of each table; who used which GPU follows from them.
+
+    ``of_streams`` says whether the selection is of single streams.
+    """
+    columns = ("process", "device", "start", "end", *(["stream"] if of_streams else []))
+    return {table: (*columns, *(["is_nccl"] if "is_nccl" in table.c else [])) for table in _WORK}
+
+
 def busy_lanes(
     session: Session, selection: Selection, window: Window, bins: int, ranks: Sequence[RankedTask]
 ) -> list[DeviceLanes]:

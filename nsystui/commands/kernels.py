@@ -52,9 +52,7 @@ def _asked(arguments: argparse.Namespace, memory: Remembered | None, question: S
     names = Names(arguments.names)
     groups = group_by_of(arguments.by)
     is_ranked = GroupBy.RANK in groups
-    # Who is which rank takes the whole report.
-    whole = bool(is_ranked or arguments.instances or arguments.ranks)
-    job = shared.open_job(arguments, whole, times=bool(arguments.instances))
+    job = shared.open_job(arguments, whole=False, times=bool(arguments.instances))
     try:
         selection = shared.selection_of(arguments, job)
         if arguments.instances:

@@ -21,10 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.analysis.overview import task_table
+    from nsystui.analysis.overview import TALLIED, task_table
+    from nsystui.analysis.utilisation import columns_read
 
-    job = shared.open_job(arguments)
+    job = shared.open_job(arguments, whole=False)
     try:
+        job.session.expect(columns_read(of_streams=bool(arguments.streams)), TALLIED)
         selection = shared.selection_of(arguments, job)
         return shared.deliver(arguments, task_table(job.session, selection, job.ranks, job.busy(selection)))
     finally:

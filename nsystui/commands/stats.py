@@ -88,9 +88,7 @@ def _asked(arguments: argparse.Namespace, named: Sequence[str], memory: Remember
     from nsystui.analysis.stats.available import DEFAULT, lacking
 
     wanted = [(text, *report_of(text)) for text in named or DEFAULT]
-    # Who is which rank takes the whole report.
-    whole = bool(arguments.by_rank or arguments.ranks)
-    job = shared.open_job(arguments, whole)
+    job = shared.open_job(arguments, whole=False)
     try:
         selections = list(_selections(arguments, job, _filtered(arguments, job)))
         blocks = _blocks(arguments, job, wanted, selections, memory, quiet=not named)

@@ -20,9 +20,7 @@ def run(arguments: argparse.Namespace, name: str) -> int:
     from nsystui.analysis.work import MEMORY, WORKS, memory_sizes, work_instances, work_summary
 
     work = WORKS[name]
-    # Who is which rank takes the whole report.
-    whole = bool(arguments.instances or arguments.ranks)
-    job = shared.open_job(arguments, whole, times=bool(arguments.instances))
+    job = shared.open_job(arguments, whole=False, times=bool(arguments.instances))
     try:
         selection = shared.selection_of(arguments, job)
         if arguments.instances:

@@ -72,6 +72,11 @@ class Cache:
         stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)[:40]
         return self.directory / f"{stem}-{digest}"
 
+    def kept_of(self, export: Path) -> Path:
+        """The directory of the arrays that were computed of ``export``, whether it is packed or not."""
+        place = self.place_of(export)
+        return place.with_name(place.name + trimming.KEPT)
+
     def find(self, export: Path) -> PackedFiles | None:
         """The packed form of ``export``, or ``None``. A damaged one counts as absent."""
         try:

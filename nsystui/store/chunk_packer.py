@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
-from nsystui.exports import canonical, nccl_calls, sources
+from nsystui.exports import canonical, sources
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.nccl_payload import PayloadSchemas
 from nsystui.exports.reading import Reader
 from nsystui.exports.schema import Schema
+from nsystui.store import nccl_rows
 from nsystui.store.chunks import Chunk
+from nsystui.store.device_rows import WORK_TABLES
 from nsystui.store.written import Written
 
 if TYPE_CHECKING:
@@ -149,46 +151,26 @@ class ChunkPacker:
         if not written.rows:
             return
         self.packed.count(table, written)
-        if table.name in _WORK_TABLES:
+        if table.name in WORK_TABLES:
             pairs = self.connection.execute(f"SELECT DISTINCT process, device FROM ({select})").fetchall()
             self.packed.devices.update((process, device) for process, device in pairs if process is not None)
 
     def _keep_nccl_calls(self, place: int) -> None:
         """NCCL API calls, decoded by Python only where a payload or an instrumented name is there to decode."""
-        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE nccl_chunk AS {sources.NCCL_RANGES}")
-        self._keep(canonical.NCCL_CALLS, _NCCL_WITHOUT_PAYLOAD, place)
-        rows = self.connection.execute(_NCCL_WITH_PAYLOAD).fetchall()
+        nccl_rows.find_calls(self.connection)
+        self._keep(canonical.NCCL_CALLS, nccl_rows.WITHOUT_PAYLOAD, place)
+        rows = nccl_rows.decoded_calls(self.connection, self._payload)
         if rows:
-            self.keep_rows(canonical.NCCL_CALLS, [_decode(row, self._payload) for row in rows], place)
+            self.keep_rows(canonical.NCCL_CALLS, rows, place)
 
     def keep_rows(self, table: CanonicalTable, rows: Sequence[tuple[Any, ...]], place: int) -> None:
-        """Keeps rows that Python made, column by column as lists (far faster than row by row)."""
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        lists = ", ".join(
-            f'unnest(CAST(${number} AS {item.kind.value}[])) AS "{item.name}"'
-            for number, item in enumerate(table.fields, 1)
-        )
-        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE made AS SELECT {lists}", columns)
+        """Keeps rows that Python made."""
+        nccl_rows.make_table(self.connection, table, rows, "made")
         self._keep(table, "SELECT * FROM made", place)
 
 
 _NO_ROW = 1 << 62
 _STRING_IDS = ("name_id", "short_id", "mangled_id", "text_id", "instruction_id", "file_id")
-_WORK_TABLES = frozenset({"kernels", "memory_ops", "graph_launches"})
-_COLLECTIVE = (
-    "CASE "
-    + " ".join(f"WHEN name = '{name}' THEN '{collective}'" for name, collective in nccl_calls.COMMUNICATION.items())
-    + " END"
-)
-_HAS_PAYLOAD = "(json_text <> '' OR octet_length(blob) > 0 OR contains(name, '('))"
-_NCCL_WITHOUT_PAYLOAD = f"""
-    SELECT row, "start", "end", thread, process, name, {_COLLECTIVE} AS collective, NULL AS message_size,
-        NULL AS communicator, NULL AS peer, NULL AS root, NULL AS reduction, NULL AS datatype, NULL AS rank,
-        NULL AS ranks, NULL AS cuda_device, NULL AS size_source
-    FROM nccl_chunk WHERE NOT {_HAS_PAYLOAD}"""
-_NCCL_WITH_PAYLOAD = f"""
-    SELECT row, "start", "end", thread, process, domain_id, name, json_text, blob
-    FROM nccl_chunk WHERE {_HAS_PAYLOAD} ORDER BY "start", row"""
 
 
 def _text_of(column: str) -> str:
@@ -196,13 +178,3 @@ def _text_of(column: str) -> str:
     if column == "blob":
         return column
     return f'coalesce(try(decode("{column}")), CAST("{column}" AS VARCHAR)) AS "{column}"'
-
-
-def _decode(row: tuple[Any, ...], payload: PayloadSchemas) -> tuple[Any, ...]:
-    """A row of ``nccl_calls`` from an NVTX range with a payload."""
-    number, start, end, thread, process, domain_id, name, json_text, blob = row
-    call = nccl_calls.decode(payload, domain_id, name, json_text, blob)
-    bare = name.partition("(")[0]
-    place = (number, start, end, thread, process, bare, nccl_calls.COMMUNICATION.get(bare))
-    size = (call.message_size, call.communicator, call.peer, call.root, call.reduction, call.datatype)
-    return (*place, *size, call.rank, call.ranks, call.cuda_device, call.source)

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nsystui.errors import ExportError
-from nsystui.exports import canonical, opening, sources
+from nsystui.exports import canonical, nccl_calls, opening, sources
+from nsystui.exports.nccl_payload import PayloadSchemas
 from nsystui.exports.reading import Reader
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import NO_INTEGER, Source, Transform
+from nsystui.store import nccl_rows
 from nsystui.store.pack import CHUNK_ROWS
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 _STRINGS = "strings"
 _MUCH_LARGER = 10
+# A chunk of so few columns has that many times more rows than one of a whole pack: each has its price.
+_FEW, _MANY_ROWS = 8, 4
 
 
 class Sink(Protocol):
@@ -57,7 +61,23 @@ class ColumnReader:
                         self._fill_lookups(reader, pass_.words(first_choice=False))
                     for table, found in pass_.run(self.native.last_rowid[source.table], sinks):
                         rows[table] += found
+                for table in wanted.keys() & set(source.decoded) if self.native.has(source.table) else ():
+                    rows[table] += self._read_calls(reader, source, wanted[table], sinks[table])
         return rows
+
+    def _read_calls(self, reader: Reader, source: Source, names: Collection[str], sink: Sink) -> int:
+        """Reads NCCL calls, which Python decodes; how many there are."""
+        connection = opening.connect(self.path)
+        try:
+            payload = nccl_calls.payload_schemas(connection, self.native)
+        except opening.READ_ERRORS as error:
+            raise opening.corrupt(self.path, error) from None
+        finally:
+            connection.close()
+        with _read_errors(self.path):
+            self._fill_lookups(reader, (_STRINGS, "domains"))
+        calls = _Calls(self.path, self.connection, reader, source, names, payload)
+        return calls.run(self.native.last_rowid[source.table], sink)
 
     def _fill_lookups(self, reader: Reader, words: Collection[str]) -> None:
         """Fills the lookups whose names are among ``words``; the strings first, which the others look up in."""
@@ -94,9 +114,11 @@ class _Pass:
 
     def run(self, last: int, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, int]]:
         """Reads up to the rowid ``last``; gives how many rows a chunk made for each table."""
+        needed = self.words(first_choice=True) & {"row_id", *self.source.columns}
+        rows = CHUNK_ROWS * (_MANY_ROWS if len(needed) <= _FEW else 1)
         start = 0  # some keys of nsys begin at 0
         while start <= last:
-            end = min(start + CHUNK_ROWS - 1, last)
+            end = min(start + rows - 1, last)
             with _read_errors(self.path):
                 received = self._receive(start, end, first_choice=True)
                 first_choice = not received or all(map(self._needs_no_other, self.chosen))
@@ -104,7 +126,7 @@ class _Pass:
                     self._receive(start, end, first_choice)
             for table in self.chosen if received else ():
                 yield table, sinks[table].write(self.connection, self._select(table, first_choice, received))
-            start = end + 1 if received else self._row_after(end, last)
+            start = end + 1 if received else _row_after(self.path, self.connection, self.reader, self.source, end, last)
 
     def _receive(self, start: int, end: int, first_choice: bool) -> int:
         """Reads the rows of a chunk with the columns that are needed; how many there are."""
@@ -154,17 +176,71 @@ class _Pass:
         ((rows,),) = self.connection.execute(f"SELECT count(*) FROM {lookup}").fetchall()
         return int(rows)
 
-    def _row_after(self, end: int, last: int) -> int:
-        """The next row there is: a key that is not counted up from 1 leaves gaps of any width."""
-        query = f'SELECT min(rowid) AS row_id FROM "{self.source.table}" WHERE rowid > {end:d}'
-        with _read_errors(self.path), _arriving(self.connection, self.reader.stream(query)):
-            ((found,),) = self.connection.execute("SELECT row_id FROM arriving").fetchall()
-        return last + 1 if found is None else int(found)
+
+# More are not listed in a condition.
+_MOST_TEXTS = 1000
+
+
+@dataclass
+class _Calls:
+    """One pass over the NVTX table for its NCCL calls, with these fields."""
+
+    path: Path
+    connection: duckdb.DuckDBPyConnection
+    reader: Reader
+    source: Source
+    names: Collection[str]
+    payload: PayloadSchemas
+
+    def run(self, last: int, sink: Sink) -> int:
+        """Reads up to the rowid ``last``; how many calls there are."""
+        scan = f"{self.source.scan} AND {self._condition()}"
+        table, calls = canonical.NCCL_CALLS, 0
+        typed = ", ".join(
+            f'CAST("{item.name}" AS {item.kind.value}) AS "{item.name}"'
+            for item in table.fields
+            if item.name in self.names
+        )
+        start = 0
+        while start <= last:
+            end = min(start + CHUNK_ROWS - 1, last)
+            with (
+                _read_errors(self.path),
+                _arriving(self.connection, self.reader.stream(scan % (start, end))) as columns,
+            ):
+                create = f"CREATE OR REPLACE TEMP TABLE chunk AS SELECT {columns} FROM arriving"
+                ((received,),) = self.connection.execute(create).fetchall()
+            if received:
+                nccl_rows.find_calls(self.connection)
+                decoded = nccl_rows.decoded_calls(self.connection, self.payload)
+                nccl_rows.make_table(self.connection, table, decoded, "decoded")
+                both = f"{nccl_rows.WITHOUT_PAYLOAD} UNION ALL SELECT * FROM decoded"
+                calls += sink.write(self.connection, f"SELECT {typed} FROM ({both})")
+            start = end + 1 if received else _row_after(self.path, self.connection, self.reader, self.source, end, last)
+        return calls
+
+    def _condition(self) -> str:
+        """What leaves most other ranges unread: their texts and payloads are the largest part of many exports."""
+        domains = self.connection.execute("SELECT DISTINCT domain_id FROM domains WHERE domain = 'NCCL'").fetchall()
+        named = f"SELECT id FROM {_STRINGS} WHERE starts_with(value, 'nccl') LIMIT {_MOST_TEXTS + 1}"
+        texts = [text for (text,) in self.connection.execute(named).fetchall()]
+        known = [domain for (domain,) in domains if domain is not None]
+        return sources.nccl_condition(self.source.columns, known, None if len(texts) > _MOST_TEXTS else texts)
+
+
+def _row_after(
+    path: Path, connection: duckdb.DuckDBPyConnection, reader: Reader, source: Source, end: int, last: int
+) -> int:
+    """The next row there is: a key that is not counted up from 1 leaves gaps of any width."""
+    query = f'SELECT min(rowid) AS row_id FROM "{source.table}" WHERE rowid > {end:d}'
+    with _read_errors(path), _arriving(connection, reader.stream(query)):
+        ((found,),) = connection.execute("SELECT row_id FROM arriving").fetchall()
+    return last + 1 if found is None else int(found)
 
 
 @contextmanager
 def _arriving(connection: duckdb.DuckDBPyConnection, stream: Any) -> Iterator[str]:
-    """The stream as ``arriving`` for one statement, and the list of its columns with bytes as text.
+    """The stream as ``arriving`` for one statement, and the list of its columns with bytes as text, payloads apart.
 
     Bytes that are no UTF-8 show as ``\\xE9``.
     """
@@ -174,7 +250,9 @@ def _arriving(connection: duckdb.DuckDBPyConnection, stream: Any) -> Iterator[st
         arriving = connection.view("arriving")
         kinds = zip(arriving.columns, map(str, arriving.types), strict=True)
         yield ", ".join(
-            f'coalesce(try(decode("{name}")), CAST("{name}" AS VARCHAR)) AS "{name}"' if kind == "BLOB" else f'"{name}"'
+            f'coalesce(try(decode("{name}")), CAST("{name}" AS VARCHAR)) AS "{name}"'
+            if kind == "BLOB" and name != "blob"
+            else f'"{name}"'
             for name, kind in kinds
         )
     finally:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from nsystui.exports import metadata
+from nsystui.exports import canonical, metadata
 from nsystui.exports.metadata import Metadata
+
+WORK_TABLES = (canonical.KERNELS.name, canonical.MEMORY_OPS.name, canonical.GRAPH_LAUNCHES.name)
+"""The canonical tables whose rows a GPU worked on."""
 
 
 def device_rows(facts: Metadata, used: Iterable[tuple[int, int]]) -> list[tuple[Any, ...]]:

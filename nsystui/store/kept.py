@@ -1,4 +1,4 @@
-"""Arrays that were computed of a packed report, kept beside its pack for later processes.
+"""Arrays that were computed of a report, kept for later processes, whether it was packed for them or not.
 
 A file for each (name, version), written under a temporary name and renamed: it is there whole or not at all. What the
 arrays mean is the business of whoever computed them. The file is read, not memory-mapped: a cache may lie on a network
@@ -28,7 +28,7 @@ _DAMAGED = (OSError, ValueError, KeyError, TypeError, MemoryError, RecursionErro
 
 @dataclass(frozen=True)
 class Kept:
-    """The kept arrays of one report. ``directory`` is that of its pack; without one nothing is kept."""
+    """The kept arrays of one report. ``directory`` is theirs alone, made for the first; without one nothing is kept."""
 
     directory: Path | None
 
@@ -37,9 +37,12 @@ class Kept:
         if self.directory is None:
             return None
         try:
-            return _decoded((self.directory / _file_name(name, version)).read_bytes())
+            found = _decoded((self.directory / _file_name(name, version)).read_bytes())
         except _DAMAGED:
             return None
+        with suppress(OSError):  # a cache that is only read serves as well
+            os.utime(self.directory)
+        return found
 
     def save(self, name: str, version: int, arrays: Arrays) -> None:
         """Keeps integers, floats and flags, each array of one dimension.
@@ -51,6 +54,7 @@ class Kept:
         file = self.directory / _file_name(name, version)
         partial = file.with_name(f"{file.name}.partial-{os.getpid()}-{uuid4().hex[:8]}")
         try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with partial.open("wb") as out:
                 out.writelines(_encoded(arrays))
             os.replace(partial, file)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +15,15 @@ from nsystui.exports.sources import Source, Transform
 from nsystui.store.cache import Cache
 from nsystui.store.column_cache import ColumnFiles, PartialColumns, find_columns
 from nsystui.store.columns import ColumnReader, Sink
-from nsystui.store.pack import PackedReport
+from nsystui.store.device_rows import WORK_TABLES, device_rows
+from nsystui.store.kept import Kept, json_array, json_of
+from nsystui.store.nccl_rows import make_table
+from nsystui.store.tally import Tally, count, tally, tally_columns
+from nsystui.store.written import has_extent
 
 if TYPE_CHECKING:
+    import sqlite3
+
     import duckdb
 
 
@@ -31,16 +37,15 @@ class ColumnTable:
 
 
 Columns = ColumnFiles | ColumnTable
+_TALLIED = frozenset({"start", "end", "process"})
+_TALLIES, _TALLIES_VERSION = "tallies", 1
 
 
 @dataclass
 class OnDemand:
     """One report that is not packed; has the facts of a packed one. Not to be used by two threads at once.
 
-    Once it is ``packed`` after all, it only knows the facts of that.
-
-    ``connection`` is its own, to the database of the session. ``pack`` packs the whole report, for what cannot be
-    read alone.
+    ``connection`` is its own, to the database of the session. ``kept`` is where its tallies are found the next time.
     """
 
     path: Path
@@ -50,9 +55,9 @@ class OnDemand:
     index: int
     cache: Cache | None
     warn: Callable[[str], object]
-    pack: Callable[[], PackedReport]
+    kept: Kept
     loaded: dict[str, Columns] = field(default_factory=dict)
-    packed: PackedReport | None = None
+    _counted: dict[str, int] = field(default_factory=dict)
     _loads: int = 0
 
     def __post_init__(self) -> None:
@@ -73,18 +78,9 @@ class OnDemand:
         """The end of the last event, ns."""
         return self._extent[1]
 
-    def can_read(self, table: str) -> bool:
-        """Whether the columns of a canonical table can be read alone; what Python makes needs the whole report."""
-        return table not in self._packed_only
-
     @cached_property
     def _sources(self) -> list[Source]:
         return sources.sources(self.native)
-
-    @cached_property
-    def _packed_only(self) -> frozenset[str]:
-        decoded = {table for source in self._sources for table in source.decoded}
-        return frozenset({canonical.DEVICES.name, *decoded})
 
     @cached_property
     def fed(self) -> frozenset[str]:
@@ -96,8 +92,22 @@ class OnDemand:
 
         Raises ExportError where the file cannot be read whole.
         """
+        wanted = dict(wanted)
+        needs_devices = (
+            wanted.pop(canonical.DEVICES.name, None) is not None and canonical.DEVICES.name not in self.loaded
+        )
+        if needs_devices:
+            wanted.update({table: {*wanted.get(table, ()), "process", "device"} for table in WORK_TABLES})
+        self._load(wanted)
+        if needs_devices:
+            self._load_devices()
+
+    def _load(self, wanted: Mapping[str, Collection[str]]) -> None:
         missing = {}
         for table, names in wanted.items():
+            if not self._has_rows(table):
+                self.loaded[table] = ColumnTable(frozenset(canonical.BY_NAME[table].field_names), 0, "")
+                continue
             before = self.loaded.get(table)
             # A table that is read again is read with all that was asked for so far.
             names = frozenset(names) | (before.names if before else frozenset())
@@ -144,58 +154,123 @@ class OnDemand:
         for table, names in missing.items():
             self.loaded[table] = ColumnTable(names, rows[table], sinks[table].name)
 
+    def _load_devices(self) -> None:
+        """Who used which GPU, out of the columns of what GPUs worked on."""
+        used = set()
+        for table in WORK_TABLES:
+            if self.loaded[table].rows:
+                query = f"SELECT DISTINCT process, device FROM {self._from(table)} WHERE process IS NOT NULL"
+                used.update(self.connection.execute(query).fetchall())
+        devices = canonical.DEVICES
+        rows = device_rows(self.metadata, sorted(used))
+        make_table(self.connection, devices, rows, "made")
+        sink = _MemoryColumns(f"columns_{self.index:d}_{devices.name}")
+        sink.write(self.connection, "SELECT * FROM made")
+        self.loaded[devices.name] = ColumnTable(frozenset(devices.field_names), len(rows), sink.name)
+
+    def _from(self, table: str) -> str:
+        """The columns of a table that is loaded and has rows, as SQL."""
+        columns = self.loaded[table]
+        if isinstance(columns, ColumnTable):
+            return columns.table
+        files = ", ".join("'{}'".format(str(path).replace("'", "''")) for path in columns.files)
+        return f"read_parquet([{files}])"
+
     def count(self, table: str) -> int:
         """Rows of a canonical table."""
-        if self.packed is not None:
-            return self.packed.counts.get(table, 0)
         if table in self.loaded:
             return self.loaded[table].rows
-        if not self.can_read(table):
-            return self.pack().counts.get(table, 0)
-        parts = list(self._parts([table]))
-        if any(transform.is_distinct for _, transform in parts):
-            self.load({table: canonical.BY_NAME[table].field_names})
+        if table in self._tallies:
+            return self._tallies[table].rows
+        if table not in self._counted:
+            self._counted[table] = self._count(table)
+        return self._counted[table]
+
+    def _count(self, table: str) -> int:
+        if self._is_made(table):
+            self.load({table: ()})
             return self.loaded[table].rows
-        return sum(self._ask(source, transform, "count(*)")[0] or 0 for source, transform in parts)
-
-    @cached_property
-    def _extent(self) -> tuple[int | None, int | None]:
-        """First start and last end; of OS runtime calls only in a report that has no other events."""
-        if self.packed is not None:
-            return self.packed.first_event, self.packed.last_event
-        work = [table.name for table in canonical.TABLES if "start" in table.field_names]
-        others = {canonical.OS_CALLS.name, canonical.NIC_METRICS.name}
-        found = self._extent_of([table for table in work if table not in others])
-        return found if found[0] is not None else self._extent_of([canonical.OS_CALLS.name])
-
-    def _extent_of(self, tables: Collection[str]) -> tuple[int | None, int | None]:
-        ends = []
-        for source, transform in self._parts(tables):
-            # A range that was never closed reaches at least to its start.
-            end = 'ifnull(max("start", "end"), ifnull("start", "end"))' if "end" in transform.fields else '"start"'
-            ends.append(self._ask(source, transform, f'min("start"), max({end})'))
-        starts = [first for first, _ in ends if first is not None]
-        lasts = [last for _, last in ends if last is not None]
-        return (min(starts), max(lasts)) if starts and lasts else (None, None)
-
-    def _parts(self, tables: Collection[str]) -> Iterator[tuple[Source, Transform]]:
-        for source in self._sources:
-            if self.native.has(source.table):
-                yield from ((source, transform) for table, transform in source.makes.items() if table in tables)
-
-    def _ask(self, source: Source, transform: Transform, aggregates: str) -> tuple[int | None, ...]:
-        """Aggregates over the rows of a native table that a transform keeps, by SQLite."""
-        columns = ", ".join(f'{sql} AS "{name}"' for name, sql in source.columns.items())
-        where = f"WHERE {transform.where}" if transform.where else ""
-        query = f'SELECT {aggregates} FROM (SELECT {columns} FROM "{source.table}") c {where}'
         connection = opening.connect(self.path)
         try:
-            (row,) = connection.execute(query).fetchall()
+            return count(connection, self._parts(table))
         except opening.READ_ERRORS as error:
             raise opening.corrupt(self.path, error) from None
         finally:
             connection.close()
-        return tuple(row)
+
+    def _is_made(self, table: str) -> bool:
+        """Whether it takes more than SQL of SQLite's to say which rows a table has."""
+        decoded = {name for source in self._sources for name in source.decoded}
+        return table in decoded | {canonical.DEVICES.name} or any(part.is_distinct for _, part in self._parts(table))
+
+    def _has_rows(self, table: str) -> bool:
+        """Whether any native table that it is made of has rows."""
+        return any(table in source.feeds and self.native.has(source.table) for source in self._sources)
+
+    def tally(self, table: str) -> Tally:
+        """How many rows a canonical table has, when, and of which processes."""
+        return self.tallies([table])[table]
+
+    def tallies(self, names: Iterable[str]) -> dict[str, Tally]:
+        """The tally of each canonical table; those that are new are kept.
+
+        Raises ExportError where the file cannot be read whole.
+        """
+        names = list(names)
+        missing = [name for name in names if name not in self._tallies]
+        if missing:
+            connection = opening.connect(self.path)
+            try:
+                self._tallies.update({name: self._tally(connection, name) for name in missing})
+            except opening.READ_ERRORS as error:
+                raise opening.corrupt(self.path, error) from None
+            finally:
+                connection.close()
+            known = {name: found.to_json() for name, found in self._tallies.items()}
+            self.kept.save(_TALLIES, _TALLIES_VERSION, {_TALLIES: json_array(known)})
+        return {name: self._tallies[name] for name in names}
+
+    @cached_property
+    def _tallies(self) -> dict[str, Tally]:
+        """Those that are known, by canonical table."""
+        kept = self.kept.load(_TALLIES, _TALLIES_VERSION)
+        return {name: Tally.from_json(values) for name, values in json_of(kept[_TALLIES]).items()} if kept else {}
+
+    def _tally(self, connection: sqlite3.Connection, table: str) -> Tally:
+        """By SQLite, or out of columns that are there."""
+        needed = _TALLIED.intersection(canonical.BY_NAME[table].field_names)
+        if self._is_made(table):
+            self.load({table: needed})
+        if table not in self.loaded or not needed <= self.loaded[table].names:
+            return tally(connection, self._parts(table))
+        return tally_columns(self.connection, self._from(table), needed) if self.loaded[table].rows else Tally()
+
+    @cached_property
+    def _extent(self) -> tuple[int | None, int | None]:
+        """First start and last end; of OS runtime calls only in a report that has no other events."""
+        os_calls = {canonical.OS_CALLS.name} & self.fed
+        found = self._extent_of(self.timed)
+        return found if found[0] is not None else self._extent_of(os_calls)
+
+    @cached_property
+    def timed(self) -> frozenset[str]:
+        """The canonical tables whose events stretch the session, as far as the export has rows of them."""
+        decoded = {name for source in self._sources for name in source.decoded}
+        others = {canonical.OS_CALLS.name, *decoded}
+        return frozenset(
+            table.name
+            for table in canonical.TABLES
+            if has_extent(table) and table.name not in others and self._has_rows(table.name)
+        )
+
+    def _extent_of(self, tables: Collection[str]) -> tuple[int | None, int | None]:
+        together = sum(self.tallies(sorted(tables)).values(), Tally())
+        return together.first, together.last
+
+    def _parts(self, table: str) -> Iterator[tuple[Source, Transform]]:
+        for source in self._sources:
+            if self.native.has(source.table) and table in source.makes:
+                yield source, source.makes[table]
 
 
 class _Counts(Mapping[str, int]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,10 +24,11 @@ from nsystui.store.database import Limits, connect, empty_view, engine_of, memor
 from nsystui.store.kept import Kept
 from nsystui.store.on_demand import OnDemand
 from nsystui.store.opened import open_export
-from nsystui.store.pack import PackedReport, Progress
+from nsystui.store.pack import Progress
 from nsystui.store.packing import PackedTables, Packing
 from nsystui.store.priority import step_back
 from nsystui.store.report import Clock, Report, aligned
+from nsystui.store.tally import Tally
 from nsystui.store.trimming import size_of
 from nsystui.store.used_columns import used_columns
 
@@ -41,6 +42,14 @@ if TYPE_CHECKING:
 # Of DuckDB's vectors of 2,048 rows.
 _VECTORS = 64
 _PLACE = frozenset({"report", "clock_offset"})
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What will be asked of every report: columns by canonical table, and tables whose tallies are enough."""
+
+    columns: Mapping[str, frozenset[str]]
+    tallied: tuple[str, ...]
 
 
 @dataclass
@@ -57,6 +66,7 @@ class Session:
     _given: set[int] = field(default_factory=set)
     _fresh: set[str] = field(default_factory=set)
     _on_demand: dict[int, OnDemand] = field(default_factory=dict)
+    _expected: Expected | None = None
     _shown: dict[str, frozenset[str]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -131,27 +141,24 @@ class Session:
 
     def _unpacked(self, path: Path, index: int) -> OnDemand:
         opened = open_export(path)
-        cursor = self._database.cursor()
-        return OnDemand(
-            path, opened.metadata, opened.native, cursor, index, self.cache, self.warn, lambda: self._pack_now(index)
+        cursor, kept = self._database.cursor(), self._kept(path)
+        return OnDemand(path, opened.metadata, opened.native, cursor, index, self.cache, self.warn, kept)
+
+    def expect(self, columns: Mapping[sa.Table, Collection[str]], tallied: Collection[sa.Table] = ()) -> None:
+        """Says what will be asked of every report: whatever has to be read of one that is not packed, all that is read.
+
+        These columns in one go, with when the events were and the tallies of these tables: several exports at once,
+        and no table twice. Nothing is read of a report before a query wants something that is not there.
+        """
+        self._expected = Expected(
+            {table.name: frozenset(names) for table, names in columns.items()},
+            tuple(table.name for table in tallied),
         )
 
-    def _pack_now(self, index: int) -> PackedReport:
-        """Packs a report that was read on demand so far, for what only a whole pack has."""
-        with self._lock:
-            unpacked = self._on_demand.get(index)
-            if unpacked is not None:
-                self._packed[index] = self._packing.pack(unpacked.path, index)
-                del self._on_demand[index]
-                packed = unpacked.packed = self._packed[index].report
-                unpacked.connection.close()
-                self.reports = tuple(
-                    replace(item, packed=packed) if item.index == index else item for item in self.reports
-                )
-                self._fresh.clear()
-            found = next(item.packed for item in self.reports if item.index == index)
-            assert isinstance(found, PackedReport)
-            return found
+    def tally(self, report: Report, table: sa.Table) -> Tally | None:
+        """When and of which processes the rows of a report are, its columns unread; ``None`` where it is packed."""
+        unpacked = self._on_demand.get(report.index)
+        return None if unpacked is None else unpacked.tally(table.name)
 
     def _ensure_views(self, query: sa.Executable) -> None:
         """Makes the views that ``query`` reads, if a report has joined since, or it reads more columns than before."""
@@ -167,14 +174,10 @@ class Session:
 
     def _load(self, used: Mapping[str, Collection[str]]) -> None:
         """Reads what is ``used`` of each table, and was so far, of the reports that are not packed."""
-        unreadable = [index for index, item in self._on_demand.items() if not all(map(item.can_read, used))]
-        for index in unreadable:
-            try:
-                self._pack_now(index)
-            except ExportError as error:
-                self._drop(index, error)
         if not self._on_demand:
             return
+        expected = self._expected.columns if self._expected is not None else {}
+        used = {name: {*used.get(name, ()), *expected.get(name, ())} for name in {*used, *expected}}
         wanted = {name: self._shown.get(name, frozenset()).union(names) - _PLACE for name, names in used.items()}
         for index, failure in self._failures(wanted).items():
             self._drop(index, failure)
@@ -192,6 +195,8 @@ class Session:
             try:
                 with memory_errors(self.limits, self.cache is not None, report.path):
                     report.load(wanted)
+                    if self._expected is not None:
+                        report.tallies({*self._expected.tallied, *report.timed})
             except ExportError as error:
                 return error
             return None
@@ -307,6 +312,13 @@ class Session:
         return sum(report.count(table) for report in self.reports)
 
     def kept(self, report: Report) -> Kept:
-        """What was computed of a report before, beside its pack; nothing where its columns are in memory."""
-        packed = self._packed.get(report.index)
-        return Kept(packed.directory if isinstance(packed, PackedFiles) else None)
+        """What was computed of a report before; nothing where its columns are in memory."""
+        in_memory = isinstance(self._packed.get(report.index), PackedTables)
+        return Kept(None) if in_memory else self._kept(report.path)
+
+    def _kept(self, path: Path) -> Kept:
+        if self.cache is None:
+            return Kept(None)
+        with suppress(OSError):
+            return Kept(self.cache.kept_of(path))
+        return Kept(None)

@@ -1,6 +1,6 @@
 """What lies in the cache directory, and what goes first when it is too much.
 
-Everything that the program keeps there counts: packs with the arrays kept beside them, single columns, remembered
+Everything that the program keeps there counts: packs, single columns, arrays kept beside them, remembered
 answers, and exports that were converted from reports. What is not the program's is neither counted nor removed.
 """
 
@@ -26,7 +26,9 @@ PARTIAL = ".partial-"
 
 # A partial directory older than this was left by a process that was killed.
 _STALE_SECONDS = 24 * 3600
-_PACK_NAME = re.compile(r"[A-Za-z0-9-]*-[0-9a-f]{24}(\.[a-z_]+-[0-9a-f]{12})?")
+KEPT = ".kept"
+"""How the name ends of the directory of arrays that were computed of a report; its own time is that of the last use."""
+_PACK_NAME = re.compile(r"[A-Za-z0-9-]*-[0-9a-f]{24}(\.[a-z_]+-[0-9a-f]{12}|\.kept)?")
 _CONVERTED_NAME = re.compile(r"[0-9a-f]{16}")
 
 
@@ -43,8 +45,8 @@ class Item:
 def trim(directory: Path, cap: int, keep: Collection[Path] = ()) -> int:
     """Removes what was used longest ago until the cache is under ``cap`` bytes; how many bytes more it may then hold.
 
-    What is in ``keep``, or belongs to a pack that is (its single columns), stays, even over the cap. Never raises:
-    another process may be at it.
+    What is in ``keep``, or belongs to a pack that is (its single columns and arrays), stays, even over the cap. Never
+    raises: another process may be at it.
     """
     items = sorted(_items(directory))
     total = sum(item.size for item in items)
@@ -81,7 +83,8 @@ def _items(directory: Path) -> Iterator[Item]:
                 yield Item(place.stat().st_mtime, size_of(place), place, may_go=False)
             elif (place / FACTS).exists():
                 yield Item((place / FACTS).stat().st_mtime, size_of(place), place)
-            elif _PACK_NAME.fullmatch(place.name) and place.is_dir():  # one whose removal was interrupted
+            # Arrays, or what was left by a removal that was interrupted.
+            elif _PACK_NAME.fullmatch(place.name) and place.is_dir():
                 yield Item(place.stat().st_mtime, size_of(place), place)
     for file in _in(directory / ANSWERS):
         with suppress(OSError):
@@ -101,7 +104,7 @@ def _in(directory: Path) -> list[Path]:
 
 
 def _pack_of(place: Path) -> Path:
-    """Where the pack is that single columns belong to; a pack's own place is that of the pack."""
+    """Where the pack is that single columns and arrays belong to; a pack's own place is that of the pack."""
     return place.with_name(place.name.partition(".")[0] or place.name)
 
 

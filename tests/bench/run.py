@@ -50,8 +50,11 @@ WHY = """## Why targets are missed
   that measure `window` (CPU), `--help` and opening a million kernels lie at their targets, on either side of them.
 - Kernel summary, cold, 1 million: see "Where the time goes". A third are imports (SQLAlchemy and DuckDB), a third is
   SQLite itself, a third is making columns of the rows. The figure of nsys is from another machine.
-- Opening 100 thousand kernels, and 64 such files: 0.3 s of CPU for every file, whatever is in it (a connection, the
-  lookups and up to 25 tables), and everything of each file is packed for an overview that needs four of its tables.
+- Opening 100 thousand kernels: 0.3 s of CPU for every file, whatever is in it (a connection, the lookups and up to 25
+  tables).
+- 64 such files: 0.2 s of CPU for each, though little of it is kept: SQLite steps through five columns of the kernels
+  (a third) and through the API calls and NVTX ranges to count them and to see when they were (a third); what is left
+  are the Parquet files, merging the intervals, and a second of imports.
 - Pages, jumps and searches among 10 million kernels: a page reads a few row groups, but to know which, the metadata of
   some 450 Parquet files are looked into, 30 to 90 ms; a page by duration reads two columns of all rows; a name that
   nobody has is looked for in 4.7 million different NVTX texts.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support import edit, native, real_exports
+from support import damage_rows, edit, real_exports
 
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.stats import Report, all_reports, report_of
@@ -21,8 +21,10 @@ from nsystui.exports.demo import (
     cpu_only_export,
     empty_export,
     hostile_names_export,
+    instrumented_nccl_export,
     old_schema_export,
     open_ranges_export,
+    payload_export,
     simulation_export,
     two_process_export,
     unified_memory_export,
@@ -42,8 +44,10 @@ MAKERS: tuple[Callable[[Path], Path], ...] = (
     cpu_only_export,
     empty_export,
     hostile_names_export,
+    instrumented_nccl_export,
     old_schema_export,
     open_ranges_export,
+    payload_export,
     simulation_export,
     two_process_export,
     unified_memory_export,
@@ -215,14 +219,20 @@ class TestOnlyWhatIsAsked:
             assert session.rows(both) == whole.rows(both)
         assert len(names(session)) == 200
 
-    def test_what_python_makes_packs_the_report(self, export, partly):
+    def test_what_python_makes_is_made_without_packing(self, export, partly, monkeypatch):
+        monkeypatch.setattr(Packer, "run", lambda _: pytest.fail("packed"))
         session = partly(export)
         session.rows(sa.select(KERNELS.c.name))
-        facts = session.reports[0].packed
         assert len(session.rows(sa.select(tables.devices))) == 2
-        assert len(session.rows(sa.select(KERNELS))) == 200
-        assert facts.counts["kernels"] == session.reports[0].count(KERNELS) == 200
-        assert facts.last_event == session.reports[0].packed.last_event
+        assert session.reports[0].count(tables.devices) == 2
+        assert session.rows(sa.select(tables.nccl_calls)) == []
+
+    def test_of_nccl_calls_only_ranges_that_may_be_some(self, tmp_path, partly, read):
+        session = partly(payload_export(tmp_path / "payload.sqlite"))
+        calls = session.scalar(sa.select(sa.func.count()).select_from(tables.nccl_calls))
+        assert calls == session.reports[0].count(tables.nccl_calls) > 0
+        (scan,) = [query for query in read if "blob" in query]
+        assert "IN (59, 60) AND" in scan
 
 
 class TestKept:
@@ -312,16 +322,7 @@ class TestDamagedExports:
         """An export whose schema is whole, and whose rows are not."""
         path = tmp_path / "damaged.sqlite"
         shutil.copy(exports[0], path)
-        (root,) = native(path, "SELECT rootpage FROM sqlite_master WHERE name = ?", (NATIVE,))[0]
-        with path.open("r+b") as file:
-            (size,) = native(path, "PRAGMA page_size")[0]
-            head = file.seek((root - 1) * size) and file.read(12)
-            child = int.from_bytes(file.read(2), "big") if head[0] == 5 else 0
-            assert child, "the table fits into one page"
-            file.seek((root - 1) * size + child)
-            first = int.from_bytes(file.read(4), "big")
-            file.seek((first - 1) * size)
-            file.write(b"\xff" * size)
+        damage_rows(path, NATIVE)
         return path
 
     def test_pages_that_cannot_be_read_are_an_error_of_the_export(self, damaged, partly):
@@ -339,7 +340,7 @@ class TestDamagedExports:
         (line,) = said
         assert line.startswith(f"{damaged}: SQLite cannot read it")
 
-    def test_so_they_are_where_the_whole_report_is_needed(self, damaged, export):
+    def test_so_they_are_where_every_gpu_is_asked_for(self, damaged, export):
         said: list[str] = []
         with closing(Session(warn=said.append)) as session:
             session.add(damaged, whole=False)

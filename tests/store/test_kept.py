@@ -73,9 +73,14 @@ class TestTheFile:
         Kept(None).save("some", 1, ARRAYS)
         assert Kept(None).load("some", 1) is None
 
-    def test_a_directory_that_is_gone_is_no_error(self, tmp_path: Path) -> None:
-        Kept(tmp_path / "gone").save("some", 1, ARRAYS)
-        assert not (tmp_path / "gone").exists()
+    def test_their_directory_is_made_for_the_first(self, tmp_path: Path) -> None:
+        Kept(tmp_path / "new").save("some", 1, ARRAYS)
+        assert Kept(tmp_path / "new").load("some", 1) is not None
+
+    def test_a_directory_that_cannot_be_made_is_no_error(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("no directory")
+        Kept(tmp_path / "file" / "new").save("some", 1, ARRAYS)
+        assert Kept(tmp_path / "file" / "new").load("some", 1) is None
 
     def test_a_full_disk_leaves_nothing_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(*paths: object) -> None:
@@ -166,7 +171,7 @@ class TestWhatIsMadeOfThem:
                 assert everything(first, chosen) == expected
                 assert everything(second, chosen) == expected
         kinds = {file.name.rpartition("-")[0] for file in kept_files(cache)}
-        assert kinds == {"kept-busy", "kept-counts", "kept-nvtx", "kept-nvtx-gpu", "kept-processes"}
+        assert kinds == {"kept-busy", "kept-counts", "kept-nccl-ranks", "kept-nvtx", "kept-nvtx-gpu", "kept-processes"}
 
     def test_nothing_is_computed_twice(self, exports: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with opened(exports, cache) as job:

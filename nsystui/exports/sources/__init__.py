@@ -11,10 +11,10 @@ from collections.abc import Callable
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import directives, gpu, host, network, unified
 from nsystui.exports.sources.base import NO_INTEGER, Source, Transform
-from nsystui.exports.sources.host import NCCL_RANGES
+from nsystui.exports.sources.host import NCCL_RANGES, nccl_condition
 from nsystui.exports.sources.lookups import Lookup, lookups
 
-__all__ = ["NCCL_RANGES", "NO_INTEGER", "Lookup", "Source", "Transform", "lookups", "sources"]
+__all__ = ["NCCL_RANGES", "NO_INTEGER", "Lookup", "Source", "Transform", "lookups", "nccl_condition", "sources"]
 
 
 def sources(schema: Schema) -> list[Source]:

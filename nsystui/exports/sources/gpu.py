@@ -70,7 +70,11 @@ def kernels(schema: Schema) -> Source:
         "s": "LEFT JOIN strings s ON s.id = short_id",
         "m": "LEFT JOIN strings m ON m.id = mangled_id",
     }
-    first_choice = {"name": "n.value", "short_name": "s.value"}
+    first_choice = {
+        "name": "n.value",
+        "short_name": "s.value",
+        "is_nccl": "CAST(lower(s.value) LIKE 'nccl%' AS BIGINT)",
+    }
     return Source(
         table,
         integers(schema, table, {**PLACE, **names, **shape}),

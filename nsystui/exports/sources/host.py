@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources.base import (
@@ -123,6 +123,26 @@ NCCL_RANGES = f"""
     ORDER BY c."start", c.row_id"""
 """DuckDB: the NCCL API ranges of an NVTX chunk with their payload. Where the row that names the domain is missing
 (trimmed files) the name tells (domain §1.8)."""
+
+
+def nccl_condition(columns: Mapping[str, str], domains: Collection[int], texts: Collection[int] | None) -> str:
+    """SQLite: what every row of ``NCCL_RANGES`` fulfils, and few others; ``columns`` are those of the source.
+
+    ``domains`` are the ids of domains called NCCL in any process, ``texts`` those of the strings that begin as an NCCL
+    call; ``None`` where these are too many to list.
+    """
+    conditions = [f"{columns['domain_id']} IN ({_listed(domains)})"]
+    if texts is not None:
+        conditions.append(
+            f"{columns['text_id']} IN ({_listed(texts)}) OR substr({columns['text']}, 1, 4) = x'6e63636c'"
+        )
+    else:
+        conditions.append("1")
+    return f"{columns['event_type']} IN (59, 60) AND ({' OR '.join(conditions)})"
+
+
+def _listed(numbers: Collection[int]) -> str:
+    return ", ".join(f"{number:d}" for number in sorted(numbers))
 
 
 _MPI_TABLES = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
