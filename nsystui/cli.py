@@ -26,6 +26,7 @@ COMMANDS = {
     "ranks": "the ranks beside each other: busy, steps, late and waiting, what is odd",
     "steps": "training steps by rank, across ranks, or one by one",
     "gpu": "GPU utilisation per rank and device, or over time",
+    "efficiency": "where GPU and host time went, efficiencies, MFU",
     "nvtx": "NVTX ranges as a tree, with their GPU time",
     "events": "everything that happened, in time order",
     "memory": "memory copies and memsets",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nsystui.analysis.device_time import BusyParts
 from nsystui.analysis.interval_blocks import IntervalBlocks
@@ -22,17 +23,13 @@ _PARTS = tuple(item.name for item in fields(BusyParts))
 
 def to_arrays(found: Mapping[Place, BusyParts]) -> Arrays:
     """``of_arrays`` is the inverse: the places, and for each part of each device its blocks, their steps in a row."""
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "process": np.array([process for process, _ in found], np.int64),
         "device": np.array([device for _, device in found], np.int64),
     }
     for number, parts in enumerate(found.values()):
         for part in _PARTS:
-            blocks: IntervalBlocks = getattr(parts, part)
-            key = f"{number}.{part}"
-            arrays[f"{key}.firsts"], arrays[f"{key}.covered"] = blocks.firsts, blocks.covered
-            arrays[f"{key}.sizes"] = np.array([len(steps) for steps in blocks.steps], np.int64)
-            arrays[f"{key}.steps"] = np.concatenate([np.empty(0, np.uint32), *blocks.steps])
+            put_blocks(arrays, f"{number}.{part}", getattr(parts, part))
     return arrays
 
 
@@ -40,12 +37,20 @@ def of_arrays(arrays: Arrays, clock_offset: int) -> dict[Place, BusyParts]:
     """The intervals of each device in job time: ``clock_offset`` (ns) is added to the report's own."""
     places = zip(arrays["process"].tolist(), arrays["device"].tolist(), strict=True)
     return {
-        place: BusyParts(**{part: _blocks(arrays, f"{number}.{part}").shifted(clock_offset) for part in _PARTS})
+        place: BusyParts(**{part: blocks_at(arrays, f"{number}.{part}").shifted(clock_offset) for part in _PARTS})
         for number, place in enumerate(places)
     }
 
 
-def _blocks(arrays: Arrays, key: str) -> IntervalBlocks:
+def put_blocks(arrays: dict[str, NDArray[Any]], key: str, blocks: IntervalBlocks) -> None:
+    """Adds a set of intervals to ``arrays``, under names that begin with ``key``; ``blocks_at`` is the inverse."""
+    arrays[f"{key}.firsts"], arrays[f"{key}.covered"] = blocks.firsts, blocks.covered
+    arrays[f"{key}.sizes"] = np.array([len(steps) for steps in blocks.steps], np.int64)
+    arrays[f"{key}.steps"] = np.concatenate([np.empty(0, np.uint32), *blocks.steps])
+
+
+def blocks_at(arrays: Arrays, key: str) -> IntervalBlocks:
+    """The set of intervals that ``put_blocks`` added."""
     ends = np.cumsum(arrays[f"{key}.sizes"])
     steps = tuple(np.split(arrays[f"{key}.steps"], ends[:-1])) if len(ends) else ()
     return IntervalBlocks(arrays[f"{key}.firsts"], arrays[f"{key}.covered"], steps)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsystui.analysis.interval_blocks import NO_BLOCKS, BlockBuilder, IntervalBlocks, slices
-from nsystui.analysis.intervals import Intervals, covered_per_bin, subtract, union
+from nsystui.analysis.intervals import Intervals, covered_per_bin, intersect, subtract, union
 from nsystui.analysis.selection import Window
 from nsystui.analysis.tasks import RankedTask
 
@@ -43,7 +43,8 @@ class Device:
 class Breakdown:
     """How the time of a window was spent, ns; of one device, or the sum over several.
 
-    ``kernels + exposed_nccl + memory_only + graph_only + idle == time``, exactly.
+    ``kernels + exposed_nccl + memory_only + graph_only + idle == time``, exactly; and so do ``kernels_only``,
+    ``nccl_only``, ``memory_only``, the three overlaps of two, ``all_three``, ``graph_only`` and ``idle``.
     """
 
     time: int
@@ -66,6 +67,12 @@ class Breakdown:
     r"""|U(M) \ U(K)|"""
     memory_only: int
     r"""|U(M) \ U(K ∪ C)|"""
+    all_three: int
+    """|U(K) ∩ U(C) ∩ U(M)|"""
+    exposed_graph: int
+    r"""|U(G) \ U(K)|"""
+    graph_without_kernels: int
+    r"""|U(G) \ U(K ∪ C)|"""
 
     @property
     def overlap(self) -> int:
@@ -76,6 +83,31 @@ class Breakdown:
     def graph_only(self) -> int:
         r"""|U(G) \ U(K ∪ C ∪ M)|, ns."""
         return self.busy - self.kernels - self.exposed_nccl - self.memory_only
+
+    @property
+    def kernels_only(self) -> int:
+        r"""|U(K) \ U(C ∪ M)|, ns."""
+        return self.kernels - self.kernels_nccl - self.kernels_memory - self.all_three
+
+    @property
+    def nccl_only(self) -> int:
+        r"""|U(C) \ U(K ∪ M)|, ns."""
+        return self.exposed_nccl - self.nccl_memory
+
+    @property
+    def kernels_nccl(self) -> int:
+        r"""|(U(K) ∩ U(C)) \ U(M)|, ns."""
+        return self.overlap - self.all_three
+
+    @property
+    def kernels_memory(self) -> int:
+        r"""|(U(K) ∩ U(M)) \ U(C)|, ns."""
+        return self.memory - self.exposed_memory - self.all_three
+
+    @property
+    def nccl_memory(self) -> int:
+        r"""|(U(C) ∩ U(M)) \ U(K)|, ns."""
+        return self.exposed_memory - self.memory_only
 
     @property
     def idle(self) -> int:
@@ -95,7 +127,7 @@ class Breakdown:
         return Breakdown(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
-NOTHING = Breakdown(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+NOTHING = Breakdown(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def total(parts: Iterable[Breakdown]) -> Breakdown:
@@ -127,7 +159,7 @@ class BusyParts:
     r"""When each category kept one device busy, and what follows from it. Made by ``of``.
 
     ``graph_only`` is U(G) \ U(K ∪ C ∪ M). A itself is not kept: ``kernels``, ``exposed_nccl``, ``memory_only`` and
-    ``graph_only`` have no point in common and are A together.
+    ``graph_only`` have no point in common and are A together. The rest is named as in ``Breakdown``.
     """
 
     kernels: IntervalBlocks = NO_BLOCKS
@@ -138,13 +170,16 @@ class BusyParts:
     exposed_memory: IntervalBlocks = NO_BLOCKS
     memory_only: IntervalBlocks = NO_BLOCKS
     graph_only: IntervalBlocks = NO_BLOCKS
+    all_three: IntervalBlocks = NO_BLOCKS
+    exposed_graph: IntervalBlocks = NO_BLOCKS
+    graph_without_kernels: IntervalBlocks = NO_BLOCKS
 
     @classmethod
     def of(
         cls, kernels: IntervalBlocks, nccl: IntervalBlocks, memory: IntervalBlocks, graph: IntervalBlocks
     ) -> BusyParts:
         """What follows from the categories, computed a slice of time after the other."""
-        builders = [BlockBuilder() for _ in range(4)]
+        builders = [BlockBuilder() for _ in range(7)]
         for parts in slices([kernels, nccl, memory, graph]):
             for builder, part in zip(builders, _exposed(*parts), strict=True):
                 builder.append(part)
@@ -152,12 +187,19 @@ class BusyParts:
 
 
 def _exposed(kernels: Intervals, nccl: Intervals, memory: Intervals, graph: Intervals) -> tuple[Intervals, ...]:
-    r"""C \ K, M \ K, M \ (K ∪ C) and G \ (K ∪ C ∪ M)."""
+    r"""C \ K, M \ K, M \ (K ∪ C), G \ (K ∪ C ∪ M), K ∩ C ∩ M, G \ K and G \ (K ∪ C)."""
     exposed_memory = subtract(memory, kernels)
-    graph_only = graph
-    for part in (kernels, nccl, memory):
-        graph_only = subtract(graph_only, part)
-    return subtract(nccl, kernels), exposed_memory, subtract(exposed_memory, nccl), graph_only
+    exposed_graph = subtract(graph, kernels)
+    graph_without_kernels = subtract(exposed_graph, nccl)
+    return (
+        subtract(nccl, kernels),
+        exposed_memory,
+        subtract(exposed_memory, nccl),
+        subtract(graph_without_kernels, memory),
+        intersect(intersect(memory, nccl), kernels),
+        exposed_graph,
+        graph_without_kernels,
+    )
 
 
 @dataclass(frozen=True, eq=False)

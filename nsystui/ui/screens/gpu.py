@@ -229,6 +229,11 @@ class GpuScreen(Pane):
             self.metrics = not picture.shows_metrics
             self.job_changed()
 
+    def action_efficiency(self) -> None:
+        from nsystui.ui.screens.efficiency import EfficiencyScreen
+
+        self.app.push_screen(EfficiencyScreen())
+
     # -- the selection --------------------------------------------------------------------------------------------
 
     @on(StripChart.Selected)

@@ -1,0 +1,5 @@
+"""How well a job used its GPUs and hosts: a breakdown that adds up, and the efficiencies of POP and TALP.
+
+The formulas are those of BSC's basicanalysis (``06_metrics.rst``) and DLB (``perf_metrics.c``), see domain §5.4:
+products of factors, each 100 % where nothing is lost, so that the lowest factor says where to look.
+"""

@@ -1,0 +1,102 @@
+"""The efficiency of a job, or of what is selected of it: everything that its tables are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nsystui.analysis.device_time import Breakdown
+from nsystui.analysis.efficiency.device import DeviceEfficiency, Useful
+from nsystui.analysis.efficiency.gpus import Gpu, gpus_of, unplaced
+from nsystui.analysis.efficiency.host import HostEfficiency, host_times
+from nsystui.analysis.efficiency.host_calls import host_calls
+from nsystui.analysis.efficiency.mfu import Mfu, MfuRequest, mfu
+from nsystui.analysis.efficiency.window import common_window, window_note
+from nsystui.analysis.extent import selected_reports
+from nsystui.analysis.job import Job
+from nsystui.analysis.rows import few
+from nsystui.analysis.selection import Selection, Window
+from nsystui.analysis.utilisation import BusyIntervals
+from nsystui.analysis.utilisation_tables import recording_notes
+from nsystui.exports import canonical
+
+
+@dataclass(frozen=True, eq=False)
+class Efficiency:
+    """``spent[i]`` is how the time of ``gpus[i]`` was spent in ``window``. Notes belong to all, GPUs, or hosts."""
+
+    window: Window
+    useful: Useful
+    gpus: tuple[Gpu, ...]
+    spent: tuple[Breakdown, ...]
+    device: DeviceEfficiency
+    host: HostEfficiency
+    notes: tuple[str, ...]
+    device_notes: tuple[str, ...]
+    host_notes: tuple[str, ...]
+
+
+def efficiency(job: Job, selection: Selection, useful: Useful = Useful.POP) -> Efficiency:
+    """The efficiency of the selected tasks and devices over ``common_window``.
+
+    Raises UsageError where the selected reports share no clock or no time.
+    """
+    session = job.session
+    window = common_window(session, selection)
+    busy = job.busy(selection)
+    wide = selection.with_window(None).with_name(None)
+    gpus = job.once(("gpus", wide), lambda: gpus_of(session, busy.devices))
+    spent = tuple(gpu.intervals.breakdown(window) for gpu in gpus)
+    calls = job.once(("host-calls", selection.tasks), lambda: host_calls(session, selection, job.ranks))
+    host = HostEfficiency.of(host_times(calls, window))
+    device_notes = tuple(_device_notes(job, busy, gpus, window, useful))
+    return Efficiency(
+        window=window,
+        useful=useful,
+        gpus=gpus,
+        spent=spent,
+        device=DeviceEfficiency.of(spent, useful),
+        host=host,
+        notes=(window_note(session, selection, window), *busy.notes),
+        device_notes=device_notes,
+        host_notes=tuple(_host_notes(host)) if host.processes else (),
+    )
+
+
+def mfu_of(job: Job, selection: Selection, found: Efficiency, request: MfuRequest) -> Mfu:
+    """The MFU over the window and GPUs of ``found``. Raises UsageError for a step range that is no pattern."""
+    steps = job.steps(request.step_range)
+    return mfu(request, steps, found.gpus, selected_reports(job.session, selection), found.window)
+
+
+def _device_notes(
+    job: Job, busy: BusyIntervals, gpus: tuple[Gpu, ...], window: Window, useful: Useful
+) -> Iterator[str]:
+    if not gpus:
+        return
+    yield useful.words
+    if any(gpu.intervals.breakdown(window).graph for gpu in gpus):
+        yield "whole CUDA graphs count as useful: NCCL and copies inside them cannot be told apart"
+    shared = [gpu for gpu in gpus if len(gpu.devices) > 1]
+    if shared:
+        who = "; ".join(f"ranks {few(gpu.ranks)}" for gpu in shared[:3])
+        yield f"processes that share a GPU count as one device: {who}"
+    if unplaced(job.session, gpus):
+        yield "these exports do not say which GPU a process used: each process's device counts as a GPU of its own"
+    yield from recording_notes(busy, window)
+
+
+def _host_notes(host: HostEfficiency) -> Iterator[str]:
+    yield (
+        "host: a process is in a call while any of its threads is; useful is all other time, an upper bound; "
+        "only processes that used a GPU"
+    )
+    with_mpi = [one.task.rank for one in host.processes if one.mpi is not None]
+    if not with_mpi:
+        yield f"no MPI calls here: time in MPI, if there was any, counts as useful ({canonical.MPI_CALLS.record})"
+    elif len(with_mpi) < len(host.processes):
+        without = [one.task.rank for one in host.processes if one.mpi is None]
+        yield f"no MPI efficiency: no MPI calls of rank {few(without)} ({canonical.MPI_CALLS.record})"
+    without = [one.task.rank for one in host.processes if one.cuda is None]
+    if without:
+        yield f"no host efficiency: no CUDA calls of rank {few(without)} ({canonical.API_CALLS.record})"

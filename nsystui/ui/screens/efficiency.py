@@ -1,0 +1,152 @@
+"""4 GPU, efficiency: the factors of POP as a tree, and below it where the time of each GPU went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+from textual.widget import Widget
+
+from nsystui.analysis.answer import Answer, FrameAnswer
+from nsystui.analysis.efficiency.device import Useful
+from nsystui.analysis.efficiency.factors import device_factors, host_factors
+from nsystui.analysis.efficiency.result import Efficiency, efficiency
+from nsystui.analysis.efficiency.tables import (
+    BREAKDOWN_COLUMNS,
+    EVERYTHING,
+    breakdown_table,
+    device_table,
+    host_table,
+    process_table,
+)
+from nsystui.analysis.job import Job
+from nsystui.analysis.rows import answer_of
+from nsystui.analysis.selection import Selection
+from nsystui.errors import UsageError
+from nsystui.ui import keys
+from nsystui.ui.efficiency_lines import factor_lines
+from nsystui.ui.screens.going import show_table
+from nsystui.ui.screens.table_pane import TablePane
+from nsystui.ui.widgets.part_lines import PartLines
+
+_TABLES: dict[str, tuple[Callable[[Efficiency], FrameAnswer], str]] = {
+    "breakdown": (breakdown_table, "time of each GPU, in percent"),
+    "device": (device_table, "device factors"),
+    "host": (host_table, "host factors"),
+    "processes": (process_table, "host time of each process"),
+}
+"""The tables in the order of ``o``, with what they show."""
+_SHOWN_BY = {
+    "device_load_balance": "kernels",
+    "host_offload": "api_calls",
+    "mpi_parallel": "mpi_calls",
+    "mpi_load_balance": "mpi_calls",
+    "mpi_communication": "mpi_calls",
+    "device_communication": "nccl_calls",
+    "device_orchestration": "gpu_metrics",
+}
+"""What explains a factor, as the canonical table whose screen shows it."""
+
+
+class EfficiencyScreen(TablePane):
+    """What ``nsystui efficiency`` prints: the factors always, and one of its tables, which ``e`` exports."""
+
+    MODE_KEY = "4"
+    PLACES = ("efficiency", "table", "everywhere")
+    BINDINGS = keys.bindings("efficiency", "table", "everywhere")
+
+    DEFAULT_CSS = """
+    EfficiencyScreen #factors { margin-bottom: 1; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__("4 GPU", "efficiency")
+        self.what = "breakdown"
+        self.useful = Useful.POP
+        self._found: Efficiency | None = None
+
+    def body(self) -> Iterable[Widget]:
+        self.factors = PartLines(id="factors")
+        yield self.factors
+        yield from super().body()
+
+    # -- the question ---------------------------------------------------------------------------------------------
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.what, self.useful)
+
+    def ask(self, job: Job, selection: Selection) -> tuple[Efficiency | None, FrameAnswer]:
+        try:
+            found = efficiency(job, selection, self.useful)
+        except UsageError as error:
+            return None, answer_of("breakdown", BREAKDOWN_COLUMNS, [], 0, (str(error),))
+        return found, _TABLES[self.what][0](found)
+
+    def show(self, result: Any, same_place: bool) -> None:
+        self._found, answer = result
+        self._show_factors()
+        super().show(answer, same_place)
+
+    def show_waiting(self) -> None:
+        super().show_waiting()
+        self.factors.show_lines([])
+
+    def empty_text(self, answer: Answer) -> str:
+        return "\n".join(answer.notes)
+
+    def on_resize(self) -> None:
+        self._show_factors()
+
+    def _show_factors(self) -> None:
+        found, width = self._found, self.app.size.width
+        if found is None or not found.gpus:
+            self.factors.show_lines([])
+            return
+        lines = factor_lines(device_factors(found.device), width)
+        host = host_factors(found.host)
+        if any(factor.value is not None for factor in host):
+            lines += factor_lines(host, width)
+        self.factors.show_lines(lines)
+
+    def show_count(self) -> None:
+        self.show_title(right=_TABLES[self.what][1])
+
+    # -- the keys -------------------------------------------------------------------------------------------------
+
+    def action_other_table(self) -> None:
+        order = list(_TABLES)
+        self.what = order[(order.index(self.what) + 1) % len(order)]
+        self._sort = None
+        self.job_changed()
+
+    def action_useful(self) -> None:
+        self.useful = Useful.TALP if self.useful is Useful.POP else Useful.POP
+        self.say(self.useful.words)
+        self.job_changed()
+
+    def action_take_window(self) -> None:
+        self.say("these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy")
+
+    def open_row(self) -> None:
+        self.run_worker(self._open(), exit_on_error=False)
+
+    async def _open(self) -> None:
+        values = self.values()
+        metric, rank = values.get("metric"), values.get("rank")
+        if isinstance(metric, str):
+            if metric in _SHOWN_BY:
+                await self._go(_SHOWN_BY[metric])
+            else:
+                self.say("this is the product of the factors below: open one of them")
+        elif rank == EVERYTHING:
+            self.say("this is the sum over all GPUs: open one of them")
+        elif rank is not None and self.job is not None:
+            chosen = frozenset(int(word) for word in str(rank).split(","))
+            self.explorer.select(self.selection.with_tasks(self.job.tasks_of_ranks(chosen)))
+
+    async def _go(self, table: str) -> None:
+        """To the screen that shows ``table``; over that screen itself, back to it."""
+        if table == "gpu_metrics" and self.app.current_mode == "gpu":
+            self.app.pop_screen()
+        else:
+            await show_table(self.app, table)
