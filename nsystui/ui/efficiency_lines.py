@@ -15,7 +15,8 @@ _NAME_WIDTH = 27
 _VALUE_WIDTH = 8
 _WIDE = 110
 """From so many cells on there is room for the formula too."""
-NOT_RECORDED = "not recorded"
+LOWEST = "◂ "
+"""Stands before the words of the factor that lost most."""
 
 
 def factor_lines(factors: Sequence[Factor], width: int) -> list[Line]:
@@ -45,13 +46,16 @@ def _line(factors: Sequence[Factor], number: int, is_lowest: bool, width: int) -
     factor = factors[number]
     value = None if factor.value is None else 100 * factor.value
     name = (_branch(factors, number) + factor.name).ljust(_NAME_WIDTH)
-    words = factor.low if factor.value is not None else NOT_RECORDED
+    if factor.value is None:
+        words = f"unknown: {factor.record}"
+    else:
+        words = factor.low if round(100 * factor.value, 1) != 100 or not factor.depth else "nothing lost"
     style = "bold" if factor.depth == 0 or is_lowest else ""
     line: Line = [(name, style), (format_value(Unit.PERCENT, value).rjust(_VALUE_WIDTH), style), ("  ", "")]
     if is_lowest:
-        line.append(("lowest ", "bold"))
+        line[-1] = (LOWEST, "bold")
     line.append((words, ""))
-    if width >= _WIDE:
+    if width >= _WIDE and factor.value is not None:
         line.append((f"  = {factor.formula}", "dim"))
     return line
 

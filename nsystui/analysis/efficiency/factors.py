@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from nsystui.analysis.efficiency.device import DeviceEfficiency
 from nsystui.analysis.efficiency.host import HostEfficiency
 from nsystui.analysis.efficiency.scaling import Scalability
+from nsystui.exports import canonical
 
 
 @dataclass(frozen=True)
@@ -22,13 +23,15 @@ class Factor:
     depth: int
     formula: str
     low: str
+    record: str = ""
+    """What to record where it is not known."""
 
 
 # By key: name, depth, formula, what a low value says. The screens named there are those of the program.
 _DEVICE = {
     "parallel": (
         "device parallel efficiency", 0, "load balance × communication × orchestration",
-        "share of all GPU time that was useful work",
+        "useful share of GPU time",
     ),
     "load_balance": (
         "load balance", 1, "mean / max of the useful time of the GPUs",
@@ -98,6 +101,18 @@ def device_factors(device: DeviceEfficiency, scaled: Scalability | None = None) 
 def host_factors(host: HostEfficiency) -> list[Factor]:
     """Those of the processes; of MPI only what was traced."""
     return [
-        Factor(f"host_{key}" if key in ("parallel", "offload") else key, name, getattr(host, key), depth, formula, low)
+        Factor(
+            f"host_{key}" if key in ("parallel", "offload") else key,
+            name,
+            getattr(host, key),
+            depth,
+            formula,
+            low,
+            _record(key),
+        )
         for key, (name, depth, formula, low) in _HOST.items()
     ]
+
+
+def _record(key: str) -> str:
+    return (canonical.MPI_CALLS if key.startswith("mpi") else canonical.API_CALLS).record

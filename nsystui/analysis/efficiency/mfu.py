@@ -9,7 +9,7 @@ that was launched in it to the first of the next one, so that no idle time is le
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,11 +86,15 @@ def _gpus(request: MfuRequest, gpus: Sequence[Gpu], reports: Sequence[Report]) -
     """How many GPUs share a step, and where that is from."""
     if request.gpus is not None:
         return request.gpus, f"{request.gpus} GPUs share a step (--gpus)"
-    told = [size for report in reports for name in SIZE_VARIABLES if (size := _number(report, name)) is not None]
-    here, size = len(gpus), max(told, default=0)
+    here, size = len(gpus), told_size(reports)
     if size > here:
         return size, f"{size} GPUs share a step, as the captured environment says; {here} of them here (--gpus N)"
     return max(here, 1), f"{here} GPU{'' if here == 1 else 's'} share a step: those of these exports (--gpus N)"
+
+
+def told_size(reports: Iterable[Report]) -> int:
+    """How many processes the job has, as the captured environment says; 0 where it does not."""
+    return max((_number(report, name) or 0 for report in reports for name in SIZE_VARIABLES), default=0)
 
 
 def _number(report: Report, name: str) -> int | None:

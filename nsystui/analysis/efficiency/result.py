@@ -10,7 +10,7 @@ from nsystui.analysis.efficiency.device import DeviceEfficiency, Useful
 from nsystui.analysis.efficiency.gpus import Gpu, gpus_of, unplaced
 from nsystui.analysis.efficiency.host import HostEfficiency, host_times
 from nsystui.analysis.efficiency.host_calls import host_calls
-from nsystui.analysis.efficiency.mfu import Mfu, MfuRequest, mfu
+from nsystui.analysis.efficiency.mfu import Mfu, MfuRequest, mfu, told_size
 from nsystui.analysis.efficiency.window import common_window, window_note
 from nsystui.analysis.extent import selected_reports
 from nsystui.analysis.job import Job
@@ -77,6 +77,13 @@ def _device_notes(
     yield useful.words
     if any(gpu.intervals.breakdown(window).graph for gpu in gpus):
         yield "whole CUDA graphs count as useful: NCCL and copies inside them cannot be told apart"
+    size = told_size(job.session.reports)
+    if size > len(job.ranks):
+        yield f"{len(job.ranks)} of the {size} processes of the job are open: factors are of those alone"
+    elif len(gpus) == 1:
+        yield "one GPU: its load balance is 100 % whatever it did"
+    if not any(useful.time(gpu.intervals.breakdown(window)) for gpu in gpus):
+        yield "nothing useful ran: factors with nothing to divide by are 0, as in DLB"
     shared = [gpu for gpu in gpus if len(gpu.devices) > 1]
     if shared:
         who = "; ".join(f"ranks {few(gpu.ranks)}" for gpu in shared[:3])

@@ -25,7 +25,7 @@ _PARTS = (
     ("kernels_nccl", "Compute and NCCL", "C+N", 1),
     ("kernels_memory", "Compute and Memory", "C+M", 1),
     ("nccl_memory", "NCCL and Memory", "N+M", 2),
-    ("all_three", "Compute, NCCL and Memory", "C+N+M", 3),
+    ("all_three", "Compute, NCCL and Memory", "all 3", 1),
     ("graph_only", "Graph", "graph", 2),
     ("idle", "Idle", "idle", 0),
 )
@@ -33,11 +33,11 @@ PARTS = tuple(key for key, *_ in _PARTS)
 """The parts of a GPU's time that have no moment in common and leave none out; names in ``Breakdown``."""
 BREAKDOWN_COLUMNS = (
     Column("rank", "Rank", "rank", Unit.TEXT, None, 0),
-    Column("device", "Device", "dev", Unit.NUMBER, None, 3),
+    Column("device", "Device", "dev", Unit.NUMBER, None, 4),
     Column("gpu", "GPU", "gpu", Unit.NUMBER, None, 5),
     Column("model", "GPU Model", "model", Unit.TEXT, None, 6),
     *(Column(f"{key}_percent", f"{title} (%)", label, Unit.PERCENT, 2, least) for key, title, label, least in _PARTS),
-    Column("useful_percent", "Useful (%)", "useful", Unit.PERCENT, 2, 4),
+    Column("useful_percent", "Useful (%)", "useful", Unit.PERCENT, 2, 3),
     *(Column(f"{key}_ns", f"{title} (ns)", label, Unit.DURATION, None, 7) for key, title, label, _ in _PARTS),
     Column("useful_ns", "Useful (ns)", "useful", Unit.DURATION, None, 7),
     Column("communication_ns", "Communication (ns)", "communication", Unit.DURATION, None, 7),
@@ -77,7 +77,7 @@ MFU_COLUMNS = (
     Column("gpus", "GPUs", "GPUs", Unit.NUMBER, None, 1),
     Column("flops_per_step", "FLOPs per Step", "FLOPs per step", Unit.NUMBER, 0, 2),
 )
-_LETTERS = "C compute (kernels but NCCL's), N NCCL, M memory; what ran side by side is C+N, C+M, N+M, C+N+M"
+_LETTERS = "C+N: compute (kernels but NCCL's) and NCCL side by side; M: memory; all 3: C+N+M"
 
 
 def breakdown_table(found: Efficiency) -> FrameAnswer:
@@ -90,7 +90,7 @@ def breakdown_table(found: Efficiency) -> FrameAnswer:
         rows.append((EVERYTHING, None, None, None, *_spent_cells(total(found.spent), found.useful)))
     for gpu, spent in zip(found.gpus, found.spent, strict=True):
         rows.append((*_place(gpu), *_spent_cells(spent, found.useful)))
-    notes = (*found.notes, *found.device_notes, *((_LETTERS,) if rows else ()))
+    notes = (*((_LETTERS,) if rows else ()), *found.notes, *found.device_notes)
     return answer_of("breakdown", BREAKDOWN_COLUMNS, rows, len(rows), notes)
 
 

@@ -52,6 +52,7 @@ class EfficiencyScreen(TablePane):
     """What ``nsystui efficiency`` prints: the factors always, and one of its tables, which ``e`` exports."""
 
     MODE_KEY = "4"
+    ELASTIC = "rank"
     PLACES = ("efficiency", "table", "everywhere")
     BINDINGS = keys.bindings("efficiency", "table", "everywhere")
 
@@ -143,6 +144,7 @@ class EfficiencyScreen(TablePane):
         elif rank is not None and self.job is not None:
             chosen = frozenset(int(word) for word in str(rank).split(","))
             self.explorer.select(self.selection.with_tasks(self.job.tasks_of_ranks(chosen)))
+            await self._go("gpu_metrics")
 
     async def _go(self, table: str) -> None:
         """To the screen that shows ``table``; over that screen itself, back to it."""
