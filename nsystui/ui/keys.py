@@ -117,7 +117,14 @@ KEYS: tuple[Key, ...] = (
     Key("p", "p", "efficiency", "efficiency", "where GPU and host time went, and the efficiencies of POP", "gpu"),
     Key("0", "0", "whole", "whole", "view the whole selection again", "gpu"),
     Key("left,right", "← →", "", "", "move the cursor along time; H and L by ten columns", "gpu"),
-    Key("enter", "⏎", "", "open", "the screen that explains this factor; select this rank and show its GPU", "efficiency"),
+    Key(
+        "enter",
+        "⏎",
+        "",
+        "open",
+        "the screen that explains this factor; select this rank and show its GPU",
+        "efficiency",
+    ),
     Key("o", "o", "other_table", "other table", "GPU time, device factors, host factors, processes", "efficiency"),
     Key(
         "u",

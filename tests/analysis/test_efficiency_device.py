@@ -48,7 +48,9 @@ def breakdown_of(events: Sequence[Event], window: Window = WINDOW) -> Breakdown:
 
 def points(events: Sequence[Event], kinds: str, window: Window = WINDOW) -> set[int]:
     inside = range(window.start, window.end)
-    return {ns for kind, start, length in events if kind in kinds for ns in range(start, start + length) if ns in inside}
+    return {
+        ns for kind, start, length in events if kind in kinds for ns in range(start, start + length) if ns in inside
+    }
 
 
 class TestParts:

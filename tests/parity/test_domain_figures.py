@@ -139,7 +139,8 @@ FIGURES: list[tuple[str, str, dict[str, float]]] = [
     (
         "nvtx_sum",
         "forward",
-        {"Time (%)": 7.6, "Total Time (ns)": 711572903, "Instances": 59, "Avg (ns)": 12060557.7, "Med (ns)": 12131058.0},
+        {"Time (%)": 7.6, "Total Time (ns)": 711572903, "Instances": 59, "Avg (ns)": 12060557.7,
+         "Med (ns)": 12131058.0},
     ),
     ("nvtx_sum", "NCCL:ncclGroupEnd", {"Total Time (ns)": 13930085, "Instances": 472}),
     ("nvtx_sum", "NCCL:ncclAllReduce", {"Total Time (ns)": 1630002, "Instances": 472, "Avg (ns)": 3453.4}),

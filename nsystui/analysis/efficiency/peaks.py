@@ -28,8 +28,8 @@ _PEAKS = (
     (r"B200", 2250.0, "HGX B200 data sheet, dense BF16"),
     (r"A40", 149.7, "A40 data sheet, dense BF16"),
     (r"L40S", 362.0, "L40S data sheet, dense BF16"),
-    (r"V100-SXM", 125.0, "V100 SXM2 data sheet, FP16 (no BF16)"),
-    (r"V100-PCI", 112.0, "V100 PCIe data sheet, FP16 (no BF16)"),
+    (r"V100-SXM[23]", 125.0, "V100 SXM2 data sheet, FP16 (no BF16)"),
+    (r"V100-PCIE", 112.0, "V100 PCIe data sheet, FP16 (no BF16)"),
 )
 # A part of a GPU (MIG, vGPU), and a make of its own with more multiprocessors than the product.
 _UNKNOWN = re.compile(r"\bMIG\b|\bGRID\b|-\d+[ABCQ]\b|A100-SXM-64GB")

@@ -1,0 +1,90 @@
+"""Efficiency, over 4 GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from jobs import WIDE, hit, line_with, running, screen_text, shows
+
+from nsystui.exports.demo import TrainingJob, cpu_only_export
+from nsystui.ui.screens.efficiency import EfficiencyScreen
+from nsystui.ui.screens.gpu import GpuScreen
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    directory = tmp_path_factory.mktemp("efficiency") / "job"
+    TrainingJob(ranks=2, steps=2, layers=2, straggler=1, gpu_metrics=False).write(directory)
+    return sorted(directory.glob("*.sqlite"))
+
+
+async def test_p_shows_factors_and_the_breakdown_of_each_gpu(job):
+    async with running(job, None) as (app, pilot):
+        await hit(app, pilot, "4", "p")
+        for name in ("device parallel efficiency", "├ load balance", "├ communication", "└ orchestration"):
+            assert "%" in line_with(app, name)
+        assert "unknown: record with `nsys profile -t mpi`" in line_with(app, "MPI parallel")
+        assert sum("◂" in line for line in screen_text(app)) == 1
+        assert [row[0] for row in app.screen.table.answer.page(0, 9)] == ["all", "0", "1"]
+        for label in ("compute", "NCCL", "all 3", "graph", "idle"):
+            assert label in line_with(app, "compute")
+
+
+async def test_wide_screens_tell_the_formulas_too(job):
+    async with running(job, None, WIDE) as (app, pilot):
+        await hit(app, pilot, "4", "p")
+        await shows(app, pilot, "= load balance × communication × orchestration")
+
+
+async def test_o_goes_through_the_tables_and_u_changes_what_is_useful(job):
+    async with running(job, None) as (app, pilot):
+        await hit(app, pilot, "4", "p")
+        names = []
+        for _ in range(4):
+            names.append(app.screen.answer_to_export().name)
+            await hit(app, pilot, "o")
+        assert names == ["breakdown", "device", "host", "processes"]
+        before = line_with(app, "device parallel efficiency")
+        await hit(app, pilot, "u")
+        assert line_with(app, "device parallel efficiency") != before
+        await shows(app, pilot, "useful (talp)")
+
+
+async def test_a_factor_opens_the_screen_that_explains_it(job):
+    async with running(job, None) as (app, pilot):
+        await hit(app, pilot, "4", "p", "o", "enter")
+        await shows(app, pilot, "the product of the factors below")
+        await hit(app, pilot, "down", "down", "enter")
+        assert app.current_mode == "nccl"
+        await hit(app, pilot, "4", "down", "enter")
+        assert isinstance(app.screen, GpuScreen)
+
+
+async def test_a_rank_is_selected_and_its_gpu_shown(job):
+    async with running(job, None) as (app, pilot):
+        await hit(app, pilot, "4", "p", "enter")
+        await shows(app, pilot, "the sum over all GPUs")
+        await hit(app, pilot, "down", "down", "enter")
+        assert isinstance(app.screen, GpuScreen)
+        await shows(app, pilot, "rank 1")
+
+
+async def test_a_time_in_the_selection_is_the_whole(job):
+    async with running(job, None) as (app, pilot):
+        await hit(app, pilot, "4", "enter", "p")
+        assert isinstance(app.screen, EfficiencyScreen)
+        await shows(app, pilot, "100 % is the selected time")
+
+
+async def test_without_gpu_work_it_says_so(tmp_path):
+    async with running([cpu_only_export(tmp_path / "cpu.sqlite")], None) as (app, pilot):
+        await hit(app, pilot, "4", "p")
+        await shows(app, pilot, "no GPU work in this export")
+
+
+async def test_runs_without_a_common_clock_ask_for_a_choice(shared_export, cache_directory):
+    paths = [shared_export(f"h100-2rank-moe-{when}") for when in ("before", "after")]
+    async with running(paths, cache_directory) as (app, pilot):
+        await hit(app, pilot, "4", "p")
+        await shows(app, pilot, "share no clock")
