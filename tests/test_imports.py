@@ -127,6 +127,7 @@ HEADLESS = {
     "kernels": ["--by", "rank"],
     "nccl": [],
     "gpu": [],
+    "efficiency": ["--flops-per-step", "1e13"],
     "nvtx": [],
     "events": ["--top", "5"],
     "memory": [],

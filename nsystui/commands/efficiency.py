@@ -11,9 +11,9 @@ from nsystui.commands import arguments as shared
 from nsystui.errors import UsageError
 
 if TYPE_CHECKING:
-    from nsystui.analysis.efficiency.device import DeviceEfficiency, Useful
+    from nsystui.analysis.efficiency.device import Useful
     from nsystui.analysis.efficiency.mfu import MfuRequest
-    from nsystui.analysis.efficiency.scaling import Scalability
+    from nsystui.analysis.efficiency.scaling import Scalability, Sized
     from nsystui.analysis.job import Job
     from nsystui.commands.blocks import Block
 
@@ -99,9 +99,11 @@ def _request(arguments: argparse.Namespace) -> MfuRequest | None:
             raise UsageError(f"--{flag.replace('_', '-')} {value:g}: it must be more than 0")
     if arguments.flops_per_step is not None:
         return MfuRequest(arguments.flops_per_step, arguments.peak_tflops, arguments.gpus, arguments.step_range)
-    for flag in ("peak_tflops", "gpus", "step_range"):
+    for flag in ("peak_tflops", "gpus"):
         if getattr(arguments, flag) is not None:
             raise UsageError(f"--{flag.replace('_', '-')} goes with --flops-per-step")
+    if arguments.step_range is not None and not arguments.baseline:
+        raise UsageError("--step-range goes with --flops-per-step or --baseline")
     return None
 
 
@@ -122,16 +124,18 @@ def _check_baseline(arguments: argparse.Namespace) -> None:
             raise UsageError(f"--{flag.replace('_', '-')} goes with --baseline")
 
 
-def _baseline(arguments: argparse.Namespace, useful: Useful) -> DeviceEfficiency:
+def _baseline(arguments: argparse.Namespace, useful: Useful) -> Sized:
     """The device efficiency of the other job, over its own window."""
-    from nsystui.analysis.efficiency.result import efficiency
+    from nsystui.analysis.efficiency.result import efficiency, steps_in
+    from nsystui.analysis.efficiency.scaling import Sized
     from nsystui.analysis.selection import Selection
     from nsystui.analysis.typed import window
 
     job = shared.open_job(argparse.Namespace(**{**vars(arguments), "files": arguments.baseline}))
     try:
         text = arguments.baseline_time
-        return efficiency(job, Selection(window(text, job.extent()) if text else None), useful).device
+        found = efficiency(job, Selection(window(text, job.extent()) if text else None), useful)
+        return Sized(found.device, steps_in(job, found, arguments.step_range))
     finally:
         job.close()
 
@@ -142,21 +146,22 @@ def _blocks(
     names: Sequence[str],
     useful: Useful,
     request: MfuRequest | None,
-    baseline: DeviceEfficiency | None,
+    baseline: Sized | None,
 ) -> Iterator[Block]:
     """The tables in order, each note with the first that it belongs to."""
     from dataclasses import replace
 
     from nsystui.analysis.efficiency import tables
-    from nsystui.analysis.efficiency.result import efficiency, mfu_of
-    from nsystui.analysis.efficiency.scaling import Scaling, scalability
+    from nsystui.analysis.efficiency.result import efficiency, mfu_of, steps_in
+    from nsystui.analysis.efficiency.scaling import Scaling, Sized, scalability
     from nsystui.commands.blocks import Block
 
     selection = shared.selection_of(arguments, job)
     found = efficiency(job, selection, useful)
     scaled: Scalability | None = None
     if baseline is not None:
-        scaled = scalability(found.device, baseline, Scaling(arguments.scaling or "strong"))
+        own = Sized(found.device, steps_in(job, found, arguments.step_range))
+        scaled = scalability(own, baseline, Scaling(arguments.scaling or "strong"))
     said: set[str] = set()
     for name in names:
         if name == "breakdown":

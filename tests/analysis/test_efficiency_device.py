@@ -13,7 +13,7 @@ from support import shared
 from nsystui.analysis.device_time import Breakdown, BusyParts, Device, DeviceIntervals, total
 from nsystui.analysis.efficiency.device import DeviceEfficiency, Useful
 from nsystui.analysis.efficiency.result import Efficiency, efficiency
-from nsystui.analysis.efficiency.scaling import Scaling, scalability
+from nsystui.analysis.efficiency.scaling import Scaling, Sized, scalability
 from nsystui.analysis.efficiency.tables import PARTS, breakdown_table, device_table
 from nsystui.analysis.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.analysis.intervals import union
@@ -124,9 +124,10 @@ class TestFactors:
 
 class TestScalability:
     @staticmethod
-    def of(devices: int, useful: int) -> DeviceEfficiency:
+    def of(devices: int, useful: int, steps: int | None = None) -> Sized:
         each = useful // devices
-        return DeviceEfficiency.of([breakdown_of([("K", 10, each)]) for _ in range(devices)], Useful.POP)
+        spent = [breakdown_of([("K", 10, each)]) for _ in range(devices)]
+        return Sized(DeviceEfficiency.of(spent, Useful.POP), steps)
 
     def test_strong_scaling_compares_the_sums(self) -> None:
         found = scalability(self.of(4, 80), self.of(2, 60), Scaling.STRONG)
@@ -138,8 +139,16 @@ class TestScalability:
         assert found.computation == pytest.approx(15 / 20)
 
     def test_a_job_without_useful_time_has_none(self) -> None:
-        found = scalability(DeviceEfficiency.of([breakdown_of([])], Useful.POP), self.of(1, 10), Scaling.STRONG)
+        found = scalability(self.of(1, 0), self.of(1, 10), Scaling.STRONG)
         assert (found.computation, found.overall) == (None, None)
+
+    def test_windows_of_other_work_are_told(self) -> None:
+        def note(here: int | None, there: int | None) -> str:
+            return scalability(self.of(2, 10, here), self.of(1, 10, there), Scaling.STRONG).note
+
+        assert "other work: 5 steps here, 9 in the baseline" in note(5, 9)
+        assert "both have 5 steps" in note(5, 5)
+        assert note(None, 9) == note(5, None)
 
 
 def put(export: ExportWriter, pid: int, events: Sequence[Event], gpu: int | None = None, told: bool = True) -> None:

@@ -18,7 +18,7 @@ from nsystui.exports import demo
 from nsystui.exports.demo import HOSTILE_NAMES, PLANTED_SECRET
 
 TABLES = [name for name in COMMANDS if name not in ("open", "demo")]
-NEEDED = {"stats": ["-r", "cuda_gpu_kern_sum"]}
+NEEDED = {"stats": ["-r", "cuda_gpu_kern_sum"], "efficiency": ["--tables", "breakdown"]}
 SELECTABLE = [name for name in TABLES if name != "info"]
 
 

@@ -32,8 +32,8 @@ class Gpu:
 def gpus_of(session: Session, devices: Iterable[DeviceIntervals]) -> tuple[Gpu, ...]:
     """The GPUs behind ``devices``, in their order.
 
-    Two processes share a GPU where their exports name the same one for both (``TARGET_INFO_CUDA_DEVICE``, since schema
-    3.20). The CUDA ordinal alone says nothing: under CUDA_VISIBLE_DEVICES it is 0 in every process.
+    Two processes share a GPU where their exports name the same one for both (since schema 3.20). The CUDA ordinal alone
+    says nothing: under CUDA_VISIBLE_DEVICES it is 0 in every process.
     """
     reports = {report.index: report for report in session.reports}
     found: dict[Hashable, list[DeviceIntervals]] = {}

@@ -16,6 +16,7 @@ import numpy as np
 
 from nsystui.analysis.efficiency.gpus import Gpu
 from nsystui.analysis.efficiency.peaks import Peak, known_peak
+from nsystui.analysis.intervals import Times
 from nsystui.analysis.selection import Window
 from nsystui.analysis.steps import Steps, TaskSteps
 from nsystui.exports.metadata import SIZE_VARIABLES
@@ -75,11 +76,15 @@ def mfu(request: MfuRequest, steps: Steps, gpus: Sequence[Gpu], reports: Sequenc
     return Mfu(request, step_time, len(together), count, peak, tuple(note for note in notes if note))
 
 
-def step_times(steps: TaskSteps, window: Window) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def step_times(steps: TaskSteps, window: Window) -> Times:
     """From the GPU start of each step to that of the next one, ns, where both lie in ``window``."""
+    return np.diff(gpu_starts(steps, window))
+
+
+def gpu_starts(steps: TaskSteps, window: Window) -> Times:
+    """When the GPU began each step that it began in ``window``, ns."""
     gpu = steps.gpu
-    starts = gpu.start[(gpu.op_count > 0) & (gpu.start >= window.start) & (gpu.start < window.end)]
-    return np.diff(starts)
+    return gpu.start[(gpu.op_count > 0) & (gpu.start >= window.start) & (gpu.start < window.end)]
 
 
 def _gpus(request: MfuRequest, gpus: Sequence[Gpu], reports: Sequence[Report]) -> tuple[int, str]:

@@ -10,7 +10,7 @@ from nsystui.analysis.efficiency.device import DeviceEfficiency, Useful
 from nsystui.analysis.efficiency.gpus import Gpu, gpus_of, unplaced
 from nsystui.analysis.efficiency.host import HostEfficiency, host_times
 from nsystui.analysis.efficiency.host_calls import host_calls
-from nsystui.analysis.efficiency.mfu import Mfu, MfuRequest, mfu, told_size
+from nsystui.analysis.efficiency.mfu import Mfu, MfuRequest, gpu_starts, mfu, told_size
 from nsystui.analysis.efficiency.window import common_window, window_note
 from nsystui.analysis.extent import selected_reports
 from nsystui.analysis.job import Job
@@ -67,6 +67,13 @@ def mfu_of(job: Job, selection: Selection, found: Efficiency, request: MfuReques
     """The MFU over the window and GPUs of ``found``. Raises UsageError for a step range that is no pattern."""
     steps = job.steps(request.step_range)
     return mfu(request, steps, found.gpus, selected_reports(job.session, selection), found.window)
+
+
+def steps_in(job: Job, found: Efficiency, name: str | None = None) -> int | None:
+    """How many steps the GPU began in the window, of the task that has most; ``None`` where no steps are known."""
+    tasks = {device.task.task for gpu in found.gpus for device in gpu.devices}
+    counts = [len(gpu_starts(own, found.window)) for task, own in job.steps(name).of_task.items() if task in tasks]
+    return max(counts, default=None)
 
 
 def _device_notes(

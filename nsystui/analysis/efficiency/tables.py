@@ -11,7 +11,7 @@ from nsystui.analysis.efficiency.factors import Factor, device_factors, host_fac
 from nsystui.analysis.efficiency.gpus import Gpu
 from nsystui.analysis.efficiency.mfu import Mfu
 from nsystui.analysis.efficiency.result import Efficiency
-from nsystui.analysis.efficiency.scaling import Scalability, Scaling
+from nsystui.analysis.efficiency.scaling import Scalability
 from nsystui.analysis.rows import answer_of
 
 EVERYTHING = "all"
@@ -113,13 +113,8 @@ def device_table(found: Efficiency, scaled: Scalability | None = None) -> FrameA
     notes = (*found.notes, *found.device_notes)
     if scaled is None:
         return _factor_table("device", factors, None, notes)
-    before = {factor.key: factor.value for factor in device_factors(scaled.baseline)}
-    words = "the same problem" if scaled.scaling is Scaling.STRONG else "the same problem for each GPU"
-    note = (
-        f"{scaled.scaling.value} scaling from {scaled.baseline.devices} to {found.device.devices} GPUs: true if both "
-        f"windows hold {words}, as many steps for instance (--time, --baseline-time)"
-    )
-    return _factor_table("device", factors, before, (*notes, note))
+    before = {factor.key: factor.value for factor in device_factors(scaled.baseline.device)}
+    return _factor_table("device", factors, before, (*notes, scaled.note))
 
 
 def host_table(found: Efficiency) -> FrameAnswer:
