@@ -28,6 +28,7 @@ SCENES = (
     Scene("nccl-calls", ("3", "enter")),
     Scene("nccl-sizes", ("3", "o", "down", "o")),
     Scene("gpu", ("4",)),
+    Scene("efficiency", ("4", "p")),
     Scene("nvtx", ("5", "down", "right", "down", "right")),
     Scene("events", ("6", "pagedown", "pagedown")),
     Scene("ranks", ("7",)),

@@ -112,9 +112,9 @@ KEYS: tuple[Key, ...] = (
     Key("space", "space", "", "mark", "begin and end a marked span at the cursor", "gpu"),
     Key("enter", "⏎", "", "select", "select the marked span (or the cursor's column) for every screen", "gpu"),
     Key("m", "m", "metrics", "metrics", "show or hide GPU metrics", "gpu"),
+    Key("p", "p", "efficiency", "efficiency", "where GPU and host time went, and the efficiencies of POP", "gpu"),
     Key("o", "o", "only_rank", "only this", "select the rank of this lane for every screen", "gpu"),
     Key("t", "t", "take_window", "", "the same as ⏎, as in tables: select this time", "gpu"),
-    Key("p", "p", "efficiency", "efficiency", "where GPU and host time went, and the efficiencies of POP", "gpu"),
     Key("0", "0", "whole", "whole", "view the whole selection again", "gpu"),
     Key("left,right", "← →", "", "", "move the cursor along time; H and L by ten columns", "gpu"),
     Key(
