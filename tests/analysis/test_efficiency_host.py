@@ -232,7 +232,7 @@ class TestMfu:
         session = opened(first)
         found = mfu_in(session, MfuRequest(1e15))
         assert found.gpus == 4
-        assert any("4 GPUs share a step, as the captured environment says; 1 of them here" in n for n in found.notes)
+        assert any("share a step: 4, as the captured environment says; 1 of them here" in n for n in found.notes)
         device = of(session, Selection()).device_notes
         assert any("1 of the 4 processes of the job are open" in note for note in device)
 

@@ -90,11 +90,11 @@ def gpu_starts(steps: TaskSteps, window: Window) -> Times:
 def _gpus(request: MfuRequest, gpus: Sequence[Gpu], reports: Sequence[Report]) -> tuple[int, str]:
     """How many GPUs share a step, and where that is from."""
     if request.gpus is not None:
-        return request.gpus, f"{request.gpus} GPUs share a step (--gpus)"
+        return request.gpus, f"GPUs that share a step: {request.gpus} (--gpus)"
     here, size = len(gpus), told_size(reports)
     if size > here:
-        return size, f"{size} GPUs share a step, as the captured environment says; {here} of them here (--gpus N)"
-    return max(here, 1), f"{here} GPU{'' if here == 1 else 's'} share a step: those of these exports (--gpus N)"
+        return size, f"GPUs that share a step: {size}, as the captured environment says; {here} of them here (--gpus N)"
+    return max(here, 1), f"GPUs that share a step: {here}, those of these exports (--gpus N)"
 
 
 def told_size(reports: Iterable[Report]) -> int:

@@ -39,4 +39,7 @@ def window_note(session: Session, selection: Selection, window: Window) -> str:
         return f"100 % is the selected time, {span}, of each GPU"
     many = len(selected_reports(session, selection)) > 1
     what = "the time in which every selected report was recording events" if many else "from first to last event"
+    events = extent(session, selection)
+    if window != events:
+        span += f" ({format_value(Unit.DURATION, events.end - events.start)} of events in all)"
     return f"100 % is {what}, {span}, of each GPU"
