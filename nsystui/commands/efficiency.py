@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mfu.add_argument(
         "--gpus", type=int, metavar="N", help="GPUs that share a step (default: those here, or the job's size)"
     )
-    mfu.add_argument("--step-range", metavar="REGEX", help="which NVTX ranges (domain:text) are steps")
+    shared.add_step_range(mfu)
     scaling = parser.add_argument_group("scalability")
     scaling.add_argument("--baseline", nargs="+", metavar="FILE", help="exports of a job of another size, after FILE")
     scaling.add_argument(
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_baseline(arguments)
     shared.check_output(arguments)
     baseline = _baseline(arguments, useful) if arguments.baseline else None
-    job = shared.open_job(arguments)
+    job = shared.open_job(arguments, times=True)
     try:
         return _deliver(arguments, list(_blocks(arguments, job, names, useful, request, baseline)))
     finally:
@@ -131,7 +131,9 @@ def _baseline(arguments: argparse.Namespace, useful: Useful) -> Sized:
     from nsystui.analysis.selection import Selection
     from nsystui.analysis.typed import window
 
-    job = shared.open_job(argparse.Namespace(**{**vars(arguments), "files": arguments.baseline}))
+    # The selection is of the other job.
+    flags = {**vars(arguments), "files": arguments.baseline, "ranks": None, "time": None}
+    job = shared.open_job(argparse.Namespace(**flags), times=True)
     try:
         text = arguments.baseline_time
         found = efficiency(job, Selection(window(text, job.extent()) if text else None), useful)

@@ -10,6 +10,7 @@ from jobs import WIDE, hit, line_with, running, screen_text, shows
 from nsystui.exports.demo import TrainingJob, cpu_only_export
 from nsystui.ui.screens.efficiency import EfficiencyScreen
 from nsystui.ui.screens.gpu import GpuScreen
+from nsystui.ui.screens.ranks import RanksScreen
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +76,14 @@ async def test_a_time_in_the_selection_is_the_whole(job):
         await hit(app, pilot, "4", "enter", "p")
         assert isinstance(app.screen, EfficiencyScreen)
         await shows(app, pilot, "100 % is the selected time")
+
+
+async def test_it_lies_over_ranks_too_and_goes_back_there(job):
+    async with running(job, None) as (app, pilot):
+        await hit(app, pilot, "7", "p")
+        await shows(app, pilot, "7 Ranks › efficiency")
+        await hit(app, pilot, "o", "down", "enter")
+        assert isinstance(app.screen, RanksScreen)
 
 
 async def test_without_gpu_work_it_says_so(tmp_path):

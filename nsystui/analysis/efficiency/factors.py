@@ -35,7 +35,7 @@ _DEVICE = {
     ),
     "load_balance": (
         "load balance", 1, "mean / max of the useful time of the GPUs",
-        "GPUs differ in work: 2 Kernels by rank (b)",
+        "GPUs differ in useful work: 7 Ranks",
     ),
     "communication": (
         "communication", 1, "max useful / max (useful + communication)",

@@ -17,8 +17,10 @@ import numpy as np
 from nsystui.analysis.efficiency.gpus import Gpu
 from nsystui.analysis.efficiency.peaks import Peak, known_peak
 from nsystui.analysis.intervals import Times
+from nsystui.analysis.ranks.step_times import StepTimes
 from nsystui.analysis.selection import Window
-from nsystui.analysis.steps import Steps, TaskSteps
+from nsystui.analysis.steps import Steps
+from nsystui.analysis.task_steps import TaskSteps
 from nsystui.exports.metadata import SIZE_VARIABLES
 from nsystui.store.report import Report
 
@@ -63,28 +65,26 @@ class Mfu:
 def mfu(request: MfuRequest, steps: Steps, gpus: Sequence[Gpu], reports: Sequence[Report], window: Window) -> Mfu:
     """The MFU of the steps that lie in ``window``, over the tasks that use ``gpus``."""
     tasks = {device.task.task for gpu in gpus for device in gpu.devices}
-    times = [step_times(own, window) for task, own in steps.of_task.items() if task in tasks]
+    times = [whole_steps(own, window) for task, own in steps.of_task.items() if task in tasks]
     together = np.concatenate([np.empty(0, np.int64), *times])
     step_time = float(np.median(together)) if len(together) else None
     count, count_note = _gpus(request, gpus, reports)
     peak, peak_note = _peak(request, gpus)
     notes = [count_note, peak_note, *steps.notes]
     if step_time is None and steps.of_task:
-        notes.append("no MFU: a step time takes two steps in the selected time")
+        notes.append("no MFU: in this time no step begins that another one follows")
     elif step_time is None:
         notes.append("no MFU without steps: it needs NVTX ranges that number them (`step 7`), or --step-range")
     return Mfu(request, step_time, len(together), count, peak, tuple(note for note in notes if note))
 
 
-def step_times(steps: TaskSteps, window: Window) -> Times:
-    """From the GPU start of each step to that of the next one, ns, where both lie in ``window``."""
-    return np.diff(gpu_starts(steps, window))
-
-
-def gpu_starts(steps: TaskSteps, window: Window) -> Times:
-    """When the GPU began each step that it began in ``window``, ns."""
-    gpu = steps.gpu
-    return gpu.start[(gpu.op_count > 0) & (gpu.start >= window.start) & (gpu.start < window.end)]
+def whole_steps(steps: TaskSteps, window: Window) -> Times:
+    """The GPU times of the steps that begin in ``window``, ns; the last of all has no end, as no other follows it."""
+    times = StepTimes.of(steps)
+    if not times.on_gpu:
+        return np.empty(0, np.int64)
+    starts, durations = times.start[:-1], times.duration[:-1]
+    return durations[(starts >= window.start) & (starts < window.end)]
 
 
 def _gpus(request: MfuRequest, gpus: Sequence[Gpu], reports: Sequence[Report]) -> tuple[int, str]:

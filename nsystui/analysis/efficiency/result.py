@@ -10,10 +10,11 @@ from nsystui.analysis.efficiency.device import DeviceEfficiency, Useful
 from nsystui.analysis.efficiency.gpus import Gpu, gpus_of, unplaced
 from nsystui.analysis.efficiency.host import HostEfficiency, host_times
 from nsystui.analysis.efficiency.host_calls import host_calls
-from nsystui.analysis.efficiency.mfu import Mfu, MfuRequest, gpu_starts, mfu, told_size
+from nsystui.analysis.efficiency.mfu import Mfu, MfuRequest, mfu, told_size
 from nsystui.analysis.efficiency.window import common_window, window_note
 from nsystui.analysis.extent import selected_reports
 from nsystui.analysis.job import Job
+from nsystui.analysis.ranks.step_times import step_times
 from nsystui.analysis.rows import few
 from nsystui.analysis.selection import Selection, Window
 from nsystui.analysis.utilisation import BusyIntervals
@@ -70,10 +71,10 @@ def mfu_of(job: Job, selection: Selection, found: Efficiency, request: MfuReques
 
 
 def steps_in(job: Job, found: Efficiency, name: str | None = None) -> int | None:
-    """How many steps the GPU began in the window, of the task that has most; ``None`` where no steps are known."""
+    """How many steps begin in the window, of the task that has most; ``None`` where no steps are known."""
     tasks = {device.task.task for gpu in found.gpus for device in gpu.devices}
-    counts = [len(gpu_starts(own, found.window)) for task, own in job.steps(name).of_task.items() if task in tasks]
-    return max(counts, default=None)
+    times = step_times(job.steps(name), found.window)
+    return max((len(one) for task, one in times.items() if task in tasks), default=None)
 
 
 def _device_notes(

@@ -1,4 +1,4 @@
-"""4 GPU, efficiency: the factors of POP as a tree, and below it where the time of each GPU went."""
+"""Efficiency, over 4 GPU or 7 Ranks: the factors of POP as a tree, and below it where the time of each GPU went."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ _TABLES: dict[str, tuple[Callable[[Efficiency], FrameAnswer], str]] = {
 }
 """The tables in the order of ``o``, with what they show."""
 _SHOWN_BY = {
-    "device_load_balance": "kernels",
+    "device_load_balance": "ranks",
     "host_offload": "api_calls",
     "mpi_parallel": "mpi_calls",
     "mpi_load_balance": "mpi_calls",
     "mpi_communication": "mpi_calls",
     "device_communication": "nccl_calls",
-    "device_orchestration": "gpu_metrics",
+    "device_orchestration": "gpu",
 }
-"""What explains a factor, as the canonical table whose screen shows it."""
+"""What explains a factor: a screen by its mode, or the canonical table that a screen shows."""
+_MODES = ("gpu", "ranks")
 
 
 class EfficiencyScreen(TablePane):
@@ -61,7 +62,7 @@ class EfficiencyScreen(TablePane):
     """
 
     def __init__(self) -> None:
-        super().__init__("4 GPU", "efficiency")
+        super().__init__(f"{self.MODE_KEY} {dict(keys.MODES)[self.MODE_KEY]}", "efficiency")
         self.what = "breakdown"
         self.useful = Useful.POP
         self._found: Efficiency | None = None
@@ -144,11 +145,19 @@ class EfficiencyScreen(TablePane):
         elif rank is not None and self.job is not None:
             chosen = frozenset(int(word) for word in str(rank).split(","))
             self.explorer.select(self.selection.with_tasks(self.job.tasks_of_ranks(chosen)))
-            await self._go("gpu_metrics")
+            await self._go("gpu")
 
-    async def _go(self, table: str) -> None:
-        """To the screen that shows ``table``; over that screen itself, back to it."""
-        if table == "gpu_metrics" and self.app.current_mode == "gpu":
+    async def _go(self, place: str) -> None:
+        """To the screen that is ``place`` or shows it; over that screen itself, back to it."""
+        if place == self.app.current_mode:
             self.app.pop_screen()
+        elif place in _MODES:
+            await self.action_mode(place)
         else:
-            await show_table(self.app, table)
+            await show_table(self.app, place)
+
+
+class RanksEfficiencyScreen(EfficiencyScreen):
+    """The same over 7 Ranks."""
+
+    MODE_KEY = "7"

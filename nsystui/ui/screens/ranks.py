@@ -130,6 +130,11 @@ class RanksScreen(TablePane):
 
         self.app.push_screen(RankMapScreen())
 
+    def action_efficiency(self) -> None:
+        from nsystui.ui.screens.efficiency import RanksEfficiencyScreen
+
+        self.app.push_screen(RanksEfficiencyScreen())
+
     def action_clock(self) -> None:
         """Another clock: refined by collectives, UTC alone, none."""
         job = self.job
