@@ -58,10 +58,17 @@ def efficiency(job: Job, selection: Selection, useful: Useful = Useful.POP) -> E
         spent=spent,
         device=DeviceEfficiency.of(spent, useful),
         host=host,
-        notes=(window_note(session, selection, window), *busy.notes),
+        notes=(window_note(session, selection, window), *busy.notes, *_clock_notes(job, selection)),
         device_notes=device_notes,
         host_notes=tuple(_host_notes(host)) if host.processes else (),
     )
+
+
+def _clock_notes(job: Job, selection: Selection) -> Iterator[str]:
+    """How the reports came to share a clock, where several do."""
+    reports = selected_reports(job.session, selection)
+    if len(reports) > 1 and job.alignment is not None:
+        yield job.alignment.words(reports)
 
 
 def mfu_of(job: Job, selection: Selection, found: Efficiency, request: MfuRequest) -> Mfu:
