@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import shared
 
@@ -54,6 +54,7 @@ def points(events: Sequence[Event], kinds: str, window: Window = WINDOW) -> set[
 
 
 class TestParts:
+    @settings(deadline=None)
     @given(EVENTS)
     def test_each_is_what_sets_of_nanoseconds_say(self, events: list[Event]) -> None:
         spent = breakdown_of(events)
@@ -72,6 +73,7 @@ class TestParts:
         }
         assert {key: getattr(spent, key) for key in expected} == {key: len(ns) for key, ns in expected.items()}
 
+    @settings(deadline=None)
     @given(DEVICES)
     def test_they_add_up_to_the_window_of_each_device_and_of_all(self, devices: list[list[Event]]) -> None:
         spent = [breakdown_of(events) for events in devices]
@@ -83,6 +85,7 @@ class TestParts:
 
 
 class TestFactors:
+    @settings(deadline=None)
     @given(DEVICES, st.sampled_from(Useful))
     def test_their_product_is_the_parallel_efficiency(self, devices: list[list[Event]], useful: Useful) -> None:
         found = DeviceEfficiency.of([breakdown_of(events) for events in devices], useful)
@@ -90,6 +93,7 @@ class TestFactors:
         for factor in (found.parallel, found.load_balance, found.communication, found.orchestration):
             assert 0 <= factor <= 1
 
+    @settings(deadline=None)
     @given(DEVICES, st.sampled_from(Useful))
     def test_they_are_those_of_sets_of_nanoseconds(self, devices: list[list[Event]], useful: Useful) -> None:
         kinds = ("KG", "CM") if useful is Useful.POP else ("KCG", "M")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import native, shared
 
@@ -42,6 +42,7 @@ PARTS = st.integers(0, 40)
 
 
 class TestFactors:
+    @settings(deadline=None)
     @given(st.lists(st.tuples(PARTS, PARTS), min_size=1, max_size=5))
     def test_they_multiply(self, spent: list[tuple[int, int]]) -> None:
         task = RankedTask(Task(0, 1), 0, "", None, "", 1, "", "", (0,), ())
