@@ -116,7 +116,8 @@ def _run(words: list[str]) -> int:
     if re.fullmatch(r"[\w-]+", words[0]) and words[0] == name and not os.path.lexists(name):
         import difflib
 
-        close = difflib.get_close_matches(name.lower(), _EVERY_COMMAND, n=1)
+        # A word with a number in it is the name of a file without its ending.
+        close = [] if re.search("[0-9]", name) else difflib.get_close_matches(name.lower(), _EVERY_COMMAND, n=1)
         hint = f"did you mean `nsystui {close[0]}`?" if close else "`nsystui --help` lists the commands"
         raise UsageError(f"no file and no command is called {name!r}: {hint}")
     return _run_command("open", words)

@@ -127,6 +127,8 @@ HEADLESS = {
     "kernels": ["--by", "rank"],
     "nccl": [],
     "gpu": [],
+    "ranks": [],
+    "steps": [],
     "efficiency": ["--flops-per-step", "1e13"],
     "nvtx": [],
     "events": ["--top", "5"],

@@ -31,20 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from nsystui.analysis.ranks.step_tables import every_step, steps_across_ranks, steps_by_rank
-    from nsystui.analysis.ranks.step_times import step_times
 
     job = shared.open_job(arguments, times=True)
     try:
         selection = shared.selection_of(arguments, job)
         steps = job.steps(arguments.step_range)
         chosen = [item for item in job.ranks if selection.tasks is None or item.task in selection.tasks]
-        there = {item.task for item in chosen}
-        times = {task: one for task, one in step_times(steps, selection.window).items() if task in there}
-        if arguments.table == "across":
-            return shared.deliver(arguments, steps_across_ranks(chosen, times, steps.notes))
-        if arguments.table == "every":
-            return shared.deliver(arguments, every_step(chosen, times, steps.notes))
-        names = {task: one.name for task, one in steps.of_task.items()}
-        return shared.deliver(arguments, steps_by_rank(chosen, times, names, steps.notes))
+        table = {"across": steps_across_ranks, "every": every_step}.get(arguments.table, steps_by_rank)
+        return shared.deliver(arguments, table(chosen, steps, selection.window))
     finally:
         job.close()

@@ -190,14 +190,12 @@ class TestCollectiveTables:
 
 class TestStepTables:
     def test_by_rank_and_over_all(self, eight):
-        times = step_times(eight.steps())
-        rows = rows_of(steps_by_rank(eight.ranks, times, {}, ()))
+        rows = rows_of(steps_by_rank(eight.ranks, eight.steps()))
         assert rows[0]["rank"] == "all" and rows[0]["count"] == sum(row["count"] for row in rows[1:]) == 48
 
     def test_across_ranks_names_the_slowest(self, eight):
-        times = step_times(eight.steps())
-        every = rows_of(every_step(eight.ranks, times, ()))
-        for row in rows_of(steps_across_ranks(eight.ranks, times, ())):
+        every = rows_of(every_step(eight.ranks, eight.steps()))
+        for row in rows_of(steps_across_ranks(eight.ranks, eight.steps())):
             own = {one["rank"]: one["duration"] for one in every if one["step"] == row["step"]}
             assert row["max"] == max(own.values()) == own[row["slowest"]] and row["spread"] == row["max"] - row["min"]
 

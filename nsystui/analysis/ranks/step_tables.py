@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit, Value
-from nsystui.analysis.ranks.step_times import SLOW, StepTimes, figures
+from nsystui.analysis.ranks.step_times import SLOW, StepTimes, figures, step_times
 from nsystui.analysis.rows import answer_of
-from nsystui.analysis.selection import Task
+from nsystui.analysis.selection import Task, Window
+from nsystui.analysis.steps import Steps
 from nsystui.analysis.tasks import RankedTask
 
 _FIGURES = (
@@ -56,19 +57,23 @@ STEP_COLUMNS = (
 _SLOW = "slow"
 
 
-def steps_by_rank(
-    ranks: Sequence[RankedTask], times: Mapping[Task, StepTimes], names: Mapping[Task, str], notes: tuple[str, ...]
-) -> FrameAnswer:
-    """A row for each rank with steps, and one over all of them (``rank`` is ``all``) where there are several."""
+def steps_by_rank(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> FrameAnswer:
+    """A row for each of these ranks with steps in ``window``, and before them one over all (``rank`` is ``all``)."""
+    times = _times(ranks, steps, window)
     rows: list[Row] = []
     for item in ranks:
         own = times.get(item.task)
         if own is not None:
             where = "GPU" if own.on_gpu else "CPU"
-            rows.append((str(item.rank), *_figures(own), int(own.duration[0]), where, names.get(item.task)))
+            rows.append((str(item.rank), *_figures(own), int(own.duration[0]), where, steps.of_task[item.task].name))
     if len(rows) > 1:
         rows.insert(0, ("all", *_over_all(list(times.values())), None, None, None))
-    return answer_of("steps", BY_RANK_COLUMNS, rows, len(rows), (*notes, *_notes(times)))
+    return answer_of("steps", BY_RANK_COLUMNS, rows, max(len(rows), len(steps.of_task)), _notes(steps, times))
+
+
+def _times(ranks: Sequence[RankedTask], steps: Steps, window: Window | None) -> dict[Task, StepTimes]:
+    found = step_times(steps, window)
+    return {item.task: found[item.task] for item in ranks if item.task in found}
 
 
 def _figures(times: StepTimes) -> tuple[Value, ...]:
@@ -87,23 +92,24 @@ def _over_all(every: Sequence[StepTimes]) -> tuple[Value, ...]:
     return (len(values), float(np.median(values)), float(low), float(high), *extremes, cv, slow)
 
 
-def _notes(times: Mapping[Task, StepTimes]) -> Iterator[str]:
+def _notes(steps: Steps, times: Mapping[Task, StepTimes]) -> tuple[str, ...]:
+    notes = [*steps.notes]
     if any(one.on_gpu for one in times.values()):
-        yield "a step lasts from its first GPU operation to the first one of the next step"
+        notes.append("a step lasts from its first GPU operation to the first one of the next step")
     if any(not one.on_gpu for one in times.values()):
-        yield "where the launches of a step are not known its time is that on the CPU"
+        notes.append("where the launches of a step are not known its time is that on the CPU")
     if times:
-        yield f"slow: more than {SLOW} times the median"
+        notes.append(f"slow: more than {SLOW} times the median")
+    return tuple(notes)
 
 
-def steps_across_ranks(
-    ranks: Sequence[RankedTask], times: Mapping[Task, StepTimes], notes: tuple[str, ...]
-) -> FrameAnswer:
-    """A row for each step number: how long it took on the ranks that have it, and which was slowest.
+def steps_across_ranks(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> FrameAnswer:
+    """A row for each step number: how long it took on those of these ranks that have it, and which was slowest.
 
     ``start`` is the first of the ranks. A step is slow whose median over the ranks is more than 1.5 times that of all
     steps.
     """
+    times = _times(ranks, steps, window)
     found: dict[int, list[tuple[int, int, int]]] = {}
     for item in ranks:
         own = times.get(item.task)
@@ -133,11 +139,13 @@ def steps_across_ranks(
                 _SLOW if medians[number] > SLOW * middle else None,
             )
         )
-    return answer_of("steps-across", ACROSS_COLUMNS, rows, len(rows), (*notes, *_notes(times)))
+    total = len({number for own in steps.of_task.values() for number in own.numbers.tolist()})
+    return answer_of("steps-across", ACROSS_COLUMNS, rows, total, _notes(steps, times))
 
 
-def every_step(ranks: Sequence[RankedTask], times: Mapping[Task, StepTimes], notes: tuple[str, ...]) -> FrameAnswer:
-    """A row for each step of each rank, by rank and time."""
+def every_step(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> FrameAnswer:
+    """A row for each step of each of these ranks, by rank and time."""
+    times = _times(ranks, steps, window)
     rows: list[Row] = []
     for item in ranks:
         own = times.get(item.task)
@@ -150,4 +158,4 @@ def every_step(ranks: Sequence[RankedTask], times: Mapping[Task, StepTimes], not
             *(column.tolist() for column in (*columns, own.op_time)), strict=True
         ):
             rows.append((item.rank, *values, _SLOW if is_slow else None, cpu_start, cpu, op_time))
-    return answer_of("every-step", STEP_COLUMNS, rows, len(rows), (*notes, *_notes(times)))
+    return answer_of("every-step", STEP_COLUMNS, rows, sum(map(len, steps.of_task.values())), _notes(steps, times))

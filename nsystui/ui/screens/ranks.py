@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nsystui.analysis.answer import Answer
+from nsystui.analysis.collectives.listing import collective_kinds, collective_operations
+from nsystui.analysis.job import Job
+from nsystui.analysis.ranks.step_tables import every_step, steps_across_ranks, steps_by_rank
+from nsystui.analysis.ranks.table import rank_table
 from nsystui.analysis.selection import Selection, Window
+from nsystui.analysis.steps import Steps
+from nsystui.analysis.tasks import RankedTask
 from nsystui.ui import keys
 from nsystui.ui.screens.table_pane import TablePane
-
-if TYPE_CHECKING:
-    from nsystui.analysis.job import Job
-    from nsystui.analysis.ranks.step_times import StepTimes
-    from nsystui.analysis.selection import Task
-    from nsystui.analysis.tasks import RankedTask
 
 
 @dataclass(frozen=True)
@@ -28,60 +28,32 @@ class _Table:
 
 
 def _ranks(job: Job, selection: Selection) -> Answer:
-    from nsystui.analysis.ranks.table import rank_table
-
     return rank_table(job.session, selection, job.ranks, job.rank_facts(selection))
 
 
-def _steps(
-    job: Job, selection: Selection
-) -> tuple[list[RankedTask], Mapping[Task, StepTimes], Mapping[Task, str], tuple[str, ...]]:
-    from nsystui.analysis.ranks.step_times import step_times
+def _steps(table: Callable[[Sequence[RankedTask], Steps, Window | None], Answer]) -> Callable[[Job, Selection], Answer]:
+    """The question for one of the tables of steps."""
 
-    steps = job.steps()
-    chosen = [item for item in job.ranks if selection.tasks is None or item.task in selection.tasks]
-    there = {item.task for item in chosen}
-    times = {task: one for task, one in step_times(steps, selection.window).items() if task in there}
-    return chosen, times, {task: one.name for task, one in steps.of_task.items()}, steps.notes
+    def ask(job: Job, selection: Selection) -> Answer:
+        chosen = [item for item in job.ranks if selection.tasks is None or item.task in selection.tasks]
+        return table(chosen, job.steps(), selection.window)
 
-
-def _steps_by_rank(job: Job, selection: Selection) -> Answer:
-    from nsystui.analysis.ranks.step_tables import steps_by_rank
-
-    return steps_by_rank(*_steps(job, selection))
-
-
-def _steps_across(job: Job, selection: Selection) -> Answer:
-    from nsystui.analysis.ranks.step_tables import steps_across_ranks
-
-    chosen, times, _, notes = _steps(job, selection)
-    return steps_across_ranks(chosen, times, notes)
-
-
-def _every_step(job: Job, selection: Selection) -> Answer:
-    from nsystui.analysis.ranks.step_tables import every_step
-
-    chosen, times, _, notes = _steps(job, selection)
-    return every_step(chosen, times, notes)
+    return ask
 
 
 def _kinds(job: Job, selection: Selection) -> Answer:
-    from nsystui.analysis.collectives.listing import collective_kinds
-
     return collective_kinds(selection, job.ranks, job.collectives())
 
 
 def _operations(job: Job, selection: Selection) -> Answer:
-    from nsystui.analysis.collectives.listing import collective_operations
-
     return collective_operations(selection, job.ranks, job.collectives())
 
 
 _TABLES: Mapping[str, _Table] = {
     "ranks": _Table("", "ranks", _ranks),
-    "steps": _Table("steps", "rows", _steps_by_rank),
-    "steps-across": _Table("steps across ranks", "steps", _steps_across),
-    "every-step": _Table("every step", "steps", _every_step),
+    "steps": _Table("steps", "rows", _steps(steps_by_rank)),
+    "steps-across": _Table("steps across ranks", "steps", _steps(steps_across_ranks)),
+    "every-step": _Table("every step", "steps", _steps(every_step)),
     "collective-kinds": _Table("collectives", "kinds", _kinds),
     "collectives": _Table("every collective", "collectives", _operations),
 }
