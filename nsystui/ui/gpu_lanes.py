@@ -255,7 +255,8 @@ def zoomed(view: Window, base: Window, time: int, closer: bool, least: int) -> W
     Not narrower than ``least`` ns, a nanosecond for each column.
     """
     width = view.end - view.start
-    wanted = max(width // 2, min(least, width)) if closer else width * 2
+    # Rounded up, so that going back out arrives at all of it again.
+    wanted = max(-(-width // 2), min(least, width)) if closer else width * 2
     start = time - (time - view.start) * wanted // max(width, 1)
     return inside(Window(start, start + wanted), base)
 
