@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import itertools
 import json
 import os
 import shutil
@@ -23,13 +22,14 @@ from uuid import uuid4
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.store import trimming
 from nsystui.store.pack import PackedReport
+from nsystui.store.pack_files import PackFiles
 from nsystui.store.written import Written, written_of
 
 if TYPE_CHECKING:
     import duckdb
 
 # Raised whenever packed reports change their form: older ones are then packed again.
-STORE_VERSION = 7
+STORE_VERSION = 8
 DEFAULT_CAP = 20 << 30
 _FACTS = trimming.FACTS
 # What reading a pack raises that is not one, or not whole.
@@ -143,22 +143,25 @@ class PartialPack:
     def __init__(self, temporary: Path, place: Path) -> None:
         self._temporary = temporary
         self.place = place
-        self._written = itertools.count()
+        self._files = PackFiles(temporary)
 
     def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, place: int) -> Written:
-        """Adds a Parquet file to ``table``; in the order of their names the files are in the order of ``place``."""
-        file = self._temporary / f"{table.name}-{place:012d}-{next(self._written)}.parquet"
+        """Adds rows to ``table``; in its files, in the order of their names, rows are in the order of ``place``."""
+        part = self._files.new_part()
         # The delta encodings of the second version are smaller by a third, and faster to write and to read.
         form = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION V2, RETURN_STATS"
         ((_, rows, _, _, statistics, *_),) = connection.execute(
-            f"COPY ({select}) TO $1 ({form})", [str(file)]
+            f"COPY ({select}) TO $1 ({form})", [str(part)]
         ).fetchall()
-        if not rows:
-            file.unlink()
+        if rows:
+            self._files.add(table.name, place, part)
+        else:
+            part.unlink()
         return written_of(table, rows, statistics)
 
     def finish(self, report: PackedReport) -> PackedFiles:
         """Makes the pack visible under its final name and returns it."""
+        self._files.finish()
         facts = self._temporary / _FACTS
         sizes = {file.name: file.stat().st_size for file in sorted(self._temporary.glob("*.parquet"))}
         facts.write_text(json.dumps({**report.to_json(), "files": sizes}), encoding="utf-8")
