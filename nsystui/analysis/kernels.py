@@ -17,6 +17,7 @@ from nsystui.analysis.rows_answer import RowsAnswer, asked
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.where import duration, job_start, where
+from nsystui.analysis.whole_job import whole_job_rows
 from nsystui.errors import UsageError
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -88,7 +89,11 @@ def kernel_summary(
         *(column for group in group_by for column in _GROUP_COLUMNS[group]),
         _NAME,
     )
-    rows = asked(session, query, columns)
+
+    def ask() -> list[Row]:
+        return asked(session, query, columns)
+
+    rows = ask() if group_by else whole_job_rows(session, selection, table, f"kernels {names.value}", ask)
     return RowsAnswer("kernels", columns, rows, _names(session, selection, name, rows, group_by), kernel_notes(session))
 
 

@@ -21,6 +21,7 @@ from nsystui.analysis.rows_answer import RowsAnswer, asked
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.where import duration, job_start, where
+from nsystui.analysis.whole_job import whole_job_rows
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -50,9 +51,15 @@ def work_summary(session: Session, selection: Selection, work: Work) -> RowsAnsw
     names = [work.label.label("name")]
     query = statistics.summary(work.table, duration(work.table), names, conditions, work.table.c.row)
     columns = (*statistics.duration_columns(work.count_header), Column("name", work.name_header, "name", Unit.TEXT))
-    rows = asked(session, query, columns)
-    total = session.scalar(sa.select(sa.func.count(work.label.distinct())))
-    return RowsAnswer(work.name, columns, rows, int(total or 0), _notes(session, work))
+    rows = whole_job_rows(session, selection, work.table, work.name, lambda: asked(session, query, columns))
+    return RowsAnswer(work.name, columns, rows, _names(session, selection, work, rows), _notes(session, work))
+
+
+def _names(session: Session, selection: Selection, work: Work, rows: Sequence[Row]) -> int:
+    """How many names there are without the selection."""
+    if selection.is_everything:
+        return sum(name is not None for *_, name in rows)
+    return int(session.scalar(sa.select(sa.func.count(work.label.distinct()))) or 0)
 
 
 def _notes(session: Session, work: Work) -> tuple[str, ...]:
