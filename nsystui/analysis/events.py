@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from nsystui.analysis.answer import FILES_ONLY, Answer, Column, Row, Unit
 from nsystui.analysis.event_index import counts_per_bin, spans
 from nsystui.analysis.event_kinds import DEFAULT_KINDS, KIND_TABLES, EventKind, events_query
+from nsystui.analysis.event_names import kinds_with_name
 from nsystui.analysis.paged import PagedAnswer
 from nsystui.analysis.selection import NameFilter, Selection, Window
 from nsystui.analysis.tasks import RankedTask
@@ -161,8 +162,11 @@ class EventList:
         here = self.page(index, 1)
         if not here:
             return None
-        for first, last in self._spans_from(index, forward):
-            found = self._nearest(here[0], self._bins(first, last), forward, name, (kind,) if kind else self.kinds)
+        kinds = (kind,) if kind else self.kinds
+        if name is not None:
+            kinds = kinds_with_name(self.session, kinds, name)
+        for first, last in self._spans_from(index, forward) if kinds else ():
+            found = self._nearest(here[0], self._bins(first, last), forward, name, kinds)
             if found:
                 return self.position(key_of(found[0]))
         return None

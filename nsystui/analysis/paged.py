@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -15,6 +15,8 @@ from nsystui.store.session import Session
 
 # Below this many rows a search for a page costs no more than finding out where it lies.
 _MANY = 50_000
+# Where all rows have to be looked at for a page, as many are fetched: for the pages beside it they need not be again.
+_BLOCK = 4096
 
 
 class Late(Protocol):
@@ -48,6 +50,7 @@ class PagedAnswer:
     notes: tuple[str, ...] = ()
     late: Late | None = None
     index: TimeIndex | None = None
+    _last_block: list[tuple[int, Sequence[Row]]] = field(default_factory=list, init=False, compare=False)
 
     @classmethod
     def of(
@@ -95,6 +98,17 @@ class PagedAnswer:
         limit = min(limit, self.length - offset)
         if limit <= 0:
             return []
+        first = offset - offset % _BLOCK
+        if self.length < _MANY or self._is_indexed or offset + limit > first + _BLOCK:
+            return self._fetched(offset, limit)
+        # Another thread may take its place meanwhile: what is looked into is this one.
+        block = next((rows for begin, rows in self._last_block if begin == first), None)
+        if block is None:
+            block = self._fetched(first, min(_BLOCK, self.length - first))
+            self._last_block[:] = [(first, block)]
+        return block[offset - first : offset - first + limit]
+
+    def _fetched(self, offset: int, limit: int) -> Sequence[Row]:
         if self.late is not None and self.order[0] == self.late.key:
             return self.session.rows(self._whole.limit(limit).offset(offset))
         keys = [column.key for column in self.columns if self.late is None or column.key != self.late.key]
@@ -107,11 +121,18 @@ class PagedAnswer:
         complete = ({**row, self.late.key: value} for row, value in zip(found, values, strict=True))
         return [tuple(row[column.key] for column in self.columns) for row in complete]
 
+    @cached_property
+    def _is_indexed(self) -> bool:
+        """Whether a page is found without looking at all rows."""
+        if self.index is None or self.order[0] != "start" or self.length < _MANY:
+            return False
+        # A row without a start has no place in the index: then the rows before a page cannot be told from it.
+        return self.index.rows == self.length
+
     def _narrowed(self, offset: int, limit: int) -> tuple[sa.Select[Any], int]:
         """The query for a part of the time that holds the page, and where in that the page begins."""
-        index, (key, descending) = self.index, self.order
-        # A row without a start has no place in the index: then the rows before a page cannot be told from it.
-        if index is None or key != "start" or self.length < _MANY or index.rows != self.length:
+        index, (_, descending) = self.index, self.order
+        if index is None or not self._is_indexed:
             return self.query, offset
         first = self.length - offset - limit if descending else offset
         span = index.span(first, first + limit)

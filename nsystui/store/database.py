@@ -73,8 +73,8 @@ def connect(limits: Limits) -> duckdb.DuckDBPyConnection:
             "pin_threads": "off",
         },
     )
-    # Where a page lies is found by looking into the metadata of all files.
-    connection.execute("SET parquet_metadata_cache = true")
+    # Where a page lies is found by looking into the metadata of all files; global, or cursors would not have it.
+    connection.execute("SET GLOBAL parquet_metadata_cache = true")
     with suppress(duckdb.CatalogException):  # DuckDB before 2 has none; eight are meant for files that are far away
         connection.execute("SET async_threads = 1")
     return connection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import edit, native
 
+from nsystui.analysis import event_names
 from nsystui.analysis import events as events_module
 from nsystui.analysis.event_kinds import KIND_TABLES, EventKind, events_query, kinds_of
 from nsystui.analysis.events import EVENT_COLUMNS, EventKey, EventList, default_kinds, key_of, window_of
@@ -378,6 +380,35 @@ class TestKeptCounts:
         assert listed.find(len(listed) - 1, False, NameFilter("rare")) == rare[-1]
         assert listed.find(rare[-1], True, NameFilter("rare")) is None
         assert listed.find(rare[0], False, NameFilter("rare")) is None
+
+    @pytest.mark.parametrize("name", ["rare", "!rare", "/^cuda/", "kern", "/^$/", "none has it"])
+    def test_a_search_that_knows_the_names_finds_the_same(
+        self, ranks: list[Path], tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.setattr(event_names, "_MANY", 1)
+        with closing(Session(cache=Cache(tmp_path / "cache"))) as kept:
+            for path in ranks:
+                session.add(path)
+                kept.add(path)
+            for _ in range(2):
+                for index in (0, 40, 100):
+                    found = build(kept).find(index, True, NameFilter(name))
+                    assert found == build(session).find(index, True, NameFilter(name))
+        assert list((tmp_path / "cache").glob("*/kept-names-kernel-*"))
+
+    def test_kinds_without_a_name_that_passes_are_not_searched(
+        self, ranks: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(event_names, "_MANY", 1)
+        with closing(Session(cache=Cache(tmp_path / "cache"))) as session:
+            session.add(ranks[0])
+            kinds = (EventKind.API, EventKind.KERNEL, EventKind.NVTX)
+            names = {kind: event_names._names(session, kind) for kind in kinds[:2]}
+            for kind in kinds[:2]:
+                for name in names[kind] - names[kinds[1 - kinds.index(kind)]]:
+                    found = event_names.kinds_with_name(session, kinds, NameFilter(f"/^{re.escape(name)}$/"))
+                    assert found == (kind, EventKind.NVTX)
+            assert event_names.kinds_with_name(session, kinds, NameFilter("none has it")) == (EventKind.NVTX,)
 
 
 def _rank(path: Path, rank: int) -> Path:

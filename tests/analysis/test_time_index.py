@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def test_rows_without_a_start_leave_pages_to_the_search(instances: PagedAnswer) 
 
     index = instances.index
     assert index is not None
-    answer = PagedAnswer(**{**instances.__dict__, "index": Short(index.session, index.table, index.query)})
+    answer = replace(instances, index=Short(index.session, index.table, index.query))
     assert answer._narrowed(40, 5) == (instances.query, 40)
 
 
@@ -79,3 +80,31 @@ def test_the_launch_delay_of_a_page_is_that_of_the_whole(instances: PagedAnswer)
     delays = {(row[-3], row[-1]): row[2] for row in by_delay.page(0, 90)}
     assert {(row[-3], row[-1]): row[2] for row in instances.page(0, 90)} == delays
     assert set(delays.values()) == {40, None}
+
+
+@pytest.mark.parametrize("key", ["duration", "launch_delay", "row"])
+def test_pages_in_another_order_are_parts_of_the_whole(
+    instances: PagedAnswer, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr(paged, "_BLOCK", 16)
+    ordered = instances.sorted_by(key, True)
+    whole = [row for batch in ordered.stream(1000) for row in batch]
+    for limit in (1, 7, 30, 200):
+        for offset in range(0, 95, 3):
+            assert list(ordered.page(offset, limit)) == whole[offset : offset + limit], (offset, limit)
+
+
+def test_pages_beside_one_that_took_a_look_at_all_rows_need_no_other_look(
+    instances: PagedAnswer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paged, "_BLOCK", 40)
+    asked: list[object] = []
+    rows = Session.rows
+    monkeypatch.setattr(Session, "rows", lambda session, query: asked.append(query) or rows(session, query))
+    ordered = instances.sorted_by("registers", True)
+    first = [ordered.page(offset, 10) for offset in (0, 10, 30)]
+    once = len(asked)
+    assert [ordered.page(offset, 10) for offset in (0, 10, 30)] == first
+    assert len(asked) == once
+    ordered.page(40, 10)
+    assert len(asked) == 2 * once

@@ -55,10 +55,12 @@ WHY = """## Why targets are missed
 - 64 such files: 0.2 s of CPU for each, though little of it is kept: SQLite steps through five columns of the kernels
   (a third) and through the API calls and NVTX ranges to count them and to see when they were (a third); what is left
   are the Parquet files, merging the intervals, and a second of imports.
-- Pages, jumps and searches among 10 million kernels: a page reads a few row groups, but to know which, the metadata of
-  some 450 Parquet files are looked into, 30 to 90 ms; a page by duration reads two columns of all rows; a name that
-  nobody has is looked for in 4.7 million different NVTX texts.
-- Summaries of 10 million rows: the exact median holds all durations of a name at once, half of the time and 120 MB.
+- Instances, the first page by duration: two columns of all rows are read to know which 200 are the longest, and these
+  lie in as many row groups, whose other columns are read for them; the pages after it come with it.
+- Events, no more by that name: 4.7 million different NVTX texts are looked through; of other kinds the names are known.
+- Events, list made, the first time: the starts of all events are read and counted, and the counts kept.
+- Summaries of a part of 10 million rows, and the first of all of them, which is kept: the exact median holds all
+  durations of a name at once, half of the time and 120 MB.
 - Memory, 10 million, cold: merging the busy intervals of the GPU beside what DuckDB keeps of the packing. The NVTX
   screen needs 80 bytes for each of 4.7 million ranges, twice while they are projected.
 """

@@ -233,3 +233,8 @@ def test_a_session_touches_neither_network_nor_working_directory(tmp_path, monke
     assert found[1:] == (False, False, 1)
     assert not found[0]
     assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+
+
+def test_every_query_finds_the_metadata_of_files_that_another_has_read(session: Session) -> None:
+    with session._database.cursor() as cursor:
+        assert cursor.execute("SELECT current_setting('parquet_metadata_cache')").fetchall() == [(True,)]
