@@ -29,6 +29,7 @@ COMMANDS = {
     "efficiency": "where GPU and host time went, efficiencies, MFU",
     "nvtx": "NVTX ranges as a tree, with their GPU time",
     "events": "everything that happened, in time order",
+    "diff": "two jobs, ranks, groups or spans of time, side by side",
     "memory": "memory copies and memsets",
     "api": "CUDA API calls",
     "osrt": "OS runtime calls",
@@ -51,6 +52,7 @@ _EPILOG = """examples:
   nsystui kernels rank0.sqlite                  the kernel summary, without a screen
   nsystui stats -r cuda_gpu_kern_sum --format csv rank0.sqlite > kernels.csv
   nsystui nccl rank*.sqlite --format json
+  nsystui diff before/ -- after/                what changed between two runs
   nsystui nccl-log nccl.*.log --steps 45:50     what an NCCL_DEBUG=INFO log says of iterations 45 to 50
   nsystui demo                                  a demo job to look around in
 
@@ -83,6 +85,8 @@ class CommandModule(Protocol):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
 
     def run(self, arguments: argparse.Namespace) -> int: ...
+
+    # A module may also have ``prepared``, which changes the words of its command line before they are parsed.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -197,4 +201,6 @@ def _module(name: str) -> CommandModule:
 
 def _run_command(name: str, words: list[str]) -> int:
     parser = command_parser(name)
-    return _module(name).run(parser.parse_args(words))
+    module = _module(name)
+    prepare = getattr(module, "prepared", None)
+    return module.run(parser.parse_args(words if prepare is None else prepare(words)))

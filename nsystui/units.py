@@ -68,6 +68,7 @@ def _plain(value: float) -> str:
 _WORDINGS: dict[Unit, Callable[[float], str]] = {
     Unit.TIME: _time,
     Unit.DURATION: lambda ns: _scaled(ns, _DURATIONS, 1000),
+    Unit.CHANGE: lambda ns: ("+" if ns > 0 else "") + _scaled(ns, _DURATIONS, 1000),
     Unit.BYTES: lambda size: _scaled(size, _BYTES, 1024),
     Unit.MEGABYTES: lambda size: f"{size:,.3f}",
     Unit.RATE: lambda rate: _scaled(rate, _RATES, 1000),
@@ -81,7 +82,7 @@ _WORDINGS: dict[Unit, Callable[[float], str]] = {
 def format_value(unit: Unit, value: Value) -> str:
     """Words ``value`` for a screen by the rules above; text, in a column of any unit, goes through ``safe_text``.
 
-    TIME and DURATION are in ns, BYTES in bytes, MEGABYTES in 10⁶ bytes, RATE in
+    TIME, DURATION and CHANGE are in ns, BYTES in bytes, MEGABYTES in 10⁶ bytes, RATE in
     bytes per second, PERCENT in percent (14.6, not 0.146).
     """
     if value is None:

@@ -27,6 +27,7 @@ class Unit(Enum):
 
     TIME = "time"  # ns: a point in time
     DURATION = "duration"  # ns
+    CHANGE = "change"  # ns more, or fewer, than something else: a screen shows the sign
     BYTES = "bytes"
     MEGABYTES = "megabytes"  # of 10⁶ bytes, as nsys writes sizes and (per second) throughputs in its tables
     PERCENT = "percent"

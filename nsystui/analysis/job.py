@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nsystui.analysis.nccl.from_log import LogSizes
     from nsystui.analysis.nccl.pairing import NcclPairing
     from nsystui.analysis.numbering import Numbering
+    from nsystui.analysis.nvtx.ranges import NvtxRanges
     from nsystui.analysis.nvtx.tree import NvtxTree
     from nsystui.analysis.ranks.table import RankFacts
     from nsystui.analysis.steps import Steps
@@ -128,16 +129,21 @@ class Job:
 
         return self.once(("steps", name), lambda: Steps.load(self.session, self.ranks, name))
 
+    def nvtx_ranges(self, selection: Selection) -> NvtxRanges:
+        """The NVTX ranges of a selection; those of every window and name are read once."""
+        from nsystui.analysis.nvtx.ranges import NvtxRanges
+
+        wide = selection.with_window(None).with_name(None)
+        ranges = self.once(("nvtx-ranges", wide), lambda: NvtxRanges.load(self.session, wide, self.ranks))
+        return ranges.narrowed(selection)
+
     def nvtx_tree(self, selection: Selection, by: str, fold_numbers: bool) -> NvtxTree:
         """The NVTX ranges of a selection as a tree."""
-        from nsystui.analysis.nvtx.ranges import NvtxRanges
         from nsystui.analysis.nvtx.tree import NvtxTree
 
         def build() -> NvtxTree:
             # Asked for in here, so that a report that joins meanwhile cannot leave an old tree under a new version.
-            wide = selection.with_window(None).with_name(None)
-            ranges = self.once(("nvtx-ranges", wide), lambda: NvtxRanges.load(self.session, wide, self.ranks))
-            return NvtxTree.build(ranges.narrowed(selection), by=by, fold_numbers=fold_numbers)
+            return NvtxTree.build(self.nvtx_ranges(selection), by=by, fold_numbers=fold_numbers)
 
         return self.once(("nvtx-tree", selection, by, fold_numbers), build)
 

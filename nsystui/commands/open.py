@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nsystui import terminal
@@ -41,7 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="who is which rank, where the exports do not tell it: a pattern on the file names with the number in a "
         r"group, such as 'rank(\d+)', or FILE=RANK,FILE=RANK",
     )
-    group = parser.add_argument_group("screen")
+    add_screen(parser.add_argument_group("screen"))
+
+
+def add_screen(group: argparse._ArgumentGroup) -> None:
+    """How the screens are drawn, and whether they take the mouse."""
     group.add_argument("--ascii", action="store_true", help="draw with ASCII only (automatic without UTF-8)")
     group.add_argument("--mouse", action="store_true", help="use the mouse (off by default over SSH)")
     group.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
@@ -51,29 +56,46 @@ def run(arguments: argparse.Namespace) -> int:
     from nsystui.commands.named_files import named_files
 
     files = named_files(arguments.files, arguments.nccl_log)
-    environ = terminal.original_environ()
-    is_drawn_on = sys.__stderr__ is not None and sys.__stderr__.isatty()
-    refusal = terminal.check(environ, sys.stdin.isatty(), is_drawn_on, "kernels" if files.exports else "nccl-log")
-    if refusal:
-        raise UsageError(refusal)
+    environ = checked_terminal("kernels" if files.exports else "nccl-log")
     return start(arguments, environ, files)
 
 
-def start(arguments: argparse.Namespace, environ: object, files: NamedFiles) -> int:
-    """Runs the application and returns its exit status."""
-    from nsystui.commands.arguments import complain
-    from nsystui.ui.app import Look, NsystuiApp
+def checked_terminal(command: str) -> Mapping[str, str]:
+    """The shell's environment; raises UsageError without a terminal to draw on, with the ``command`` to use instead."""
+    environ = terminal.original_environ()
+    is_drawn_on = sys.__stderr__ is not None and sys.__stderr__.isatty()
+    refusal = terminal.check(environ, sys.stdin.isatty(), is_drawn_on, command)
+    if refusal:
+        raise UsageError(refusal)
+    return environ
 
-    shell = dict(environ)  # type: ignore[call-overload]
+
+def start(arguments: argparse.Namespace, environ: Mapping[str, str], files: NamedFiles) -> int:
+    """Runs the application and returns its exit status."""
+    from nsystui.ui.app import NsystuiApp
+
+    look = look_of(arguments, environ)
+    app = NsystuiApp(source_of(arguments, files), look) if files.exports else _log_app(files, look)
+    return run_app(arguments, environ, app)
+
+
+def look_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Look:
+    """How to draw on this terminal."""
+    from nsystui.ui.app import Look
+
     encoding = sys.__stderr__.encoding if sys.__stderr__ is not None else None
-    look = Look(
-        no_color=terminal.no_color(shell),
-        few_colors=terminal.few_colors(shell),
-        ascii_only=arguments.ascii or terminal.wants_ascii(shell, encoding),
+    return Look(
+        no_color=terminal.no_color(environ),
+        few_colors=terminal.few_colors(environ),
+        ascii_only=arguments.ascii or terminal.wants_ascii(environ, encoding),
     )
-    mouse = arguments.mouse or not (arguments.no_mouse or terminal.over_ssh(shell))
-    app = NsystuiApp(_source(arguments, files), look) if files.exports else _log_app(files, look)
-    app.run(mouse=mouse)
+
+
+def run_app(arguments: argparse.Namespace, environ: Mapping[str, str], app: NsystuiApp) -> int:
+    """Runs it to its end, tells why nothing could be shown, and returns the exit status."""
+    from nsystui.commands.arguments import complain
+
+    app.run(mouse=arguments.mouse or not (arguments.no_mouse or terminal.over_ssh(environ)))
     for reason in app.reasons:
         complain(reason)
     return app.return_code or 0
@@ -87,7 +109,7 @@ def _log_app(files: NamedFiles, look: Look) -> NsystuiApp:
     return LogApp(Source((), logs=files.logs), look)
 
 
-def _source(arguments: argparse.Namespace, files: NamedFiles) -> Source:
+def source_of(arguments: argparse.Namespace, files: NamedFiles) -> Source:
     """What the flags say of opening exports."""
     from nsystui.commands.limits import default_cache, limits_of
     from nsystui.ui.loading import Source

@@ -1,0 +1,99 @@
+"""The training steps of two sides: how long they take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.comparison.pairs import Compared
+from nsystui.analysis.comparison.side import Side, both
+from nsystui.analysis.intervals import Times
+from nsystui.analysis.steps import TaskSteps
+
+COLUMNS = (
+    Column("difference", "Median Difference (ns)", "B − A", Unit.CHANGE, 1, 0),
+    Column("ratio", "B / A", "B/A", Unit.COUNT, 4, 1),
+    Column("median_a", "Med A (ns)", "A median", Unit.DURATION, 1, 0),
+    Column("median_b", "Med B (ns)", "B median", Unit.DURATION, 1, 0),
+    Column("p95_a", "p95 A (ns)", "A p95", Unit.DURATION, 1, 1),
+    Column("p95_b", "p95 B (ns)", "B p95", Unit.DURATION, 1, 1),
+    Column("p95_difference", "p95 Difference (ns)", "p95 B − A", Unit.CHANGE, 1, 2),
+    Column("count_a", "Steps A", "A steps", Unit.COUNT, None, 1),
+    Column("count_b", "Steps B", "B steps", Unit.COUNT, None, 1),
+    Column("min_a", "Min A (ns)", "A min", Unit.DURATION, None, 4),
+    Column("min_b", "Min B (ns)", "B min", Unit.DURATION, None, 4),
+    Column("max_a", "Max A (ns)", "A max", Unit.DURATION, None, 4),
+    Column("max_b", "Max B (ns)", "B max", Unit.DURATION, None, 4),
+    Column("name", "Of Each Step", "of each step", Unit.TEXT, None, 0),
+)
+ON_CPU, ON_GPU, GPU_TIME = "on the CPU", "on the GPU, first to last operation", "GPU operations, sum of durations"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of some durations, ns: how many, median, 95th percentile, least and largest; ``None`` of none."""
+
+    count: int
+    median: float | None = None
+    p95: float | None = None
+    minimum: int | None = None
+    maximum: int | None = None
+
+    @classmethod
+    def of(cls, values: Times) -> Spread:
+        if not len(values):
+            return cls(0)
+        median, p95 = float(np.median(values)), float(np.percentile(values, 95))
+        return cls(len(values), median, p95, int(values.min()), int(values.max()))
+
+
+def steps(a: Side, b: Side, name: str | None = None) -> Compared:
+    """The steps of both sides: those of the selected ranks that overlap the window, whole; every rank's step counts.
+
+    ``name`` is a regular expression for the ranges that are steps (see `Job.steps`). A row for the time on the CPU, the
+    span from the first to the last GPU operation launched in a step, and the sum of the durations of these.
+    """
+    found = [step_times(side, name) for side in (a, b)]
+    rows = [_row(what, found[0][what], found[1][what]) for what in (ON_CPU, ON_GPU, GPU_TIME)]
+    has_any = any(one[ON_CPU].count for one in found)
+    notes = both(*(side.job.steps(name).notes for side in (a, b)))
+    return Compared("diff-steps", COLUMNS, rows if has_any else [], len(rows) if has_any else 0, notes)
+
+
+def step_times(side: Side, name: str | None = None) -> dict[str, Spread]:
+    """How long the steps of a side take, by the names of the rows."""
+    tasks = {item.task for item in side.ranks}
+    parts: dict[str, list[Times]] = {ON_CPU: [], ON_GPU: [], GPU_TIME: []}
+    for task, own in side.job.steps(name).of_task.items():
+        if task in tasks:
+            is_in = _in_window(own, side)
+            has_gpu = is_in & (own.gpu.op_count > 0)
+            parts[ON_CPU].append((own.ends - own.starts)[is_in])
+            parts[ON_GPU].append((own.gpu.end - own.gpu.start)[has_gpu])
+            parts[GPU_TIME].append(own.gpu.op_time[has_gpu])
+    return {key: Spread.of(_joined(values)) for key, values in parts.items()}
+
+
+def _joined(parts: Sequence[Times]) -> Times:
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def _in_window(own: TaskSteps, side: Side) -> NDArray[np.bool_]:
+    window = side.selection.window
+    if window is None:
+        return np.ones(len(own), bool)
+    is_in: NDArray[np.bool_] = (own.starts < window.end) & ((own.starts >= window.start) | (own.ends > window.start))
+    return is_in
+
+
+def _row(what: str, a: Spread, b: Spread) -> Row:
+    difference = None if a.median is None or b.median is None else b.median - a.median
+    far = None if a.p95 is None or b.p95 is None else b.p95 - a.p95
+    ratio = b.median / a.median if a.median and b.median is not None else None
+    pairs = (a.minimum, b.minimum, a.maximum, b.maximum)
+    counts = (a.count or None, b.count or None)
+    return (difference, ratio, a.median, b.median, a.p95, b.p95, far, *counts, *pairs, what)

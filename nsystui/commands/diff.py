@@ -1,0 +1,214 @@
+"""``nsystui diff``: two jobs side by side, or two ranks, groups of ranks or spans of time of one."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nsystui.commands import arguments as shared
+from nsystui.errors import UsageError
+
+if TYPE_CHECKING:
+    from nsystui.analysis.comparison import Options, Side
+    from nsystui.analysis.job import Job
+    from nsystui.analysis.rows_answer import RowsAnswer
+    from nsystui.commands.blocks import Block
+
+DESCRIPTION = """What changed from A to B: a summary, then kernels, NVTX ranges, NCCL, memory operations and steps by
+name, largest difference first. A and B are two jobs, or two ranks, groups of ranks or spans of time of one job.
+
+  B - A        the difference of the times in sum, its two parts:
+  by count     what more or fewer of them cost, at their mean duration of both sides
+  by duration  what longer or shorter ones cost, at the mean of both counts
+  change %     the size of a row's difference by that of all rows
+  new, gone    only in B, only in A; where one side recorded none of it, neither
+
+Where the sides have different numbers of ranks, times and counts are per rank, and say so. NVTX ranges overlap, and so
+do their differences; names that differ in numbers only are one (--no-fold)."""
+EXAMPLES = """  nsystui diff before/ -- after/
+  nsystui diff before/ -- after/ --screen
+  nsystui diff old.sqlite -- new.sqlite --tables kernels --names short --top 20
+  nsystui diff rank*.sqlite --ranks-a 0-3 --ranks-b 4-7
+  nsystui diff rank0.sqlite --time-a 1.2s:1.5s --time-b 4.2s:4.5s --format json"""
+
+_TABLES = ("summary", "kernels", "nvtx", "nccl", "memory", "steps")
+_USUAL_ROWS = 10
+"""Of each table but the summary, where several are printed for people to read."""
+
+
+def prepared(words: Sequence[str]) -> list[str]:
+    """The command line with the ``--`` between the jobs as an option: options may follow the files of B as well."""
+    found = list(words)
+    if "--" in found:
+        found[found.index("--")] = "--against"
+    return found
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from nsystui.commands.open import add_screen
+
+    shared.add_files(parser)
+    parser.add_argument(
+        "--against", nargs="+", metavar="FILE", help="the files of B; `A… -- B…` is the same as `A… --against B…`"
+    )
+    sides = parser.add_argument_group("sides")
+    for side in "ab":
+        name = side.upper()
+        sides.add_argument(f"--ranks-{side}", metavar="LIST", help=f"the ranks of {name}, such as 0,4-7")
+        sides.add_argument(f"--time-{side}", metavar="A:B", help=f"the window of {name}, in the time of its own job")
+    group = parser.add_argument_group("table")
+    group.add_argument("--tables", metavar="LIST", help=f"which, separated by commas: {', '.join(_TABLES)} (all)")
+    group.add_argument("--names", choices=("full", "short", "mangled"), default="full", help="which kernel names")
+    group.add_argument("--no-fold", action="store_true", help="numbered NVTX names (layer 0, layer 1 …) one by one")
+    group.add_argument("--step-range", metavar="REGEX", help="which NVTX ranges (domain:text) are steps")
+    shared.add_selection(parser)
+    shared.add_format(parser)
+    screen = parser.add_argument_group("screen")
+    screen.add_argument("--screen", action="store_true", help="show the tables on a screen")
+    add_screen(screen)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from nsystui.analysis.comparison import Options
+    from nsystui.analysis.kernels import Names
+
+    _check_sides(arguments)
+    names = _names_of_tables(arguments.tables)
+    options = Options(Names(arguments.names), not arguments.no_fold, arguments.step_range)
+    if arguments.screen:
+        return _open_screen(arguments, options)
+    shared.check_output(arguments)
+    with closing(shared.open_job(_of_side(arguments, "a"))) as job:
+        if not arguments.against:
+            return _answer(arguments, names, sides_of(arguments, (job,)), options)
+        with closing(shared.open_job(_of_side(arguments, "b"))) as other:
+            return _answer(arguments, names, sides_of(arguments, (job, other)), options)
+
+
+def _check_sides(arguments: argparse.Namespace) -> None:
+    """Raises UsageError where nothing tells the sides apart."""
+    own = (arguments.ranks_a, arguments.ranks_b, arguments.time_a, arguments.time_b)
+    if not arguments.against and not any(own):
+        raise UsageError(
+            "name two jobs, `nsystui diff A… -- B…`, or two parts of one: --ranks-a 0-3 --ranks-b 4-7, or --time-a and "
+            "--time-b"
+        )
+
+
+def _names_of_tables(text: str | None) -> list[str]:
+    asked = [name.strip() for name in (text or "").split(",") if name.strip()]
+    wrong = [name for name in asked if name not in (*_TABLES, "all")]
+    if wrong or (text is not None and not asked):
+        raise UsageError(f"--tables {text!r}: the tables are {', '.join(_TABLES)}, all")
+    return [name for name in _TABLES if not asked or name in asked or "all" in asked]
+
+
+def _of_side(arguments: argparse.Namespace, side: str) -> argparse.Namespace:
+    """The flags as one side has them."""
+    given = vars(arguments)
+    own = {name: given[f"{name}_{side}"] or given[name] for name in ("ranks", "time")}
+    files = arguments.against if side == "b" and arguments.against else arguments.files
+    return argparse.Namespace(**{**given, **own, "files": files})
+
+
+def sides_of(arguments: argparse.Namespace, jobs: Sequence[Job]) -> tuple[Side, Side]:
+    """A and B in one job, or one in each of two. Raises UsageError for ranks that are not there."""
+    from nsystui.analysis.comparison import Side, job_labels
+    from nsystui.ui.describe import describe
+
+    titles = job_labels(jobs, [arguments.files, arguments.against or ()]) if len(jobs) > 1 else ("", "")
+    made = []
+    for side, job, title in zip("ab", (jobs[0], jobs[-1]), titles, strict=True):
+        selection = shared.selection_of(_of_side(arguments, side), job)
+        narrowed = "" if title and selection.is_everything else describe(selection, job.ranks)
+        made.append(Side(job, selection, " · ".join(filter(None, (title, narrowed)))))
+    return made[0], made[1]
+
+
+def _answer(arguments: argparse.Namespace, names: Sequence[str], sides: tuple[Side, Side], options: Options) -> int:
+    from nsystui.analysis.comparison import TABLES
+    from nsystui.commands.blocks import deliver_blocks
+
+    answers = {name: TABLES[name].make(*sides, options) for name in names}
+    _check_sort(arguments.sort, answers)
+    shown = argparse.Namespace(**{**vars(arguments), "sort": None, "top": None})
+    blocks = list(_blocks(arguments, answers, sides))
+    if len(names) == 1 and (shared.to_file(arguments) or not _is_text(arguments) or not len(blocks[0].answer)):
+        return shared.deliver(shown, blocks[0].answer)
+    deliver_blocks(shown, blocks)
+    return 0
+
+
+def _check_sort(key: str | None, answers: dict[str, RowsAnswer]) -> None:
+    """Raises UsageError where a table to be sorted lacks the column; the summary is not sorted."""
+    if key is None:
+        return
+    keys = {name: [column.key for column in answer.columns] for name, answer in answers.items() if name != "summary"}
+    lacking = [name for name, own in keys.items() if key not in own]
+    if lacking:
+        having = ",".join(name for name, own in keys.items() if key in own)
+        advice = f"choose with --tables {having}" if having else f"the columns are {', '.join(keys[lacking[0]])}"
+        raise UsageError(f"--sort {key}: not a column of {', '.join(lacking)}; {advice}")
+
+
+def _blocks(arguments: argparse.Namespace, answers: dict[str, RowsAnswer], sides: tuple[Side, Side]) -> Iterator[Block]:
+    """The tables, sorted and cut; to people those without rows are only said to be empty, and a note is said once."""
+    from nsystui.analysis.comparison import TABLES
+    from nsystui.commands.blocks import Block
+
+    is_text = _is_text(arguments)
+    said: set[str] = set()
+    for name, whole in answers.items():
+        answer = _arranged(arguments, name, whole, is_text, len(answers) > 1)
+        notes = tuple(note for note in whole.notes if note not in said)
+        said |= set(notes)
+        if is_text and not len(answer) and len(answers) > 1:
+            for text in notes:
+                shared.complain(f"note: {text}")
+            continue
+        title = TABLES[name].title
+        title += f": A is {sides[0].label}, B is {sides[1].label}" if not said - set(notes) else ""
+        title += f" ({len(answer):,} of {len(whole):,}: --top N for more)" if len(answer) < len(whole) else ""
+        yield Block(title, {"table": name}, name, replace(answer, notes=notes))
+
+
+def _is_text(arguments: argparse.Namespace) -> bool:
+    return (
+        (arguments.output or "").endswith(".txt")
+        if shared.to_file(arguments)
+        else arguments.format
+        in (
+            None,
+            "table",
+        )
+    )
+
+
+def _arranged(
+    arguments: argparse.Namespace, name: str, answer: RowsAnswer, is_text: bool, is_one_of_several: bool
+) -> RowsAnswer:
+    from nsystui.analysis.comparison import worded
+
+    if name == "summary":
+        return worded(answer) if is_text else answer
+    if arguments.sort:
+        answer = answer.sorted_by(arguments.sort, descending=True)
+    usual = _USUAL_ROWS if is_text and is_one_of_several and not shared.to_file(arguments) else None
+    top = arguments.top if arguments.top is not None else usual
+    return answer if top is None else replace(answer, values=answer.values[:top])
+
+
+def _open_screen(arguments: argparse.Namespace, options: Options) -> int:
+    from nsystui.commands.named_files import NamedFiles
+    from nsystui.commands.open import checked_terminal, look_of, run_app, source_of
+
+    environ = checked_terminal("diff, without --screen,")
+    from nsystui.ui.diff_app import DiffApp
+
+    named = [arguments.files, *([arguments.against] if arguments.against else [])]
+    sources = [source_of(arguments, NamedFiles(tuple(files))) for files in named]
+    app = DiffApp(sources, lambda jobs: sides_of(arguments, jobs), options, look_of(arguments, environ))
+    return run_app(arguments, environ, app)
