@@ -30,6 +30,8 @@ PLACES = {
     "everywhere": "Everywhere",
     "table": "In tables",
     "overview": "1 Overview",
+    "diff": "Comparison",
+    "diff alone": "Comparison of two jobs",
     "kernels": "2 Kernels",
     "nccl": "3 NCCL",
     "nccl calls": "3 NCCL, one row opened",
@@ -68,6 +70,23 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("i", "i", "contents", "contents", "what the exports hold, and what to record for the rest", "overview"),
     Key("l", "l", "files", "files", "every file: how far it is read, or why it is left out", "overview"),
+    Key(
+        "x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other", "overview"
+    ),
+    Key(
+        "enter", "⏎", "", "open", "from the summary to a table; this name on its own screen, where A and B are", "diff"
+    ),
+    Key("o,tab", "o", "other_table(1)", "other table", "summary, kernels, NVTX, NCCL, memory, steps; O back", "diff"),
+    Key("O,shift+tab", "O", "other_table(-1)", "", "", "diff"),
+    Key("x", "x", "swap", "swap", "swap A and B", "diff"),
+    Key("n", "n", "names", "names", "full, short or mangled kernel names", "diff"),
+    Key("d", "d", "fold", "digits", "fold numbered NVTX names (layer 0, layer 1 …) into one row, or not", "diff"),
+    Key("slash", "/", "filter", "find", "rows with these words: text, !text, /regex/; empty for all", "diff"),
+    Key("escape", "esc", "back", "back", "take the filter away, close", "diff"),
+    # What A and B are is what is selected here.
+    *(Key(key, key, "selection", "", "", "diff") for key in "trDT"),
+    Key("f", "f", "filter", "", "", "diff"),
+    *(Key(key, key, "", "", "", "diff alone") for key in "123456"),
     Key("enter", "⏎", "", "open", "the launches of this kernel, the calls of this name; then the event", "kernels"),
     Key("o", "o", "other_table", "other table", "kernels, memory operations, sizes, API, OS runtime, MPI", "kernels"),
     Key("n", "n", "names", "names", "full, short or mangled kernel names", "kernels"),

@@ -80,8 +80,8 @@ def columns(names: Sequence[Column], basis: Basis, extras: Sequence[Extra] = (),
     more = [column for extra in extras for column in _columns_of(extra, basis)]
     return (
         Column("difference", f"{title}Difference{each} (ns)", "B − A", Unit.CHANGE, time, 0),
-        Column("share", "Of All Change (%)", "change %", Unit.PERCENT, 1, 2),
-        Column("ratio", "B / A", "B/A", Unit.COUNT, 4, 2),
+        Column("share", "Of All Change (%)", "change %", Unit.PERCENT, 1, 3),
+        Column("ratio", "B / A", "B/A", Unit.COUNT, 4, 3),
         Column("total_a", f"{title}Total A{each} (ns)", f"A{short}", Unit.DURATION, time, 1),
         Column("total_b", f"{title}Total B{each} (ns)", f"B{short}", Unit.DURATION, time, 1),
         Column("count_a", f"Count A{each}", f"A count{short}", Unit.COUNT, count, 4),
@@ -89,11 +89,11 @@ def columns(names: Sequence[Column], basis: Basis, extras: Sequence[Extra] = (),
         Column("median_a", "Med A (ns)", "A median", Unit.DURATION, 1, 5),
         Column("median_b", "Med B (ns)", "B median", Unit.DURATION, 1, 5),
         Column("by_count", f"Difference by Count{each} (ns)", "by count", Unit.CHANGE, 1, 3),
-        Column("by_duration", f"Difference by Duration{each} (ns)", "by duration", Unit.CHANGE, 1, 3),
+        Column("by_duration", f"Difference by Duration{each} (ns)", "by duration", Unit.CHANGE, 1, 2),
         *more,
         Column("sum_a", "Sum A over Ranks (ns)", "A sum", Unit.DURATION, None, FILES_ONLY),
         Column("sum_b", "Sum B over Ranks (ns)", "B sum", Unit.DURATION, None, FILES_ONLY),
-        Column("status", "Status", "status", Unit.TEXT, None, 0),
+        Column("status", "Status", "side", Unit.TEXT, None, 0),
         *names,
     )
 
@@ -149,6 +149,8 @@ def compared(
 class _Row:
     key: Key
     difference: float | None
+    size: float
+    """What a row without a difference is sorted by, ns."""
     before_share: tuple[Value, ...]
     after_share: tuple[Value, ...]
 
@@ -158,7 +160,7 @@ class _Row:
 
 
 def _order(row: _Row) -> tuple[bool, float, str]:
-    return row.difference is None, -abs(row.difference or 0), str(row.key)
+    return row.difference is None, -abs(row.difference or row.size), str(row.key)
 
 
 _NOTHING = Measured(0, 0)
@@ -174,7 +176,8 @@ def _row(key: Key, a: Measured | None, b: Measured | None, basis: Basis, extras:
     more = [cell for extra in extras for cell in _extra_cells(first, second, per_rank, extra)]
     sums = [side.total if side is not None else None for side in (first, second)]
     cells = (_ratio(*totals), *totals, *counts, *medians, *split(*counts, *totals), *more, *sums)
-    return _Row(key, difference, (difference,), (*cells, _status(a, b, basis)))
+    size = 0 if difference is not None else max(total or 0 for total in totals)
+    return _Row(key, difference, size, (difference,), (*cells, _status(a, b, basis)))
 
 
 def _each(side: Measured | None, ranks: int, what: str) -> float | None:

@@ -34,7 +34,7 @@ _WORDED = (
     *(Column(key, label, label, Unit.TEXT, None, 0) for key, label in (("a", "A"), ("b", "B"))),
     Column("difference", "B − A", "B − A", Unit.TEXT, None, 0),
     Column("ratio", "B / A", "B/A", Unit.COUNT, 4, 1),
-    Column("table", "Table", "more in", Unit.TEXT, None, 2),
+    COLUMNS[-1],
 )
 _UNITS = {"ns": Unit.DURATION, "%": Unit.PERCENT, "count": Unit.COUNT}
 
@@ -84,7 +84,7 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> RowsAnswer:
 
     The time of kernels is split into what their number and what their durations make of it, each name by itself (see
     `pairs`). Sums are over the ranks, or per rank where the sides have different numbers of them. The notes say what
-    changed most. What neither side has (steps, NCCL, graphs) has no row.
+    changed most, and whether one side did more work. What neither side has (steps, NCCL, graphs) has no row.
     """
     used = utilisation(a, b), utilisation(b, a)
     tables = kernels(a, b, Names.SHORT), nccl(a, b), memory(a, b)
@@ -96,11 +96,13 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> RowsAnswer:
         *_shares(*used),
         *_work((a, b), *tables),
     ]
+    other_work = _other_work(tables[0], used)
+    change = "by_duration" if other_work else "difference"
     notes = (
         *basis.note("ranks with a GPU"),
-        *_other_work(tables[0], used),
-        *_largest("kernels", tables[0]),
-        *_largest("NVTX ranges", ranges),
+        *([other_work] if other_work else []),
+        *_largest("kernels", tables[0], change),
+        *_largest("NVTX ranges", ranges, change),
         *both(*(one.notes for one in used)),
         *(note for note in tables[0].notes if note not in basis.note("ranks with a GPU")),
         *(note for note in both(*(side.job.steps(step_range).notes for side in (a, b))) if "no steps" in note),
@@ -202,34 +204,28 @@ def _sum(answer: Compared, key: str, ranks: int = 1) -> float | None:
     return sum(value for value in values if isinstance(value, int | float)) if ranks else None
 
 
-def _other_work(launched: Compared, used: tuple[Utilisation, Utilisation]) -> Iterator[str]:
-    """Whether one side did more: then its sums are larger without any kernel being slower."""
+def _other_work(launched: Compared, used: tuple[Utilisation, Utilisation]) -> str:
+    """Whether one side did more: then its sums are larger without any kernel being slower. Empty where not."""
     a, b = _sum(launched, "count_a"), _sum(launched, "count_b")
     if not a or not b or abs(b / a - 1) <= _OTHER_WORK:
-        return
+        return ""
     times = used[0].time, used[1].time
     is_as_long = bool(times[0] and times[1] and abs(times[1] / times[0] - 1) <= _SAME_TIME)
     span = " in about the same time" if is_as_long else ""
-    word = "fewer" if b < a else "more"
     percent = format_value(Unit.PERCENT, 100 * abs(b / a - 1))
-    yield (
-        f"B launched {percent} {word} kernels{span}, and its sums differ for that alone: "
-        "'by duration', the medians and the percentages tell whether it was slower"
-    )
+    times_as = f"{format_value(Unit.COUNT, b / a)} times as many"
+    many = times_as if b >= 2 * a else f"{percent} {'fewer' if b < a else 'more'}"
+    return f"B launched {many} kernels{span}: sums differ for that alone, 'by duration' and medians do not"
 
 
-def _largest(what: str, answer: Compared) -> Iterator[str]:
-    """The names with the largest changes, and how many are new or gone."""
-    keys = ("name", "difference", "by_count", "by_duration", "status")
-    name, difference, by_count, by_duration, status = (_place(answer, key) for key in keys)
-    changed = [row for row in answer.values if row[difference]]
-    told = [
-        f"{row[name]} {_change(row[difference])} ({_change(row[by_count])} by count, "
-        f"{_change(row[by_duration])} by duration)"
-        for row in changed[:_NAMED]
-    ]
-    if told:
-        yield f"{what} that changed most: {'; '.join(told)}"
+def _largest(what: str, answer: Compared, key: str) -> Iterator[str]:
+    """The names with the largest changes in the column ``key``, and how many are new or gone."""
+    name, change, status = (_place(answer, one) for one in ("name", key, "status"))
+    changed = [row for row in answer.sorted_by(key, descending=True).values[:_NAMED] if row[change]]
+    if changed:
+        by = " by duration" if key == "by_duration" else ""
+        told = [f"{row[name]} {format_value(Unit.CHANGE, row[change])}" for row in changed]
+        yield f"{what} that changed most{by}: {', '.join(told)}"
     single = [f"{count:,} {word}" for word in (NEW, GONE) if (count := _with(answer.values, status, word))]
     if single:
         yield f"names of {what}: {', '.join(single)} in B"
@@ -237,7 +233,3 @@ def _largest(what: str, answer: Compared) -> Iterator[str]:
 
 def _with(rows: Iterable[Row], place: int, word: str) -> int:
     return sum(row[place] == word for row in rows)
-
-
-def _change(value: Value) -> str:
-    return format_value(Unit.CHANGE, value)

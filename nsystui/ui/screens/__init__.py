@@ -14,6 +14,7 @@ _CLASSES = {
     "nvtx": "NvtxScreen",
     "events": "EventsScreen",
     "ranks": "RanksScreen",
+    "diff": "DiffScreen",
 }
 
 

@@ -60,6 +60,7 @@ class OverviewScreen(Pane):
         self._bins = 0
         self._files_shown = 0.0
         self._sorted: dict[str, tuple[str, bool]] = {}  # by the name of an answer
+        self._marked: Value = None  # the rank that is to be compared with another one
 
     def body(self) -> Iterable[Widget]:
         self.head = PartLines(id="head")
@@ -254,6 +255,37 @@ class OverviewScreen(Pane):
         name = self.values(self.kernels).get("name")
         if isinstance(name, str):
             self.app.push_screen(KernelInstancesScreen(name, Names.FULL))
+
+    def action_compare(self) -> None:
+        """Marks the rank under the cursor; with one marked, compares the two."""
+        rank = self.values(self.ranks).get("rank")
+        if self._picture is None or rank is None:
+            self.say("ranks can be compared when they are read")
+        elif len(self._picture.tasks) < 2:
+            self.say("there is one rank only: `nsystui diff A… -- B…` compares two jobs")
+        elif self._marked is None:
+            self._marked = rank
+            self.say(f"A = rank {rank}: x on another rank compares")
+        elif self._marked == rank:
+            self._marked = None
+            self.say(f"rank {rank} is not marked any more")
+        else:
+            self._compare(self._marked, rank)
+
+    def _compare(self, first: Value, second: Value) -> None:
+        """Opens the comparison of two ranks, in the time that is selected."""
+        from nsystui.analysis.comparison import Side
+        from nsystui.ui.screens.diff import DiffScreen
+
+        assert self.job is not None and self._picture is not None
+        self._marked = None
+        tasks = {item.rank: item.task for item in self._picture.ranks}
+        sides = [
+            Side(self.job, self.selection.with_tasks(frozenset({tasks[rank]})).with_name(None), f"rank {rank}")
+            for rank in (first, second)
+            if isinstance(rank, int)
+        ]
+        self.app.push_screen(DiffScreen((sides[0], sides[1])))
 
     def action_diagnostics(self) -> None:
         from nsystui.ui.screens.capture import DiagnosticsScreen

@@ -16,7 +16,7 @@ _MOST_LINES = 4
 
 
 class NoteLines(Widget):
-    """As many lines as the notes need, at most four; none where there is nothing to say."""
+    """As many lines as the notes need, at most four unless a screen allows more; none where there is nothing to say."""
 
     ALLOW_SELECT = False
 
@@ -28,6 +28,13 @@ class NoteLines(Widget):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
         self._notes: tuple[str, ...] = ()
+        self._most = _MOST_LINES
+
+    def allow(self, lines: int) -> None:
+        """How many lines there may be at most."""
+        if lines != self._most:
+            self._most = lines
+            self.refresh(layout=True)
 
     def show_notes(self, notes: Sequence[str]) -> None:
         """Shows these sentences, each beginning on its own line."""
@@ -38,8 +45,8 @@ class NoteLines(Widget):
 
     def _lines(self, width: int) -> list[str]:
         lines = [line for note in self._notes for line in textwrap.wrap(note, max(width, 20))]
-        if len(lines) > _MOST_LINES:
-            lines = [*lines[: _MOST_LINES - 1], fit(f"{lines[_MOST_LINES - 1]} …", width)]
+        if len(lines) > self._most:
+            lines = [*lines[: self._most - 1], fit(f"{lines[self._most - 1]} …", width)]
         return lines
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
