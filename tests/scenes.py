@@ -33,6 +33,7 @@ SCENES = (
     Scene("events", ("6", "pagedown", "pagedown")),
     Scene("ranks", ("7",)),
     Scene("rank-map", ("7", "h", "m", "m", "m")),
+    Scene("diff", ("x", "down", "down", "x")),
     Scene("help", ("6", "question_mark")),
 )
 

@@ -132,6 +132,7 @@ HEADLESS = {
     "efficiency": ["--flops-per-step", "1e13"],
     "nvtx": [],
     "events": ["--top", "5"],
+    "diff": ["--ranks-a", "0", "--ranks-b", "0"],
     "memory": [],
     "api": [],
     "osrt": [],

@@ -170,12 +170,14 @@ def _work(sides: tuple[Side, Side], launched: Compared, communication: Compared,
     if basis.a and basis.b:
         yield _Line("    by their number", "ns", None, None, "kernels", _sum(launched, "by_count"))
         yield _Line("    by their durations", "ns", None, None, "kernels", _sum(launched, "by_duration"))
-    if len(communication) and communication.values[0][_place(communication, "what")] == KERNEL:
+    has_nccl = bool(communication.values) and communication.values[0][_place(communication, "what")] == KERNEL
+    if has_nccl:
         yield line("    NCCL kernels", "ns", _pair(communication, "total", basis), "nccl")
         yield line("      exposed", "ns", _pair(communication, "exposed", basis), "nccl")
-        yield line("NCCL kernels launched", "count", _pair(communication, "count", basis), "nccl")
     yield line("kernels launched", "count", _pair(launched, "count", basis), "kernels")
-    yield line("memory operations", "count", _pair(moved, "count", basis), "memory")
+    if has_nccl:
+        yield line("  of NCCL", "count", _pair(communication, "count", basis), "nccl")
+    yield line("copies and memsets", "count", _pair(moved, "count", basis), "memory")
 
 
 _Pair = tuple[float | None, float | None]

@@ -1,0 +1,135 @@
+"""``nsystui diff``: how the sides are named, which tables are given, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import shared
+
+from nsystui.cli import main
+from nsystui.commands.diff import prepared
+from nsystui.exports.demo import TrainingJob, cpu_only_export
+
+TABLES = ["summary", "kernels", "nvtx", "nccl", "memory", "steps"]
+
+
+@pytest.fixture(scope="session")
+def other_job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return TrainingJob(ranks=2, steps=3, layers=2, straggler=None).write(tmp_path_factory.mktemp("other"))
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    status = main(["diff", *map(str, words)])
+    shown = capsys.readouterr()
+    return status, shown.out, shown.err
+
+
+def blocks(text: str) -> dict[str, list[dict[str, Any]]]:
+    return {block["table"]: block["rows"] for block in json.loads(text)}
+
+
+def test_the_dashes_between_the_jobs_may_be_followed_by_options():
+    words = ["a", "b", "--top", "3", "--", "c", "d", "--format", "csv"]
+    assert prepared(words) == ["a", "b", "--top", "3", "--against", "c", "d", "--format", "csv"]
+    assert prepared(["a", "--ranks-a", "0"]) == ["a", "--ranks-a", "0"]
+
+
+def test_two_jobs_give_every_table(demo_job, other_job, capsys):
+    status, out, err = run(capsys, *demo_job, "--", *other_job, "--format", "json")
+    assert status == 0
+    found = blocks(out)
+    assert list(found) == TABLES and all(found.values())
+    assert "per rank: A has 4 ranks with a GPU, B 2" in err
+    assert err.count("per rank: A has 4 ranks with a GPU") == 1
+
+
+def test_two_groups_of_one_job_are_named_by_their_ranks(demo_job, capsys):
+    status, out, _ = run(capsys, *demo_job, "--ranks-a", "0-1", "--ranks-b", "2-3")
+    assert status == 0
+    assert out.startswith("# what changed: A is ranks 0-1, B is ranks 2-3\n")
+    headings = [line for line in out.splitlines() if line.startswith("# ")]
+    assert len(headings) == len(TABLES)
+    assert any("kernels by name (10 of " in line for line in headings)
+
+
+def test_one_rank_beside_itself_in_two_windows(demo_job, capsys):
+    words = (demo_job[0], "--time-a", "0:300ms", "--time-b", "300ms:", "--tables", "summary", "--format", "json")
+    status, out, _ = run(capsys, *words)
+    assert status == 0
+    spans = next(row for row in json.loads(out) if row["what"] == "time span")
+    assert spans["a"] == 300_000_000 != spans["b"]
+
+
+def test_chosen_tables_come_sorted_and_cut(demo_job, other_job, capsys):
+    words = (*demo_job, "--", *other_job, "--tables", "memory,kernels", "--names", "short", "--format", "json")
+    _, out, _ = run(capsys, *words, "--sort", "by_duration", "--top", "3")
+    found = blocks(out)
+    assert list(found) == ["kernels", "memory"] and len(found["kernels"]) == 3
+    sizes = [abs(row["by_duration"]) for row in found["kernels"]]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_csv_has_plain_values(demo_job, capsys):
+    _, out, _ = run(capsys, *demo_job, "--ranks-a", "0", "--ranks-b", "2", "--tables", "summary", "--format", "csv")
+    found = {row["What"].strip(): row for row in csv.DictReader(out.splitlines())}
+    assert found["GPU busy"]["Unit"] == "%" and 0 < float(found["GPU busy"]["A"]) < 100
+    assert int(found["kernels launched"]["Difference"]) == 0
+
+
+def test_each_table_gets_a_file(demo_job, other_job, tmp_path, capsys):
+    target = tmp_path / "out.csv"
+    status, _, _ = run(capsys, *demo_job, "--", *other_job, "-o", target)
+    assert status == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"out_{name}.csv" for name in TABLES)
+    status, _, _ = run(capsys, *demo_job, "--", *other_job, "--tables", "summary", "-o", target)
+    assert status == 0 and target.exists()
+
+
+def test_the_jobs_are_called_by_their_folders_where_their_files_are_alike(demo_job, other_job, capsys):
+    _, out, _ = run(capsys, demo_job[0], "--", other_job[0], "--tables", "summary")
+    assert f"A is {demo_job[0]}, B is {other_job[0]}" in out.splitlines()[0]
+
+
+def test_filters_hold_for_both_sides(demo_job, other_job, capsys):
+    words = ("--filter", "nccl", "--tables", "kernels", "--format", "json")
+    _, out, _ = run(capsys, *demo_job, "--", *other_job, *words)
+    assert out and all("nccl" in row["name"] for row in json.loads(out))
+
+
+def test_a_table_that_neither_side_has_is_missing_data(tmp_path, capsys):
+    path = cpu_only_export(tmp_path / "cpu.sqlite")
+    status, _, err = run(capsys, path, "--", path, "--tables", "kernels")
+    assert status == 3 and "no GPU kernels" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "name two jobs, `nsystui diff A… -- B…`"),
+        (["--ranks-a", "0", "--ranks-b", "9"], "rank 9 is not open"),
+        (["--ranks-a", "0", "--tables", "kernals"], "the tables are summary, kernels"),
+        (["--ranks-a", "0", "--tables", ""], "the tables are summary, kernels"),
+        (["--ranks-a", "0", "--sort", "nothing"], "--sort nothing: not a column of kernels"),
+        (["--ranks-a", "0", "--sort", "gpu_difference"], "choose with --tables nvtx"),
+        (["--time-a", "5"], "write A:B"),
+        (["--", "/no/such/file.sqlite"], "no such file"),
+        (["--ranks-a", "0", "--screen"], "terminal"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(demo_job, capsys, words, reason):
+    status, out, err = run(capsys, *demo_job, *words)
+    assert status == 2 and not out
+    assert reason in err and "Traceback" not in err
+
+
+def test_before_and_after_of_a_real_job(capsys):
+    before, after = shared("h100-2rank-moe-before", "h100-2rank-moe-after")
+    status, out, err = run(capsys, before, "--", after, "--names", "short", "--top", "2")
+    assert status == 0
+    assert "A is h100-2rank-moe-before, B is h100-2rank-moe-after" in out
+    assert "flash_fwd_kernel" in out and "AlltoAll" in out
+    assert "B launched 10.5 % fewer kernels in about the same time" in err

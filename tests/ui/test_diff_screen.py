@@ -1,0 +1,202 @@
+"""The comparison on a screen: two ranks of the open job, and two jobs alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text, shows
+
+from nsystui.analysis.comparison import Options, Side
+from nsystui.analysis.selection import Selection
+from nsystui.errors import UsageError
+from nsystui.exports.demo import TrainingJob
+from nsystui.ui.app import Look
+from nsystui.ui.diff_app import DiffApp
+from nsystui.ui.loading import Source
+from nsystui.ui.screens.diff import DiffScreen
+from nsystui.ui.screens.kernels import KernelsScreen
+from nsystui.ui.screens.overview import OverviewScreen
+
+
+@pytest.fixture(scope="session")
+def other_job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return TrainingJob(ranks=2, steps=3, layers=2, straggler=None).write(tmp_path_factory.mktemp("other"))
+
+
+def whole(jobs: Sequence[Any]) -> tuple[Side, Side]:
+    return Side(jobs[0], Selection(), "before"), Side(jobs[-1], Selection(), "after")
+
+
+@contextlib.asynccontextmanager
+async def comparing(
+    files: Sequence[Sequence[Path]], cache: Path, size: tuple[int, int] = NARROW, sides: Any = whole
+) -> AsyncIterator[tuple[DiffApp, Any]]:
+    sources = [Source(tuple(map(str, own)), cache) for own in files]
+    app = DiffApp(sources, sides, Options(), Look())
+    async with app.run_test(size=size) as pilot:
+        await becomes(pilot, lambda: app.sides is not None or app.return_code is not None)
+        if app.sides is not None:
+            await becomes(pilot, lambda: getattr(app.screen, "_whole", None) is not None)
+            await rest(app, pilot)
+        yield app, pilot
+
+
+def shown_keys(app: Any) -> list[str]:
+    return [column.key for column in app.screen.table.answer.columns]
+
+
+def cells(app: Any, key: str) -> list[Any]:
+    answer = app.screen.table.answer
+    place = [column.key for column in answer.columns].index(key)
+    return [row[place] for row in answer.page(0, len(answer))]
+
+
+# Two ranks of the open job
+
+
+async def test_x_on_two_ranks_of_the_overview_compares_them(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "x")
+        await shows(app, pilot, "A = rank 0: x on another rank compares")
+        await hit(app, pilot, "down", "down", "x")
+        assert isinstance(app.screen, DiffScreen)
+        assert line_with(app, "A = rank 0   B = rank 2")
+        assert line_with(app, "[summary]")
+        await hit(app, pilot, "escape")
+        assert isinstance(app.screen, OverviewScreen)
+
+
+async def test_x_twice_on_a_rank_takes_the_mark_away(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "x", "x")
+        await shows(app, pilot, "rank 0 is not marked any more")
+        await hit(app, pilot, "down", "x")
+        assert isinstance(app.screen, OverviewScreen)
+
+
+async def test_one_rank_alone_cannot_be_compared(demo_job, cache_directory):
+    async with running(demo_job[:1], cache_directory) as (app, pilot):
+        await hit(app, pilot, "x")
+        await shows(app, pilot, "there is one rank only")
+
+
+async def test_enter_goes_from_the_summary_to_a_table_and_to_the_name_on_its_screen(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "x", "down", "x")
+        place = [text.strip() for text in cells(app, "what")].index("kernels")
+        await hit(app, pilot, *["down"] * place, "enter")
+        assert app.screen.name_of_table == "kernels"
+        await hit(app, pilot, "n")
+        name = cells(app, "name")[0]
+        await hit(app, pilot, "enter")
+        assert isinstance(app.screen, KernelsScreen)
+        assert cells(app, "name") == [name]
+        assert [item.rank for item in app.job.ranks if item.task in app.selection.tasks] == [0, 1]
+
+
+async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "x", "down", "x", "o", "o")
+        place = next(n for n, name in enumerate(cells(app, "name")) if name.endswith("step *"))
+        await hit(app, pilot, *["down"] * place, "enter")
+        assert app.current_mode == "nvtx"
+        assert app.selection.name.matches("step 17") and not app.selection.name.matches("data step 17")
+
+
+# Tables
+
+
+async def test_o_goes_through_the_tables_and_back(demo_job, other_job, cache_directory):
+    async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
+        for name in ("kernels", "nvtx", "nccl", "memory", "steps", "summary"):
+            await hit(app, pilot, "o")
+            assert line_with(app, f"[{name}]")
+            assert len(app.screen.table.answer)
+        await hit(app, pilot, "O")
+        assert app.screen.name_of_table == "steps"
+
+
+async def test_x_swaps_the_sides(demo_job, other_job, cache_directory):
+    async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "o")
+        before = dict(zip(cells(app, "name"), cells(app, "difference"), strict=True))
+        await hit(app, pilot, "x")
+        assert line_with(app, "A = after   B = before")
+        after = dict(zip(cells(app, "name"), cells(app, "difference"), strict=True))
+        assert after == pytest.approx({name: -change for name, change in before.items()})
+
+
+async def test_per_rank_is_on_the_screen_where_the_sides_have_other_numbers_of_ranks(
+    demo_job, other_job, cache_directory
+):
+    async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
+        assert line_with(app, "GPU operation time per rank")
+        await hit(app, pilot, "o")
+        assert line_with(app, "A/rank")
+
+
+async def test_a_filter_leaves_rows_and_escape_takes_it_away(demo_job, other_job, cache_directory):
+    async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
+        await hit(app, pilot, "o")
+        count = len(app.screen.table.answer)
+        await hit(app, pilot, "/", *"nccl", "enter")
+        assert 0 < len(app.screen.table.answer) < count
+        assert line_with(app, 'filter "nccl"')
+        assert all("nccl" in name for name in cells(app, "name"))
+        await hit(app, pilot, "escape")
+        assert len(app.screen.table.answer) == count
+
+
+async def test_numbers_are_folded_or_not(demo_job, other_job, cache_directory):
+    async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
+        await hit(app, pilot, "d")
+        assert app.screen.name_of_table == "nvtx"
+        assert "step 0" in " ".join(cells(app, "name"))
+        await hit(app, pilot, "d")
+        assert "step *" in " ".join(cells(app, "name"))
+
+
+async def test_e_exports_plain_values_of_the_summary(demo_job, other_job, cache_directory, tmp_path):
+    async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
+        target = tmp_path / "out.json"
+        await hit(app, pilot, "e")
+        app.screen.prompt._input.value = str(target)
+        await hit(app, pilot, "enter")
+        assert await becomes(pilot, target.exists)
+        found = {row["what"].strip(): row for row in json.loads(target.read_text())}
+        assert found["GPU busy"]["unit"] == "%" and isinstance(found["GPU busy"]["a"], float)
+
+
+# Two jobs alone
+
+
+async def test_keys_of_other_screens_say_why_they_do_nothing(demo_job, other_job, cache_directory):
+    async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
+        for key, words in (("2", "two jobs are open only to be compared"), ("r", "A and B are chosen")):
+            await hit(app, pilot, key)
+            await shows(app, pilot, words)
+        await hit(app, pilot, "o", "enter")
+        await shows(app, pilot, "two jobs are open only to be compared")
+        assert not any("Overview" in line for line in screen_text(app))
+
+
+async def test_a_job_that_cannot_be_read_ends_with_its_reason(demo_job, cache_directory, tmp_path):
+    broken = tmp_path / "broken.sqlite"
+    broken.write_text("nothing")
+    async with comparing([demo_job, [broken]], cache_directory) as (app, pilot):
+        await becomes(pilot, lambda: app.return_code is not None)
+        assert app.return_code == 2 and any("broken.sqlite" in reason for reason in app.reasons)
+
+
+async def test_sides_that_are_not_there_end_with_one_line(demo_job, cache_directory):
+    def sides(jobs: Sequence[Any]) -> tuple[Side, Side]:
+        raise UsageError("rank 9 is not open")
+
+    async with comparing([demo_job], cache_directory, sides=sides) as (app, pilot):
+        await becomes(pilot, lambda: app.return_code is not None)
+        assert (app.return_code, app.reasons) == (2, ["rank 9 is not open"])
