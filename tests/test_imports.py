@@ -139,6 +139,8 @@ HEADLESS = {
     "mpi": [],
     "stats": ["-r", "cuda_gpu_kern_sum"],
     "info": [],
+    "ranks": [],
+    "steps": [],
 }
 
 

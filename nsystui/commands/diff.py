@@ -8,6 +8,8 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nsystui.analysis.numbering import numbering
+from nsystui.analysis.typed import numbers
 from nsystui.commands import arguments as shared
 from nsystui.errors import UsageError
 
@@ -63,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--tables", metavar="LIST", help=f"which, separated by commas: {', '.join(_TABLES)} (all)")
     group.add_argument("--names", choices=("full", "short", "mangled"), default="full", help="which kernel names")
     group.add_argument("--no-fold", action="store_true", help="numbered NVTX names (layer 0, layer 1 …) one by one")
-    group.add_argument("--step-range", metavar="REGEX", help="which NVTX ranges (domain:text) are steps")
+    shared.add_step_range(group)
     shared.add_selection(parser)
     shared.add_format(parser)
     screen = parser.add_argument_group("screen")
@@ -81,10 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.screen:
         return _open_screen(arguments, options)
     shared.check_output(arguments)
-    with closing(shared.open_job(_of_side(arguments, "a"))) as job:
+    with closing(shared.open_job(_opened(arguments, "a"))) as job:
         if not arguments.against:
             return _answer(arguments, names, sides_of(arguments, (job,)), options)
-        with closing(shared.open_job(_of_side(arguments, "b"))) as other:
+        with closing(shared.open_job(_opened(arguments, "b"))) as other:
             return _answer(arguments, names, sides_of(arguments, (job, other)), options)
 
 
@@ -96,6 +98,8 @@ def _check_sides(arguments: argparse.Namespace) -> None:
             "name two jobs, `nsystui diff A… -- B…`, or two parts of one: --ranks-a 0-3 --ranks-b 4-7, or --time-a and "
             "--time-b"
         )
+    for text in filter(None, own[:2]):
+        numbers(text, "ranks")
 
 
 def _names_of_tables(text: str | None) -> list[str]:
@@ -106,12 +110,20 @@ def _names_of_tables(text: str | None) -> list[str]:
     return [name for name in _TABLES if not asked or name in asked or "all" in asked]
 
 
-def _of_side(arguments: argparse.Namespace, side: str) -> argparse.Namespace:
-    """The flags as one side has them."""
+def _opened(arguments: argparse.Namespace, side: str) -> argparse.Namespace:
+    """The flags that the job of a side is opened with; ``--ranks`` may say who is which rank in both."""
     given = vars(arguments)
-    own = {name: given[f"{name}_{side}"] or given[name] for name in ("ranks", "time")}
     files = arguments.against if side == "b" and arguments.against else arguments.files
-    return argparse.Namespace(**{**given, **own, "files": files})
+    times = (arguments.time, arguments.time_a, arguments.time_b)
+    return argparse.Namespace(**{**given, "files": files, "time": next(filter(None, times), None)})
+
+
+def _of_side(arguments: argparse.Namespace, side: str) -> argparse.Namespace:
+    """The flags of the selection as one side has them."""
+    given = vars(arguments)
+    return argparse.Namespace(
+        **{**given, **{name: given[f"{name}_{side}"] or given[name] for name in ("ranks", "time")}}
+    )
 
 
 def sides_of(arguments: argparse.Namespace, jobs: Sequence[Job]) -> tuple[Side, Side]:
@@ -209,6 +221,8 @@ def _open_screen(arguments: argparse.Namespace, options: Options) -> int:
     from nsystui.ui.diff_app import DiffApp
 
     named = [arguments.files, *([arguments.against] if arguments.against else [])]
-    sources = [source_of(arguments, NamedFiles(tuple(files))) for files in named]
+    who = arguments.ranks if numbering(arguments.ranks or "") is not None else None
+    opening = argparse.Namespace(**{**vars(arguments), "ranks": who})
+    sources = [source_of(opening, NamedFiles(tuple(files))) for files in named]
     app = DiffApp(sources, lambda jobs: sides_of(arguments, jobs), options, look_of(arguments, environ))
     return run_app(arguments, environ, app)

@@ -86,7 +86,7 @@ KEYS: tuple[Key, ...] = (
     # What A and B are is what is selected here.
     *(Key(key, key, "selection", "", "", "diff") for key in "trDT"),
     Key("f", "f", "filter", "", "", "diff"),
-    *(Key(key, key, "", "", "", "diff alone") for key in "123456"),
+    *(Key(key, key, "", "", "", "diff alone") for key in "1234567"),
     Key("enter", "⏎", "", "open", "the launches of this kernel, the calls of this name; then the event", "kernels"),
     Key("o", "o", "other_table", "other table", "kernels, memory operations, sizes, API, OS runtime, MPI", "kernels"),
     Key("n", "n", "names", "names", "full, short or mangled kernel names", "kernels"),
@@ -190,6 +190,7 @@ KEYS: tuple[Key, ...] = (
     Key("a", "a", "merge", "mean", "what stands for several ranks on a line: mean, least, largest", "rank map"),
     Key("t", "t", "take_window", "time", "select the time (or step) of this column for every screen", "rank map"),
     Key("p", "p", "efficiency", "efficiency", "where GPU and host time went, and the efficiencies of POP", "ranks"),
+    Key("x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other", "ranks"),
     Key("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none", "ranks"),
     Key("slash", "/", "filter", "find", "filter by name: text, !text, /regex/; empty for all", "table"),
     Key("t", "t", "take_window", "time", "select the time window of this row", "table"),

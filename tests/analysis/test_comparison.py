@@ -24,6 +24,7 @@ from nsystui.analysis.kernels import Names, kernel_summary
 from nsystui.analysis.nccl.table import nccl_summary
 from nsystui.analysis.nvtx.listing import nvtx_summary
 from nsystui.analysis.overview import task_table
+from nsystui.analysis.ranks.step_times import figures, step_times
 from nsystui.analysis.selection import Selection, Window
 from nsystui.analysis.work import MEMORY, work_summary
 from nsystui.exports.demo import (
@@ -227,17 +228,17 @@ def test_sides_of_different_sizes_are_compared_per_rank(demo):
     assert not any("per rank" in note for note in kernels(side(demo, 0), b=side(demo, 1)).notes)
 
 
-def test_two_windows_of_a_job_compare(demo):
+def test_two_steps_of_a_job_compare_by_their_windows(demo):
     task = next(item.task for item in demo.ranks if item.rank == 0)
-    own = demo.steps().of_task[task]
-    windows = [Window(int(own.starts[n]), int(own.ends[n])) for n in (0, 2)]
+    own = step_times(demo.steps())[task]
+    windows = [own.window(place) for place in (0, 2)]
     a, b = (side(demo, 0, window=window) for window in windows)
-    found = by(steps(a, b))["on the CPU"]
+    found = by(steps(a, b))["step"]
     assert (found["count_a"], found["count_b"]) == (1, 1)
-    lengths = [window.end - window.start for window in windows]
-    assert (found["median_a"], found["median_b"]) == tuple(lengths)
+    lengths = tuple(window.end - window.start for window in windows)
+    assert (found["median_a"], found["median_b"]) == lengths
     spans = by(summary(a, b), "what")["time span"]
-    assert (spans["a"], spans["b"]) == tuple(lengths)
+    assert (spans["a"], spans["b"]) == lengths
 
 
 def test_steps_have_median_and_p95_of_every_rank(demo, faster):
@@ -245,7 +246,9 @@ def test_steps_have_median_and_p95_of_every_rank(demo, faster):
     assert [row["count_a"] for row in found.values()] == [12, 12, 12]
     for row in found.values():
         assert row["min_a"] <= row["median_a"] <= row["p95_a"] <= row["max_a"]
-    assert found["on the GPU, first to last operation"]["difference"] < 0  # no straggler
+    own = figures(step_times(demo.steps())[demo.ranks[0].task])
+    (single,) = [row for row in rows(steps(side(demo, demo.ranks[0].rank), side(demo))) if row["name"] == "step"]
+    assert (single["median_a"], single["p95_a"]) == (own.median, own.p95)
 
 
 def test_numbered_ranges_of_both_sides_are_one_row(demo, faster):

@@ -116,6 +116,7 @@ def test_a_table_that_neither_side_has_is_missing_data(tmp_path, capsys):
         (["--ranks-a", "0", "--sort", "nothing"], "--sort nothing: not a column of kernels"),
         (["--ranks-a", "0", "--sort", "gpu_difference"], "choose with --tables nvtx"),
         (["--time-a", "5"], "write A:B"),
+        (["--ranks-a", "rank(.)"], "ranks 'rank(.)': write numbers and spans"),
         (["--", "/no/such/file.sqlite"], "no such file"),
         (["--ranks-a", "0", "--screen"], "terminal"),
     ],

@@ -79,6 +79,14 @@ async def test_x_twice_on_a_rank_takes_the_mark_away(demo_job, cache_directory):
         assert isinstance(app.screen, OverviewScreen)
 
 
+async def test_x_on_two_rows_of_the_ranks_screen_compares_them(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "7")
+        ranks = cells(app, "rank")
+        await hit(app, pilot, "x", "down", "x")
+        assert line_with(app, f"A = rank {ranks[0]}   B = rank {ranks[1]}")
+
+
 async def test_one_rank_alone_cannot_be_compared(demo_job, cache_directory):
     async with running(demo_job[:1], cache_directory) as (app, pilot):
         await hit(app, pilot, "x")

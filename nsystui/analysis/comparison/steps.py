@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nsystui.analysis.answer import Column, Row, Unit
 from nsystui.analysis.comparison.pairs import Compared
 from nsystui.analysis.comparison.side import Side, both
 from nsystui.analysis.intervals import Times
-from nsystui.analysis.steps import TaskSteps
+from nsystui.analysis.ranks.step_times import StepTimes, step_times
 
 COLUMNS = (
     Column("difference", "Median Difference (ns)", "B − A", Unit.CHANGE, 1, 0),
@@ -30,7 +29,7 @@ COLUMNS = (
     Column("max_b", "Max B (ns)", "B max", Unit.DURATION, None, 4),
     Column("name", "Of Each Step", "of each step", Unit.TEXT, None, 0),
 )
-ON_CPU, ON_GPU, GPU_TIME = "on the CPU", "on the GPU, first to last operation", "GPU operations, sum of durations"
+STEP, ON_CPU, GPU_TIME = "step", "on the CPU", "GPU operations, sum of durations"
 
 
 @dataclass(frozen=True)
@@ -52,42 +51,44 @@ class Spread:
 
 
 def steps(a: Side, b: Side, name: str | None = None) -> Compared:
-    """The steps of both sides: those of the selected ranks that overlap the window, whole; every rank's step counts.
+    """The steps of both sides that begin in their windows; every rank's step counts.
 
-    ``name`` is a regular expression for the ranges that are steps (see `Job.steps`). A row for the time on the CPU, the
-    span from the first to the last GPU operation launched in a step, and the sum of the durations of these.
+    ``name`` is a regular expression for the ranges that are steps (see `Job.steps`). A row for the time of a step as
+    the screen of the ranks has it (`ranks.step_times`), its NVTX range on the CPU, and the sum of the durations of its
+    GPU operations.
     """
-    found = [step_times(side, name) for side in (a, b)]
-    rows = [_row(what, found[0][what], found[1][what]) for what in (ON_CPU, ON_GPU, GPU_TIME)]
-    has_any = any(one[ON_CPU].count for one in found)
-    notes = both(*(side.job.steps(name).notes for side in (a, b)))
+    found = [spreads(side, name) for side in (a, b)]
+    rows = [_row(what, found[0][what], found[1][what]) for what in (STEP, ON_CPU, GPU_TIME)]
+    has_any = any(one[STEP].count for one in found)
+    notes = (*both(*(side.job.steps(name).notes for side in (a, b))), *_clocks(a, b, name))
     return Compared("diff-steps", COLUMNS, rows if has_any else [], len(rows) if has_any else 0, notes)
 
 
-def step_times(side: Side, name: str | None = None) -> dict[str, Spread]:
+def spreads(side: Side, name: str | None = None) -> dict[str, Spread]:
     """How long the steps of a side take, by the names of the rows."""
+    found = _times(side, name)
+    on_gpu = [one for one in found if one.on_gpu]
+    return {
+        STEP: Spread.of(_joined([one.duration for one in found])),
+        ON_CPU: Spread.of(_joined([one.cpu_duration for one in found])),
+        GPU_TIME: Spread.of(_joined([one.op_time for one in on_gpu])),
+    }
+
+
+def _times(side: Side, name: str | None) -> list[StepTimes]:
     tasks = {item.task for item in side.ranks}
-    parts: dict[str, list[Times]] = {ON_CPU: [], ON_GPU: [], GPU_TIME: []}
-    for task, own in side.job.steps(name).of_task.items():
-        if task in tasks:
-            is_in = _in_window(own, side)
-            has_gpu = is_in & (own.gpu.op_count > 0)
-            parts[ON_CPU].append((own.ends - own.starts)[is_in])
-            parts[ON_GPU].append((own.gpu.end - own.gpu.start)[has_gpu])
-            parts[GPU_TIME].append(own.gpu.op_time[has_gpu])
-    return {key: Spread.of(_joined(values)) for key, values in parts.items()}
+    found = step_times(side.job.steps(name), side.selection.window)
+    return [one for task, one in found.items() if task in tasks]
+
+
+def _clocks(a: Side, b: Side, name: str | None) -> tuple[str, ...]:
+    """A sentence where a step of one side is its time on the GPU, and of the other on the CPU."""
+    kinds = {one.on_gpu for side in (a, b) for one in _times(side, name)}
+    return ("not every step has GPU work: a step without any is its time on the CPU",) if len(kinds) > 1 else ()
 
 
 def _joined(parts: Sequence[Times]) -> Times:
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
-
-
-def _in_window(own: TaskSteps, side: Side) -> NDArray[np.bool_]:
-    window = side.selection.window
-    if window is None:
-        return np.ones(len(own), bool)
-    is_in: NDArray[np.bool_] = (own.starts < window.end) & ((own.starts >= window.start) | (own.ends > window.start))
-    return is_in
 
 
 def _row(what: str, a: Spread, b: Spread) -> Row:

@@ -11,7 +11,7 @@ from nsystui.analysis.comparison.nccl import nccl
 from nsystui.analysis.comparison.nvtx import nvtx
 from nsystui.analysis.comparison.pairs import GONE, NEW, Compared
 from nsystui.analysis.comparison.side import Basis, Side, both
-from nsystui.analysis.comparison.steps import ON_CPU, step_times
+from nsystui.analysis.comparison.steps import STEP, spreads
 from nsystui.analysis.comparison.utilisation import Utilisation, utilisation
 from nsystui.analysis.kernels import Names
 from nsystui.analysis.nccl.table import KERNEL
@@ -137,7 +137,7 @@ def _signed(unit: Unit, value: Value) -> str:
 
 
 def _steps(a: Side, b: Side, step_range: str | None) -> Iterator[_Line]:
-    first, second = (step_times(side, step_range)[ON_CPU] for side in (a, b))
+    first, second = (spreads(side, step_range)[STEP] for side in (a, b))
     if first.count or second.count:
         yield _Line("step time, median", "ns", first.median, second.median, "steps")
         yield _Line("step time, p95", "ns", first.p95, second.p95, "steps")

@@ -11,8 +11,8 @@ from textual.widget import Widget
 
 from nsystui.ui import keys
 from nsystui.ui import overview_lines as words
+from nsystui.ui.screens.comparing import ComparingScreen
 from nsystui.ui.screens.going import show_table
-from nsystui.ui.screens.pane import Pane
 from nsystui.ui.widgets.part_lines import PartLines
 from nsystui.ui.widgets.table_messages import PageFailed, RowSelected, SortRequested
 from nsystui.ui.widgets.window_table import WindowTable
@@ -37,7 +37,7 @@ _FILES_UPDATE = 1.0
 """Seconds between two updates of the table of files while they are read."""
 
 
-class OverviewScreen(Pane):
+class OverviewScreen(ComparingScreen):
     """The first screen: it is painted before anything heavy is imported.
 
     Two tables: the ranks, and below them the kernels; where there is no GPU work, what there is instead. Until a
@@ -60,7 +60,6 @@ class OverviewScreen(Pane):
         self._bins = 0
         self._files_shown = 0.0
         self._sorted: dict[str, tuple[str, bool]] = {}  # by the name of an answer
-        self._marked: Value = None  # the rank that is to be compared with another one
 
     def body(self) -> Iterable[Widget]:
         self.head = PartLines(id="head")
@@ -256,36 +255,8 @@ class OverviewScreen(Pane):
         if isinstance(name, str):
             self.app.push_screen(KernelInstancesScreen(name, Names.FULL))
 
-    def action_compare(self) -> None:
-        """Marks the rank under the cursor; with one marked, compares the two."""
-        rank = self.values(self.ranks).get("rank")
-        if self._picture is None or rank is None:
-            self.say("ranks can be compared when they are read")
-        elif len(self._picture.tasks) < 2:
-            self.say("there is one rank only: `nsystui diff A… -- B…` compares two jobs")
-        elif self._marked is None:
-            self._marked = rank
-            self.say(f"A = rank {rank}: x on another rank compares")
-        elif self._marked == rank:
-            self._marked = None
-            self.say(f"rank {rank} is not marked any more")
-        else:
-            self._compare(self._marked, rank)
-
-    def _compare(self, first: Value, second: Value) -> None:
-        """Opens the comparison of two ranks, in the time that is selected."""
-        from nsystui.analysis.comparison import Side
-        from nsystui.ui.screens.diff import DiffScreen
-
-        assert self.job is not None and self._picture is not None
-        self._marked = None
-        tasks = {item.rank: item.task for item in self._picture.ranks}
-        sides = [
-            Side(self.job, self.selection.with_tasks(frozenset({tasks[rank]})).with_name(None), f"rank {rank}")
-            for rank in (first, second)
-            if isinstance(rank, int)
-        ]
-        self.app.push_screen(DiffScreen((sides[0], sides[1])))
+    def rank_to_compare(self) -> Value:
+        return self.values(self.ranks).get("rank") if self._picture is not None else None
 
     def action_diagnostics(self) -> None:
         from nsystui.ui.screens.capture import DiagnosticsScreen

@@ -11,10 +11,12 @@ from nsystui.analysis.collectives.listing import collective_kinds, collective_op
 from nsystui.analysis.job import Job
 from nsystui.analysis.ranks.step_tables import every_step, steps_across_ranks, steps_by_rank
 from nsystui.analysis.ranks.table import rank_table
+from nsystui.analysis.answer import Answer, Value
 from nsystui.analysis.selection import Selection, Window
 from nsystui.analysis.steps import Steps
 from nsystui.analysis.tasks import RankedTask
 from nsystui.ui import keys
+from nsystui.ui.screens.comparing import ComparingScreen
 from nsystui.ui.screens.table_pane import TablePane
 
 
@@ -61,7 +63,7 @@ _ORDERS = {"collective-kinds": ("waiting", True), "collectives": ("start", False
 """The column by which a table comes sorted, and whether it descends."""
 
 
-class RanksScreen(TablePane):
+class RanksScreen(TablePane, ComparingScreen):
     """One table after the other; Enter on a row selects what it is about."""
 
     MODE_KEY = "7"
@@ -116,6 +118,9 @@ class RanksScreen(TablePane):
             self.say("the clocks are made one when everything is loaded")
         else:
             self.say("clock: " + self.explorer.next_clock().value + "…")
+
+    def rank_to_compare(self) -> Value:
+        return self.values().get("rank", self.values().get("slowest"))
 
     # -- a row ----------------------------------------------------------------------------------------------------
 
