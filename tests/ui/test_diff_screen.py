@@ -185,11 +185,11 @@ async def test_e_exports_plain_values_of_the_summary(demo_job, other_job, cache_
 
 async def test_keys_of_other_screens_say_why_they_do_nothing(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
-        for key, words in (("2", "two jobs are open only to be compared"), ("r", "A and B are chosen")):
+        for key, words in (("2", "only the comparison is open here"), ("r", "A and B are chosen")):
             await hit(app, pilot, key)
             await shows(app, pilot, words)
         await hit(app, pilot, "o", "enter")
-        await shows(app, pilot, "two jobs are open only to be compared")
+        await shows(app, pilot, "only the comparison is open here")
         assert not any("Overview" in line for line in screen_text(app))
 
 

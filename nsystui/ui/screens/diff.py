@@ -228,7 +228,7 @@ class DiffScreen(TablePane):
         if self._is_of_open_job:
             await super().action_mode(name)
         else:
-            self.say("two jobs are open only to be compared: `nsystui FILE…` shows one")
+            self.say("only the comparison is open here: `nsystui FILE…` shows a job")
 
     # -- going on -------------------------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class DiffScreen(TablePane):
             self.say("there is no screen of this row alone")
             return
         if not self._is_of_open_job:
-            self.say("two jobs are open only to be compared: `nsystui FILE…` shows one, f filters by name there")
+            self.say("only the comparison is open here: `nsystui FILE…` shows a job, f filters by name there")
             return
         assert self._sides is not None
         tasks = [side.selection.tasks for side in self._sides]
