@@ -18,9 +18,9 @@ from nsystui.exports import demo
 from nsystui.exports.demo import HOSTILE_NAMES, PLANTED_SECRET
 
 TABLES = [name for name in COMMANDS if name not in ("open", "demo")]
-NEEDED = {"stats": ["-r", "cuda_gpu_kern_sum"], "efficiency": ["--tables", "breakdown"]}
 NEEDED = {
     "stats": ["-r", "cuda_gpu_kern_sum"],
+    "efficiency": ["--tables", "breakdown"],
     "diff": ["--time-a", "0:", "--time-b", "0:", "--tables", "kernels"],
 }
 SELECTABLE = [name for name in TABLES if name != "info"]
