@@ -139,8 +139,6 @@ HEADLESS = {
     "mpi": [],
     "stats": ["-r", "cuda_gpu_kern_sum"],
     "info": [],
-    "ranks": [],
-    "steps": [],
 }
 
 

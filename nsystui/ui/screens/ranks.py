@@ -6,12 +6,11 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nsystui.analysis.answer import Answer
+from nsystui.analysis.answer import Answer, Value
 from nsystui.analysis.collectives.listing import collective_kinds, collective_operations
 from nsystui.analysis.job import Job
 from nsystui.analysis.ranks.step_tables import every_step, steps_across_ranks, steps_by_rank
 from nsystui.analysis.ranks.table import rank_table
-from nsystui.analysis.answer import Answer, Value
 from nsystui.analysis.selection import Selection, Window
 from nsystui.analysis.steps import Steps
 from nsystui.analysis.tasks import RankedTask
