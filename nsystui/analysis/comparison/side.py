@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from nsystui.analysis.extent import extent, selected_reports, shares_clock
 from nsystui.analysis.job import Job
@@ -98,13 +98,3 @@ def _told_apart(a: Sequence[str], b: Sequence[str]) -> Iterator[str]:
     yield from (note for note in a if note in b)
     yield from (f"A: {note}" for note in a if note not in b)
     yield from (f"B: {note}" for note in b if note not in a)
-
-
-def swapped(sides: tuple[Side, Side]) -> tuple[Side, Side]:
-    """B as A, and A as B."""
-    return sides[1], sides[0]
-
-
-def with_name(side: Side, name: str | None) -> Side:
-    """The same side under a filter by name."""
-    return replace(side, selection=side.selection.with_name(name))
