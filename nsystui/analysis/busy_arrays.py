@@ -1,8 +1,8 @@
-"""The busy intervals of a report's devices as flat arrays, on the report's own clock, to be kept beside its pack."""
+"""The busy intervals of a report's devices or streams as flat arrays, on its own clock, to be kept beside its pack."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -15,27 +15,31 @@ from nsystui.analysis.interval_blocks import IntervalBlocks
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays
 
-Place = tuple[int, int]
-"""A device of a report: (process, CUDA ordinal)."""
+Place = tuple[int, ...]
+"""A device of a report, (process, CUDA ordinal), or a stream of it: what `DEVICE_KEYS` or `STREAM_KEYS` name."""
+
+DEVICE_KEYS = ("process", "device")
+STREAM_KEYS = (*DEVICE_KEYS, "stream")
 
 _PARTS = tuple(item.name for item in fields(BusyParts))
 
 
-def to_arrays(found: Mapping[Place, BusyParts]) -> Arrays:
+def to_arrays(found: Mapping[Place, BusyParts], keys: Sequence[str] = DEVICE_KEYS) -> Arrays:
     """``of_arrays`` is the inverse: the places, and for each part of each device its blocks, their steps in a row."""
     arrays: dict[str, NDArray[Any]] = {
         "process": np.array([process for process, _ in found], np.int64),
         "device": np.array([device for _, device in found], np.int64),
     }
+    arrays = {key: np.array([place[number] for place in found], np.int64) for number, key in enumerate(keys)}
     for number, parts in enumerate(found.values()):
         for part in _PARTS:
             put_blocks(arrays, f"{number}.{part}", getattr(parts, part))
     return arrays
 
 
-def of_arrays(arrays: Arrays, clock_offset: int) -> dict[Place, BusyParts]:
-    """The intervals of each device in job time: ``clock_offset`` (ns) is added to the report's own."""
-    places = zip(arrays["process"].tolist(), arrays["device"].tolist(), strict=True)
+def of_arrays(arrays: Arrays, clock_offset: int, keys: Sequence[str] = DEVICE_KEYS) -> dict[Place, BusyParts]:
+    """The intervals of each place in job time: ``clock_offset`` (ns) is added to the report's own."""
+    places = zip(*(arrays[key].tolist() for key in keys), strict=True)
     return {
         place: BusyParts(**{part: blocks_at(arrays, f"{number}.{part}").shifted(clock_offset) for part in _PARTS})
         for number, place in enumerate(places)

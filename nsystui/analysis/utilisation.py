@@ -10,21 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-import sqlalchemy as sa
-from numpy.typing import NDArray
-
 from nsystui.analysis.busy_arrays import Place, of_arrays, to_arrays
 from nsystui.analysis.device_time import NOTHING, Breakdown, BusyParts, Device, DeviceIntervals, DeviceLanes
 from nsystui.analysis.extent import recorded, selected_reports, shares_clock
-from nsystui.analysis.interval_blocks import IntervalBlocks, UnionBuilder
-from nsystui.analysis.intervals import Times
 from nsystui.analysis.kept_facts import facts_of
-from nsystui.analysis.processes import UsedDevice, used_devices
+from nsystui.analysis.processes import used_devices
 from nsystui.analysis.rows import which_of
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
-from nsystui.analysis.where import where
+from nsystui.analysis.work_intervals import DEVICE, busy_parts
 from nsystui.exports import canonical
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -174,52 +168,11 @@ def _computed(session: Session, streams: frozenset[int] | None, reports: Sequenc
     """The intervals of every device of ``reports``, as ``busy_arrays`` writes them."""
     indices = {report.index for report in reports}
     devices = [used for used in used_devices(session) if used.task.report in indices]
-    kernels = _merged(session, streams, tables.kernels, devices)
-    memory = _merged(session, streams, tables.memory_ops, devices)
-    graph = _merged(session, streams, tables.graph_launches, devices)
+    places = [(used.task.report, used.task.process, used.device) for used in devices]
     found: dict[int, dict[Place, BusyParts]] = {index: {} for index in indices}
-    for number, used in enumerate(devices):
-        parts = BusyParts.of(kernels[number, 0], kernels[number, 1], memory[number, 0], graph[number, 0])
-        found[used.task.report][used.task.process, used.device] = parts
+    for (report, *place), parts in zip(places, busy_parts(session, DEVICE, places, streams), strict=True):
+        found[report][tuple(place)] = parts
     return {index: to_arrays(parts) for index, parts in found.items()}
-
-
-def _merged(
-    session: Session, streams: frozenset[int] | None, table: sa.Table, devices: Sequence[UsedDevice]
-) -> dict[tuple[int, int], IntervalBlocks]:
-    """The union of the operations of a table, by (place in ``devices``, 1 for NCCL kernels and else 0); own clock."""
-    builders = [UnionBuilder() for _ in range(2 * len(devices))]
-    if devices and session.count(table):
-        columns = table.c
-        places = _places(devices)
-        is_nccl = columns.is_nccl if "is_nccl" in columns else sa.literal(0)
-        lane = sa.cast(2 * places.c.place + is_nccl, sa.Integer).label("lane")
-        is_same = [columns[key] == places.c[key] for key in ("report", "process", "device")]
-        chosen = Selection(tasks=frozenset(used.task for used in devices), streams=streams)
-        is_whole = (columns.start.is_not(None), columns.end.is_not(None))
-        query = (
-            sa.select(lane, columns.start, columns.end)
-            .join_from(table, places, sa.and_(*is_same))
-            .where(*where(table, chosen), *is_whole)
-        )
-        for batch in session.array_batches(query):
-            _add(builders, batch["lane"], batch["start"], batch["end"])
-    return {divmod(number, 2): builder.blocks() for number, builder in enumerate(builders)}
-
-
-def _add(builders: Sequence[UnionBuilder], lane: NDArray[np.int32], starts: Times, ends: Times) -> None:
-    """Gives each operation to the builder of its lane."""
-    order = np.argsort(lane, kind="stable")
-    used, firsts = np.unique(lane[order], return_index=True)
-    for number, of_lane in zip(used.tolist(), np.split(order, firsts[1:]), strict=True):
-        builders[number].add(starts[of_lane], ends[of_lane])
-
-
-def _places(devices: Sequence[UsedDevice]) -> sa.Subquery:
-    """The place of each device in ``devices``, as a table to join with."""
-    columns = [sa.column(key, sa.BigInteger) for key in ("report", "process", "device", "place")]
-    rows = [(used.task.report, used.task.process, used.device, place) for place, used in enumerate(devices)]
-    return sa.select(sa.values(*columns, name="given").data(rows)).subquery("places")
 
 
 def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:

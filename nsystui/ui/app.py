@@ -43,6 +43,14 @@ class Look:
     ascii_only: bool = False
 
 
+@dataclass(frozen=True)
+class WayBack:
+    """Where the timeline was opened from, and on what."""
+
+    mode: str
+    selection: Selection
+
+
 @dataclass
 class FileState:
     """How far one export is: ``opened`` once checked, ``rows`` of ``total`` while packing, then ready or failed."""
@@ -66,7 +74,7 @@ class NsystuiApp(App[int]):
     TITLE = "nsystui"
     MODES: ClassVar[dict[str, object]] = {  # type: ignore[assignment]
         name: (lambda name=name: screen_of(name))
-        for name in ("overview", "kernels", "nccl", "gpu", "nvtx", "events", "ranks")
+        for name in ("overview", "kernels", "nccl", "gpu", "nvtx", "events", "ranks", "timeline")
     }
     DEFAULT_MODE = "overview"
     BINDINGS: ClassVar[list[BindingType]] = []
@@ -91,6 +99,7 @@ class NsystuiApp(App[int]):
         self.reasons: list[str] = []
         self._paths: tuple[Path, ...] = ()
         self._history: list[Selection] = []
+        self.way_back: WayBack | None = None
         self._loading: Loading | None = None
         self.nccl_log = LogState(source.logs)
         self._log_loading: LogLoading | None = None
@@ -137,6 +146,10 @@ class NsystuiApp(App[int]):
         self.selection = self._history.pop()
         self._tell_screen()
         return True
+
+    def remember_way(self) -> None:
+        """Keeps the screen and the selection of now, for the timeline to go back to."""
+        self.way_back = WayBack(self.current_mode, self.selection)
 
     def stop_loading(self) -> bool:
         """Stops what is being read; ``False`` where nothing is."""

@@ -46,6 +46,7 @@ PLACES = {
     "events": "6 Events",
     "ranks": "7 Ranks",
     "rank map": "7 Ranks, the map",
+    "timeline": "L Timeline",
 }
 """The places in the order of the help, with their titles."""
 
@@ -123,7 +124,7 @@ KEYS: tuple[Key, ...] = (
     # The selection is of exports: what a log says has no time, and its ranks are not theirs.
     *(Key(key, key, "selection", "", "", "nccl log") for key in "trDT"),
     Key("f", "f", "filter", "", "", "nccl log"),
-    *(Key(key, key, "", "", "", "nccl log alone") for key in "1234567"),
+    *(Key(key, key, "", "", "", "nccl log alone") for key in "1234567L"),
     Key("plus,equals_sign", "+", "zoom(1)", "zoom in", "zoom in around the cursor", "gpu"),
     Key("minus", "-", "zoom(-1)", "out", "zoom out", "gpu"),
     Key("left_square_bracket", "[", "pan(-1)", "] pan", "move the view back by half of its width", "gpu"),
@@ -153,6 +154,7 @@ KEYS: tuple[Key, ...] = (
         "what counts as useful: kernels but NCCL's (pop), or every kernel (talp)",
         "efficiency",
     ),
+    Key("left,right", "← →", "", "", "move the cursor along time; < and > (or shift) by ten columns", "gpu"),
     Key("right", "→", "expand", "", "open a range", "nvtx"),
     Key("left", "←", "collapse", "", "close a range, or go to the one around it", "nvtx"),
     Key("enter", "⏎", "", "open", "open and close; on a single range with nothing inside, its event", "nvtx"),
@@ -192,6 +194,42 @@ KEYS: tuple[Key, ...] = (
     Key("p", "p", "efficiency", "efficiency", "where GPU and host time went, and the efficiencies of POP", "ranks"),
     Key("x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other", "ranks"),
     Key("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none", "ranks"),
+    Key(
+        "n,right_square_bracket", "n p", "event(1)", "next", "next and previous event on the lane; ] and [", "timeline"
+    ),
+    Key("p,left_square_bracket", "p", "event(-1)", "", "the previous one", "timeline"),
+    Key("plus,equals_sign,z", "+ -", "zoom(1)", "zoom", "zoom in and out around the cursor; z and Z", "timeline"),
+    Key("minus,Z", "-", "zoom(-1)", "", "zoom out", "timeline"),
+    Key("space", "space", "open_rank", "streams", "show or hide the streams and NVTX threads of a rank", "timeline"),
+    Key("enter", "⏎", "open_event", "event", "the event under the cursor; of a closed rank its streams", "timeline"),
+    Key("m", "m", "mark", "mark", "mark this time, to measure from; again to take the mark away", "timeline"),
+    Key("t", "t", "take_window", "time", "select the time in view, or from the mark to the cursor", "timeline"),
+    Key(
+        "less_than_sign,ctrl+left", "< >", "pan(-1)", "pan", "move the view by half of its width; ctrl+← →", "timeline"
+    ),
+    Key("greater_than_sign,ctrl+right", ">", "pan(1)", "", "move it on", "timeline"),
+    Key("0", "0", "whole", "whole", "view the whole selection again", "timeline"),
+    Key("slash", "/", "highlight", "find", "mark the events with such a name: text, !text, /regex/", "timeline"),
+    Key("g", "g", "go_to", "go to", "go to a time, such as 1.25s", "timeline"),
+    Key("o", "o", "only_rank", "only this", "select the rank of this lane for every screen", "timeline"),
+    Key(
+        "left,h",
+        "← →",
+        "move(-1)",
+        "",
+        "move the cursor along time; h and l too, with shift by ten columns",
+        "timeline",
+    ),
+    Key("right,l", "→", "move(1)", "", "", "timeline"),
+    Key("shift+left", "shift+←", "move(-10)", "", "", "timeline"),
+    Key("shift+right", "shift+→", "move(10)", "", "", "timeline"),
+    Key("home", "home", "move(-1000000)", "", "", "timeline"),
+    Key("end", "end", "move(1000000)", "", "", "timeline"),
+    Key("up,k", "↑ ↓", "lane(-1)", "", "the lane above or below; k and j too, PgUp and PgDn by a page", "timeline"),
+    Key("down,j", "↓", "lane(1)", "", "", "timeline"),
+    Key("pageup,ctrl+b", "pgup", "page(-1)", "", "", "timeline"),
+    Key("pagedown,ctrl+f", "pgdn", "page(1)", "", "", "timeline"),
+    Key("escape", "esc", "back", "back", "undo the selection made here, then back to where you were", "timeline"),
     Key("slash", "/", "filter", "find", "filter by name: text, !text, /regex/; empty for all", "table"),
     Key("t", "t", "take_window", "time", "select the time window of this row", "table"),
     Key("s", "s", "sort", "sort", "sort by the next column", "table"),
@@ -213,6 +251,7 @@ KEYS: tuple[Key, ...] = (
     Key("5", "5", "mode('nvtx')", "", "NVTX tree", "everywhere"),
     Key("6", "6", "mode('events')", "", "Events", "everywhere"),
     Key("7", "7", "mode('ranks')", "", "Ranks", "everywhere"),
+    Key("L", "L", "timeline", "", "Timeline", "everywhere"),
     Key("question_mark", "?", "help", "help", "the keys of this place", "everywhere"),
     Key("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit", "everywhere"),
 )
@@ -225,6 +264,7 @@ MODES = (
     ("5", "NVTX"),
     ("6", "Events"),
     ("7", "Ranks"),
+    ("L", "Timeline"),
 )
 """The screens with their keys, for the title line."""
 

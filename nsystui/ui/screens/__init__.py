@@ -15,6 +15,7 @@ _CLASSES = {
     "events": "EventsScreen",
     "ranks": "RanksScreen",
     "diff": "DiffScreen",
+    "timeline": "TimelineScreen",
 }
 
 

@@ -27,6 +27,14 @@ class Pane(ExportingScreen):
     async def action_mode(self, name: str) -> None:
         await self.app.switch_mode(name)
 
+    async def action_timeline(self) -> None:
+        """The timeline of the selection; it goes back to here."""
+        if self.app.current_mode == "timeline":
+            self.say("this is the timeline")
+            return
+        self.explorer.remember_way()
+        await self.app.switch_mode("timeline")
+
     def action_back(self) -> None:
         if self.is_drilled:
             self.app.pop_screen()

@@ -1,0 +1,106 @@
+"""The lines below the lanes of the timeline: the column under the cursor, and the event in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nsystui.analysis.answer import Row, Unit
+from nsystui.analysis.correlation import partners
+from nsystui.analysis.event_kinds import EventKind
+from nsystui.analysis.events import EVENT_COLUMNS, key_of
+from nsystui.analysis.selection import Window
+from nsystui.analysis.timeline.drawing import LETTERS
+from nsystui.analysis.timeline.gpu_events import longest_in
+from nsystui.analysis.timeline.lanes import Lane, Timeline
+from nsystui.analysis.timeline.nvtx_lane import longest_range_in, path_at
+from nsystui.analysis.timeline.picture import LanePicture, has_names
+from nsystui.ui.event_details import place_line, work_delays
+from nsystui.ui.widgets.part_lines import Part
+from nsystui.units import format_value
+
+Line = list[Part]
+HEIGHT = 4
+_WORDS = {"compute": "kernels", "nccl": "NCCL", "memory": "memory", "graph": "graph", "nvtx": "ranges"}
+
+
+@dataclass(frozen=True)
+class EventFacts:
+    """The event under the cursor, if there is one, as a row of the event list, and what is told of it."""
+
+    row: Row | None
+    lines: tuple[str, ...]
+
+
+# -- at once ----------------------------------------------------------------------------------------------------------
+
+
+def column_line(picture: LanePicture, column: int, times: tuple[int, int], time: int, mark: int | None) -> Line:
+    """When the cursor is, and what its column holds."""
+    parts: Line = []
+    if mark is not None:
+        parts += [(f"◆ {format_value(Unit.DURATION, abs(time - mark))}", "bold"), (" from the mark  ", "")]
+    moment, length = format_value(Unit.TIME, time), format_value(Unit.DURATION, times[1] - times[0])
+    parts += [(moment, "bold"), (f"  column {length}:", "")]
+    if picture.columns.category[column] < 0:
+        return [*parts, (" not recorded", "dim")]
+    for name, shares in picture.columns.shares.items():
+        if shares[column] > 0:
+            letter = f"{LETTERS[name]} " if name in LETTERS else ""
+            parts.append((f"  {letter}{_WORDS[name]} {_percent(shares[column])}", name))
+    idle = 1 - float(picture.columns.busy[column])
+    if idle > 0:
+        parts.append((f"  idle {_percent(idle)}", "dim"))
+    return parts
+
+
+def _percent(share: float) -> str:
+    return format_value(Unit.PERCENT, 100 * float(share))
+
+
+# -- when the cursor rests --------------------------------------------------------------------------------------------
+
+
+def event_facts(timeline: Timeline, lane: Lane, window: Window, row: Row | None) -> EventFacts:
+    """The event ``row``, or the one that takes up most of ``window`` on a lane. Blocks: call it in a thread."""
+    count = 1
+    if row is None:
+        if lane.is_nvtx:
+            row, count = longest_range_in(timeline, lane, window)
+        elif not has_names(timeline, [lane], window):
+            return EventFacts(None, ("very many events in this column: + zooms in, n goes to the next single one",))
+        else:
+            row, count = longest_in(timeline, lane, window)
+    if row is None:
+        return EventFacts(None, ("no event here: n and p go to the next and the previous one",))
+    values = dict(zip((column.key for column in EVENT_COLUMNS), row, strict=True))
+    start, duration = (format_value(unit, values[key]) for unit, key in _TIMES)
+    which = f"the longest of {count:,} in this column, " if count > 1 else ""
+    return EventFacts(
+        row,
+        (
+            f"{values['kind']}  {values['name'] or ''}",
+            f"{which}{duration} from {start} · {place_line(values)}",
+            _origin(timeline, row),
+        ),
+    )
+
+
+_TIMES = ((Unit.TIME, "start"), (Unit.DURATION, "duration"))
+
+
+def _origin(timeline: Timeline, row: Row) -> str:
+    """The launching call and the NVTX ranges around it; of a range those around itself."""
+    key = key_of(row)
+    values = dict(zip((column.key for column in EVENT_COLUMNS), row, strict=True))
+    if key.kind is EventKind.NVTX:
+        thread = int(values["process"] or 0) | int(values["tid"] or 0)
+        around = [name for name in path_at(timeline, key.report, thread, key.start) if name != values["name"]]
+        return f"in {' › '.join(around)}" if around else "in no other range"
+    found = partners(timeline.session, key, timeline.ranks)
+    if not found.rows:
+        return found.reason
+    call = dict(zip((column.key for column in EVENT_COLUMNS), found.rows[0], strict=True))
+    thread = int(call["process"] or 0) | int(call["tid"] or 0)
+    path = path_at(timeline, key.report, thread, int(call["start"] or 0))
+    inside = f" in {' › '.join(path)}" if path else ""
+    return f"launched by {call['name']}{inside} · {work_delays(found.rows[0], row)}"

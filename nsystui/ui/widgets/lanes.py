@@ -1,0 +1,198 @@
+"""Lanes of letters and names over time, an axis above them, and a cursor: a lane and a column.
+
+What a key changes is all that is painted: of a lane the cells from the first to the last that differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region
+from textual.message import Message
+from textual.strip import Strip
+
+from nsystui.text import fit, safe_text
+from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
+from nsystui.ui.widgets.plots import time_axis
+from nsystui.ui.widgets.quiet import QuietFocus
+from nsystui.ui.widgets.window import Window
+
+MARKER = "▸ "
+AXIS_CURSOR = "▼"
+AXIS_MARK = "◆"
+_ASKED = "…"
+"""What stands in a lane that is not computed yet."""
+
+
+@dataclass(frozen=True)
+class LaneLine:
+    """One lane: a character and a style for each column, see ``analysis.timeline.drawing``, and a value at its right.
+
+    A style is a category, with ``-`` behind it where it is not to be drawn as a block, or nothing.
+    """
+
+    text: str
+    styles: tuple[str, ...]
+    marked: frozenset[int] = frozenset()
+    value: str = ""
+
+
+class LaneChart(QuietFocus, can_focus=True):
+    """Lanes over one span of time. Lines of lanes that are not given are asked for by ``Scrolled``.
+
+    Args:
+        label_width: Cells for the labels at the left.
+        value_width: Cells for the values at the right.
+    """
+
+    ALLOW_SELECT = False
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"lane-chart--axis", "lane-chart--current", *CATEGORY_CLASSES}
+
+    DEFAULT_CSS = """
+    LaneChart { height: 1fr; }
+    LaneChart > .lane-chart--axis { color: $foreground 75%; }
+    LaneChart:ansi > .lane-chart--axis { color: $foreground; }
+    LaneChart > .lane-chart--current { text-style: bold; }
+    """ + category_css("LaneChart")
+
+    @dataclass
+    class Scrolled(Message):
+        """Other lanes are in sight."""
+
+        chart: LaneChart
+
+        def can_replace(self, message: Message) -> bool:
+            return isinstance(message, LaneChart.Scrolled)
+
+    def __init__(self, *, label_width: int, value_width: int, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self.label_width = label_width
+        self.value_width = value_width
+        self.lane = 0
+        self.column = 0
+        self._labels: tuple[str, ...] = ()
+        self._lines: Mapping[int, LaneLine] = {}
+        self._lo, self._hi = 0, 0
+        self._mark: int | None = None
+        self._window = Window()
+
+    # -- what is shown --------------------------------------------------------------------------------------------
+
+    @property
+    def width(self) -> int:
+        """Columns of time: what is left of the width beside labels and values."""
+        return max(1, self.size.width - len(MARKER) - self.label_width - 1 - self.value_width - 1)
+
+    @property
+    def rows(self) -> range:
+        """The lanes in sight."""
+        return self._window.rows()
+
+    @property
+    def count(self) -> int:
+        return len(self._labels)
+
+    def line(self, lane: int) -> LaneLine | None:
+        """What is drawn of a lane; ``None`` while it is not known."""
+        return self._lines.get(lane)
+
+    def show(self, labels: Sequence[str], lines: Mapping[int, LaneLine], lo: int, hi: int) -> None:
+        """Shows ``lines`` of the lanes with these labels, over the time from ``lo`` to ``hi`` ns."""
+        before = self._cells()
+        is_same_time, is_same_list = (lo, hi) == (self._lo, self._hi), tuple(labels) == self._labels
+        self._labels, self._lo, self._hi = tuple(labels), lo, hi
+        # Of lanes out of sight the old lines stay only while they are true.
+        self._lines = {**self._lines, **lines} if is_same_time and is_same_list else dict(lines)
+        self._window.count = len(self._labels)
+        self.lane = self._window.clamp(self.lane)
+        self._window.reveal(self.lane)
+        self._repaint(before)
+
+    def move(self, lane: int, column: int, mark: int | None = None) -> None:
+        """Puts the cursor into a lane and column (clamped), and the mark, which may lie out of sight."""
+        before = self._cells()
+        top = self._window.top
+        self.lane, self.column = self._window.clamp(lane), max(0, min(column, self.width - 1))
+        self._mark = mark
+        self._window.reveal(self.lane)
+        self._repaint(before)
+        if self._window.top != top and self.is_attached:
+            self.post_message(self.Scrolled(self))
+
+    def on_resize(self) -> None:
+        self._measure()
+
+    def _measure(self) -> None:
+        self._window.height = max(1, self.size.height - 1)
+        self._window.reveal(self.lane)
+
+    # -- drawing --------------------------------------------------------------------------------------------------
+
+    def _cells(self) -> list[list[tuple[str, Style]]]:
+        """Every cell as it is painted now."""
+        return [self._row(y) for y in range(self.size.height)] if self.is_attached else []
+
+    def _repaint(self, before: list[list[tuple[str, Style]]]) -> None:
+        """Paints the cells that differ from ``before``."""
+        after = self._cells()
+        if len(before) != len(after):
+            self.refresh()
+            return
+        for y, (old, new) in enumerate(zip(before, after, strict=True)):
+            if old == new:
+                continue
+            if len(old) != len(new):
+                self.refresh(Region(0, y, self.size.width, 1))
+                continue
+            changed = [x for x, (one, other) in enumerate(zip(old, new, strict=True)) if one != other]
+            self.refresh(Region(changed[0], y, changed[-1] - changed[0] + 1, 1))
+
+    def render_line(self, y: int) -> Strip:
+        segments = [Segment(text, style) for text, style in self._row(y)]
+        return Strip(list(Segment.simplify(segments)), self.size.width)
+
+    def _row(self, y: int) -> list[tuple[str, Style]]:
+        """The cells of a line; labels are one cell each only where all their characters are narrow."""
+        if y == 0:
+            return self._axis()
+        lane = self._window.top + y - 1
+        return self._lane(lane) if lane in self._window.rows() else [(" ", self.rich_style)] * self.size.width
+
+    def _axis(self) -> list[tuple[str, Style]]:
+        style = self.get_component_rich_style("lane-chart--axis")
+        cells = list(time_axis(self._lo, self._hi, self.width)) if self._labels else []
+        if cells:
+            if self._mark is not None and 0 <= self._mark < len(cells):
+                cells[self._mark] = AXIS_MARK
+            cells[min(self.column, len(cells) - 1)] = AXIS_CURSOR
+        left = [" "] * (len(MARKER) + self.label_width + 1)
+        found = [(cell, style) for cell in (*left, *cells)]
+        return found + [(" ", style)] * (self.size.width - len(found))
+
+    def _lane(self, number: int) -> list[tuple[str, Style]]:
+        is_current = number == self.lane
+        base = self.get_component_rich_style("lane-chart--current") if is_current else self.rich_style
+        marker = MARKER if is_current else " " * len(MARKER)
+        label = marker + fit(safe_text(self._labels[number]), self.label_width) + " "
+        line = self._lines.get(number) or LaneLine(_ASKED.ljust(self.width), ("",) * self.width)
+        text, styles = line.text.ljust(self.width)[: self.width], line.styles
+        cells = [(character, base) for character in label]
+        for column, character in enumerate(text):
+            style = self._style(styles[column] if column < len(styles) else "", column in line.marked)
+            if is_current and column == self.column:
+                style = style + Style(reverse=not style.reverse)
+            cells.append((character, style))
+        value = " " + fit(line.value, self.value_width, "right")
+        return cells + [(character, self.rich_style) for character in value]
+
+    def _style(self, name: str, is_marked: bool) -> Style:
+        category = name.removesuffix("-")
+        style = self.get_component_rich_style(category_class(category)) if category else self.rich_style
+        if category and category == name and category != "nvtx":
+            style = style + Style(reverse=True)
+        return style + Style(bold=True, underline=True) if is_marked else style
