@@ -20,6 +20,7 @@ from nsystui.units import format_value
 
 Line = list[Part]
 HEIGHT = 4
+_WIDE = 100
 _WORDS = {"compute": "kernels", "nccl": "NCCL", "memory": "memory", "graph": "graph", "nvtx": "ranges"}
 
 
@@ -34,8 +35,10 @@ class EventFacts:
 # -- at once ----------------------------------------------------------------------------------------------------------
 
 
-def column_line(picture: LanePicture, column: int, times: tuple[int, int], time: int, mark: int | None) -> Line:
-    """When the cursor is, and what its column holds."""
+def column_line(
+    picture: LanePicture, column: int, times: tuple[int, int], time: int, mark: int | None, width: int
+) -> Line:
+    """When the cursor is, and what its column holds; on a narrow screen categories are letters alone."""
     parts: Line = []
     if mark is not None:
         parts += [(f"◆ {format_value(Unit.DURATION, abs(time - mark))}", "bold"), (" from the mark  ", "")]
@@ -45,8 +48,9 @@ def column_line(picture: LanePicture, column: int, times: tuple[int, int], time:
         return [*parts, (" not recorded", "dim")]
     for name, shares in picture.columns.shares.items():
         if shares[column] > 0:
-            letter = f"{LETTERS[name]} " if name in LETTERS else ""
-            parts.append((f"  {letter}{_WORDS[name]} {_percent(shares[column])}", name))
+            word = _WORDS[name] if width >= _WIDE or name not in LETTERS else ""
+            words = [LETTERS.get(name, ""), word, _percent(shares[column])]
+            parts.append(("  " + " ".join(filter(None, words)), name))
     idle = 1 - float(picture.columns.busy[column])
     if idle > 0:
         parts.append((f"  idle {_percent(idle)}", "dim"))

@@ -107,6 +107,8 @@ class TimelineScreen(Pane):
         self._rests = False
         self._facts: EventFacts | None = None
         self._listed: Answer | None = None
+        self._searching = False
+        self._steps = 0  # events still to go on by, after the one that is being searched
         self._wanted = Wanted(None, 1, 1, 0, None, None, False, None)
         self._detail_timer: Timer | None = None
 
@@ -272,7 +274,8 @@ class TimelineScreen(Pane):
         if shown is None:
             return
         column = min(self.chart.column, len(shown.columns.busy) - 1)
-        lines = [column_line(shown, column, self._times_of(column), self.time, self.eye.mark)]
+        times, width = self._times_of(column), self.app.size.width
+        lines = [column_line(shown, column, times, self.time, self.eye.mark, width)]
         if self._facts is not None:
             first, *others = self._facts.lines
             lines += [[(first, "bold")], *([(line, "")] for line in others)]
@@ -359,6 +362,10 @@ class TimelineScreen(Pane):
         picture, lane, neighbours = self._picture, self.lane, self._neighbours
         if picture is None or lane is None or neighbours is None or self._is_empty():
             return
+        if self._searching:
+            self._steps += direction  # when the one before is found
+            return
+        self._searching = True
         time, forward = self.time, direction > 0
 
         def work() -> None:
@@ -377,7 +384,8 @@ class TimelineScreen(Pane):
     @on(Found)
     def _event_found(self, message: Found) -> None:
         message.stop()
-        picture = self._picture
+        picture, steps = self._picture, self._steps
+        self._searching, self._steps = False, 0
         if picture is None or message.lane != self.lane:
             return
         if message.row is None:
@@ -393,6 +401,9 @@ class TimelineScreen(Pane):
             self._follow()
         else:
             self._center(window.start)
+        if steps:
+            self._steps = steps - (1 if steps > 0 else -1)
+            self.action_event(1 if steps > 0 else -1)
 
     def _center(self, time: int) -> None:
         """Moves the view so that ``time`` is in its middle."""

@@ -27,6 +27,9 @@ AXIS_MARK = "◆"
 _ASKED = "…"
 """What stands in a lane that is not computed yet."""
 
+Cells = list[tuple[str, Style]]
+"""The characters of a line with their styles."""
+
 
 @dataclass(frozen=True)
 class LaneLine:
@@ -80,6 +83,8 @@ class LaneChart(QuietFocus, can_focus=True):
         self._lo, self._hi = 0, 0
         self._mark: int | None = None
         self._window = Window()
+        self._styles: dict[str, Style] = {}
+        self._painted: dict[int, Cells] = {}
 
     # -- what is shown --------------------------------------------------------------------------------------------
 
@@ -103,7 +108,6 @@ class LaneChart(QuietFocus, can_focus=True):
 
     def show(self, labels: Sequence[str], lines: Mapping[int, LaneLine], lo: int, hi: int) -> None:
         """Shows ``lines`` of the lanes with these labels, over the time from ``lo`` to ``hi`` ns."""
-        before = self._cells()
         is_same_time, is_same_list = (lo, hi) == (self._lo, self._hi), tuple(labels) == self._labels
         self._labels, self._lo, self._hi = tuple(labels), lo, hi
         # Of lanes out of sight the old lines stay only while they are true.
@@ -111,88 +115,119 @@ class LaneChart(QuietFocus, can_focus=True):
         self._window.count = len(self._labels)
         self.lane = self._window.clamp(self.lane)
         self._window.reveal(self.lane)
-        self._repaint(before)
+        self._repaint()
 
     def move(self, lane: int, column: int, mark: int | None = None) -> None:
         """Puts the cursor into a lane and column (clamped), and the mark, which may lie out of sight."""
-        before = self._cells()
         top = self._window.top
         self.lane, self.column = self._window.clamp(lane), max(0, min(column, self.width - 1))
         self._mark = mark
         self._window.reveal(self.lane)
-        self._repaint(before)
+        self._repaint()
         if self._window.top != top and self.is_attached:
             self.post_message(self.Scrolled(self))
 
     def on_resize(self) -> None:
-        self._measure()
-
-    def _measure(self) -> None:
+        self._painted.clear()
         self._window.height = max(1, self.size.height - 1)
         self._window.reveal(self.lane)
 
     # -- drawing --------------------------------------------------------------------------------------------------
 
-    def _cells(self) -> list[list[tuple[str, Style]]]:
-        """Every cell as it is painted now."""
-        return [self._row(y) for y in range(self.size.height)] if self.is_attached else []
+    def notify_style_update(self) -> None:
+        """Colours changed: what is painted is painted anew."""
+        self._styles.clear()
+        self._painted.clear()
+        super().notify_style_update()
 
-    def _repaint(self, before: list[list[tuple[str, Style]]]) -> None:
-        """Paints the cells that differ from ``before``."""
-        after = self._cells()
-        if len(before) != len(after):
-            self.refresh()
+    def _repaint(self) -> None:
+        """Paints the cells that differ from what is painted."""
+        if not self.is_attached:
             return
-        for y, (old, new) in enumerate(zip(before, after, strict=True)):
+        for y in range(self.size.height):
+            old, new = self._painted.get(y), self._row(y)
             if old == new:
                 continue
-            if len(old) != len(new):
+            self._painted[y] = new
+            changed = [x for x, (one, other) in enumerate(zip(old or (), new, strict=False)) if one != other]
+            if old is None or len(old) != len(new) or not changed:
                 self.refresh(Region(0, y, self.size.width, 1))
-                continue
-            changed = [x for x, (one, other) in enumerate(zip(old, new, strict=True)) if one != other]
-            self.refresh(Region(changed[0], y, changed[-1] - changed[0] + 1, 1))
+            else:
+                self.refresh(Region(changed[0], y, changed[-1] - changed[0] + 1, 1))
 
     def render_line(self, y: int) -> Strip:
-        segments = [Segment(text, style) for text, style in self._row(y)]
+        if y not in self._painted:
+            self._painted[y] = self._row(y)
+        segments = [Segment(text, style) for text, style in self._painted[y]]
         return Strip(list(Segment.simplify(segments)), self.size.width)
 
-    def _row(self, y: int) -> list[tuple[str, Style]]:
-        """The cells of a line; labels are one cell each only where all their characters are narrow."""
+    def _row(self, y: int) -> Cells:
         if y == 0:
             return self._axis()
         lane = self._window.top + y - 1
         return self._lane(lane) if lane in self._window.rows() else [(" ", self.rich_style)] * self.size.width
 
-    def _axis(self) -> list[tuple[str, Style]]:
-        style = self.get_component_rich_style("lane-chart--axis")
+    def _axis(self) -> Cells:
+        style = self._style("axis")
         cells = list(time_axis(self._lo, self._hi, self.width)) if self._labels else []
         if cells:
             if self._mark is not None and 0 <= self._mark < len(cells):
                 cells[self._mark] = AXIS_MARK
             cells[min(self.column, len(cells) - 1)] = AXIS_CURSOR
-        left = [" "] * (len(MARKER) + self.label_width + 1)
-        found = [(cell, style) for cell in (*left, *cells)]
-        return found + [(" ", style)] * (self.size.width - len(found))
+        left = " " * (len(MARKER) + self.label_width + 1)
+        return [(cell, style) for cell in (left + "".join(cells)).ljust(self.size.width)]
 
-    def _lane(self, number: int) -> list[tuple[str, Style]]:
+    def _lane(self, number: int) -> Cells:
         is_current = number == self.lane
-        base = self.get_component_rich_style("lane-chart--current") if is_current else self.rich_style
-        marker = MARKER if is_current else " " * len(MARKER)
-        label = marker + fit(safe_text(self._labels[number]), self.label_width) + " "
-        line = self._lines.get(number) or LaneLine(_ASKED.ljust(self.width), ("",) * self.width)
-        text, styles = line.text.ljust(self.width)[: self.width], line.styles
-        cells = [(character, base) for character in label]
-        for column, character in enumerate(text):
-            style = self._style(styles[column] if column < len(styles) else "", column in line.marked)
-            if is_current and column == self.column:
-                style = style + Style(reverse=not style.reverse)
-            cells.append((character, style))
+        label = (MARKER if is_current else " " * len(MARKER)) + fit(safe_text(self._labels[number]), self.label_width)
+        line = self._lines.get(number) or LaneLine(_ASKED, ())
+        text = line.text.ljust(self.width)[: self.width]
+        styles = _joined(text, (*line.styles, *[""] * (self.width - len(line.styles))))
+        for column in line.marked:
+            styles[column] += "*"
+        if is_current:
+            styles[self.column] += "!"
+        base, plain = self._style("current" if is_current else ""), self._style("")
         value = " " + fit(line.value, self.value_width, "right")
-        return cells + [(character, self.rich_style) for character in value]
+        return [
+            *((character, base) for character in label + " "),
+            *zip(text, map(self._style, styles), strict=True),
+            *((character, plain) for character in value),
+        ]
 
-    def _style(self, name: str, is_marked: bool) -> Style:
-        category = name.removesuffix("-")
+    def _style(self, name: str) -> Style:
+        """A category, with ``-`` where it is no block, ``*`` where a name was found, ``!`` under the cursor."""
+        if name not in self._styles:
+            self._styles[name] = self._made_style(name)
+        return self._styles[name]
+
+    def _made_style(self, name: str) -> Style:
+        if name in ("axis", "current"):
+            return self.get_component_rich_style(f"lane-chart--{name}")
+        plain = name.rstrip("*!")
+        category = plain.removesuffix("-")
         style = self.get_component_rich_style(category_class(category)) if category else self.rich_style
-        if category and category == name and category != "nvtx":
-            style = style + Style(reverse=True)
-        return style + Style(bold=True, underline=True) if is_marked else style
+        is_block = bool(category) and category == plain and category not in _LINES
+        if "*" in name:
+            style += Style(bold=True, underline=True)
+        return style + Style(reverse=is_block != ("!" in name))
+
+
+_LINES = frozenset({"nvtx"})
+"""Categories that are drawn as lines, never as blocks."""
+
+
+def _joined(text: str, styles: Sequence[str]) -> list[str]:
+    """``styles`` with blanks in the colour of what stands before them, where that is no block.
+
+    It looks the same, and saves a terminal two changes of colour.
+    """
+    found: list[str] = []
+    before = ""
+    for character, style in zip(text, styles, strict=True):
+        if character == " " and not style and (before.endswith("-") or before in _LINES):
+            found.append(before)
+        else:
+            found.append(style)
+            before = style
+    return found
