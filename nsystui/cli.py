@@ -28,6 +28,7 @@ COMMANDS = {
     "gpu": "GPU utilisation per rank and device, or over time",
     "efficiency": "where GPU and host time went, efficiencies, MFU",
     "nvtx": "NVTX ranges as a tree, with their GPU time",
+    "timeline": "lanes of ranks, streams and NVTX threads over time, as text or as a table",
     "events": "everything that happened, in time order",
     "diff": "two jobs, ranks, groups or spans of time, side by side",
     "memory": "memory copies and memsets",

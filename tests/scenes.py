@@ -34,6 +34,7 @@ SCENES = (
     Scene("ranks", ("7",)),
     Scene("rank-map", ("7", "h", "m", "m", "m")),
     Scene("diff", ("x", "down", "down", "x")),
+    Scene("timeline", ("L", "n", "plus", "plus", "space", "n")),
     Scene("help", ("6", "question_mark")),
 )
 

@@ -138,6 +138,7 @@ HEADLESS = {
     "osrt": [],
     "mpi": [],
     "stats": ["-r", "cuda_gpu_kern_sum"],
+    "timeline": [],
     "info": [],
 }
 

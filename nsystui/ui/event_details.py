@@ -24,7 +24,7 @@ def detail_lines(session: Session, row: Row, ranks: Sequence[RankedTask]) -> lis
     key = key_of(row)
     lines = [str(values["name"] or "")]
     lines.append(f"{format_value(Unit.DURATION, values['duration'])} from {format_value(Unit.TIME, values['start'])}")
-    lines.append(place_line(values))
+    lines += _place_lines(values)
     lines += _partner_lines(session, row, ranks)
     found = facts(session, key)
     shown = {name: value for _, value, name in found}
@@ -43,8 +43,7 @@ def detail_lines(session: Session, row: Row, ranks: Sequence[RankedTask]) -> lis
     return lines
 
 
-def place_line(values: dict[str, Value]) -> str:
-    """Where an event ran, from its values by column of an event list."""
+def _place_lines(values: dict[str, Value]) -> list[str]:
     parts = []
     if values["rank"] is not None:
         parts.append(f"rank {values['rank']}")
@@ -56,7 +55,7 @@ def place_line(values: dict[str, Value]) -> str:
         parts.append(f"process {values['pid']}")
     if values["correlation_id"] is not None:
         parts.append(f"correlation {values['correlation_id']}")
-    return " · ".join(parts)
+    return [" · ".join(parts)]
 
 
 def _partner_lines(session: Session, row: Row, ranks: Sequence[RankedTask]) -> list[str]:
@@ -67,17 +66,16 @@ def _partner_lines(session: Session, row: Row, ranks: Sequence[RankedTask]) -> l
     if not found.rows:
         return [found.reason]
     if key.kind.on_gpu:
-        return [f"launched by {_name(found.rows[0])}", work_delays(found.rows[0], row)]
+        return [f"launched by {_name(found.rows[0])}", *_delay_lines(found.rows[0], row)]
     if len(found.rows) > 1:
-        return [f"launched {len(found.rows):,} operations", work_delays(row, found.rows[0])]
-    return [f"launched {_name(found.rows[0])}", work_delays(row, found.rows[0])]
+        return [f"launched {len(found.rows):,} operations", *_delay_lines(row, found.rows[0])]
+    return [f"launched {_name(found.rows[0])}", *_delay_lines(row, found.rows[0])]
 
 
-def work_delays(call: Row, work: Row) -> str:
-    """The delays between an API call and its work, both rows of an event list, in words."""
+def _delay_lines(call: Row, work: Row) -> list[str]:
     delays = launch(call, work)
     queue = "began before the call returned" if delays.queue is None else _duration(delays.queue)
-    return f"call → start {_duration(delays.delay)}, queue {queue}"
+    return [f"call → start {_duration(delays.delay)}, queue {queue}"]
 
 
 def _duration(value: int) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nsystui.analysis.answer import Row, Unit
-from nsystui.analysis.correlation import partners
+from nsystui.analysis.answer import Row, Unit, Value
+from nsystui.analysis.correlation import launch, partners
 from nsystui.analysis.event_kinds import EventKind
 from nsystui.analysis.events import EVENT_COLUMNS, key_of
 from nsystui.analysis.selection import Window
@@ -14,7 +14,6 @@ from nsystui.analysis.timeline.gpu_events import longest_in
 from nsystui.analysis.timeline.lanes import Lane, Timeline
 from nsystui.analysis.timeline.nvtx_lane import longest_range_in, path_at
 from nsystui.analysis.timeline.picture import LanePicture, has_names
-from nsystui.ui.event_details import place_line, work_delays
 from nsystui.ui.widgets.part_lines import Part
 from nsystui.units import format_value
 
@@ -83,10 +82,18 @@ def event_facts(timeline: Timeline, lane: Lane, window: Window, row: Row | None)
         row,
         (
             f"{values['kind']}  {values['name'] or ''}",
-            f"{which}{duration} from {start} · {place_line(values)}",
+            f"{which}{duration} from {start} · {_place(values)}",
             _origin(timeline, row),
         ),
     )
+
+
+def _place(values: dict[str, Value]) -> str:
+    """Where it ran, in as few words as a lane's label."""
+    if values["device"] is None:
+        return f"rank {values['rank']} thread {values['tid']}"
+    stream = "" if values["stream"] is None else f" s{values['stream']}"
+    return f"rank {values['rank']} d{values['device']}{stream}"
 
 
 _TIMES = ((Unit.TIME, "start"), (Unit.DURATION, "duration"))
@@ -107,4 +114,5 @@ def _origin(timeline: Timeline, row: Row) -> str:
     thread = int(call["process"] or 0) | int(call["tid"] or 0)
     path = path_at(timeline, key.report, thread, int(call["start"] or 0))
     inside = f" in {' › '.join(path)}" if path else ""
-    return f"launched by {call['name']}{inside} · {work_delays(found.rows[0], row)}"
+    delay = format_value(Unit.DURATION, launch(found.rows[0], row).delay)
+    return f"launched {delay} before by {call['name']}{inside}"

@@ -19,6 +19,7 @@ from nsystui.units import format_value
 
 # A query plans for every open report: up to so many, names come with the first picture.
 _FEW_REPORTS = 16
+_MOST_RANGES = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,7 @@ def timeline_picture(job: Job, selection: Selection, wanted: Wanted) -> Timeline
     timeline = Timeline.of(job, selection)
     base = job.extent(selection)
     window = (inside(wanted.view, base) or base) if wanted.view is not None else base
-    tasks = [item.task for item in timeline.tasks]
-    opened = wanted.opened if wanted.opened is not None else frozenset(tasks if len(tasks) == 1 else ())
+    opened = _opened_first(job, timeline) if wanted.opened is None else wanted.opened
     lanes, has_all = timeline.lanes(opened, wanted.rests)
     sight = _in_sight(lanes, wanted)
     chosen = [lanes[number] for number in sight]
@@ -77,6 +77,13 @@ def timeline_picture(job: Job, selection: Selection, wanted: Wanted) -> Timeline
     lines = {number: line_of(picture) for number, picture in pictures.items()}
     notes = timeline.busy.notes if lanes else (missing_note(job.session, tables.kernels),)
     return TimelinePicture(timeline, base, window, lanes, opened, pictures, labels, lines, is_whole, notes)
+
+
+def _opened_first(job: Job, timeline: Timeline) -> frozenset[Task]:
+    """A rank that is alone is opened, unless that takes much time and memory."""
+    tasks = [item.task for item in timeline.tasks]
+    ranges = sum(report.count(tables.nvtx_ranges) for report in job.session.reports)
+    return frozenset(tasks if len(tasks) == 1 and ranges <= _MOST_RANGES else ())
 
 
 def _drawn(

@@ -41,8 +41,10 @@ def lane_text(picture: LanePicture) -> LaneText:
         cell, style = _cell(category, busy)
         cells.append(cell)
         styles.append(style)
-    for span in picture.spans:
-        _write_name(cells, styles, span, picture.columns.window)
+    window, count = picture.columns.window, len(cells)
+    firsts = [*(column_of(span.start, window, count) for span in picture.spans), count]
+    for span, following in zip(picture.spans, firsts[1:], strict=True):
+        _write_name(cells, styles, span, window, following)
     return LaneText("".join(cells), tuple(styles), picture.marked)
 
 
@@ -64,21 +66,25 @@ def column_of(time: int, window: Window, count: int) -> int:
     return (time - window.start) * count // max(window.end - window.start, 1)
 
 
-def _write_name(cells: list[str], styles: list[str], span: Span, window: Window) -> None:
-    """Writes the name of an event from its first column on, as far as it reaches."""
+def _write_name(cells: list[str], styles: list[str], span: Span, window: Window, following: int) -> None:
+    """Writes the name of an event from its first column on, as far as it reaches, and before that of the next one."""
     count = len(cells)
     first, last = column_of(span.start, window, count), column_of(max(span.end - 1, span.start), window, count)
     is_cut = first < 0
     first, last = max(first, 0), min(last, count - 1)
+    if following > first:
+        last = min(last, following - 1)
     room = last - first + 1
     # Where something else takes most of the columns, a name would say what is not so.
     if room < (2 if span.category == "nvtx" else NAMED_COLUMNS) or not _is_of(span, styles[(first + last) // 2]):
         return
-    name = _cut(safe_text(span.name), room - 1) if room >= NAMED_COLUMNS else ""
+    # The last column keeps its letter, which says without colour what it is.
+    room_of_name = room - 1 if span.category == "nvtx" else room - 2
+    name = _cut(safe_text(span.name), room_of_name) if room >= NAMED_COLUMNS else ""
     if width_of(name) != len(name):  # wide characters would move what follows
-        name = "".join(char if width_of(char) == 1 else "?" for char in name)[: room - 1]
+        name = "".join(char if width_of(char) == 1 else "?" for char in name)[:room_of_name]
     text = (BEGAN_BEFORE if is_cut else BEGIN) + name
-    if len(text) < room and span.category != "nvtx":
+    if len(name) < room_of_name and span.category != "nvtx":
         text += " "
     cells[first : first + len(text)] = text
 

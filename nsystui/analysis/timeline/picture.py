@@ -12,7 +12,7 @@ from nsystui.analysis.timeline.lanes import Lane, Timeline
 from nsystui.analysis.timeline.nvtx_lane import matching_ranges, nvtx_spans
 from nsystui.store import tables
 
-NAMED_COLUMNS = 4
+NAMED_COLUMNS = 5
 """An event of so many columns is drawn with its name."""
 
 # Above this many operations in sight, about, no single one is looked for: the columns say enough, and at once.

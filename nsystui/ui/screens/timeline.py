@@ -230,11 +230,11 @@ class TimelineScreen(Pane):
         return (time - window.start) * self.chart.width // max(window.end - window.start, 1)
 
     def _times_of(self, column: int) -> tuple[int, int]:
-        """From and to which ns a column reaches."""
+        """From and to which ns a column reaches: just those that ``_column_of`` puts into it."""
         assert self._picture is not None
         window, width = self._picture.window, self.chart.width
         length = window.end - window.start
-        return window.start + column * length // width, window.start + (column + 1) * length // width
+        return window.start - (-column * length // width), window.start - (-(column + 1) * length // width)
 
     def _place_cursor(self) -> None:
         """Puts the cursor of the chart where the eye is."""
@@ -396,7 +396,8 @@ class TimelineScreen(Pane):
             self.say("the next one lies outside of the selection: Esc goes back, T selects a time")
             return
         self._look(time=window.start, event=message.row)
-        if picture.window.start <= window.start < picture.window.end:
+        view = self._view_of(picture)
+        if view.start <= window.start < view.end:
             self._place_cursor()
             self._follow()
         else:
@@ -409,7 +410,8 @@ class TimelineScreen(Pane):
         """Moves the view so that ``time`` is in its middle."""
         picture = self._picture
         assert picture is not None
-        width = picture.window.end - picture.window.start
+        view = self._view_of(picture)
+        width = view.end - view.start
         self._look(view=inside(Window(time - width // 2, time - width // 2 + width), picture.base))
         self._changed()
 
@@ -464,13 +466,17 @@ class TimelineScreen(Pane):
             self._place_cursor()
             self._follow()
 
+    def _view_of(self, picture: TimelinePicture) -> Window:
+        """What is in view, or is about to be: a key may come before the picture that the one before it asked for."""
+        return self.eye.view or picture.base
+
     # -- the view -------------------------------------------------------------------------------------------------
 
     def action_zoom(self, direction: int) -> None:
         picture = self._picture
         if picture is None or self._is_empty():
             return
-        view = self.eye.view or picture.base
+        view = self._view_of(picture)
         width = view.end - view.start
         if direction > 0 and width <= self.chart.width:
             self.say("a column is 1 ns already")
@@ -517,7 +523,7 @@ class TimelineScreen(Pane):
         if picture is None or self._is_empty():
             return
         mark, time = self.eye.mark, self.time
-        window = picture.window
+        window = self._view_of(picture)
         if mark is not None and mark != time:
             window = Window(min(mark, time), max(mark, time))
         if window == picture.base:

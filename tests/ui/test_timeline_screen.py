@@ -1,0 +1,322 @@
+"""L Timeline: lanes, the cursor from event to event, zooming, marks, and the selection it shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, sixteen_ranks
+
+from nsystui.analysis.events import key_of
+from nsystui.analysis.selection import Window
+from nsystui.exports.demo import cpu_only_export, empty_export, whole_graph_export
+from nsystui.ui.app import NsystuiApp
+from nsystui.ui.screens.events import EventsScreen
+from nsystui.ui.screens.timeline import TimelineScreen
+from nsystui.ui.widgets.lanes import LaneChart, LaneLine, _joined
+
+
+@pytest.fixture(scope="session")
+def many_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return sixteen_ranks(tmp_path_factory.getbasetemp() / "sixteen")
+
+
+def timeline(app: NsystuiApp) -> TimelineScreen:
+    assert isinstance(app.screen, TimelineScreen)
+    return app.screen
+
+
+def labels(app: NsystuiApp) -> list[str]:
+    return [label.strip() for label in timeline(app).chart._labels]
+
+
+def view(app: NsystuiApp) -> Window:
+    return timeline(app)._picture.window
+
+
+# Opening and going back
+
+
+async def test_l_opens_it_everywhere_and_esc_goes_back(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        for mode in "123456":
+            await hit(app, pilot, mode)
+            before = type(app.screen)
+            await hit(app, pilot, "L")
+            assert labels(app) == ["+ 0 d0", "+ 1 d0", "+ 2 d0", "+ 3 d0"]
+            await hit(app, pilot, "L")
+            assert "this is the timeline" in screen_text(app)[-1]
+            await hit(app, pilot, "escape")
+            assert type(app.screen) is before
+
+
+async def test_it_opens_on_the_selection_and_esc_undoes_what_was_selected_here_first(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "enter", "L")  # the kernels of the first rank, and their timeline
+        chosen = app.selection
+        assert line_with(app, "rank 0") and chosen.tasks is not None
+        assert "- 0 d0" in labels(app) and not any(label.startswith("+") for label in labels(app))
+        await hit(app, pilot, "plus", "t")
+        assert app.selection.window == view(app) and view(app) != app.job.extent()
+        await hit(app, pilot, "escape")
+        assert app.selection == chosen and isinstance(app.screen, TimelineScreen)
+        await hit(app, pilot, "escape")
+        assert app.current_mode == "kernels" and app.selection == chosen
+
+
+# Lanes
+
+
+async def test_space_opens_a_rank_into_its_threads_and_streams(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "L", "down", "space")
+        own = [label for label in labels(app) if label.startswith(("1 ", "- 1"))]
+        assert "python" in own[0] and "- 1 d0" in own and "1 d0 s7" in own
+        assert labels(app)[timeline(app).chart.lane] == "- 1 d0"
+        assert line_with(app, "│step 1")
+        await hit(app, pilot, "down", "space")
+        assert labels(app) == ["+ 0 d0", "+ 1 d0", "+ 2 d0", "+ 3 d0"]
+        assert labels(app)[timeline(app).chart.lane] == "+ 1 d0"
+        await hit(app, pilot, "enter")
+        assert "1 d0 s7" in labels(app)
+
+
+async def test_only_the_lanes_in_sight_are_computed(many_ranks, cache_directory):
+    async with running(many_ranks, cache_directory, (80, 14)) as (app, pilot):
+        await hit(app, pilot, "L")
+        chart = timeline(app).chart
+        assert chart.count == 16 and len(chart.rows) == 6
+        assert sorted(timeline(app)._picture.pictures) == list(chart.rows)
+        for _ in range(3):
+            await hit(app, pilot, "pagedown")
+        assert chart.lane == 15 and 15 in chart.rows
+        assert sorted(timeline(app)._picture.pictures) == list(chart.rows)
+        assert all(chart.line(lane) is not None for lane in chart.rows)
+        await hit(app, pilot, "pageup", "pageup", "pageup")
+        assert chart.lane == 0 and all(chart.line(lane) is not None for lane in chart.rows)
+
+
+# The view
+
+
+async def test_zooming_keeps_the_time_under_the_cursor_down_to_the_nanosecond(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "L", "n")
+        screen = timeline(app)
+        time = screen.time
+        while view(app).end - view(app).start > screen.chart.width:
+            await hit(app, pilot, "plus")
+            first, last = screen._times_of(screen.chart.column)
+            assert first <= time < max(last, first + 1)
+        await hit(app, pilot, "z")
+        assert "1 ns already" in screen_text(app)[-1]
+        await hit(app, pilot, "0")
+        assert view(app) == app.job.extent() and screen.time == time
+        for key, words in (("minus", "all of the selection"), ("0", "in view"), ("less_than_sign", "zooms in")):
+            await hit(app, pilot, key)
+            assert words in screen_text(app)[-1]
+
+
+async def test_panning_stays_inside_the_selection(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "L", "plus", "plus")
+        before = view(app)
+        await hit(app, pilot, "greater_than_sign")
+        assert view(app).start == before.start + (before.end - before.start) // 2
+        await hit(app, pilot, *["greater_than_sign"] * 8)
+        assert view(app).end == app.job.extent().end
+        assert "ends here" in screen_text(app)[-1]
+        await hit(app, pilot, "ctrl+left")
+        assert view(app).end < app.job.extent().end
+
+
+async def test_going_to_a_time_puts_it_into_the_middle(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "L", *["plus"] * 5)
+        extent = app.job.extent()
+        time = extent.start + (extent.end - extent.start) // 3
+        await hit(app, pilot, "g", *str(time), "enter")
+        assert timeline(app).time == time
+        assert abs((view(app).start + view(app).end) // 2 - time) <= 1
+        await hit(app, pilot, "g", *"9999s", "enter")
+        assert "does not reach" in screen_text(app)[-1]
+
+
+# From event to event
+
+
+async def test_n_and_p_go_from_event_to_event_and_enter_opens_it(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "L", "n")
+        screen = timeline(app)
+        first = screen.eye.event
+        assert screen.time == first[0] and line_with(app, str(first[2]))
+        assert line_with(app, "rank 0 d0 s") and line_with(app, "launched ")
+        await hit(app, pilot, "right_square_bracket")
+        second = screen.eye.event
+        assert second[0] > first[0]
+        await hit(app, pilot, "p")
+        assert screen.eye.event == first
+        await hit(app, pilot, "n", "n", "n", "p")
+        assert screen.eye.event[0] > second[0]
+        await hit(app, pilot, "p", "enter")
+        assert isinstance(app.screen, EventsScreen)
+        assert key_of(app.screen.table.current_row) == key_of(second)
+        await hit(app, pilot, "escape")
+        assert timeline(app).eye.event == second
+
+
+async def test_the_view_follows_an_event_out_of_sight(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "L", "n", *["plus"] * 16)
+        screen = timeline(app)
+        before = view(app)
+        for _ in range(3):
+            await hit(app, pilot, "n")
+        assert screen.time >= before.end
+        assert view(app).start <= screen.time < view(app).end
+        await hit(app, pilot, "0", "home")
+        await hit(app, pilot, "p", "p", "p")
+        assert "no more events" in screen_text(app)[-1]
+
+
+async def test_the_event_of_a_column_is_its_longest(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "L", "n")
+        await hit(app, pilot, "left")
+        await hit(app, pilot, "right")
+        assert "the longest of " in line_with(app, " in this column")
+        facts = timeline(app)._facts
+        await hit(app, pilot, "space")
+        await hit(app, pilot, "enter")
+        assert key_of(app.screen.table.current_row) == key_of(facts.row)
+
+
+async def test_ranges_are_events_of_their_lanes(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "L", "space")
+        await hit(app, pilot, "up", "up", "up", "up", "home", "n")
+        assert timeline(app).lane.is_nvtx
+        assert line_with(app, "nvtx  ") and line_with(app, "thread ")
+        await hit(app, pilot, "enter")
+        assert app.screen.values()["kind"] == "nvtx"
+
+
+# Marks, names, the selection
+
+
+async def test_the_mark_measures_to_the_cursor_and_t_takes_what_lies_between(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "L", "plus", "m")
+        mark = timeline(app).time
+        await hit(app, pilot, "shift+right")
+        time = timeline(app).time
+        assert line_with(app, "from the mark").startswith("◆")
+        assert "◆" in screen_text(app)[2]
+        await hit(app, pilot, "t")
+        assert app.selection.window == Window(mark, time) == view(app)
+        await hit(app, pilot, "2")
+        assert " + " in screen_text(app)[1]
+        await hit(app, pilot, "L", "escape", "escape")
+        await hit(app, pilot, "L")
+        await hit(app, pilot, "m", "m")
+        assert timeline(app).eye.mark is None
+
+
+async def test_t_on_everything_says_so(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "L", "t")
+        assert "all of the selection" in screen_text(app)[-1] and app.selection.is_everything
+
+
+async def test_found_names_are_marked_and_nothing_is_hidden(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "L")
+        before = [timeline(app).chart.line(lane).text for lane in range(4)]
+        await hit(app, pilot, "slash", *"allreduce", "enter")
+        assert 'marks "allreduce"' in screen_text(app)[1]
+        lines = [timeline(app).chart.line(lane) for lane in range(4)]
+        assert [line.text for line in lines] == before
+        assert all(line.marked and len(line.marked) < len(line.text) for line in lines)
+        await hit(app, pilot, "slash", *["backspace"] * 9, "enter")
+        assert not any(timeline(app).chart.line(lane).marked for lane in range(4))
+        await hit(app, pilot, "f", *"norm", "enter")
+        assert any(timeline(app).chart.line(lane).marked for lane in range(4))
+
+
+async def test_o_leaves_only_the_rank_of_the_lane(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "L", "down", "down", "o")
+        assert screen_text(app)[1].strip() == "rank 2" and "- 2 d0" in labels(app)
+        await hit(app, pilot, "o")
+        assert "the only one" in screen_text(app)[-1]
+
+
+# Files
+
+
+async def test_e_exports_the_operations_in_sight(demo_job, cache_directory, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "L", "n")
+        await hit(app, pilot, *["plus"] * 3, "e")
+        assert line_with(app, "export to")
+        await hit(app, pilot, *["backspace"] * 60, *"lanes.csv", "enter")
+        assert "wrote " in screen_text(app)[-1]
+        rows = (tmp_path / "lanes.csv").read_text(encoding="utf-8").splitlines()
+        starts = [int(row.split(",")[0]) for row in rows[1:]]
+        assert starts == sorted(starts) and starts and starts[-1] < view(app).end
+        await hit(app, pilot, "n", "y")
+        assert "copied the row" in screen_text(app)[-1]
+
+
+# What is missing
+
+
+@pytest.mark.parametrize("make", [cpu_only_export, empty_export])
+async def test_without_lanes_it_says_what_to_record_and_keys_say_so(make, tmp_path):
+    path = make(tmp_path / "none.sqlite")
+    async with running([path], tmp_path / "cache") as (app, pilot):
+        await hit(app, pilot, "L")
+        if not timeline(app)._picture.lanes:
+            assert line_with(app, "nsys profile -t cuda")
+        for key in ("plus", "n", "space", "enter", "m", "t", "e", "y", "o", "left", "down", "g", "escape", "slash"):
+            await hit(app, pilot, key)
+        assert app.is_running
+
+
+async def test_whole_graphs_are_letters_of_their_own(tmp_path):
+    path = whole_graph_export(tmp_path / "graph.sqlite")
+    async with running([path], tmp_path / "cache") as (app, pilot):
+        await hit(app, pilot, "L")
+        assert line_with(app, "│CUDG│CUDG")
+        await hit(app, pilot, *["plus"] * 3)
+        assert line_with(app, "│CUDA graph") and line_with(app, "GGGG")
+
+
+# Real exports
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_real_kernels_have_names_once_zoomed_in(shared_export, cache_directory, size):
+    async with running([shared_export("ddp-a100-rank0of4")], cache_directory, size) as (app, pilot):
+        await hit(app, pilot, "L", *["plus"] * 11)
+        await rest(app, pilot)
+        texts = [timeline(app).chart.line(lane).text for lane in timeline(app).chart.rows]
+        assert any("sm80_xmma" in text or "nchw" in text for text in texts)
+        assert all(len(line) <= size[0] for line in screen_text(app))
+
+
+# Drawing
+
+
+def test_blanks_after_thin_letters_keep_their_colour():
+    assert _joined("k  K m", ("compute-", "", "", "compute", "", "memory-")) == [
+        *("compute-", "compute-", "compute-", "compute", "", "memory-")
+    ]
+
+
+def test_lines_that_are_unknown_say_that_they_are_being_computed():
+    chart = LaneChart(label_width=5, value_width=3)
+    chart.show(("a", "b"), {0: LaneLine("KK", ("compute", "compute"))}, 0, 10)
+    assert chart.line(0).text == "KK" and chart.line(1) is None
