@@ -12,8 +12,8 @@ from measure import CacheDirectory, pack
 from program import LOADED, Program
 from table import Row, Setting, Table, Target, judged
 
-SCREENS = {"1": "Overview", "2": "Kernels", "3": "NCCL", "4": "GPU", "5": "NVTX", "6": "Events"}
-_GPU = "4"
+SCREENS = {"1": "Overview", "2": "Kernels", "3": "NCCL", "4": "GPU", "5": "NVTX", "6": "Events", "L": "Timeline"}
+_GPU, _TIMELINE = "4", "L"
 # Keys that go to where there is more than one row in the export of one rank, and those that leave it again.
 _INTO = {"1": ("tab",), "3": ("enter",), "5": ("home", "right")}
 _OUT = {"3": ("escape",)}
@@ -124,13 +124,18 @@ def _actions(program: Program, key: str) -> Iterator[tuple[str, Cost, list[tuple
     switch = _median(switches)
     yield "switch to it", switch, [(_SWITCH, switch.sent)]
     _go(program, *_INTO.get(key, ()), "home")
-    step = _steps(program, "right" if key == _GPU else "down", _KEYS)
+    step = _steps(program, "right" if key in (_GPU, _TIMELINE) else "down", _KEYS)
     yield "cursor", step, [(_KEY_BYTES, step.sent), (_KEY_CPU, step.cpu)] if step.sent else []
     program.settle(_RESTED)
     if key != _GPU:
         page = _steps(program, "pagedown", _PAGES)
         yield "page", page, [(_PAGE, page.sent)] if page.sent else []
         program.settle(_RESTED)
+    if key == _TIMELINE:
+        for action, pressed in (("zoom in", "+"), ("pan", ">"), ("next event", "n")):
+            found = _steps(program, pressed, _KEYS)
+            yield action, found, [(_PAGE, found.sent)] if found.sent else []
+            program.settle(_RESTED)
     before = program.cpu
     sent = program.listen(_IDLE_SECONDS)
     yield f"idle {_IDLE_SECONDS:g} s", Cost(sent, (program.cpu - before) * 1000), [(_IDLE, sent)]

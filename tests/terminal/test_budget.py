@@ -51,7 +51,7 @@ def test_a_step_of_the_cursor_sends_little(terminal, mode):
     assert sent <= CURSOR
 
 
-@pytest.mark.parametrize("key", ["right", "down", "L", "end", "left", "up"])
+@pytest.mark.parametrize("key", ["right", "down", ">", "end", "left", "up"])
 def test_a_step_along_time_sends_little(terminal, key):
     terminal.press("4")
     terminal.settle(quiet=0.8)

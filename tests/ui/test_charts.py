@@ -131,7 +131,18 @@ async def test_the_cursor_moves_by_one_and_by_ten_in_its_lane_and_on_the_axis():
     app = ChartApp()
     async with app.run_test(size=(80, 24)) as pilot:
         columns = []
-        for key in ("right", "L", "shift+right", "left", "H", "shift+left", "end", "right", "home", "left"):
+        for key in (
+            "right",
+            "greater_than_sign",
+            "shift+right",
+            "left",
+            "less_than_sign",
+            "shift+left",
+            "end",
+            "right",
+            "home",
+            "left",
+        ):
             await pilot.press(key)
             columns.append(app.chart.cursor_column)
         assert columns == [1, 11, 21, 20, 10, 0, 58, 58, 0, 0]
@@ -168,7 +179,7 @@ async def test_many_lanes_scroll():
 async def test_a_span_is_marked_between_two_presses():
     app = ChartApp()
     async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("L", "space", "right", "right", "space", "right")
+        await pilot.press("greater_than_sign", "space", "right", "right", "space", "right")
         assert app.chart.span == (10, 12)
         assert app.chart.span_times == (app.chart.column_times(10)[0], app.chart.column_times(12)[1])
         assert app.lines()[16][23:27] == "━━━▲"
@@ -183,7 +194,7 @@ async def test_a_span_is_marked_between_two_presses():
 async def test_the_cursor_keeps_its_time_when_the_width_changes():
     app = ChartApp()
     async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("L", "L", "L")
+        await pilot.press("greater_than_sign", "greater_than_sign", "greater_than_sign")
         before = app.chart.cursor_times
         await pilot.resize_terminal(138, 24)
         await pilot.pause()

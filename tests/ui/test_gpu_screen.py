@@ -67,7 +67,7 @@ async def test_several_gpus_have_as_many_parts_as_fit(demo_job, cache_directory)
 async def test_many_gpus_have_one_lane_and_the_cursor_tells_the_parts(many_ranks, cache_directory):
     async with running(many_ranks, cache_directory, NARROW) as (app, pilot):
         await hit(app, pilot, "4")
-        await hit(app, pilot, "down", "L", "L")
+        await hit(app, pilot, "down", "greater_than_sign", "greater_than_sign")
         assert labels(app) == [f"rank {rank} busy" for rank in range(16)]
         assert line_with(app, "rank 1 · device 0")
         values = line_with(
@@ -89,7 +89,7 @@ async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_jo
         assert screen.chart.lanes[0].bins == pytest.approx(expected.busy.tolist(), nan_ok=True)
         share = expected.totals.percent(expected.totals.busy)
         assert screen.chart.lanes[0].value == f"{share:.1f} %"
-        await hit(app, pilot, *["L"] * 3, "space", "L", "space")
+        await hit(app, pilot, *["greater_than_sign"] * 3, "space", "greater_than_sign", "space")
         spent = job.busy(Selection()).devices[0].breakdown(Window(*screen.chart.span_times))
         shown = next(line for line in screen_text(app) if line.startswith("busy "))
         assert float(shown.split()[1]) == pytest.approx(100 * spent.busy / spent.time, abs=0.06)
@@ -110,7 +110,7 @@ async def test_columns_without_a_recording_are_said_to_be_none(demo_job, cache_d
 async def test_plus_zooms_around_the_cursor_and_0_shows_all_again(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "4")
-        await hit(app, pilot, "L", "L", "right")
+        await hit(app, pilot, "greater_than_sign", "greater_than_sign", "right")
         screen = gpu(app)
         base = screen._picture.base
         middle = sum(screen.chart.cursor_times) // 2
@@ -132,7 +132,7 @@ async def test_plus_zooms_around_the_cursor_and_0_shows_all_again(demo_job, cach
 async def test_zooming_ends_at_a_nanosecond_a_column(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "4")
-        await hit(app, pilot, "L")
+        await hit(app, pilot, "greater_than_sign")
         screen = gpu(app)
         await hit(app, pilot, *["+"] * 26)
         assert "1 ns already" in screen_text(app)[-1]
@@ -156,7 +156,7 @@ async def test_a_marked_span_or_the_column_becomes_the_selection_of_every_screen
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "4")
         for key in ("enter", "t"):
-            await hit(app, pilot, "L", "space", "L", "space")
+            await hit(app, pilot, "greater_than_sign", "space", "greater_than_sign", "space")
             low, high = gpu(app).chart.span_times
             assert line_with(app, "marked ")
             await hit(app, pilot, key)
@@ -173,9 +173,9 @@ async def test_a_marked_span_or_the_column_becomes_the_selection_of_every_screen
 async def test_esc_goes_back_to_the_view_and_the_time_where_the_eye_was(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "4")
-        await hit(app, pilot, "down", "L", "L", "+", "+")
+        await hit(app, pilot, "down", "greater_than_sign", "greater_than_sign", "+", "+")
         before, column = gpu(app)._picture.window, gpu(app).chart.cursor_column
-        await hit(app, pilot, "enter", "L", "+", "escape")
+        await hit(app, pilot, "enter", "greater_than_sign", "+", "escape")
         assert app.selection.is_everything
         assert gpu(app)._picture.window == before
         assert gpu(app).chart.cursor_column == column
@@ -184,7 +184,7 @@ async def test_esc_goes_back_to_the_view_and_the_time_where_the_eye_was(demo_job
 async def test_o_leaves_only_the_rank_of_the_lane_at_the_same_time(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "4")
-        await hit(app, pilot, *["down"] * 6, "L", "L", "+")
+        await hit(app, pilot, *["down"] * 6, "greater_than_sign", "greater_than_sign", "+")
         time = sum(gpu(app).chart.cursor_times) // 2
         await hit(app, pilot, "o")
         assert screen_text(app)[1].strip() == "rank 2"
@@ -204,7 +204,7 @@ async def test_e_exports_the_utilisation_of_the_view_as_the_command_prints_it(de
         job = app.job
         whole = utilisation_table(job.busy(Selection()), job.extent())
         assert gpu(app).answer_to_export().rows() == whole.rows()
-        await hit(app, pilot, "L", "L", "+", "down", "down", "down")
+        await hit(app, pilot, "greater_than_sign", "greater_than_sign", "+", "down", "down", "down")
         view = gpu(app)._picture.window
         assert gpu(app).answer_to_export().rows() == utilisation_table(job.busy(Selection()), view).rows()
         assert gpu(app).row_to_copy()[:2] == (1, 0)

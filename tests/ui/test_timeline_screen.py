@@ -52,7 +52,8 @@ async def test_l_opens_it_everywhere_and_esc_goes_back(demo_job, cache_directory
 
 async def test_it_opens_on_the_selection_and_esc_undoes_what_was_selected_here_first(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "enter", "L")  # the kernels of the first rank, and their timeline
+        await hit(app, pilot, "enter")
+        await hit(app, pilot, "L")  # the kernels of the first rank, and their timeline
         chosen = app.selection
         assert line_with(app, "rank 0") and chosen.tasks is not None
         assert "- 0 d0" in labels(app) and not any(label.startswith("+") for label in labels(app))
@@ -69,7 +70,8 @@ async def test_it_opens_on_the_selection_and_esc_undoes_what_was_selected_here_f
 
 async def test_space_opens_a_rank_into_its_threads_and_streams(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "L", "down", "space")
+        await hit(app, pilot, "L")
+        await hit(app, pilot, "down", "space")
         own = [label for label in labels(app) if label.startswith(("1 ", "- 1"))]
         assert "python" in own[0] and "- 1 d0" in own and "1 d0 s7" in own
         assert labels(app)[timeline(app).chart.lane] == "- 1 d0"
@@ -101,7 +103,8 @@ async def test_only_the_lanes_in_sight_are_computed(many_ranks, cache_directory)
 
 async def test_zooming_keeps_the_time_under_the_cursor_down_to_the_nanosecond(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "L", "n")
+        await hit(app, pilot, "L")
+        await hit(app, pilot, "n")
         screen = timeline(app)
         time = screen.time
         while view(app).end - view(app).start > screen.chart.width:
@@ -119,7 +122,8 @@ async def test_zooming_keeps_the_time_under_the_cursor_down_to_the_nanosecond(de
 
 async def test_panning_stays_inside_the_selection(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "L", "plus", "plus")
+        await hit(app, pilot, "L")
+        await hit(app, pilot, "plus", "plus")
         before = view(app)
         await hit(app, pilot, "greater_than_sign")
         assert view(app).start == before.start + (before.end - before.start) // 2
@@ -132,7 +136,8 @@ async def test_panning_stays_inside_the_selection(demo_job, cache_directory):
 
 async def test_going_to_a_time_puts_it_into_the_middle(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "L", *["plus"] * 5)
+        await hit(app, pilot, "L")
+        await hit(app, pilot, *["plus"] * 5)
         extent = app.job.extent()
         time = extent.start + (extent.end - extent.start) // 3
         await hit(app, pilot, "g", *str(time), "enter")
@@ -147,7 +152,8 @@ async def test_going_to_a_time_puts_it_into_the_middle(demo_job, cache_directory
 
 async def test_n_and_p_go_from_event_to_event_and_enter_opens_it(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "L", "n")
+        await hit(app, pilot, "L")
+        await hit(app, pilot, "n")
         screen = timeline(app)
         first = screen.eye.event
         assert screen.time == first[0] and line_with(app, str(first[2]))
@@ -168,7 +174,8 @@ async def test_n_and_p_go_from_event_to_event_and_enter_opens_it(demo_job, cache
 
 async def test_the_view_follows_an_event_out_of_sight(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "L", "n", *["plus"] * 16)
+        await hit(app, pilot, "L")
+        await hit(app, pilot, "n", *["plus"] * 16)
         screen = timeline(app)
         before = view(app)
         for _ in range(3):
@@ -182,7 +189,8 @@ async def test_the_view_follows_an_event_out_of_sight(demo_job, cache_directory)
 
 async def test_the_event_of_a_column_is_its_longest(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "L", "n")
+        await hit(app, pilot, "L")
+        await hit(app, pilot, "n")
         await hit(app, pilot, "left")
         await hit(app, pilot, "right")
         assert "the longest of " in line_with(app, " in this column")
@@ -194,7 +202,8 @@ async def test_the_event_of_a_column_is_its_longest(demo_job, cache_directory):
 
 async def test_ranges_are_events_of_their_lanes(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "L", "space")
+        await hit(app, pilot, "L")
+        await hit(app, pilot, "space")
         await hit(app, pilot, "up", "up", "up", "up", "home", "n")
         assert timeline(app).lane.is_nvtx
         assert line_with(app, "nvtx  ") and line_with(app, "thread ")
@@ -207,7 +216,8 @@ async def test_ranges_are_events_of_their_lanes(demo_job, cache_directory):
 
 async def test_the_mark_measures_to_the_cursor_and_t_takes_what_lies_between(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "L", "plus", "m")
+        await hit(app, pilot, "L")
+        await hit(app, pilot, "plus", "m")
         mark = timeline(app).time
         await hit(app, pilot, "shift+right")
         time = timeline(app).time
@@ -217,7 +227,6 @@ async def test_the_mark_measures_to_the_cursor_and_t_takes_what_lies_between(dem
         assert app.selection.window == Window(mark, time) == view(app)
         await hit(app, pilot, "2")
         assert " + " in screen_text(app)[1]
-        await hit(app, pilot, "L", "escape", "escape")
         await hit(app, pilot, "L")
         await hit(app, pilot, "m", "m")
         assert timeline(app).eye.mark is None
@@ -225,7 +234,8 @@ async def test_the_mark_measures_to_the_cursor_and_t_takes_what_lies_between(dem
 
 async def test_t_on_everything_says_so(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "L", "t")
+        await hit(app, pilot, "L")
+        await hit(app, pilot, "t")
         assert "all of the selection" in screen_text(app)[-1] and app.selection.is_everything
 
 
@@ -246,7 +256,8 @@ async def test_found_names_are_marked_and_nothing_is_hidden(demo_job, cache_dire
 
 async def test_o_leaves_only_the_rank_of_the_lane(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "L", "down", "down", "o")
+        await hit(app, pilot, "L")
+        await hit(app, pilot, "down", "down", "o")
         assert screen_text(app)[1].strip() == "rank 2" and "- 2 d0" in labels(app)
         await hit(app, pilot, "o")
         assert "the only one" in screen_text(app)[-1]
@@ -258,7 +269,8 @@ async def test_o_leaves_only_the_rank_of_the_lane(demo_job, cache_directory):
 async def test_e_exports_the_operations_in_sight(demo_job, cache_directory, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "L", "n")
+        await hit(app, pilot, "L")
+        await hit(app, pilot, "n")
         await hit(app, pilot, *["plus"] * 3, "e")
         assert line_with(app, "export to")
         await hit(app, pilot, *["backspace"] * 60, *"lanes.csv", "enter")
@@ -300,7 +312,8 @@ async def test_whole_graphs_are_letters_of_their_own(tmp_path):
 @pytest.mark.parametrize("size", [NARROW, WIDE])
 async def test_real_kernels_have_names_once_zoomed_in(shared_export, cache_directory, size):
     async with running([shared_export("ddp-a100-rank0of4")], cache_directory, size) as (app, pilot):
-        await hit(app, pilot, "L", *["plus"] * 11)
+        await hit(app, pilot, "L")
+        await hit(app, pilot, *["plus"] * 11)
         await rest(app, pilot)
         texts = [timeline(app).chart.line(lane).text for lane in timeline(app).chart.rows]
         assert any("sm80_xmma" in text or "nchw" in text for text in texts)

@@ -126,7 +126,7 @@ def long_events(timeline: Timeline, lanes: Sequence[Lane], window: Window, least
     found: dict[Lane, list[Span]] = {lane: [] for lane in lanes}
     if not lanes:
         return found
-    inside = _overlapping(timeline, lanes, window)
+    inside, places = _overlapping(timeline, lanes, window), _by_device(lanes)
     rows = _operations(
         timeline, lanes, lambda table, name: [*inside(table, name), table.c.end - table.c.start >= least]
     ).subquery()
@@ -134,8 +134,8 @@ def long_events(timeline: Timeline, lanes: Sequence[Lane], window: Window, least
     query = sa.select(*keys).order_by(rows.c.duration.desc(), rows.c.start).limit(_MOST_SPANS)
     for report, process, device, stream, start, duration, kind, name in timeline.session.rows(query):
         span = Span(start, start + duration, name or "", _CATEGORY[kind])
-        for lane in lanes:
-            if _holds(lane, report, process, device, stream):
+        for lane in places.get((report, process, device), ()):
+            if lane.stream in (None, stream):
                 found[lane].append(span)
     return {lane: sorted(spans, key=lambda span: span.start) for lane, spans in found.items()}
 
@@ -147,7 +147,7 @@ def matching_columns(
     found: dict[Lane, set[int]] = {lane: set() for lane in lanes}
     if not lanes:
         return found
-    inside = _overlapping(timeline, lanes, window)
+    inside, places = _overlapping(timeline, lanes, window), _by_device(lanes)
     rows = _operations(timeline, lanes, lambda table, name: [*inside(table, name), matches(name, wanted)]).subquery()
     width = max(window.end - window.start, 1)
 
@@ -159,16 +159,18 @@ def matching_columns(
     last = rows.c.start + sa.func.greatest(rows.c.duration, 1) - 1
     query = sa.select(*keys, column(rows.c.start), column(last)).distinct()
     for report, process, device, stream, first, final in timeline.session.rows(query):
-        for lane in lanes:
-            if _holds(lane, report, process, device, stream):
+        for lane in places.get((report, process, device), ()):
+            if lane.stream in (None, stream):
                 found[lane].update(range(int(first), int(final) + 1))
     return found
 
 
-def _holds(lane: Lane, report: int, process: int, device: int, stream: int | None) -> bool:
-    """Whether the operations of a stream lie on ``lane``."""
-    place = (lane.task.report, lane.task.process, lane.device)
-    return place == (report, process, device) and lane.stream in (None, stream)
+def _by_device(lanes: Sequence[Lane]) -> dict[tuple[int, int, int | None], list[Lane]]:
+    """The lanes of each (report, process, device)."""
+    found: dict[tuple[int, int, int | None], list[Lane]] = {}
+    for lane in lanes:
+        found.setdefault((lane.task.report, lane.task.process, lane.device), []).append(lane)
+    return found
 
 
 # -- single events ----------------------------------------------------------------------------------------------------

@@ -340,7 +340,7 @@ class TimelineScreen(Pane):
 
     def action_lane(self, lanes: int) -> None:
         picture = self._picture
-        if picture is None or self._is_empty():
+        if self._is_empty() or picture is None:
             return
         number = max(0, min(self.chart.lane + lanes, len(picture.lanes) - 1))
         self._look(time=self.time, lane=picture.lanes[number], event=None)
@@ -352,7 +352,7 @@ class TimelineScreen(Pane):
 
     def _is_empty(self) -> bool:
         if self._picture is None or not self._picture.lanes:
-            self.say("there is no lane here")
+            self.say("there is no lane here" if self._picture is not None else "a moment: the lanes are being computed")
             return True
         return False
 
@@ -360,7 +360,7 @@ class TimelineScreen(Pane):
 
     def action_event(self, direction: int) -> None:
         picture, lane, neighbours = self._picture, self.lane, self._neighbours
-        if picture is None or lane is None or neighbours is None or self._is_empty():
+        if self._is_empty() or picture is None or lane is None or neighbours is None:
             return
         if self._searching:
             self._steps += direction  # when the one before is found
@@ -417,7 +417,7 @@ class TimelineScreen(Pane):
 
     def action_open_event(self) -> None:
         picture, lane = self._picture, self.lane
-        if picture is None or lane is None or self._is_empty():
+        if self._is_empty() or picture is None or lane is None:
             return
         if lane.task not in picture.opened and len(picture.timeline.tasks) > 1 and self.eye.event is None:
             self.action_open_rank()
@@ -432,7 +432,7 @@ class TimelineScreen(Pane):
 
     def action_open_rank(self) -> None:
         picture, lane = self._picture, self.lane
-        if picture is None or lane is None or self._is_empty():
+        if self._is_empty() or picture is None or lane is None:
             return
         if not picture.timeline.has_inside(lane.task):
             self.say("nothing is inside: no stream and no NVTX range was recorded of this rank")
@@ -474,7 +474,7 @@ class TimelineScreen(Pane):
 
     def action_zoom(self, direction: int) -> None:
         picture = self._picture
-        if picture is None or self._is_empty():
+        if self._is_empty() or picture is None:
             return
         view = self._view_of(picture)
         width = view.end - view.start
@@ -520,7 +520,7 @@ class TimelineScreen(Pane):
     def action_take_window(self) -> None:
         """Selects the time from the mark to the cursor, or what is in view, for every screen."""
         picture = self._picture
-        if picture is None or self._is_empty():
+        if self._is_empty() or picture is None:
             return
         mark, time = self.eye.mark, self.time
         window = self._view_of(picture)
@@ -536,7 +536,7 @@ class TimelineScreen(Pane):
 
     def action_only_rank(self) -> None:
         picture, lane = self._picture, self.lane
-        if picture is None or lane is None or self._is_empty():
+        if self._is_empty() or picture is None or lane is None:
             return
         if len(picture.timeline.tasks) == 1:
             self.say(f"rank {lane.rank} is the only one already")
@@ -568,13 +568,13 @@ class TimelineScreen(Pane):
     def _list(self, purpose: str) -> None:
         """Has the events of the lanes in sight counted, which is a query, and goes on when they are."""
         picture = self._picture
-        if picture is None or self._is_empty():
+        if self._is_empty() or picture is None:
             return
-        lanes = [picture.lanes[number] for number in self.chart.rows]
+        lanes, window = [picture.lanes[number] for number in self.chart.rows], self._view_of(picture)
 
         def work() -> None:
             try:
-                answer = lane_events(picture.timeline, lanes, picture.window)
+                answer = lane_events(picture.timeline, lanes, window)
             except Exception as error:  # a query: the user gets the reason, the program lives on
                 self.post_message(self.Listed(None, purpose, str(error).splitlines()[0]))
             else:

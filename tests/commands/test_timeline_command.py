@@ -1,0 +1,48 @@
+"""``nsystui timeline``: the lanes as text and as a table."""
+
+from __future__ import annotations
+
+from nsystui.analysis.timeline.drawing import LEGEND
+
+
+def test_a_line_for_each_gpu_as_wide_as_asked(run, demo_job):
+    done = run("timeline", *demo_job, "--width", "90")
+    head, *lines = done.out.splitlines()
+    assert LEGEND in head and done.status == 0
+    assert [line.split(maxsplit=1)[0] for line in lines] == ["0", "1", "2", "3"]
+    assert {len(line) for line in lines} == {90}
+    assert all("K" in line for line in lines)
+
+
+def test_all_lanes_are_those_of_the_screen(run, demo_job):
+    labels = [line[:19].strip() for line in run("timeline", demo_job[0], "--all-lanes").out.splitlines()[1:]]
+    assert "0 d0" in labels and "0 d0 s7" in labels and labels[0].startswith("0 t")
+
+
+def test_a_row_for_each_lane_and_column_with_what_dominates_it(run, demo_job):
+    rows = run("timeline", *demo_job[:2], "--width", "25", "--format", "json").json
+    assert len(rows) == 2 * 25
+    for row in rows:
+        shares = {name: row[name] or 0 for name in ("compute", "nccl", "memory", "graph")}
+        if row["category"] == "idle":
+            assert row["busy"] == 0
+        elif row["category"] is not None:
+            assert shares[row["category"]] == max(shares.values()) > 0
+            assert max(shares.values()) <= row["busy"] <= 100
+    assert sum(row["duration"] for row in rows[:25]) == rows[24]["start"] + rows[24]["duration"] - rows[0]["start"]
+
+
+def test_the_event_of_a_column_is_the_one_that_fills_it(run, demo_job):
+    events = run("events", demo_job[0], "--format", "json", "--sort", "duration").json
+    longest = next(row for row in events if row["kind"] == "kernel")
+    start, end = longest["start"], longest["start"] + longest["duration"]
+    words = ["timeline", demo_job[0], "--time", f"{start}:{end}", "--width", "10", "--format", "json"]
+    words += ["--streams", str(longest["stream"])]
+    rows = run(*words).json
+    assert {row["event"] for row in rows} == {longest["name"]}
+    assert {row["category"] for row in rows} == {"compute"} and {row["busy"] for row in rows} == {100}
+
+
+def test_a_width_that_is_none_is_refused(run, demo_job):
+    done = run("timeline", demo_job[0], "--width", "0")
+    assert done.status == 2 and "--width 0" in done.err
