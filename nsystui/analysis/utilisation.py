@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import sqlalchemy as sa
+
 from nsystui.analysis.busy_arrays import Place, of_arrays, to_arrays
 from nsystui.analysis.device_time import NOTHING, Breakdown, BusyParts, Device, DeviceIntervals, DeviceLanes
 from nsystui.analysis.extent import recorded, selected_reports, shares_clock
