@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nsystui.analysis.answer import Unit
 from nsystui.analysis.job import Job
@@ -38,6 +38,7 @@ class Wanted:
     opened: frozenset[Task] | None
     rests: bool
     found: NameFilter | None
+    label_width: int = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +74,7 @@ def timeline_picture(job: Job, selection: Selection, wanted: Wanted) -> Timeline
     pictures = dict(zip(sight, _drawn(draw is lane_pictures, timeline, chosen, window, wanted), strict=True))
     gpu = [lane for lane in chosen if not lane.is_nvtx]
     is_whole = has_all and (with_names or not (wanted.found or has_names(timeline, gpu, window)))
-    labels = tuple(_label(lane, opened) for lane in lanes)
+    labels = tuple(_label(lane, opened, wanted.label_width) for lane in lanes)
     lines = {number: line_of(picture) for number, picture in pictures.items()}
     notes = timeline.busy.notes if lanes else (missing_note(job.session, tables.kernels),)
     return TimelinePicture(timeline, base, window, lanes, opened, pictures, labels, lines, is_whole, notes)
@@ -106,9 +107,11 @@ def _in_sight(lanes: tuple[Lane, ...], wanted: Wanted) -> list[int]:
     return list(range(first, min(first + wanted.lines, len(lanes))))
 
 
-def _label(lane: Lane, opened: frozenset[Task]) -> str:
+def _label(lane: Lane, opened: frozenset[Task], width: int) -> str:
+    """The label of a lane; the name of a thread only where there is room for it."""
     is_gpu = lane.stream is None and not lane.is_nvtx
-    return lane_label(lane, lane.task in opened if is_gpu else None)
+    label = lane_label(lane, lane.task in opened if is_gpu else None)
+    return lane_label(replace(lane, name="")) if lane.name and len(label) > width else label
 
 
 def line_of(picture: LanePicture) -> LaneLine:

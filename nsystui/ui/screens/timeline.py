@@ -134,7 +134,15 @@ class TimelineScreen(Pane):
         lines = max(1, height - _FRAME - HEIGHT - _AXIS)
         eye = self.eye
         self._wanted = Wanted(
-            eye.view, columns, lines, self.chart.rows.start, eye.lane, self.opened, self._rests, self._to_mark
+            eye.view,
+            columns,
+            lines,
+            self.chart.rows.start,
+            eye.lane,
+            self.opened,
+            self._rests,
+            self._to_mark,
+            self.chart.label_width,
         )
         # The lane of the cursor matters only where it lies out of sight, which the chart has seen to.
         return (replace(self._wanted, lane=None),)
