@@ -21,8 +21,7 @@ from nsystui.ui.loading import Source
 HERE = Path(__file__).resolve().parents[1]
 TARGET = HERE / "screenshots"
 REAL = {
-    "ddp-a100-rank0of4": ("overview", "kernels", "nccl", "gpu", "efficiency", "nvtx", "events"),
-    "ddp-a100-rank0of4": ("overview", "kernels", "nccl", "gpu", "nvtx", "events", "timeline"),
+    "ddp-a100-rank0of4": ("overview", "kernels", "nccl", "gpu", "efficiency", "nvtx", "events", "timeline"),
     "h100-2rank-moe-before": ("overview", "nccl", "gpu"),
     "cuda-graphs": ("overview", "kernels", "gpu"),
     "gpu-metrics": ("gpu",),

@@ -27,10 +27,8 @@ _PARTS = tuple(item.name for item in fields(BusyParts))
 def to_arrays(found: Mapping[Place, BusyParts], keys: Sequence[str] = DEVICE_KEYS) -> Arrays:
     """``of_arrays`` is the inverse: the places, and for each part of each device its blocks, their steps in a row."""
     arrays: dict[str, NDArray[Any]] = {
-        "process": np.array([process for process, _ in found], np.int64),
-        "device": np.array([device for _, device in found], np.int64),
+        key: np.array([place[number] for place in found], np.int64) for number, key in enumerate(keys)
     }
-    arrays = {key: np.array([place[number] for place in found], np.int64) for number, key in enumerate(keys)}
     for number, parts in enumerate(found.values()):
         for part in _PARTS:
             put_blocks(arrays, f"{number}.{part}", getattr(parts, part))

@@ -136,7 +136,6 @@ KEYS: tuple[Key, ...] = (
     Key("o", "o", "only_rank", "only this", "select the rank of this lane for every screen", "gpu"),
     Key("t", "t", "take_window", "", "the same as ⏎, as in tables: select this time", "gpu"),
     Key("0", "0", "whole", "whole", "view the whole selection again", "gpu"),
-    Key("left,right", "← →", "", "", "move the cursor along time; H and L by ten columns", "gpu"),
     Key(
         "enter",
         "⏎",
