@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+import sqlalchemy as sa
+
 from nsystui.analysis.answer import Unit
 from nsystui.analysis.collectives.clock import ENDING_TOGETHER, ClockFit, fit_clock
 from nsystui.analysis.collectives.matched import match
-from nsystui.analysis.collectives.sequences import sequences
+from nsystui.analysis.collectives.sequences import STREAM_COLUMNS, stream_sequences
 from nsystui.analysis.extent import shares_clock
+from nsystui.store import tables
 from nsystui.store.report import Clock, Report, aligned
 from nsystui.store.session import Session
 from nsystui.units import format_value
@@ -54,6 +57,11 @@ class Alignment:
         return f"clock: UTC, then {told}: residual {error}{only_utc}"
 
 
+def columns_read() -> dict[sa.Table, tuple[str, ...]]:
+    """The columns that ``align`` reads where collectives are to tell."""
+    return {tables.kernels: STREAM_COLUMNS}
+
+
 def align(session: Session, mode: ClockMode) -> Alignment:
     """Puts the reports of a session on one clock, and tells how."""
     if mode is ClockMode.OWN:
@@ -62,6 +70,6 @@ def align(session: Session, mode: ClockMode) -> Alignment:
     fit = ClockFit()
     on_utc = aligned(session.reports)
     if mode is ClockMode.COLLECTIVES and len(on_utc) > 1 and shares_clock(on_utc):
-        fit = fit_clock(match(sequences(session, on_utc)).groups)
+        fit = fit_clock(match(stream_sequences(session, on_utc)).groups)
     session.set_clock(Clock(shifts=fit.shifts))
     return Alignment(mode, fit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,13 @@ from nsystui.errors import ExportError, NsystuiError, UsageError
 from nsystui.text import safe_text
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
     from nsystui.analysis.answer import Answer
     from nsystui.analysis.job import Job
     from nsystui.store.session import Session
+
+    Expected = tuple[Mapping[sa.Table, Collection[str]], Collection[sa.Table]]
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:
@@ -111,13 +115,15 @@ def selection_of(arguments: argparse.Namespace, job: Job) -> Selection:
     )
 
 
-def open_job(arguments: argparse.Namespace, whole: bool = True, times: bool = False) -> Job:
+def open_job(
+    arguments: argparse.Namespace, whole: bool = True, times: bool = False, expected: Expected | None = None
+) -> Job:
     """Opens every file that can be opened; the others are told on stderr, one line each.
 
-    Unless ``whole``, only what is asked for is read of them, when it is asked for. With ``times`` the answer has
-    moments of several reports in it, for which their clocks are made one as well as can be; so it is where a window is
-    asked for. Raises NsystuiError where none is left, and UsageError for flags that cannot go together: before the
-    work, since the first opening of many exports takes its time.
+    Unless ``whole``, only what is asked for is read of them, when it is asked for: ``expected`` says what that will be
+    (`Session.expect`). With ``times`` the answer has moments of several reports in it, for which their clocks are made
+    one as well as can be; so it is where a window is asked for. Raises NsystuiError where none is left, and UsageError
+    for flags that cannot go together: before the work, since the first opening of many exports takes its time.
     """
     check_output(arguments)
     given = numbering(getattr(arguments, "ranks", None) or "")
@@ -138,9 +144,24 @@ def open_job(arguments: argparse.Namespace, whole: bool = True, times: bool = Fa
         session.close()
         raise NsystuiError("no export could be opened") if failures else UsageError("no files")
     job = Job(session, numbering=given)
-    if len(session.reports) > 1 and (times or getattr(arguments, "time", None)):
+    is_aligned = len(session.reports) > 1 and bool(times or getattr(arguments, "time", None))
+    if expected is not None:
+        _expect(job, expected, is_aligned and arguments.clock == "collectives")
+    if is_aligned:
         _align(job, arguments.clock)
     return job
+
+
+def _expect(job: Job, expected: Expected, with_clock: bool) -> None:
+    """Tells the session what will be read, with what the clocks need."""
+    columns, tallied = expected
+    merged = {table: set(names) for table, names in columns.items()}
+    if with_clock:
+        from nsystui.analysis.alignment import columns_read
+
+        for table, names in columns_read().items():
+            merged.setdefault(table, set()).update(names)
+    job.session.expect(merged, tallied)
 
 
 def _align(job: Job, mode: str) -> None:

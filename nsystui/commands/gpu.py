@@ -38,9 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--bins {bins}: at least one is needed")
     if arguments.bins is not None and not arguments.over_time:
         raise UsageError("--bins goes with --over-time")
-    job = shared.open_job(arguments, whole=False, times=arguments.over_time)
+    expected = (columns_read(of_streams=bool(arguments.streams)), ())
+    job = shared.open_job(arguments, whole=False, times=True, expected=expected)
     try:
-        job.session.expect(columns_read(of_streams=bool(arguments.streams)))
         selection = shared.selection_of(arguments, job)
         busy, window = job.busy(selection), job.extent(selection)
         answer = utilisation_over_time(busy, window, bins) if arguments.over_time else utilisation_table(busy, window)

@@ -24,9 +24,9 @@ def run(arguments: argparse.Namespace) -> int:
     from nsystui.analysis.overview import TALLIED, task_table
     from nsystui.analysis.utilisation import columns_read
 
-    job = shared.open_job(arguments, whole=False)
+    expected = (columns_read(of_streams=bool(arguments.streams)), TALLIED)
+    job = shared.open_job(arguments, whole=False, times=True, expected=expected)
     try:
-        job.session.expect(columns_read(of_streams=bool(arguments.streams)), TALLIED)
         selection = shared.selection_of(arguments, job)
         return shared.deliver(arguments, task_table(job.session, selection, job.ranks, job.busy(selection)))
     finally:

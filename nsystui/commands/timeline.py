@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.width is not None and not 1 <= arguments.width <= 1_000_000:
         raise UsageError(f"--width {arguments.width}: from 1 to 1000000")
-    job = shared.open_job(arguments)
+    job = shared.open_job(arguments, times=True)
     try:
         from nsystui.analysis.timeline.lanes import Timeline
 

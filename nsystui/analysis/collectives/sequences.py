@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.analysis.intervals import Times
 from nsystui.analysis.kept_facts import facts_of, runs_of
+from nsystui.analysis.nccl.names import collective_of_kernel
 from nsystui.analysis.nccl.pairing import NcclPairing
 from nsystui.analysis.selection import Task
 from nsystui.store import tables
@@ -79,18 +81,52 @@ def sequences(session: Session, reports: Sequence[Report]) -> list[KernelSequenc
     return [one for report in with_kernels for one in _split(report, kept[report.index])]
 
 
+def stream_sequences(session: Session, reports: Sequence[Report]) -> list[KernelSequence]:
+    """The sequences as kernels alone tell them: by stream, named by the kernels, without sizes, ``row`` all 0.
+
+    For this few columns of one table are read (``STREAM_COLUMNS``). Kept as above.
+    """
+    with_kernels = [report for report in reports if report.count(tables.kernels)]
+
+    def compute(missing: list[Report]) -> dict[int, Arrays]:
+        return _streams(session, {report.index for report in missing})
+
+    kept = facts_of(session, with_kernels, "nccl-streams", _KEPT_VERSION, compute)
+    return [one for report in with_kernels for one in _split(report, kept[report.index])]
+
+
+STREAM_COLUMNS = ("process", "device", "stream", "start", "end", "short_name", "is_nccl")
+"""What ``stream_sequences`` reads of the kernels."""
+
+
+def _streams(session: Session, reports: Collection[int]) -> dict[int, Arrays]:
+    """What is kept for ``stream_sequences``, on the reports' own clocks."""
+    columns = tables.kernels.c
+    chosen = [columns[name] for name in STREAM_COLUMNS[:-1]]
+    is_whole = (columns.start.is_not(None), columns.end.is_not(None))
+    query = sa.select(columns.report, *chosen).where(
+        columns.is_nccl == 1, columns.report.in_(sorted(reports)), *is_whole
+    )
+    frame = session.frame(query)
+    names, distinct = frame["short_name"].factorize()
+    of_name = np.array([*(collective_of_kernel(str(name)) for name in distinct), None], object)
+    frame = frame.assign(collective=of_name[names], communicator="", message_size=UNKNOWN, row=0)
+    rows = frame["report"].to_numpy(np.int64)
+    return {index: _plain_arrays(frame[rows == index], clock_offset=0) for index in reports}
+
+
 def _computed(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
     frame = NcclPairing.load(session, reports=[report.index for report in reports]).kernels
     frame = frame.dropna(subset=["start", "end"])
     rows = frame["report"].to_numpy(np.int64)
-    return {report.index: _arrays(frame[rows == report.index], report) for report in reports}
+    return {report.index: _plain_arrays(frame[rows == report.index], report.clock_offset) for report in reports}
 
 
-def _arrays(frame: pd.DataFrame, report: Report) -> Arrays:
-    """What is kept of the NCCL kernels of a report, on its own clock."""
+def _plain_arrays(frame: pd.DataFrame, clock_offset: int) -> Arrays:
+    """What is kept of NCCL kernels, on their report's own clock; ``clock_offset`` is in the times of the frame."""
     found: dict[str, Any] = {name: frame[name].to_numpy(np.int64) for name in _NUMBERS}
-    found["start"] = found["start"] - report.clock_offset
-    found["end"] = found["end"] - report.clock_offset
+    found["start"] = found["start"] - clock_offset
+    found["end"] = found["end"] - clock_offset
     found["size"] = frame["message_size"].astype("Int64").fillna(UNKNOWN).to_numpy(np.int64)
     for name in _TEXTS:
         found[name], found[f"{name}_texts"] = _coded(frame[name])
