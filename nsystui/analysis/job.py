@@ -44,6 +44,8 @@ class Job:
     """NCCL's debug log of the same run, which tells message sizes that the exports do not."""
     numbering: Numbering | None = None
     """Who is which rank, where the user says it."""
+    step_range: str | None = None
+    """Which NVTX ranges are steps, where the user says it for the whole job: see `steps`."""
     alignment: Alignment | None = None
     """How the clocks of the reports were made one, once `align` was asked for."""
     _kept: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
@@ -124,9 +126,13 @@ class Job:
         return RankFacts(self.busy(selection), times, lateness(arrivals), self.alignment or Alignment(), steps.notes)
 
     def steps(self, name: str | None = None) -> Steps:
-        """The training steps of every task; ``name``: a regular expression for the NVTX ranges that are steps."""
+        """The training steps of every task.
+
+        ``name`` is a regular expression for the NVTX ranges that are steps, else ``step_range``, else they are found.
+        """
         from nsystui.analysis.steps import Steps
 
+        name = self.step_range if name is None else name
         return self.once(("steps", name), lambda: Steps.load(self.session, self.ranks, name))
 
     def nvtx_ranges(self, selection: Selection) -> NvtxRanges:

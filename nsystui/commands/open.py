@@ -26,7 +26,7 @@ EXAMPLES = """  nsystui rank*.sqlite
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from nsystui.commands.arguments import add_files
+    from nsystui.commands.arguments import add_files, add_step_range
 
     add_files(parser)
     parser.add_argument(
@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="who is which rank, where the exports do not tell it: a pattern on the file names with the number in a "
         r"group, such as 'rank(\d+)', or FILE=RANK,FILE=RANK",
     )
+    add_step_range(parser)
     add_screen(parser.add_argument_group("screen"))
 
 
@@ -127,7 +128,18 @@ def source_of(arguments: argparse.Namespace, files: NamedFiles) -> Source:
         files.logs,
         _numbered(arguments, files),
         arguments.clock,
+        _step_range(arguments),
     )
+
+
+def _step_range(arguments: argparse.Namespace) -> str | None:
+    """Which NVTX ranges are steps; raises UsageError where that is no regular expression."""
+    from nsystui.analysis.selection import NameFilter
+
+    wanted: str | None = arguments.step_range
+    if wanted is not None:
+        NameFilter(f"re:{wanted}")
+    return wanted
 
 
 def _numbered(arguments: argparse.Namespace, files: NamedFiles) -> str:

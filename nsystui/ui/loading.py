@@ -31,7 +31,7 @@ class Source:
 
     ``memory`` is what DuckDB may take, ``cache_cap`` what the cache may grow to, both in bytes; ``None`` for the usual.
     ``logs`` are debug logs of NCCL, one name each. ``ranks`` says who is which rank, where the user does, and ``clock``
-    what makes the clocks one (a ``ClockMode``).
+    what makes the clocks one (a ``ClockMode``). ``step_range``: see `Job`.
     """
 
     files: tuple[str, ...]
@@ -44,6 +44,7 @@ class Source:
     logs: tuple[str, ...] = ()
     ranks: str = ""
     clock: str = "collectives"
+    step_range: str | None = None
 
 
 @dataclass
@@ -76,7 +77,7 @@ class Loading:
             limits=Limits(source.threads, source.memory or Limits().memory),
             warn=lambda text: self.post(messages.Warned(text)),
         )
-        job = Job(session, numbering=numbering(source.ranks))
+        job = Job(session, numbering=numbering(source.ranks), step_range=source.step_range)
         self.post(messages.JobStarted(job, paths))
         self.go_on(job, list(enumerate(paths)))
 

@@ -21,6 +21,7 @@ OPERATION_COLUMNS = (
     Column("ranks", "Ranks", "ranks", Unit.COUNT, None, 2),
     Column("late_rank", "Late Rank", "late rank", Unit.NUMBER, None, 0),
     Column("late_by", "Late by (ns)", "late by", Unit.DURATION, None, 0),
+    Column("first_rank", "First Rank", "first rank", Unit.NUMBER, None, 3),
     Column("start_spread", "Start Spread (ns)", "start spread", Unit.DURATION, None, 3),
     Column("transfer", "Transfer (ns)", "transfer", Unit.DURATION, None, 1),
     Column("duration", "Longest Kernel (ns)", "longest", Unit.DURATION, None, 1),
@@ -46,8 +47,8 @@ KIND_COLUMNS = (
 def collective_operations(selection: Selection, ranks: Sequence[RankedTask], matching: Matching) -> FrameAnswer:
     """A row for each synchronous operation that several ranks have in common, by time.
 
-    ``late_by`` is how much longer the longest kernel ran than that of the last rank to come; ``start_spread`` is the
-    same by the common clock. ``waiting`` is summed over the ranks.
+    ``late_by`` is how much longer the kernel of the first rank to come ran, which waited longest, than that of the
+    last; ``start_spread`` is the same by the common clock. ``waiting`` is summed over the ranks.
     """
     numbers = {item.task: item.rank for item in ranks}
     rows: list[Row] = []
@@ -66,6 +67,7 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
                     len(group.members),
                     None if last == NOBODY else numbers.get(group.members[last].task),
                     int(one.spread[place]),
+                    None if last == NOBODY else numbers.get(group.members[int(one.first[place])].task),
                     int(one.start_spread[place]),
                     int(one.transfer[place]),
                     int(longest[place]),
@@ -77,7 +79,7 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
     total = len(rows)
     if selection.name is not None:
         rows = [row for row in rows if selection.name.matches(str(row[1]))]
-    rows.sort(key=lambda row: (row[0], row[11]))
+    rows.sort(key=lambda row: (row[0], row[-1]))
     return answer_of("collectives", OPERATION_COLUMNS, rows, total, tuple(_notes(numbers, matching)))
 
 

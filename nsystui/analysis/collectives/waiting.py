@@ -64,6 +64,12 @@ class Arrivals:
         return cls(group, chosen, wait, transfer, spread, start.max(axis=0) - start.min(axis=0), last)
 
     @property
+    def first(self) -> Times:
+        """The member that waited longest at each operation, shape ``(n,)``."""
+        longest: Times = self.wait.argmax(axis=0)
+        return longest
+
+    @property
     def others_waited(self) -> Times:
         """How long a member that was not last typically (median) waited at each operation, ns, shape ``(n,)``."""
         members = len(self.wait)
