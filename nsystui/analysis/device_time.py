@@ -186,6 +186,13 @@ class BusyParts:
         return cls(kernels, nccl, memory, graph, *(builder.blocks() for builder in builders))
 
 
+def shifted(parts: BusyParts, offset: int) -> BusyParts:
+    """The same ``offset`` ns later; most of the memory is shared."""
+    if not offset:
+        return parts
+    return BusyParts(**{item.name: getattr(parts, item.name).shifted(offset) for item in fields(BusyParts)})
+
+
 def _exposed(kernels: Intervals, nccl: Intervals, memory: Intervals, graph: Intervals) -> tuple[Intervals, ...]:
     r"""C \ K, M \ K, M \ (K ∪ C), G \ (K ∪ C ∪ M), K ∩ C ∩ M, G \ K and G \ (K ∪ C)."""
     exposed_memory = subtract(memory, kernels)
@@ -209,6 +216,8 @@ class DeviceIntervals:
     device: Device
     recorded: Window
     parts: BusyParts
+    clock_offset: int = 0
+    """What was added to the report's own times, ns."""
 
     def breakdown(self, window: Window) -> Breakdown:
         """The totals inside ``window``; operations are cut at its edges."""

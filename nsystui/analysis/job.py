@@ -48,7 +48,8 @@ class Job:
     """Which NVTX ranges are steps, where the user says it for the whole job: see `steps`."""
     alignment: Alignment | None = None
     """How the clocks of the reports were made one, once `align` was asked for."""
-    _kept: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
+    _kept: OrderedDict[tuple[int, Hashable], Any] = field(default_factory=OrderedDict)
+    _whole_busy: BusyIntervals | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def close(self) -> None:
@@ -87,11 +88,18 @@ class Job:
 
     def busy(self, selection: Selection) -> BusyIntervals:
         """The busy intervals of every device for a selection, whatever its time window and name filter."""
+        wide = selection.with_window(None).with_name(None)
+        busy = self.once(("busy", wide), lambda: self._load_busy(wide))
+        return busy if selection.name is None else busy.without_name_filter()
+
+    def _load_busy(self, wide: Selection) -> BusyIntervals:
+        """Of reports that were there before, the intervals are: they are most of what a job of many ranks keeps."""
         from nsystui.analysis.utilisation import BusyIntervals
 
-        wide = selection.with_window(None).with_name(None)
-        busy = self.once(("busy", wide), lambda: BusyIntervals.load(self.session, wide, self.ranks))
-        return busy if selection.name is None else busy.without_name_filter()
+        busy = BusyIntervals.load(self.session, wide, self.ranks, self._whole_busy)
+        if wide == _EVERYTHING:
+            self._whole_busy = busy
+        return busy
 
     def pairing(self) -> NcclPairing:
         """Which NCCL call launched which NCCL kernel, over everything, and what each kernel cost (see `measured`)."""
@@ -162,6 +170,9 @@ class Job:
                 return self._kept[full]  # type: ignore[no-any-return]
         made = make()
         with self._lock:
+            # Of hundreds of reports that join one by one each state would else keep the intervals of all before it.
+            for old in [one for one in self._kept if one[0] < full[0]]:
+                del self._kept[old]
             self._kept[full] = made
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
