@@ -51,6 +51,7 @@ class Job:
     _kept: OrderedDict[tuple[int, Hashable], Any] = field(default_factory=OrderedDict)
     _whole_busy: BusyIntervals | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _turns: dict[Hashable, threading.RLock] = field(default_factory=dict)
 
     def close(self) -> None:
         """Lets go of the session."""
@@ -168,7 +169,9 @@ class Job:
             if full in self._kept:
                 self._kept.move_to_end(full)
                 return self._kept[full]  # type: ignore[no-any-return]
-        made = make()
+        # Two states of the session ask the same one after the other: side by side they would take twice the memory.
+        with self._turn_of(key):
+            made = make()
         with self._lock:
             # Of hundreds of reports that join one by one each state would else keep the intervals of all before it.
             for old in [one for one in self._kept if one[0] < full[0]]:
@@ -177,3 +180,9 @@ class Job:
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
         return made
+
+    def _turn_of(self, key: Hashable) -> threading.RLock:
+        """Whose turn it is among the questions of a kind, which the first part of a key names."""
+        kind = key[0] if isinstance(key, tuple) else key
+        with self._lock:
+            return self._turns.setdefault(kind, threading.RLock())

@@ -13,7 +13,7 @@ from nsystui.analysis import statistics
 from nsystui.analysis.answer import FILES_ONLY, Column, Row, Unit, Value
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.paged import PagedAnswer
-from nsystui.analysis.rows_answer import RowsAnswer, asked
+from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.where import duration, job_start, where
@@ -83,7 +83,6 @@ def kernel_summary(
     table = tables.kernels
     name = name_of(table, names)
     keys = [*(key for group in group_by for key in _group_keys(group, table, ranks)), name.label("name")]
-    query = statistics.summary(table, duration(table), keys, where(table, selection, name))
     columns = (
         *statistics.duration_columns("Instances"),
         *(column for group in group_by for column in _GROUP_COLUMNS[group]),
@@ -91,7 +90,8 @@ def kernel_summary(
     )
 
     def ask() -> list[Row]:
-        return asked(session, query, columns)
+        conditions = where(table, selection, name)
+        return statistics.summary_rows(session, table, duration(table), keys, conditions, columns)
 
     rows = ask() if group_by else whole_job_rows(session, selection, table, f"kernels {names.value}", ask)
     return RowsAnswer("kernels", columns, rows, _names(session, selection, name, rows, group_by), kernel_notes(session))

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, Unit
+from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.medians import MANY, medians
+from nsystui.analysis.rows_answer import asked
+from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,13 +70,17 @@ def grouped(
     keys: Sequence[sa.Label[Any]],
     conditions: Sequence[sa.ColumnElement[bool]],
     first: sa.ColumnElement[Any] | None = None,
+    with_median: bool = True,
 ) -> sa.Select[Any]:
     """One row for each combination of ``keys`` with the measures of ``value``, in no order.
 
-    ``first``, a row number, adds the least of each group under that name.
+    ``first``, a row number, adds the least of each group under that name. Unless ``with_median``, the number of the
+    group stands in its place.
     """
     tie = [] if first is None else [sa.func.min(first).label("first")]
-    chosen = sa.select(*keys, *measures(value), *tie).select_from(table).where(*conditions)
+    number = sa.func.min(_group_number(keys)).label("median")
+    wanted = [measure if with_median or measure.name != "median" else number for measure in measures(value)]
+    chosen = sa.select(*keys, *wanted, *tie).select_from(table).where(*conditions)
     return chosen.group_by(*[key.element for key in keys])
 
 
@@ -83,16 +90,46 @@ def summary(
     keys: Sequence[sa.Label[Any]],
     conditions: Sequence[sa.ColumnElement[bool]],
     first: sa.ColumnElement[Any] | None = None,
+    with_median: bool = True,
 ) -> sa.Select[Any]:
     """One row for each combination of ``keys`` with every statistic of ``value``, largest total first.
 
     Equal totals are in the order of the keys, or of the least ``first`` (a row number: as the export has them).
     """
-    groups = grouped(table, value, keys, conditions, first).subquery()
+    groups = grouped(table, value, keys, conditions, first, with_median).subquery()
     share = (100.0 * groups.c.total / sa.func.nullif(sa.func.sum(groups.c.total).over(), 0)).label("share")
     ties = [key.key for key in reversed(keys)] if first is None else ["first"]
     order = [groups.c.total.desc(), *[groups.c[name] for name in ties]]
     return sa.select(sa.func.coalesce(share, 0.0).label("share"), *groups.c).order_by(*order)
+
+
+def summary_rows(
+    session: Session,
+    table: sa.Table,
+    value: sa.ColumnElement[Any],
+    keys: Sequence[sa.Label[Any]],
+    conditions: Sequence[sa.ColumnElement[bool]],
+    columns: Sequence[Column],
+    first: sa.ColumnElement[Any] | None = None,
+) -> list[Row]:
+    """The rows of ``summary`` in the order of ``columns``; of a large table the medians come in a pass of their own."""
+    if session.count(table) < MANY:
+        return asked(session, summary(table, value, keys, conditions, first), columns)
+    rows = asked(session, summary(table, value, keys, conditions, first, with_median=False), columns)
+    place = [column.key for column in columns].index("median")
+    found = medians(session, table, value, _group_number(keys), conditions)
+    if len({row[place] for row in rows}) < len(rows):  # two groups have one number: it never happened yet
+        return asked(session, summary(table, value, keys, conditions, first), columns)
+    return [(*row[:place], found.get(_number(row[place])), *row[place + 1 :]) for row in rows]
+
+
+def _group_number(keys: Sequence[sa.Label[Any]]) -> sa.ColumnElement[int]:
+    """A number of 63 bits for each combination of ``keys``."""
+    return sa.cast(sa.func.hash(*[key.element for key in keys]).op(">>")(1), sa.BigInteger)
+
+
+def _number(value: Any) -> int:
+    return int(value)
 
 
 def frame_groups(frame: pd.DataFrame, value: str, keys: Sequence[str]) -> pd.DataFrame:

@@ -32,6 +32,13 @@ def whole_job_rows(
     is_worth_it = selection.is_everything and session.count(table) >= _MANY
     if not is_worth_it or session.cache is None or None in packs:
         return compute()
+    with session.large_questions:
+        return _kept_rows(session, question, compute)
+
+
+def _kept_rows(session: Session, question: str, compute: Callable[[], list[Row]]) -> list[Row]:
+    assert session.cache is not None
+    packs = [session.kept(report).directory for report in session.reports]
     answers = Answers(session.cache.directory / trimming.ANSWERS)
     key = json.dumps(["rows", __version__, _VERSION, question, [pack.name for pack in packs if pack]])
     kept = answers.load(key)

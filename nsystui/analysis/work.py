@@ -49,9 +49,13 @@ def work_summary(session: Session, selection: Selection, work: Work) -> RowsAnsw
     """One row for each name: share of the time, statistics of durations in ns."""
     conditions = where(work.table, selection, work.label)
     names = [work.label.label("name")]
-    query = statistics.summary(work.table, duration(work.table), names, conditions, work.table.c.row)
     columns = (*statistics.duration_columns(work.count_header), Column("name", work.name_header, "name", Unit.TEXT))
-    rows = whole_job_rows(session, selection, work.table, work.name, lambda: asked(session, query, columns))
+
+    def ask() -> list[Row]:
+        table = work.table
+        return statistics.summary_rows(session, table, duration(table), names, conditions, columns, table.c.row)
+
+    rows = whole_job_rows(session, selection, work.table, work.name, ask)
     return RowsAnswer(work.name, columns, rows, _names(session, selection, work, rows), _notes(session, work))
 
 

@@ -72,6 +72,8 @@ class Session:
 
     def __post_init__(self) -> None:
         self.room = Room(self.cache)
+        self.large_questions = threading.Lock()
+        """Held by whoever asks about all rows of a large table: two at once would need twice the memory."""
         self._database = connect(self.limits)
         self._packing = Packing(self._database, self.limits, self.room, self.warn)
 

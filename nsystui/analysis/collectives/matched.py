@@ -86,9 +86,9 @@ def _alike(sequences: Sequence[KernelSequence]) -> Iterator[tuple[str, list[Kern
     seen: dict[tuple[Member, str, int, bytes], int] = {}
     for one in sorted(sequences, key=lambda one: (one.member, one.stream)):
         signature = "\n".join(one.collective.tolist()).encode()
-        kind = (one.member, one.communicator, len(one), signature)
+        kind = (one.member, one.communicator, one.count, signature)
         seen[kind] = place = seen.get(kind, -1) + 1
-        found.setdefault((one.communicator, len(one), signature, place), []).append(one)
+        found.setdefault((one.communicator, one.count, signature, place), []).append(one)
     for (communicator, *_), alike in found.items():
         yield communicator, alike
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +29,8 @@ UNKNOWN = -1
 """A message size that is not known."""
 
 _KEPT_VERSION = 1
+_MOST_TO_ALIGN = 1 << 12
+"""Collectives of a stream that tell enough of a clock."""
 _NUMBERS = ("process", "device", "stream", "row", "start", "end")
 _TEXTS = ("collective", "communicator")
 
@@ -57,9 +59,16 @@ class KernelSequence:
     row: Times
     start: Times
     end: Times
+    whole: int = -1
+    """How many kernels there were, where only some of them are here."""
 
     def __len__(self) -> int:
         return len(self.start)
+
+    @property
+    def count(self) -> int:
+        """How many kernels the member ran."""
+        return len(self) if self.whole < 0 else self.whole
 
 
 def sequences(session: Session, reports: Sequence[Report]) -> list[KernelSequence]:
@@ -84,15 +93,28 @@ def sequences(session: Session, reports: Sequence[Report]) -> list[KernelSequenc
 def stream_sequences(session: Session, reports: Sequence[Report]) -> list[KernelSequence]:
     """The sequences as kernels alone tell them: by stream, named by the kernels, without sizes, ``row`` all 0.
 
-    For this few columns of one table are read (``STREAM_COLUMNS``). Kept as above.
+    Of very many kernels some are given, the same ones of sequences of one length. For this few columns of one table are
+    read (``STREAM_COLUMNS``). Kept as above.
     """
     with_kernels = [report for report in reports if report.count(tables.kernels)]
 
     def compute(missing: list[Report]) -> dict[int, Arrays]:
         return _streams(session, {report.index for report in missing})
 
-    kept = facts_of(session, with_kernels, "nccl-streams", _KEPT_VERSION, compute)
-    return [one for report in with_kernels for one in _split(report, kept[report.index])]
+    found: list[KernelSequence] = []
+    for run in runs_of(with_kernels, tables.kernels):
+        kept = facts_of(session, run, "nccl-streams", _KEPT_VERSION, compute)
+        found += [_thinned(one) for report in run for one in _split(report, kept[report.index])]
+    return found
+
+
+def _thinned(whole: KernelSequence) -> KernelSequence:
+    count = len(whole)
+    if count <= _MOST_TO_ALIGN:
+        return whole
+    rows = np.linspace(0, count - 1, _MOST_TO_ALIGN).astype(np.int64)
+    arrays = {name: getattr(whole, name)[rows] for name in ("collective", "size", "row", "start", "end")}
+    return replace(whole, **arrays, whole=count)
 
 
 STREAM_COLUMNS = ("process", "device", "stream", "start", "end", "short_name", "is_nccl")
