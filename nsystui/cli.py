@@ -20,6 +20,7 @@ INTERRUPTED = 130
 
 COMMANDS = {
     "open": "open the screens (what `nsystui FILE…` does)",
+    "triage": "what is wrong with the job: findings, worst first, and what to try",
     "overview": "one row per rank: GPU busy, NCCL, memory, idle",
     "kernels": "kernel summary, or the launches of one kernel",
     "nccl": "NCCL kernels and calls by collective and message size",
@@ -50,6 +51,7 @@ _EVERY_COMMAND = COMMANDS | LOG_COMMANDS
 
 _EPILOG = """examples:
   nsystui rank*.sqlite                          open all ranks of a job
+  nsystui triage rank*.sqlite                   what is wrong with it, and what to try
   nsystui kernels rank0.sqlite                  the kernel summary, without a screen
   nsystui stats -r cuda_gpu_kern_sum --format csv rank0.sqlite > kernels.csv
   nsystui nccl rank*.sqlite --format json
@@ -71,6 +73,7 @@ environment:
 
 exit status:
   0    done
+  1    triage --fail-on: there is such a finding
   2    wrong usage, no file could be opened, or no terminal
   3    the exports lack what was asked
   130  interrupted

@@ -123,6 +123,7 @@ def test_the_first_screen_is_there_before_anything_heavy_is():
 
 
 HEADLESS = {
+    "triage": [],
     "overview": [],
     "kernels": ["--by", "rank"],
     "nccl": [],

@@ -8,7 +8,7 @@ import re
 import secrets
 import shutil
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
@@ -38,8 +38,18 @@ def save(
     the file that it points to is replaced. Raises `TargetExistsError`, ``OutputError`` with one line that says why,
     and ``UsageError`` for an ending that names no format.
     """
+    chosen = file_format or format_for_path(os.path.expanduser(path))
+    return _saved(path, overwrite, lambda temporary: _write_file(answer, temporary, chosen, progress))
+
+
+def save_text(text: str, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+    """Saves ``text`` as ``path``, in the same way and with the same errors as `save`."""
+    _saved(path, overwrite, lambda temporary: _write_text(text, temporary))
+
+
+def _saved(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[Path], int]) -> int:
+    """What ``fill`` gives, which writes to a temporary file that takes the name at the end."""
     target = Path(os.path.expanduser(path))
-    file_format = file_format or format_for_path(target)
     shown = safe_text(str(target))
     if os.path.isdir(target):
         raise OutputError(f"{shown} is a directory")
@@ -51,7 +61,7 @@ def save(
         target = Path(os.path.realpath(target))
     temporary = target.with_name(f".nsystui-{secrets.token_hex(6)}.tmp")
     try:
-        rows = _write_file(answer, temporary, file_format, progress)
+        rows = fill(temporary)
         _take_name(temporary, target, overwrite)
     except FileExistsError:
         raise TargetExistsError(f"{shown} exists already") from None
@@ -78,6 +88,14 @@ def _write_file(answer: Answer, path: Path, file_format: str, progress: Progress
         stream.flush()
         os.fsync(stream.fileno())
     return rows
+
+
+def _write_text(text: str, path: Path) -> int:
+    with path.open("x", encoding="utf-8", errors="backslashreplace", newline="") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return text.count("\n")
 
 
 def _take_name(temporary: Path, target: Path, overwrite: bool) -> None:

@@ -1,0 +1,146 @@
+"""What the rules judge: a job and a selection, with the figures that several rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from nsystui.analysis.device_time import NOTHING, Breakdown, DeviceIntervals, total
+from nsystui.analysis.extent import extents, selected_reports
+from nsystui.analysis.intervals import EMPTY, Intervals, merge
+from nsystui.analysis.job import Job
+from nsystui.analysis.ranks.step_times import StepTimes, step_times
+from nsystui.analysis.selection import Selection, Task, Window
+from nsystui.analysis.tasks import RankedTask
+from nsystui.analysis.triage.thresholds import Thresholds
+from nsystui.store.report import Report
+from nsystui.units import format_value as worded
+from nsystui.analysis.answer import Unit
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A job in the selection's window, else over its events. The name filter is left out: rules judge all work."""
+
+    job: Job
+    selection: Selection = field(default_factory=Selection)
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    step_name: str | None = None
+
+    @cached_property
+    def chosen(self) -> Selection:
+        """The selection without its name filter."""
+        return self.selection.with_name(None)
+
+    @cached_property
+    def reports(self) -> list[Report]:
+        return selected_reports(self.job.session, self.chosen)
+
+    @cached_property
+    def ranks(self) -> tuple[RankedTask, ...]:
+        """The selected ranks."""
+        tasks = self.chosen.tasks
+        return tuple(item for item in self.job.ranks if tasks is None or item.task in tasks)
+
+    @cached_property
+    def rank_of(self) -> Mapping[Task, int]:
+        return {item.task: item.rank for item in self.ranks}
+
+    @cached_property
+    def tasks(self) -> frozenset[Task]:
+        return frozenset(self.rank_of)
+
+    @cached_property
+    def windows(self) -> Mapping[int, Window]:
+        """The window in which each report is judged."""
+        return extents(self.job.session, self.chosen)
+
+    @cached_property
+    def devices(self) -> tuple[DeviceIntervals, ...]:
+        """The GPUs that did anything."""
+        found = self.job.busy(self.chosen).devices
+        return tuple(one for one in found if one.breakdown(self.window_of(one)).busy)
+
+    def window_of(self, device: DeviceIntervals) -> Window:
+        return self.windows[device.device.task.task.report]
+
+    @cached_property
+    def time(self) -> int:
+        """How long the job ran, ns: the mean over its GPUs of the windows in which they are judged."""
+        spans = [self.window_of(one) for one in self.devices] or list(self.windows.values())
+        return sum(span.end - span.start for span in spans) // len(spans) if spans else 0
+
+    def percent(self, cost: float) -> float:
+        return 100.0 * cost / self.time if self.time else 0.0
+
+    def mean(self, costs: Iterable[float]) -> int:
+        """A cost summed over the GPUs as that of one of them, ns."""
+        return round(sum(costs) / max(len(self.devices), 1))
+
+    @cached_property
+    def spent(self) -> Breakdown:
+        """How the time of all GPUs was spent."""
+        return total(one.breakdown(self.window_of(one)) for one in self.devices) if self.devices else NOTHING
+
+    def gaps(self, device: DeviceIntervals) -> Intervals:
+        """When a GPU was idle between its first operation (of its first step, where steps are known) and its last."""
+        return self._gaps[self.devices.index(device)]
+
+    @cached_property
+    def _gaps(self) -> list[Intervals]:
+        return [_gaps(device, self.working(device)) for device in self.devices]
+
+    def working(self, device: DeviceIntervals) -> Window:
+        """The window of a GPU without what lies before the first step of its task: setting up is judged apart."""
+        window, steps = self.window_of(device), self.steps.get(device.device.task.task)
+        if steps is None or not steps.on_gpu:
+            return window
+        return Window(min(max(window.start, int(steps.start[0])), window.end), window.end)
+
+    @cached_property
+    def steps(self) -> Mapping[Task, StepTimes]:
+        """The steps of every selected task that has any."""
+        found = step_times(self.job.steps(self.step_name), self.chosen.window)
+        return {task: one for task, one in found.items() if task in self.tasks}
+
+
+def _gaps(device: DeviceIntervals, window: Window) -> Intervals:
+    parts = device.parts
+    together = (parts.kernels, parts.exposed_nccl, parts.memory_only, parts.graph_only)
+    active = merge(*(one.clip(window.start, window.end) for one in together))
+    if not len(active):
+        return EMPTY
+    return active.gaps(int(active.starts[0]), int(active.ends[-1]))
+
+
+def at_least(intervals: Intervals, length: float) -> Intervals:
+    """Those that last ``length`` ns or more."""
+    is_long = intervals.ends - intervals.starts >= length
+    return Intervals(intervals.starts[is_long], intervals.ends[is_long])
+
+
+def below(intervals: Intervals, length: float) -> Intervals:
+    """Those that last less than ``length`` ns."""
+    is_short = intervals.ends - intervals.starts < length
+    return Intervals(intervals.starts[is_short], intervals.ends[is_short])
+
+
+def time_words(ns: float) -> str:
+    """A duration as a screen words it."""
+    return worded(Unit.DURATION, float(np.round(ns)))
+
+
+def rank_words(ranks: Iterable[int]) -> str:
+    """``rank 2``, ``ranks 0, 1, 2 and 5 more``."""
+    from nsystui.analysis.rows import few
+
+    numbers = sorted(ranks)
+    return f"rank{'s' if len(numbers) > 1 else ''} {few(numbers)}"
+
+
+def number_of(count: int, word: str) -> str:
+    """``1 call``, ``2,000 calls``."""
+    return f"{count:,} {word}" + ("" if count == 1 else "s")

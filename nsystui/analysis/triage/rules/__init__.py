@@ -1,0 +1,1 @@
+"""The rules of the triage, a module for each."""

@@ -1,0 +1,106 @@
+"""GPUs that wait for launches: short gaps that end when the CPU has launched the next operation (domain §5.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.device_time import DeviceIntervals
+from nsystui.analysis.intervals import Times
+from nsystui.analysis.rows import answer_of
+from nsystui.analysis.selection import Selection
+from nsystui.analysis.triage.case import Case, below, time_words
+from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.analysis.where import job_start, where
+from nsystui.store import tables
+
+_NAME = "launch-overhead"
+_COLUMNS = (
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
+    Column("device", "Device", "dev", Unit.NUMBER, None, 1),
+    Column("launches", "Launches", "launches", Unit.COUNT, None, 1),
+    Column("late", "Late Launches", "late", Unit.COUNT, None, 0),
+    Column("waited", "GPU Waited (ns)", "GPU waited", Unit.DURATION, None, 0),
+    Column("queue", "Queue Delay Med (ns)", "queue med", Unit.DURATION, 0, 0),
+    Column("kernel", "Kernel Med (ns)", "kernel med", Unit.DURATION, 0, 0),
+    Column("tiny", "Tiny Kernels", "tiny", Unit.COUNT, None, 1),
+)
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    session = case.job.session
+    if not session.count(tables.kernels) or not session.count(tables.api_calls):
+        return [NotChecked(_NAME, "needs kernels and CUDA API calls: record with `nsys profile -t cuda`")]
+    idle = case.mean(below(case.gaps(device), case.thresholds.gap_ms * 1e6).length for device in case.devices)
+    if case.percent(idle) < case.thresholds.launch_percent:
+        return []  # cheaper than to read every launch
+    rows = [row for device in case.devices if (row := _row(case, device)) is not None]
+    if not rows:
+        return [NotChecked(_NAME, "needs the launches of the kernels: their API calls are not in this export")]
+    cost = case.mean(int(row[4] or 0) for row in rows)
+    if case.percent(cost) < case.thresholds.launch_percent:
+        return []
+    late, launches, tiny = (sum(int(row[place] or 0) for row in rows) for place in (3, 2, 7))
+    sentence = (
+        f"GPUs wait {time_words(cost)} each for kernels that were launched when they had run dry "
+        f"({late:,} of {launches:,} launches; {100 * tiny / launches:.0f} % of the kernels take less than "
+        f"{case.thresholds.tiny_kernel_us:g} µs)"
+    )
+    advice = Advice(
+        "replay the work as a CUDA graph, or fuse kernels (torch.compile, fused optimizers)",
+        "a launch costs the CPU some µs whatever the kernel does, and these kernels end sooner than the next is launched",
+    )
+    shown = Shown("Events", "stats -r cuda_kern_exec_sum")
+    measured = (
+        f"gaps below {case.thresholds.gap_ms:g} ms at whose end a kernel starts that was launched after the GPU went "
+        "idle; mean over the GPUs"
+    )
+    evidence = answer_of(_NAME, _COLUMNS, rows, len(rows))
+    share = case.percent(cost)
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
+
+
+def _row(case: Case, device: DeviceIntervals) -> Row | None:
+    launch, called, start, end = _launches(case, device)
+    if not len(launch):
+        return None
+    gaps = below(case.gaps(device), case.thresholds.gap_ms * 1e6)
+    order = np.argsort(start, kind="stable")
+    place = np.searchsorted(start[order], gaps.ends)
+    is_there = place < len(order)
+    first = order[np.minimum(place, len(order) - 1)]
+    is_late = is_there & (start[first] == gaps.ends) & (launch[first] >= gaps.starts)
+    waited = int((gaps.ends - gaps.starts)[is_late].sum())
+    length = end - start
+    tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
+    queue = float(np.median(np.maximum(start - called, 0)))
+    place_of = device.device
+    numbers = (len(launch), int(is_late.sum()), waited, queue, float(np.median(length)), tiny)
+    return (place_of.task.rank, place_of.device, *numbers)
+
+
+def _launches(case: Case, device: DeviceIntervals) -> tuple[Times, Times, Times, Times]:
+    """Start and end of the launch call, start and end of the kernel, of every kernel of a device; job time, ns."""
+    kernels, calls = tables.kernels, tables.api_calls
+    task = device.device.task.task
+    own = Selection(case.working(device), frozenset({task}), frozenset({device.device.device}), case.chosen.streams)
+    is_launch = [calls.c[key] == kernels.c[key] for key in ("report", "process", "correlation_id")]
+    query = (
+        sa.select(
+            job_start(calls).label("launch"),
+            (calls.c.end + calls.c.clock_offset).label("called"),
+            job_start(kernels).label("start"),
+            (kernels.c.end + kernels.c.clock_offset).label("end"),
+        )
+        .join_from(kernels, calls, sa.and_(*is_launch))
+        .where(*where(kernels, own), kernels.c.end.is_not(None), calls.c.end.is_not(None))
+    )
+    parts: list[list[Times]] = [[], [], [], []]
+    for batch in case.job.session.array_batches(query):
+        for part, key in zip(parts, ("launch", "called", "start", "end"), strict=True):
+            part.append(batch[key])
+    launch, called, start, end = (np.concatenate(part) if part else np.zeros(0, np.int64) for part in parts)
+    return launch, called, start, end

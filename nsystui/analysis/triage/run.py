@@ -1,0 +1,140 @@
+"""All rules over a job: the findings, worst first, and what was not checked."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from nsystui.analysis.answer import FILES_ONLY, Column, FrameAnswer, Row, Unit
+from nsystui.analysis.job import Job
+from nsystui.analysis.rows import answer_of
+from nsystui.analysis.selection import Selection
+from nsystui.analysis.triage.case import Case
+from nsystui.analysis.triage.finding import Finding, NotChecked, Severity
+from nsystui.analysis.triage.thresholds import Thresholds
+
+Said = Finding | NotChecked
+Rule = Callable[[Case], Sequence[Said]]
+
+RULES = (
+    "capture",
+    "api_errors",
+    "stragglers",
+    "idle_gaps",
+    "exposed_communication",
+    "step_times",
+    "low_utilisation",
+    "small_messages",
+    "launch_overhead",
+    "synchronising_calls",
+    "memory_copies",
+    "exposed_memory",
+    "dominant_kernel",
+    "different_work",
+    "tensor_activity",
+)
+"""The modules of ``rules``, each with a function ``check``."""
+
+
+@dataclass(frozen=True)
+class Triage:
+    """What the rules found. ``time``: what 100 % of a cost are, ns; ``gpus``: over how many a cost is the mean."""
+
+    findings: tuple[Finding, ...]
+    not_checked: tuple[NotChecked, ...]
+    time: int
+    gpus: int
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether no rule found anything worse than a remark."""
+        return not any(one.severity is not Severity.INFO for one in self.findings)
+
+    def has(self, least: Severity) -> bool:
+        """Whether there is a finding as bad as ``least``, or worse."""
+        return any(one.severity.place <= least.place for one in self.findings)
+
+    def first(self, count: int | None) -> Triage:
+        """The same with the ``count`` worst findings only (``None``: all)."""
+        return self if count is None else replace(self, findings=self.findings[:count])
+
+
+def triage(
+    job: Job,
+    selection: Selection | None = None,
+    thresholds: Thresholds | None = None,
+    step_name: str | None = None,
+    rules: Sequence[str] = RULES,
+) -> Triage:
+    """Every rule over the selected part of a job. Raises UsageError where ``step_name`` is no regular expression.
+
+    A rule that fails is told among those that were not checked, and takes no other with it.
+    """
+    case = Case(job, selection or Selection(), thresholds or Thresholds(), step_name)
+    if step_name is not None:
+        case.job.steps(step_name)
+    findings: list[Finding] = []
+    not_checked: list[NotChecked] = []
+    for name in rules:
+        for said in _checked(name, case):
+            if isinstance(said, Finding):
+                findings.append(said)
+            else:
+                not_checked.append(said)
+    findings.sort(key=lambda one: (one.severity.place, -(one.cost or 0), one.id, one.sentence))
+    return Triage(tuple(findings), tuple(not_checked), case.time, len(case.devices))
+
+
+def _checked(name: str, case: Case) -> Sequence[Said]:
+    rule: Rule = importlib.import_module(f"nsystui.analysis.triage.rules.{name}").check
+    try:
+        return rule(case)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other rules have something to say
+        why = str(error).partition("\n")[0]
+        return [NotChecked(name.replace("_", "-"), f"the rule failed ({type(error).__name__}: {why})", failed=True)]
+
+
+NOT_CHECKED = "not checked"
+COLUMNS = (
+    Column("severity", "Severity", "severity", Unit.TEXT, None, 0),
+    Column("id", "Id", "id", Unit.TEXT, None, 0),
+    Column("cost", "Cost (ns)", "cost", Unit.DURATION, None, 0),
+    Column("percent", "Cost (%)", "of job", Unit.PERCENT, 1, 0),
+    Column("sentence", "Finding", "finding", Unit.TEXT, None, 0),
+    Column("suggestion", "Suggestion", "suggestion", Unit.TEXT, None, 1),
+    Column("reason", "Reason", "reason", Unit.TEXT, None, 2),
+    Column("measured", "Measured", "measured", Unit.TEXT, None, 3),
+    Column("ranks", "Ranks", "ranks", Unit.TEXT, None, 2),
+    Column("start", "Start (ns)", "start", Unit.TIME, None, 3),
+    Column("end", "End (ns)", "end", Unit.TIME, None, 3),
+    Column("screen", "Screen", "screen", Unit.TEXT, None, 3),
+    Column("command", "Command", "command", Unit.TEXT, None, FILES_ONLY),
+)
+
+
+def triage_table(found: Triage) -> FrameAnswer:
+    """A row for each finding, worst first, then one for each rule that was not checked (its sentence says why)."""
+    rows: list[Row] = [_row(one) for one in found.findings]
+    empty = (None,) * (len(COLUMNS) - 5)
+    rows += [(NOT_CHECKED, one.rule, None, None, one.why, *empty) for one in found.not_checked]
+    return answer_of("triage", COLUMNS, rows, len(rows))
+
+
+def _row(one: Finding) -> Row:
+    window = one.window
+    return (
+        one.severity.value,
+        one.id,
+        one.cost,
+        one.percent,
+        one.sentence,
+        one.advice.text,
+        one.advice.reason,
+        one.measured or None,
+        " ".join(map(str, one.ranks)) or None,
+        window.start if window else None,
+        window.end if window else None,
+        one.shown.screen,
+        one.shown.command,
+    )

@@ -1,0 +1,74 @@
+"""Every threshold of the rules, with its unit and meaning. A user may change each: ``--set gap_ms=5``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from nsystui.errors import UsageError
+
+
+def _of(value: float, meaning: str) -> Any:
+    return field(default=value, metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Percentages are of the job's time, unless their meaning says else."""
+
+    straggler_percent: float = _of(3.0, "least cost of a straggler")
+    straggler_share: float = _of(50.0, "least share of all waiting that one rank causes, in %, to be a straggler")
+    imbalance_percent: float = _of(8.0, "least cost of waiting at collectives that no single rank causes")
+    gap_ms: float = _of(1.0, "an idle gap of a GPU is long from so many ms on")
+    gap_percent: float = _of(5.0, "least cost of long idle gaps")
+    exposed_percent: float = _of(10.0, "least cost of exposed communication")
+    slow_step: float = _of(1.5, "a step is slow that takes so many times the median")
+    slow_step_percent: float = _of(2.0, "least cost of slow steps")
+    warm_up_steps: float = _of(2.0, "the first steps, judged apart")
+    warm_up_percent: float = _of(5.0, "least cost of warm-up")
+    drift_percent: float = _of(10.0, "how much longer the last third of the steps takes than the first, in %")
+    drift_steps: float = _of(12.0, "fewest steps in which a drift shows")
+    low_busy_percent: float = _of(50.0, "a 30th of the job is a low stretch below so much busy time, in %")
+    low_percent: float = _of(10.0, "least cost of low-utilisation stretches, without their long gaps")
+    small_message_kb: float = _of(64.0, "a message is small below so many KB (of 1024 bytes)")
+    small_message_percent: float = _of(2.0, "least cost of small-message collectives")
+    launch_percent: float = _of(5.0, "least cost of GPUs that wait for launches")
+    tiny_kernel_us: float = _of(10.0, "a kernel is tiny below so many µs")
+    sync_percent: float = _of(3.0, "least cost of idle time that begins in a synchronising call")
+    copy_percent: float = _of(2.0, "least cost of synchronous, or of pageable, memory operations")
+    exposed_memory_percent: float = _of(5.0, "least cost of memory operations that no kernel hides")
+    dominant_percent: float = _of(50.0, "least share of one kernel in all kernel time but NCCL's, in %")
+    dominant_cost_percent: float = _of(20.0, "least cost of a kernel that dominates")
+    work_difference_percent: float = _of(5.0, "how much more a rank must launch than the median rank, in %")
+    work_percent: float = _of(5.0, "least cost of different work")
+    tensor_percent: float = _of(5.0, "mean tensor activity of a busy GPU is low below so much, in %")
+    fewest_steps: float = _of(3.0, "fewest steps that are a sample of a job")
+    shortest_ms: float = _of(20.0, "least GPU activity that is a sample of a job, in ms")
+
+    def changed(self, settings: Sequence[str]) -> Thresholds:
+        """These with ``NAME=VALUE`` in each of ``settings``; raises UsageError for an unknown name or no number."""
+        names = [one.name for one in fields(self)]
+        values: dict[str, float] = {}
+        for setting in settings:
+            name, sign, text = setting.partition("=")
+            if name not in names or not sign:
+                raise UsageError(f"--set {setting}: NAME=VALUE with a NAME of {', '.join(names)}")
+            values[name] = _number(setting, text)
+        return replace(self, **values)
+
+
+def _number(setting: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise UsageError(f"--set {setting}: {text!r} is not a number of 0 or more")
+    return value
+
+
+def meanings() -> list[tuple[str, float, str]]:
+    """Name, usual value and meaning of every threshold, in order."""
+    return [(one.name, float(str(one.default)), one.metadata["meaning"]) for one in fields(Thresholds)]

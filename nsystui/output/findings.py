@@ -1,0 +1,106 @@
+"""The findings of a triage for people: lines for a terminal of 80 columns, and a report in Markdown."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Iterator
+
+from nsystui.analysis.answer import Head, Unit
+from nsystui.analysis.triage.finding import Finding, Severity
+from nsystui.analysis.triage.run import Triage
+from nsystui.output.formats import write
+from nsystui.text import safe_text
+from nsystui.units import format_value
+
+_WIDTH = 79
+_INDENT = "   "
+_EVIDENCE = 20
+"""Rows of a table of evidence in a report."""
+_HEALTHY = "No rule found anything wrong."
+_COSTS = "Costs are time of one GPU (the mean over all) and may be about the same time: they do not add up."
+
+
+def lines(found: Triage) -> list[str]:
+    """What a terminal shows: the findings, worst first, and what was not checked."""
+    shown = [headline(found), ""]
+    for one in found.findings:
+        shown += [*_finding(one), ""]
+    if any(one.cost is not None for one in found.findings):
+        shown += [*textwrap.wrap(_COSTS, _WIDTH), ""]
+    if found.not_checked:
+        shown.append("Not checked:")
+        for rule in found.not_checked:
+            shown += _wrapped(f"{rule.rule}: {rule.why}", "-  ")
+    return [line.rstrip() for line in shown]
+
+
+def headline(found: Triage) -> str:
+    """How many findings of each severity there are, or that the job is healthy; and what was judged."""
+    counts = {severity: sum(one.severity is severity for one in found.findings) for severity in Severity}
+    words = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "remark"}
+    told = [f"{count} {words[one]}{'s' if count > 1 else ''}" for one, count in counts.items() if count]
+    gpus = f"{found.gpus} GPU{'' if found.gpus == 1 else 's'}"
+    judged = f"{format_value(Unit.DURATION, found.time)} on {gpus}"
+    start = f"{_HEALTHY} " if found.is_healthy else ""
+    return f"{start}{', '.join(told) + '; ' if told else ''}judged: {judged}"
+
+
+def _finding(one: Finding) -> Iterator[str]:
+    yield f"{one.severity.value[0].upper()}  {one.id}{_cost(one)}"
+    yield from _wrapped(one.sentence)
+    yield from _wrapped(f"try: {one.advice.text} ({one.advice.reason})")
+    # Not wrapped, so that it can be copied.
+    yield f"{_INDENT}see: nsystui {_command(one)} ({one.shown.screen} screen)"
+
+
+def _cost(one: Finding) -> str:
+    if one.cost is None or one.percent is None:
+        return ""
+    return f"  {format_value(Unit.DURATION, one.cost)}, {one.percent:.1f} % of the job"
+
+
+def _command(one: Finding) -> str:
+    name, _, flags = one.shown.command.partition(" ")
+    return f"{name} FILE… {flags}".rstrip()
+
+
+def _wrapped(text: str, first: str = _INDENT) -> list[str]:
+    return textwrap.wrap(
+        safe_text(text), _WIDTH, initial_indent=first, subsequent_indent=_INDENT, break_on_hyphens=False
+    )
+
+
+def report(found: Triage) -> str:
+    """The whole triage in Markdown, with the first rows of each finding's evidence."""
+    parts = ["# Triage\n", f"{headline(found)}.\n"]
+    if any(one.cost is not None for one in found.findings):
+        parts.append(f"{_COSTS}\n")
+    for one in found.findings:
+        parts += [f"## {one.severity.value.capitalize()}: {one.id}{_cost(one)}\n", f"{_plain(one.sentence)}.\n"]
+        parts.append(f"* **Try**: {_plain(one.advice.text)}. {_plain(one.advice.reason.capitalize())}.")
+        if one.measured:
+            parts.append(f"* **Measured as**: {_plain(one.measured)}")
+        if one.window is not None:
+            parts.append(f"* **When**: `--time {one.window.start}:{one.window.end}` (ns)")
+        if one.ranks:
+            parts.append(f"* **Ranks**: {' '.join(map(str, one.ranks))}")
+        parts += [f"* **See**: `nsystui {_command(one)}`", _evidence(one)]
+    if found.not_checked:
+        parts.append("## Not checked\n")
+        parts += [f"* {rule.rule}: {_plain(rule.why)}" for rule in found.not_checked]
+    return "\n".join(parts) + "\n"
+
+
+def _evidence(one: Finding) -> str:
+    if one.evidence is None or not len(one.evidence):
+        return ""
+    text = io.StringIO()
+    write(Head(one.evidence, _EVIDENCE), "md", text)
+    more = len(one.evidence) - _EVIDENCE
+    return f"\n{text.getvalue()}" + (f"\n{more:,} rows more.\n" if more > 0 else "")
+
+
+def _plain(text: str) -> str:
+    """Text of the profiled program inside a paragraph: one line, and no markup of its own."""
+    return safe_text(text).replace("<", "&lt;").replace("|", "\\|")
