@@ -49,7 +49,8 @@ def headline(found: Triage) -> str:
 def _finding(one: Finding) -> Iterator[str]:
     yield f"{one.severity.value[0].upper()}  {one.id}{_cost(one)}"
     yield from _wrapped(one.sentence)
-    yield from _wrapped(f"try: {one.advice.text} ({one.advice.reason})")
+    yield from _wrapped(f"try: {one.advice.text}")
+    yield from _wrapped(f"why: {one.advice.reason}")
     # Not wrapped, so that it can be copied.
     yield f"{_INDENT}see: nsystui {_command(one)} ({one.shown.screen} screen)"
 

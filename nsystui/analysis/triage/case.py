@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from nsystui.analysis.answer import Unit
 from nsystui.analysis.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.analysis.extent import extents, selected_reports
 from nsystui.analysis.intervals import EMPTY, Intervals, merge
@@ -18,7 +19,6 @@ from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.triage.thresholds import Thresholds
 from nsystui.store.report import Report
 from nsystui.units import format_value as worded
-from nsystui.analysis.answer import Unit
 
 
 @dataclass(frozen=True, eq=False)

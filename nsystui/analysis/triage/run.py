@@ -90,7 +90,7 @@ def _checked(name: str, case: Case) -> Sequence[Said]:
     rule: Rule = importlib.import_module(f"nsystui.analysis.triage.rules.{name}").check
     try:
         return rule(case)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other rules have something to say
+    except Exception as error:  # whatever it is, the other rules have something to say
         why = str(error).partition("\n")[0]
         return [NotChecked(name.replace("_", "-"), f"the rule failed ({type(error).__name__}: {why})", failed=True)]
 

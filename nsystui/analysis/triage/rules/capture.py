@@ -37,7 +37,14 @@ def _lost(case: Case) -> Iterator[Finding]:
         # "Not all … events might have been collected" is what nsys says of many a capture that lacks nothing.
         sure = [row for row in said.rows() if _SURE.search(str(row[4]))]
         severity = Severity.ERROR if sure else Severity.INFO
-        yield Finding("lost-events", severity, lost[0].rstrip("."), advice, _SHOWN, evidence=said)
+        text = lost[0].rstrip(".")
+        if not sure:
+            text = f"nsys is not sure that it has everything: {text.partition(': ')[2]}"
+            advice = Advice(
+                "trust the numbers, unless kernels or ranges that you know of are missing",
+                "nsys says so of many captures that lack nothing",
+            )
+        yield Finding("lost-events", severity, text, advice, _SHOWN, evidence=said)
     errors = [str(row[4] or "").strip() for row in said.rows() if row[0] == "Error"]
     if errors and not lost:
         text = f"nsys reported {number_of(len(errors), 'error')} while recording: {errors[0]}"

@@ -35,7 +35,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(cost) < case.thresholds.dominant_cost_percent:
         return []
     sentence = (
-        f"one kernel, {shorten(name or '(no name)', 48)}, takes {100 * int(spent) / whole:.0f} % of the time of all kernels "
+        f"one kernel, {shorten(name or '(no name)', 48)}, takes {100 * int(spent) / whole:.0f} % "
+        "of the time of all kernels "
         f"but NCCL's ({time_words(cost)} on each GPU, {number_of(count, 'launch').replace('launchs', 'launches')})"
     )
     advice = Advice(

@@ -37,7 +37,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     first = dict(zip(places, evidence.page(0, 1)[0], strict=True))
     name = str(first["name"])
     sentence = (
-        f"memory copies and memsets run {time_words(cost)} on each GPU with no kernel beside them; most of the time of all "
+        f"memory copies and memsets run {time_words(cost)} on each GPU with no kernel beside "
+        "them; most of the time of all "
         f"takes {name}"
     )
     advice = next((one for word, one in _ADVICE.items() if word in name), _USUAL)

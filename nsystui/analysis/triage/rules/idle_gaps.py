@@ -103,7 +103,8 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
         Shown("GPU", f"timeline --time {longest.window.start}:{longest.window.end}"),
         cost,
         case.percent(cost),
-        "time without any operation between the first one (of the first step) and the last one of each GPU, long gaps only; "
+        "time without any operation between the first one (of the first step) and the last one "
+        "of each GPU, long gaps only; "
         "mean over the GPUs",
         _table(case, works, len(spans)),
         longest.window,

@@ -51,7 +51,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     )
     advice = Advice(
         "replay the work as a CUDA graph, or fuse kernels (torch.compile, fused optimizers)",
-        "a launch costs the CPU some µs whatever the kernel does, and these kernels end sooner than the next is launched",
+        "a launch costs the CPU some µs whatever the kernel does, and these kernels end sooner "
+        "than the next is launched",
     )
     shown = Shown("Events", "stats -r cuda_kern_exec_sum")
     measured = (

@@ -1,4 +1,5 @@
-"""Stretches in which a GPU is mostly idle in short gaps: as ``gpu_time_util`` of nsys, but with unions (domain §4.3)."""
+"""Stretches in which a GPU is mostly idle in short gaps: as ``gpu_time_util`` of nsys, but with "
+"unions (domain §4.3)."""
 
 from __future__ import annotations
 
@@ -49,11 +50,13 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     ranks = tuple(sorted({int(row[0] or 0) for row in rows}))
     sentence = (
         f"in {number_of(len(rows), 'stretch').replace('stretchs', 'stretches')} GPUs are busy less than "
-        f"{case.thresholds.low_busy_percent:g} % of the time, idle in many short gaps of {time_words(cost)} together on each GPU "
+        f"{case.thresholds.low_busy_percent:g} % of the time, idle in many short gaps of "
+        f"{time_words(cost)} together on each GPU "
         f"(the worst on {rank_words([int(rows[0][0] or 0)])}, {time_words(length)} long)"
     )
     advice = Advice(
-        "launch larger or fewer kernels there, or replay them as a CUDA graph; and look at what the CPU does between launches",
+        "launch larger or fewer kernels there, or replay them as a CUDA graph; and look at what "
+        "the CPU does between launches",
         "short gaps that come all the time are the pace of the CPU, not single events",
     )
     shown = Shown("GPU", f"gpu --time {worst.start}:{worst.end}")

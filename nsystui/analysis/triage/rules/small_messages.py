@@ -43,9 +43,9 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "a small message costs latency whatever its size: ten in one cost as much as one",
     )
     job = case.job
-    evidence = nccl_summary(job.session, case.chosen, job.ranks, job.pairing(), (By.COLLECTIVE, By.BUCKET))
+    evidence = nccl_summary(job.session, case.chosen, job.ranks, job.pairing(), (By.COLLECTIVE, By.SIZE))
     measured = "of each kernel the shortest duration over the ranks (no waiting), as far as no other kernel hides it"
-    shown, share = Shown("NCCL", "nccl --by collective,bucket"), case.percent(cost)
+    shown, share = Shown("NCCL", "nccl --by collective,size"), case.percent(cost)
     return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
 
 

@@ -75,7 +75,8 @@ def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Findi
     sentence = f"the first {warm_up} steps take {time_words(cost)} more than as many later ones"
     advice = Advice(
         f"judge the steady part alone: --time {until}ns: (or capture later, with -c cudaProfilerApi)",
-        "compilation, autotuning, allocation and NCCL's connections are paid once, and distort shares of a short capture",
+        "compilation, autotuning, allocation and NCCL's connections are paid once, and distort "
+        "shares of a short capture",
     )
     ranks = {case.rank_of[task] for task in steps}
     return _finding(
@@ -90,7 +91,7 @@ def _drift(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding
         third = len(later) // 3
         if len(later) < max(case.thresholds.drift_steps, 3):
             continue
-        # Medians, so that single slow steps are no drift; and the middle must lie between, so that a jump is none of one end.
+        # Medians, so that single slow steps are no drift; the middle lies between where it goes on.
         first, middle, last = (float(np.median(part)) for part in (later[:third], later[third:-third], later[-third:]))
         lost.append(float(np.maximum(later - first, 0).sum()))
         shares.append(100 * (last / first - 1))

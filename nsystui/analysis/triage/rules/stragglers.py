@@ -1,9 +1,9 @@
 r"""Ranks for which the others wait at collectives (domain §6.4).
 
-The kernel that ran shortest began last. What the others lose by it is the time of their kernels of that operation which
-nothing hides, |C \ U(K)|, less the same of the late rank itself: for it that is what the transfer costs anyway. (Waiting
-beside a kernel costs nothing; and the transfers that a punctual GPU, done with its work, sits through while the late one
-still computes are lost as well.)
+The kernel that ran shortest began last. What the others lose by it is the time of their kernels of that operation
+which nothing hides, |C \ U(K)|, less the same of the late rank itself: for it that is what the transfer costs anyway.
+(Waiting beside a kernel costs nothing. The transfers that a punctual GPU, done with its work, sits through while the
+late one still computes are lost as well.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _COLUMNS = (
     Column("compute", "Compute Time (ns)", "compute", Unit.DURATION, None, 1),
 )
 _METHOD = (
-    "NCCL time of the other GPUs that no kernel hides, in the collectives to which it came last, less its own such time; "
+    "NCCL time of the other GPUs that no kernel hides, in the collectives to which it came last, "
+    "less its own such time; "
     "mean over the GPUs that wait"
 )
 _DIFFERS = 0.03
@@ -124,7 +125,8 @@ def _findings(
         late, of = waiting.late[item.task], waiting.operations[item.task]
         why, advice = _reason(item.task, computed)
         sentence = (
-            f"rank {item.rank} ({item.host or 'host unknown'}) is the last at {late:,} of {of:,} collectives{_among(case)}; "
+            f"rank {item.rank} ({item.host or 'host unknown'}) is the last at {late:,} of {of:,} "
+            f"collectives{_among(case)}; "
             f"each other GPU loses {time_words(cost)} waiting for it{why}"
         )
         found.append(_finding(case, "straggler", sentence, advice, cost, evidence, (item.rank,)))
@@ -132,7 +134,8 @@ def _findings(
     if not found and case.percent(cost) >= limits.imbalance_percent:
         most = max(case.ranks, key=lambda item: caused.get(item.task, 0))
         sentence = (
-            f"each GPU waits {time_words(cost)} at collectives for ranks that come later{_among(case)}, with nothing else "
+            f"each GPU waits {time_words(cost)} at collectives for ranks that come "
+            f"later{_among(case)}, with nothing else "
             f"to run; it is not always the same one (rank {most.rank} causes most: {time_words(caused[most.task])})"
         )
         advice = Advice(
@@ -202,7 +205,7 @@ def _reason(task: Task, computed: Mapping[Task, _Computed]) -> tuple[str, Advice
         return "; its own kernels take no longer than those of the others", usual
     if abs(more) <= _DIFFERS:
         return f"; its kernels, as many as elsewhere, take {100 * longer:.0f} % longer", Advice(
-            "check this GPU's clocks, power cap, temperature and neighbours, or exclude its node; then its input shapes",
+            "check this GPU's clocks, power cap and temperature, or exclude its node; then its input shapes",
             "the same number of kernels takes longer there: a slow GPU, or larger inputs",
         )
     return f"; it runs {100 * more:+.0f} % kernels, for {100 * longer:.0f} % longer", Advice(

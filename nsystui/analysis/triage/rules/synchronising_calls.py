@@ -47,8 +47,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     only = case.chosen.with_name("Synchronize")
     evidence = work_summary(case.job.session, only, API)
     measured = (
-        f"idle gaps below {case.thresholds.gap_ms:g} ms that begin while the process is in a call named …Synchronize and "
-        "outlast it; mean over the GPUs"
+        f"idle gaps below {case.thresholds.gap_ms:g} ms that begin while the process is in a call named …Synchronize "
+        "and outlast it; mean over the GPUs"
     )
     shown, share = Shown("Events", "api --filter Synchronize"), case.percent(cost)
     return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, window)]
