@@ -40,6 +40,8 @@ def headline(found: Triage) -> str:
     counts = {severity: sum(one.severity is severity for one in found.findings) for severity in Severity}
     words = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "remark"}
     told = [f"{count} {words[one]}{'s' if count > 1 else ''}" for one, count in counts.items() if count]
+    if found.not_checked:
+        told.append(f"{len(found.not_checked)} not checked")
     gpus = f"{found.gpus} GPU{'' if found.gpus == 1 else 's'}"
     judged = f"{format_value(Unit.DURATION, found.time)} on {gpus}"
     start = f"{_HEALTHY} " if found.is_healthy else ""
@@ -79,7 +81,9 @@ def report(found: Triage) -> str:
         parts.append(f"{_COSTS}\n")
     for one in found.findings:
         parts += [f"## {one.severity.value.capitalize()}: {one.id}{_cost(one)}\n", f"{_plain(one.sentence)}.\n"]
-        parts.append(f"* **Try**: {_plain(one.advice.text)}. {_plain(one.advice.reason.capitalize())}.")
+        parts.append(
+            f"* **Try**: {_plain(one.advice.text)}. {_plain(one.advice.reason[:1].upper() + one.advice.reason[1:])}."
+        )
         if one.measured:
             parts.append(f"* **Measured as**: {_plain(one.measured)}")
         if one.window is not None:

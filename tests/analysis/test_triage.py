@@ -22,6 +22,8 @@ from nsystui.analysis.triage.thresholds import Thresholds
 from nsystui.cli import command_parser
 from nsystui.errors import UsageError
 from nsystui.exports.demo import ExportWriter, Process, Thread, TrainingJob, empty_export
+from nsystui.exports.demo import Session as DemoSession
+from nsystui.exports.demo.catalog import nccl_kernel
 from nsystui.exports.demo.cuda import DEVICE, PAGEABLE
 from nsystui.exports.demo.variants import start_gpu_process
 from nsystui.store.session import Session
@@ -191,6 +193,50 @@ def test_copies_cost_the_time_that_no_kernel_hides(tmp_path, call, name):
     assert finding(found, name).cost == 50 * 900_000
     assert finding(found, "exposed-memory").cost == 50 * 900_000
     assert len({"synchronous-copies", "pageable-copies"} & ids(found)) == 1
+
+
+def test_nccl_that_no_kernel_hides_is_exposed(tmp_path):
+    path = tmp_path / "exposed.sqlite"
+    with ExportWriter(path, "3.25.0") as export:
+        program = Program(export)
+        for number in range(50):
+            start = MS + 4 * MS * number
+            program.kernel(start, start + 3 * MS, launched=start - 10_000)
+            program.kernel(start + 2 * MS, start + 4 * MS, start - 5_000, name=nccl_kernel("AllReduce").name)
+    found = triaged(path)
+    assert finding(found, "exposed-communication").cost == 50 * MS
+    assert (
+        "50 % of all NCCL time is exposed, most of it in AllReduce" in finding(found, "exposed-communication").sentence
+    )
+    assert finding(found, "dominant-kernel").cost == 150 * MS
+
+
+def test_a_rank_with_more_kernels_has_other_work(tmp_path):
+    paths = []
+    for rank, kernels in enumerate((100, 100, 100, 140)):
+        paths.append(tmp_path / f"rank{rank}.sqlite")
+        with ExportWriter(paths[-1], "3.25.0", session=DemoSession(environment={"RANK": str(rank)})) as export:
+            program = Program(export)
+            for number in range(kernels):
+                program.kernel(MS + number * MS, 2 * MS + number * MS - 1_000, launched=900_000 + 2_000 * number)
+    found = triaged(*paths)
+    assert finding(found, "different-work").ranks == (3,)
+    assert finding(found, "different-work").cost == pytest.approx(30 * MS, rel=0.1)
+
+
+@pytest.mark.parametrize("factor", [1.0, SLOW])
+def test_waiting_is_no_part_of_what_a_small_message_costs(tmp_path, factor):
+    """The demo's gradient norm is the one message below 64 KB; its transfer takes 18 µs, which nothing hides."""
+    job = TrainingJob(steps=STEPS, layers=4, straggler=2, straggler_factor=factor, stall_ms=0)
+    found = triaged(*job.write(tmp_path), settings=("small_message_percent=0",), rules=("small_messages",))
+    assert finding(found, "small-messages").cost == pytest.approx(STEPS * 18_000, rel=0.1)
+
+
+def test_tensor_cores_that_rest_while_the_gpu_works_are_told(tmp_path):
+    job = TrainingJob(ranks=1, steps=3, layers=2)
+    paths = job.write(tmp_path)
+    assert finding(triaged(*paths, settings=("tensor_percent=100",)), "tensor-activity").severity is Severity.INFO
+    assert "tensor-activity" not in {one.id for one in triaged(*paths).findings}
 
 
 def numbered_steps(path: Path, times: list[int]) -> Path:

@@ -1,6 +1,7 @@
 """Synchronous and pageable copies, and synchronous memsets.
 
-As nsys's rules ``cuda_memcpy_sync``, ``cuda_memcpy_async`` and ``cuda_memset_sync`` choose them (domain §4.3), but a call belongs to an operation by (report, process, correlation id).
+As nsys's rules ``cuda_memcpy_sync``, ``cuda_memcpy_async`` and ``cuda_memset_sync`` choose them (domain §4.3), but a
+call belongs to an operation by (report, process, correlation id).
 """
 
 from __future__ import annotations
