@@ -233,7 +233,7 @@ def test_waiting_is_no_part_of_what_a_small_message_costs(tmp_path, factor):
 
 
 def test_tensor_cores_that_rest_while_the_gpu_works_are_told(tmp_path):
-    job = TrainingJob(ranks=1, steps=3, layers=2)
+    job = TrainingJob(ranks=1, steps=8, layers=16, stall_ms=0)
     paths = job.write(tmp_path)
     assert finding(triaged(*paths, settings=("tensor_percent=100",)), "tensor-activity").severity is Severity.INFO
     assert "tensor-activity" not in {one.id for one in triaged(*paths).findings}
