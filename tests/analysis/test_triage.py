@@ -13,6 +13,7 @@ from support import real_exports, shared
 from nsystui.analysis.alignment import ClockMode
 from nsystui.analysis.intervals import union
 from nsystui.analysis.job import Job
+from nsystui.analysis.selection import Selection
 from nsystui.analysis.triage import run as runner
 from nsystui.analysis.triage.case import at_least, below
 from nsystui.analysis.triage.finding import Finding, NotChecked, Severity
@@ -92,6 +93,20 @@ class TestStraggler:
 
     def test_no_work_is_said_to_differ(self, slow_rank):
         assert "different-work" not in ids(slow_rank)
+
+
+def test_the_selected_ranks_may_wait_for_one_that_is_not(tmp_path):
+    job = TrainingJob(steps=6, layers=6, straggler=2, straggler_factor=SLOW, stall_ms=0)
+    session = Session()
+    for path in job.write(tmp_path):
+        session.add(path)
+    whole = Job(session)
+    whole.align(ClockMode.COLLECTIVES)
+    everyone = triage(whole, rules=("stragglers",))
+    two = triage(whole, Selection(tasks=whole.tasks_of_ranks(frozenset({0, 1}))), rules=("stragglers",))
+    whole.close()
+    assert finding(two, "straggler").ranks == (2,)
+    assert finding(two, "straggler").cost == pytest.approx(finding(everyone, "straggler").cost, rel=0.1)
 
 
 class TestStall:

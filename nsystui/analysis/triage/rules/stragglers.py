@@ -20,7 +20,7 @@ from nsystui.analysis.collectives.waiting import SYNCHRONOUS, Arrivals
 from nsystui.analysis.device_time import DeviceIntervals
 from nsystui.analysis.intervals import Intervals, Times, union
 from nsystui.analysis.rows import answer_of
-from nsystui.analysis.selection import Task
+from nsystui.analysis.selection import Selection, Task
 from nsystui.analysis.tasks import world_size
 from nsystui.analysis.triage.case import Case, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
@@ -67,27 +67,29 @@ class _Waiting:
 
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
-    members = len(case.ranks)
-    if members < 2:
+    if len(case.job.ranks) < 2:
         return [NotChecked("stragglers", "needs the exports of two ranks or more of one job")]
     waiting = _Waiting()
     for group in case.job.collectives().groups:
-        if all(member.task in case.tasks for member in group.members):
+        # Whom the selected ranks wait for need not be selected itself.
+        if any(member.task in case.tasks for member in group.members):
             waiting.add(Arrivals.of(group, case.chosen.window))
     if not any(waiting.operations.values()):
         return [
             NotChecked("stragglers", f"needs NCCL kernels ({', '.join(SYNCHRONOUS)}) that the ranks have in common")
         ]
-    devices = {Member(one.device.task.task, one.device.device): one for one in case.devices}
+    everyone = case.job.busy(Selection()).devices
+    devices = {Member(one.device.task.task, one.device.device): one for one in everyone}
+    own = [Member(one.device.task.task, one.device.device) for one in case.devices]
     exposed = {pair: _exposed(spans, devices.get(pair[1])) for pair, spans in waiting.spans.items()}
     lost = {
         (late, member): max(
-            time - min(own for (who, one), own in exposed.items() if who == late and one.task == late), 0
+            time - min(its for (who, one), its in exposed.items() if who == late and one.task == late), 0
         )
         for (late, member), time in exposed.items()
-        if member.task != late
+        if member.task != late and member.task in case.tasks
     }
-    caused = {task: _caused(task, lost, devices) for task in waiting.operations}
+    caused = {task: _caused(task, lost, own) for task in waiting.operations}
     suffered = {task: _suffered(task, lost) for task in waiting.operations}
     return _findings(case, waiting, caused, suffered)
 
@@ -101,7 +103,7 @@ def _exposed(spans: Sequence[tuple[Times, Times]], device: DeviceIntervals | Non
     return whole.length - int((before_end - before_start).sum())
 
 
-def _caused(task: Task, lost: Mapping[tuple[Task, Member], int], devices: Mapping[Member, object]) -> int:
+def _caused(task: Task, lost: Mapping[tuple[Task, Member], int], devices: Sequence[Member]) -> int:
     others = max(sum(member.task != task for member in devices), 1)
     return sum(time for (late, _), time in lost.items() if late == task) // others
 
@@ -118,7 +120,7 @@ def _findings(
     evidence = _table(case, waiting, caused, suffered, computed)
     limits = case.thresholds
     found: list[Finding | NotChecked] = []
-    for item in case.ranks:
+    for item in case.job.ranks:
         cost = caused.get(item.task, 0)
         if case.percent(cost) < limits.straggler_percent or 100 * cost < limits.straggler_share * whole:
             continue
@@ -132,11 +134,11 @@ def _findings(
         found.append(_finding(case, "straggler", sentence, advice, cost, evidence, (item.rank,)))
     cost = case.mean(suffered.values())
     if not found and case.percent(cost) >= limits.imbalance_percent:
-        most = max(case.ranks, key=lambda item: caused.get(item.task, 0))
+        most = max(case.job.ranks, key=lambda item: caused.get(item.task, 0))
         sentence = (
             f"each GPU waits {time_words(cost)} at collectives for ranks that come "
             f"later{_among(case)}, with nothing else "
-            f"to run; it is not always the same one (rank {most.rank} causes most: {time_words(caused[most.task])})"
+            f"to run; it is not always the same one (rank {most.rank} causes most: {time_words(caused.get(most.task, 0))})"
         )
         advice = Advice(
             "compare the ranks within single steps: data loading, padding, memory stalls, noise of the host",
@@ -157,7 +159,8 @@ def _finding(
 
 def _among(case: Case) -> str:
     size = world_size(case.job.session)
-    return f" (of the {len(case.ranks)} open ranks of {size})" if size and size > len(case.ranks) else ""
+    there = len(case.job.ranks)
+    return f" (of the {there} open ranks of {size})" if size and size > there else ""
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,8 @@ def _table(
     computed: Mapping[Task, _Computed],
 ) -> FrameAnswer:
     rows: list[Row] = []
-    for item in sorted(case.ranks, key=lambda item: (-caused.get(item.task, 0), item.rank)):
+    taking_part = [item for item in case.job.ranks if item.task in waiting.operations]
+    for item in sorted(taking_part, key=lambda item: (-caused.get(item.task, 0), item.rank)):
         task, own = item.task, computed.get(item.task)
         told = (waiting.late.get(task), waiting.operations.get(task), caused.get(task), suffered.get(task))
         rows.append((item.rank, item.host or None, *told, own.kernels if own else None, own.time if own else None))
