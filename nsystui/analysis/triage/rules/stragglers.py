@@ -138,7 +138,8 @@ def _findings(
         sentence = (
             f"each GPU waits {time_words(cost)} at collectives for ranks that come "
             f"later{_among(case)}, with nothing else "
-            f"to run; it is not always the same one (rank {most.rank} causes most: {time_words(caused.get(most.task, 0))})"
+            f"to run; it is not always the same one (rank {most.rank} causes most: "
+            f"{time_words(caused.get(most.task, 0))})"
         )
         advice = Advice(
             "compare the ranks within single steps: data loading, padding, memory stalls, noise of the host",
