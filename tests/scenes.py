@@ -39,7 +39,7 @@ SCENES = (
 )
 
 
-async def settle(app: NsystuiApp, pilot: object, seconds: float = 20.0) -> None:
+async def settle(app: NsystuiApp, pilot: object, seconds: float = 60.0) -> None:
     """Waits until nothing is loaded, asked or drawn any more."""
     deadline = asyncio.get_running_loop().time() + seconds
     quiet = 0

@@ -150,9 +150,9 @@ def drawn_exports(draw: st.DrawFn) -> Drawn:
     one_call = st.tuples(spans(12), thread, st.integers(1, 5))
     one_kernel = st.tuples(spans(9), st.integers(1, 6), st.sampled_from(["k(int)", "l(int)"]))
     return Drawn(
-        [(*span, *rest) for span, *rest in draw(st.lists(one_range, min_size=1, max_size=12))],
-        [(*span, *rest) for span, *rest in draw(st.lists(one_call, min_size=1, max_size=10))],
-        [(*span, *rest) for span, *rest in draw(st.lists(one_kernel, min_size=1, max_size=8))],
+        [(*span, *rest) for span, *rest in draw(st.lists(one_range, min_size=1, max_size=18))],
+        [(*span, *rest) for span, *rest in draw(st.lists(one_call, min_size=1, max_size=15))],
+        [(*span, *rest) for span, *rest in draw(st.lists(one_kernel, min_size=1, max_size=12))],
     )
 
 
@@ -196,14 +196,14 @@ def check_kernels(drawn: Drawn) -> None:
         assert list(answer.page(0, len(answer))) == rows
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(drawn_exports())
 @example(CROSSING)
 def test_a_kernel_counts_for_every_range_around_its_call(drawn):
     check_kernels(drawn)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(drawn_exports())
 @example(CROSSING)
 def test_portions_change_nothing(drawn):
@@ -212,7 +212,7 @@ def test_portions_change_nothing(drawn):
         check_kernels(drawn)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(drawn_exports())
 @example(CROSSING)
 def test_the_projection_spans_the_work_of_every_call_inside(drawn):

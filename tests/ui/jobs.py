@@ -26,7 +26,7 @@ async def running(
         yield app, pilot
 
 
-async def rest(app: NsystuiApp, pilot: Any, seconds: float = 20.0) -> None:
+async def rest(app: NsystuiApp, pilot: Any, seconds: float = 60.0) -> None:
     """Waits until everything is loaded and the screen shows the answer to what it asked last."""
     deadline = time.monotonic() + seconds
     while True:
@@ -61,7 +61,7 @@ def screen_text(app: NsystuiApp) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-async def becomes(pilot: Any, holds: Callable[[], bool], seconds: float = 20.0) -> bool:
+async def becomes(pilot: Any, holds: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Whether a condition holds in time: for a screen that does not come to rest, or moves by itself."""
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:

@@ -20,8 +20,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted(directory.glob("*.sqlite"))
 
 
-async def test_p_shows_factors_and_the_breakdown_of_each_gpu(job):
-    async with running(job, None) as (app, pilot):
+async def test_p_shows_factors_and_the_breakdown_of_each_gpu(job, cache_directory):
+    async with running(job, cache_directory) as (app, pilot):
         await hit(app, pilot, "4", "p")
         for name in ("device parallel efficiency", "├ load balance", "├ communication", "└ orchestration"):
             assert "%" in line_with(app, name)
@@ -32,14 +32,14 @@ async def test_p_shows_factors_and_the_breakdown_of_each_gpu(job):
             assert label in line_with(app, "compute")
 
 
-async def test_wide_screens_tell_the_formulas_too(job):
-    async with running(job, None, WIDE) as (app, pilot):
+async def test_wide_screens_tell_the_formulas_too(job, cache_directory):
+    async with running(job, cache_directory, WIDE) as (app, pilot):
         await hit(app, pilot, "4", "p")
         await shows(app, pilot, "= load balance × communication × orchestration")
 
 
-async def test_o_goes_through_the_tables_and_u_changes_what_is_useful(job):
-    async with running(job, None) as (app, pilot):
+async def test_o_goes_through_the_tables_and_u_changes_what_is_useful(job, cache_directory):
+    async with running(job, cache_directory) as (app, pilot):
         await hit(app, pilot, "4", "p")
         names = []
         for _ in range(4):
@@ -52,8 +52,8 @@ async def test_o_goes_through_the_tables_and_u_changes_what_is_useful(job):
         await shows(app, pilot, "useful (talp)")
 
 
-async def test_a_factor_opens_the_screen_that_explains_it(job):
-    async with running(job, None) as (app, pilot):
+async def test_a_factor_opens_the_screen_that_explains_it(job, cache_directory):
+    async with running(job, cache_directory) as (app, pilot):
         await hit(app, pilot, "4", "p", "o", "enter")
         await shows(app, pilot, "the product of the factors below")
         await hit(app, pilot, "down", "down", "enter")
@@ -62,8 +62,8 @@ async def test_a_factor_opens_the_screen_that_explains_it(job):
         assert isinstance(app.screen, GpuScreen)
 
 
-async def test_a_rank_is_selected_and_its_gpu_shown(job):
-    async with running(job, None) as (app, pilot):
+async def test_a_rank_is_selected_and_its_gpu_shown(job, cache_directory):
+    async with running(job, cache_directory) as (app, pilot):
         await hit(app, pilot, "4", "p", "enter")
         await shows(app, pilot, "the sum over all GPUs")
         await hit(app, pilot, "down", "down", "enter")
@@ -71,15 +71,15 @@ async def test_a_rank_is_selected_and_its_gpu_shown(job):
         await shows(app, pilot, "rank 1")
 
 
-async def test_a_time_in_the_selection_is_the_whole(job):
-    async with running(job, None) as (app, pilot):
+async def test_a_time_in_the_selection_is_the_whole(job, cache_directory):
+    async with running(job, cache_directory) as (app, pilot):
         await hit(app, pilot, "4", "enter", "p")
         assert isinstance(app.screen, EfficiencyScreen)
         await shows(app, pilot, "100 % is the selected time")
 
 
-async def test_it_lies_over_ranks_too_and_goes_back_there(job):
-    async with running(job, None) as (app, pilot):
+async def test_it_lies_over_ranks_too_and_goes_back_there(job, cache_directory):
+    async with running(job, cache_directory) as (app, pilot):
         await hit(app, pilot, "7", "p")
         await shows(app, pilot, "7 Ranks › efficiency")
         await hit(app, pilot, "o", "down", "enter")

@@ -17,8 +17,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted(directory.glob("*.sqlite"))
 
 
-async def test_b_groups_by_size_communicator_stream_rank_and_step(job):
-    async with running(job, None, WIDE) as (app, pilot):
+async def test_b_groups_by_size_communicator_stream_rank_and_step(job, cache_directory):
+    async with running(job, cache_directory, WIDE) as (app, pilot):
         await hit(app, pilot, "3")
         headings = []
         totals = set()
@@ -34,8 +34,8 @@ async def test_b_groups_by_size_communicator_stream_rank_and_step(job):
         assert len(totals) == 1
 
 
-async def test_a_row_of_a_group_opens_its_kernels(job):
-    async with running(job, None, WIDE) as (app, pilot):
+async def test_a_row_of_a_group_opens_its_kernels(job, cache_directory):
+    async with running(job, cache_directory, WIDE) as (app, pilot):
         await hit(app, pilot, "3", "b", "b", "b", "b")
         values = app.screen.values()
         await hit(app, pilot, "enter")
@@ -46,8 +46,8 @@ async def test_a_row_of_a_group_opens_its_kernels(job):
         assert ranks == {values["rank"]}
 
 
-async def test_o_shows_sizes_and_their_drawings(job):
-    async with running(job, None) as (app, pilot):
+async def test_o_shows_sizes_and_their_drawings(job, cache_directory):
+    async with running(job, cache_directory) as (app, pilot):
         await hit(app, pilot, "3", "o")
         await shows(app, pilot, "median bus bandwidth against message size")
         assert app.screen.values()["busbw"] > 0
@@ -59,8 +59,8 @@ async def test_o_shows_sizes_and_their_drawings(job):
         assert "size_from" in [column.key for column in app.screen.table.answer.columns]
 
 
-async def test_enter_on_a_size_lists_its_kernels_and_then_the_event(job):
-    async with running(job, None) as (app, pilot):
+async def test_enter_on_a_size_lists_its_kernels_and_then_the_event(job, cache_directory):
+    async with running(job, cache_directory) as (app, pilot):
         await hit(app, pilot, "3", "o")
         values = app.screen.values()
         await hit(app, pilot, "enter")

@@ -14,8 +14,8 @@ def ranks(tmp_path_factory):
     return sixteen_ranks(tmp_path_factory.getbasetemp() / "sixteen")
 
 
-async def test_the_tables_come_one_after_the_other(demo_job):
-    async with running(demo_job, None, WIDE) as (app, pilot):
+async def test_the_tables_come_one_after_the_other(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await hit(app, pilot, "7")
         await shows(app, pilot, "4 of 4 ranks")
         line_with(app, "clock: UTC, then")
@@ -26,8 +26,8 @@ async def test_the_tables_come_one_after_the_other(demo_job):
         await shows(app, pilot, "4 of 4 ranks")
 
 
-async def test_a_rank_is_selected_and_its_gpu_shown(demo_job):
-    async with running(demo_job, None) as (app, pilot):
+async def test_a_rank_is_selected_and_its_gpu_shown(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "7")
         await hit(app, pilot, "down", "enter")
         await shows(app, pilot, "4 GPU")
@@ -36,8 +36,8 @@ async def test_a_rank_is_selected_and_its_gpu_shown(demo_job):
         assert app.selection.tasks is None
 
 
-async def test_a_step_is_a_selection(demo_job):
-    async with running(demo_job, None) as (app, pilot):
+async def test_a_step_is_a_selection(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "7")
         await hit(app, pilot, "o", "o", "o")
         await hit(app, pilot, "down", "t")
@@ -45,8 +45,8 @@ async def test_a_step_is_a_selection(demo_job):
         assert app.screen.values()["step"] == 1
 
 
-async def test_a_kind_of_collective_opens_the_single_ones_and_one_the_events(demo_job):
-    async with running(demo_job, None) as (app, pilot):
+async def test_a_kind_of_collective_opens_the_single_ones_and_one_the_events(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "7")
         await hit(app, pilot, *"oooo")
         await hit(app, pilot, "enter")
@@ -56,8 +56,8 @@ async def test_a_kind_of_collective_opens_the_single_ones_and_one_the_events(dem
         assert app.selection.window is not None
 
 
-async def test_the_clock_can_be_changed(demo_job):
-    async with running(demo_job, None, WIDE) as (app, pilot):
+async def test_the_clock_can_be_changed(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await hit(app, pilot, "7")
         for words, mode in (("clock: UTC of the hosts", ClockMode.UTC), ("clock: not aligned", ClockMode.OWN)):
             await hit(app, pilot, "C")
@@ -65,14 +65,14 @@ async def test_the_clock_can_be_changed(demo_job):
             assert app.job.alignment.mode is mode
 
 
-async def test_one_report_has_one_clock(demo_job):
-    async with running(demo_job[:1], None) as (app, pilot):
+async def test_one_report_has_one_clock(demo_job, cache_directory):
+    async with running(demo_job[:1], cache_directory) as (app, pilot):
         await hit(app, pilot, "7", "C")
         line_with(app, "one report has one clock")
 
 
-async def test_the_map_goes_through_figures_and_steps(demo_job):
-    async with running(demo_job, None, WIDE) as (app, pilot):
+async def test_the_map_goes_through_figures_and_steps(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await hit(app, pilot, "7", "h")
         await shows(app, pilot, "busy · 4 ranks")
         await hit(app, pilot, "m")
@@ -86,8 +86,8 @@ async def test_the_map_goes_through_figures_and_steps(demo_job):
         await shows(app, pilot, "4 of 4 ranks")
 
 
-async def test_ranks_share_lines_where_there_are_too_few(ranks):
-    async with running(ranks, None, (80, 15)) as (app, pilot):
+async def test_ranks_share_lines_where_there_are_too_few(ranks, cache_directory):
+    async with running(ranks, cache_directory, (80, 15)) as (app, pilot):
         await hit(app, pilot, "7", "h")
         await shows(app, pilot, "mean of 2 ranks a line")
         line_with(app, "14-15")
