@@ -27,7 +27,7 @@ def _end_quietly() -> None:
         os.dup2(nowhere.fileno(), 2)
 
 
-_SLOW_FIRST = ("terminal", "ui", "parity")
+_SLOW_FIRST = ("terminal", "ui", "parity", "store", "analysis")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,6 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path.parent.name, len(places)))
 
 
+@pytest.hookimpl(optionalhook=True)  # unknown without xdist
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are CPUs: the tests of the screens and terminals wait for most of their time."""
     return (os.cpu_count() or 1) + 1

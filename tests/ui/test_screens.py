@@ -22,7 +22,7 @@ SHARED = Path(__file__).parents[3] / "shared/data/exports"
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     directory = tmp_path_factory.mktemp("screens")
-    return directory, [str(path) for path in training_job(directory, ranks=2, steps=4)]
+    return directory, [str(path) for path in training_job(directory, ranks=2, steps=4, layers=4)]
 
 
 @contextlib.asynccontextmanager
