@@ -37,6 +37,7 @@ COMMANDS = {
     "osrt": "OS runtime calls",
     "mpi": "MPI calls",
     "stats": "reports of `nsys stats`, by their names",
+    "pack": "make the columns of a job ahead of time: it then opens without its exports",
     "info": "what the exports are and what they hold",
     "demo": "write a demo job of several ranks and open it",
 }
@@ -60,7 +61,7 @@ _EPILOG = """examples:
   nsystui demo                                  a demo job to look around in
 
 files:
-  A FILE is what `nsys export -t sqlite` writes, a directory of such files, or a glob.
+  A FILE is what `nsys export -t sqlite` writes, a directory of such files, or a glob; or what `nsystui pack` wrote.
   Logs of NCCL (NCCL_DEBUG=INFO) open too: alone, or beside exports with --nccl-log.
   Message sizes of NCCL need: nsys export -t sqlite --include-json=true --include-blobs=true REPORT.nsys-rep
 

@@ -105,7 +105,7 @@ def _title(reports: Sequence[Report]) -> str:
     common = _NUMBERED.sub("", _common_start(min(names, default=""), max(names, default="")))
     if common:
         return common
-    folders = {report.path.absolute().parent.name for report in reports}
+    folders = {report.folder.name for report in reports}
     if len(folders) == 1:
         return folders.pop()
     return next((command for report in reports if (command := os.path.basename(report.metadata.command))), "")

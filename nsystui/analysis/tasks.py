@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 _MOST_DIGITS = 6
+BY_ORDER = "order of files and devices"
+"""The source where nothing tells who is which rank."""
 Ranks = dict[Task, int]
 
 _FILE_PATTERNS = (r"rank[_-]?(\d+)", r"_N\d+_(\d+)", r"_(\d+)$")
@@ -90,6 +92,11 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
     return tuple(sorted(found, key=lambda item: (item.rank, item.task)))
 
 
+def ranks_alone(session: Session, tasks: list[Task]) -> tuple[Ranks, str]:
+    """Which ranks these tasks are if no others are open, and what tells it."""
+    return _ranks(session, tasks, _devices(session))
+
+
 def world_size(session: Session) -> int | None:
     """How many ranks the job had, where all reports that tell it say the same."""
     told = set()
@@ -142,6 +149,7 @@ def _tasks_without_gpu(session: Session, report: Report) -> set[Task]:
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:
     """The first source that gives every task a number of its own, in the order of domain §6.2."""
     sources: tuple[tuple[str, Callable[[], Ranks]], ...] = (
+        ("packed job", lambda: _from_packed_job(session, tasks)),
         ("MPI", lambda: _from_mpi(session, tasks)),
         ("NCCL communicator", lambda: _from_nccl(session, tasks)),
         ("captured environment", lambda: _from_environment(session, tasks)),
@@ -152,7 +160,17 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
         if len(ranks) == len(tasks) and len(set(ranks.values())) == len(tasks) and tasks:
             return ranks, name
     ordered = sorted(tasks, key=lambda task: (task.report, devices.get(task, ((0, ""),))[0][0], task.process))
-    return {task: number for number, task in enumerate(ordered)}, "order of files and devices"
+    return {task: number for number, task in enumerate(ordered)}, BY_ORDER
+
+
+def _from_packed_job(session: Session, tasks: list[Task]) -> Ranks:
+    """What the packing found, or was told."""
+    found = {}
+    for task in tasks:
+        rank = _report(session, task).ranks.get(task.process)
+        if rank is not None:
+            found[task] = rank
+    return found
 
 
 def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:

@@ -28,9 +28,9 @@ def whole_job_rows(
 
     It must depend on nothing but the open exports, whatever their clocks, and be of texts, numbers and None.
     """
-    packs = [session.kept(report).directory for report in session.reports]
+    packs = [session.kept(report).identity for report in session.reports]
     is_worth_it = selection.is_everything and session.count(table) >= _MANY
-    if not is_worth_it or session.cache is None or None in packs:
+    if not is_worth_it or session.cache is None or not all(packs):
         return compute()
     with session.large_questions:
         return _kept_rows(session, question, compute)
@@ -40,7 +40,7 @@ def _kept_rows(session: Session, question: str, compute: Callable[[], list[Row]]
     assert session.cache is not None
     packs = [session.kept(report).directory for report in session.reports]
     answers = Answers(session.cache.directory / trimming.ANSWERS)
-    key = json.dumps(["rows", __version__, _VERSION, question, [pack.name for pack in packs if pack]])
+    key = json.dumps(["rows", __version__, _VERSION, question, packs])
     kept = answers.load(key)
     if isinstance(kept, list) and all(isinstance(row, list) for row in kept):
         return [tuple(row) for row in kept]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from nsystui.analysis.answer import Answer
     from nsystui.analysis.job import Job
+    from nsystui.store.pack import Progress
     from nsystui.store.session import Session
 
     Expected = tuple[Mapping[sa.Table, Collection[str]], Collection[sa.Table]]
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 def add_files(parser: argparse.ArgumentParser) -> None:
     """The exports and how they are kept."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="an export (.sqlite), a directory of them, or a glob")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="an export (.sqlite), a directory of them, a packed job, or a glob"
+    )
     group = parser.add_argument_group("opening")
     group.add_argument("--no-cache", action="store_true", help="keep the columns in memory, write no cache")
     group.add_argument(
@@ -134,7 +137,7 @@ def open_job(
     cache = None if arguments.no_cache else default_cache()
     session = Session(cache=cache, limits=limits_of(arguments), warn=lambda message: complain(f"warning: {message}"))
     try:
-        failures = _failures(session, discover(arguments.files), arguments, whole)
+        failures = add_all(session, discover(arguments.files), arguments, whole)
     except BaseException:
         session.close()
         raise
@@ -174,7 +177,13 @@ def _align(job: Job, mode: str) -> None:
         raise
 
 
-def _failures(session: Session, paths: Sequence[Path], arguments: argparse.Namespace, whole: bool) -> list[ExportError]:
+def add_all(
+    session: Session,
+    paths: Sequence[Path],
+    arguments: argparse.Namespace,
+    whole: bool,
+    report_progress: Callable[[Progress], None] = lambda progress: None,
+) -> list[ExportError]:
     """Adds every file to the session, several at a time; why some were not added, in the order of the files."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -184,7 +193,7 @@ def _failures(session: Session, paths: Sequence[Path], arguments: argparse.Names
 
     def add(index: int, path: Path) -> ExportError | None:
         try:
-            session.add(_converted(session, path, arguments), is_cancelled=stopped.is_set, index=index, whole=whole)
+            session.add(_converted(session, path, arguments), report_progress, stopped.is_set, index, whole)
         except ExportError as error:
             return error
         return None

@@ -146,11 +146,12 @@ def _numbered(arguments: argparse.Namespace, files: NamedFiles) -> str:
     """What ``--ranks`` says of who is which rank; raises UsageError where it does not fit the files."""
     from nsystui.analysis.numbering import numbering
     from nsystui.exports.discover import discover
+    from nsystui.exports.packed_job import name_of
 
     if not arguments.ranks:
         return ""
     given = numbering(arguments.ranks)
     if given is None:
         raise UsageError("--ranks is for who is which rank here, such as 'rank(\\d+)': r on a screen chooses ranks")
-    given.numbers([path.stem for path in discover(files.exports)])
+    given.numbers([name_of(path) for path in discover(files.exports)])
     return str(arguments.ranks)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TypeVar
 
 from nsystui.text import safe_text
 from nsystui.units import format_value
@@ -15,26 +16,44 @@ _SECONDS_BETWEEN = 0.2
 _CELLS = 20
 
 
-class ReadingBar:
-    """Draws how far the reading is: with ``total`` bytes known, a bar; else the bytes alone."""
+class StatusLine:
+    """A line on stderr that is drawn over."""
 
-    def __init__(self, total: int | None) -> None:
-        self._total = total
+    def __init__(self) -> None:
         self._drawn = 0.0
         self._width = 0
         self._is_shown = sys.stderr is not None and sys.stderr.isatty()
 
-    def show(self, done: int, name: str) -> None:
-        """Draws that ``done`` bytes are read, and which file is; seldom, as it is called for every block."""
+    def say(self, make: Callable[[], str]) -> None:
+        """Draws what ``make`` gives; seldom, as it is called for every block."""
         now = time.monotonic()
         if not self._is_shown or now - self._drawn < _SECONDS_BETWEEN:
             return
         self._drawn = now
-        line = self.line(done, name)[: max(shutil.get_terminal_size().columns - 1, 0)]
+        line = safe_text(make(), ascii=True)[: max(shutil.get_terminal_size().columns - 1, 0)]
         # Blanks over the rest of the last line instead of an escape sequence: any terminal knows them.
         sys.stderr.write("\r" + line.ljust(self._width))
         sys.stderr.flush()
         self._width = len(line)
+
+    def clear(self) -> None:
+        """Takes the line away."""
+        if self._width:
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            sys.stderr.flush()
+            self._width = 0
+
+
+class ReadingBar(StatusLine):
+    """Draws how far the reading is: with ``total`` bytes known, a bar; else the bytes alone."""
+
+    def __init__(self, total: int | None) -> None:
+        super().__init__()
+        self._total = total
+
+    def show(self, done: int, name: str) -> None:
+        """Draws that ``done`` bytes are read, and which file is."""
+        self.say(lambda: self.line(done, name))
 
     def line(self, done: int, name: str) -> str:
         """The text of the bar, in ASCII."""
@@ -49,19 +68,19 @@ class ReadingBar:
         bar = "#" * filled + "." * (_CELLS - filled)
         return f"[{bar}] {share:4.0%}  {size} of {format_value(Unit.BYTES, self._total)}  {file}"
 
-    def clear(self) -> None:
-        """Takes the bar away."""
-        if self._width:
-            sys.stderr.write("\r" + " " * self._width + "\r")
-            sys.stderr.flush()
-            self._width = 0
+
+Line = TypeVar("Line", bound=StatusLine)
 
 
 @contextmanager
-def reading_bar(total: int | None) -> Iterator[ReadingBar]:
-    """A bar that is gone at the end, whatever ends the reading."""
-    bar = ReadingBar(total)
+def shown(line: Line) -> Iterator[Line]:
+    """A line that is gone at the end, whatever ends the work."""
     try:
-        yield bar
+        yield line
     finally:
-        bar.clear()
+        line.clear()
+
+
+def reading_bar(total: int | None) -> AbstractContextManager[ReadingBar]:
+    """A bar that is gone at the end, whatever ends the reading."""
+    return shown(ReadingBar(total))

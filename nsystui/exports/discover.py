@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nsystui.errors import UsageError
+from nsystui.exports.packed_job import is_packed_report, packed_reports
 
 EXPORT_ENDINGS = (".sqlite", ".sqlite3", ".db")
 REPORT_ENDINGS = (".nsys-rep", ".qdrep", ".qdstrm")
@@ -22,9 +23,10 @@ def natural_key(name: str) -> list[tuple[int, int | str]]:
 def discover(arguments: Iterable[str]) -> list[Path]:
     """The files meant by ``arguments``, in natural order and without doubles.
 
-    A directory stands for every export in it (not below it); a name that does not exist but has glob characters is
-    taken as a glob (the shell leaves it alone when quoted). A name that does not exist stays in the list, so that
-    opening it says so. Raises UsageError for an empty name, as an unset variable of a script gives.
+    A packed job stands for its reports, any other directory for every export in it (not below it); a name that does not
+    exist but has glob characters is taken as a glob (the shell leaves it alone when quoted). A name that does not exist
+    stays in the list, so that opening it says so. Raises UsageError for an empty name, as an unset variable of a script
+    gives.
     """
     found: dict[str, Path] = {}
     for argument in arguments:
@@ -44,7 +46,10 @@ def _expand(argument: str) -> list[Path]:
 
 def _named(name: str) -> list[Path]:
     """What one name stands for. ``os.path`` asks for it, since a name in a closed directory must not raise here."""
-    return _exports_in(Path(name)) if os.path.isdir(name) else [Path(name)]
+    path = Path(name)
+    if not os.path.isdir(name) or is_packed_report(path):
+        return [path]
+    return packed_reports(path) or _exports_in(path)
 
 
 def _exports_in(directory: Path) -> list[Path]:

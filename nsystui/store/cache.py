@@ -14,7 +14,7 @@ import shutil
 import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 # Raised whenever packed reports change their form: older ones are then packed again.
 STORE_VERSION = 8
 DEFAULT_CAP = 20 << 30
+# The delta encodings of the second version are smaller by a third, and faster to write and to read.
+PARQUET_FORM = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION V2"
+"""How packs are written, as options of DuckDB's ``COPY``."""
 _FACTS = trimming.FACTS
 # What reading a pack raises that is not one, or not whole.
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
@@ -38,11 +41,15 @@ _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 @dataclass(frozen=True)
 class PackedFiles:
-    """A packed report on disk: its facts, and the Parquet files of each canonical table that has rows."""
+    """A packed report on disk: its facts, and the Parquet files of each canonical table that has rows.
+
+    ``renamed`` has tables of which a field is called otherwise in the files: (field, its name there).
+    """
 
     directory: Path
     report: PackedReport
     files: Mapping[str, tuple[Path, ...]]
+    renamed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -52,10 +59,14 @@ class PackedFiles:
 
 @dataclass(frozen=True)
 class Cache:
-    """A directory of packed reports, and what else is kept of exports, of at most about ``cap`` bytes."""
+    """A directory of packed reports, and what else is kept of exports, of at most about ``cap`` bytes.
+
+    Unless it ``is_required``, a session goes on in its memory where the cache cannot be written.
+    """
 
     directory: Path
     cap: int = DEFAULT_CAP
+    is_required: bool = False
 
     @property
     def conversions(self) -> Path:
@@ -148,11 +159,8 @@ class PartialPack:
     def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, place: int) -> Written:
         """Adds rows to ``table``; in its files, in the order of their names, rows are in the order of ``place``."""
         part = self._files.new_part()
-        # The delta encodings of the second version are smaller by a third, and faster to write and to read.
-        form = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION V2, RETURN_STATS"
-        ((_, rows, _, _, statistics, *_),) = connection.execute(
-            f"COPY ({select}) TO $1 ({form})", [str(part)]
-        ).fetchall()
+        copy = f"COPY ({select}) TO $1 ({PARQUET_FORM}, RETURN_STATS)"
+        ((_, rows, _, _, statistics, *_),) = connection.execute(copy, [str(part)]).fetchall()
         if rows:
             self._files.add(table.name, place, part)
         else:

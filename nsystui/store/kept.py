@@ -28,12 +28,26 @@ _DAMAGED = (OSError, ValueError, KeyError, TypeError, MemoryError, RecursionErro
 
 @dataclass(frozen=True)
 class Kept:
-    """The kept arrays of one report. ``directory`` is theirs alone, made for the first; without one nothing is kept."""
+    """The kept arrays of one report. ``directory`` is theirs alone, made for the first; without one nothing is kept.
+
+    What is ``at_hand``, by name and version, need not be read; whatever is loaded or saved is put there too.
+    ``identity`` is another one for every other report, and for every other state of it.
+    """
 
     directory: Path | None
+    identity: str = ""
+    at_hand: dict[tuple[str, int], Arrays] | None = None
 
     def load(self, name: str, version: int) -> Arrays | None:
         """The arrays, each of one dimension; ``None`` where they are not there, damaged, or of another version."""
+        if self.at_hand is None:
+            return self._read(name, version)
+        found = self.at_hand.get((name, version)) or self._read(name, version)
+        if found is not None:
+            self.at_hand[name, version] = found
+        return found
+
+    def _read(self, name: str, version: int) -> Arrays | None:
         if self.directory is None:
             return None
         try:
@@ -49,6 +63,8 @@ class Kept:
 
         Never raises for the cache: where it is full, read-only or gone, nothing is kept.
         """
+        if self.at_hand is not None:
+            self.at_hand[name, version] = arrays
         if self.directory is None:
             return
         file = self.directory / _file_name(name, version)

@@ -7,6 +7,10 @@ from pathlib import Path
 
 from nsystui.exports import metadata, opening, schema, sources
 from nsystui.exports.metadata import Metadata
+from nsystui.exports.packed_job import is_packed_report
+from nsystui.store.packed_job import JobReport, read_report
+
+_KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,21 @@ class Opened:
     def rows(self) -> int:
         """How many rows there are to pack."""
         return self.native.rows(source.table for source in sources.sources(self.native))
+
+    @property
+    def kernels(self) -> int | None:
+        """How many kernels it has, as far as that is known."""
+        return self.native.last_rowid.get(_KERNELS)
+
+    @property
+    def name(self) -> str:
+        """How the report will be called."""
+        return self.path.stem
+
+
+def look_at(path: Path) -> Opened | JobReport:
+    """What an export, or a report of a packed job, says of itself. Raises ExportError."""
+    return read_report(path) if is_packed_report(path) else open_export(path)
 
 
 def open_export(path: Path) -> Opened:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsystui.errors import OutputError
 from nsystui.store.cache import Cache, PackedFiles, Room
 from nsystui.store.database import Limits, memory_errors
 from nsystui.store.memory_sink import MemorySink
@@ -50,7 +51,8 @@ class Packing:
     ) -> PackedFiles | PackedTables:
         """Packs an export, once it is its turn.
 
-        Raises ExportError where it cannot be read whole or the memory is too little, and PackingCancelled.
+        Raises ExportError where it cannot be read whole or the memory is too little, PackingCancelled, and OutputError
+        where a cache that is required cannot be written.
         """
         cache = self.room.cache
         with self._packs, memory_errors(self.limits, cache is not None, path):
@@ -73,6 +75,8 @@ class Packing:
             if partial is not None:
                 partial.abandon()
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
+            if cache.is_required:
+                raise OutputError(f"{cache.directory.parent} cannot be written ({reason})") from None
             self.warn(f"the cache {cache.directory} cannot be written ({reason}): keeping columns in memory")
             return None
         except BaseException:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import Metadata
+from nsystui.exports.packed_job import job_of
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -36,7 +37,8 @@ class Facts(Protocol):
 class Report:
     """One open export. ``clock_offset`` is the ns to add to its times to get job time.
 
-    ``on_job_clock``: whether job time means the same here as in the other reports.
+    ``on_job_clock``: whether job time means the same here as in the other reports. Of a packed job, ``path`` is the
+    directory of the report in there, ``label`` the name of the export, and ``ranks`` says which rank each process is.
     """
 
     index: int
@@ -44,6 +46,8 @@ class Report:
     packed: Facts
     clock_offset: int = 0
     on_job_clock: bool = True
+    label: str = ""
+    ranks: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def metadata(self) -> Metadata:
@@ -52,7 +56,12 @@ class Report:
     @property
     def name(self) -> str:
         """The file name without its ending: how a report is called on screens and in file names."""
-        return self.path.stem
+        return self.label or self.path.stem
+
+    @property
+    def folder(self) -> Path:
+        """The directory of the export, or the packed job."""
+        return job_of(self.path) if self.label else self.path.absolute().parent
 
     def count(self, table: sa.Table | CanonicalTable) -> int:
         return self.packed.counts.get(table.name, 0)

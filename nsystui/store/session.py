@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nsystui.errors import ExportError
 from nsystui.exports import canonical, opening
 from nsystui.exports.canonical import CanonicalTable
+from nsystui.exports.packed_job import is_packed_report
 from nsystui.store.cache import Cache, PackedFiles, Room
 from nsystui.store.column_cache import ColumnFiles
 from nsystui.store.database import Limits, connect, empty_view, engine_of, memory_errors, series, union
@@ -25,6 +26,7 @@ from nsystui.store.kept import Kept
 from nsystui.store.on_demand import OnDemand
 from nsystui.store.opened import open_export
 from nsystui.store.pack import Progress
+from nsystui.store.packed_job import read_report
 from nsystui.store.packing import PackedTables, Packing
 from nsystui.store.priority import step_back
 from nsystui.store.report import Clock, Report, aligned
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
     import sqlalchemy as sa
+
+    from nsystui.store.kept import Arrays
 
 
 # Of DuckDB's vectors of 2,048 rows.
@@ -66,6 +70,8 @@ class Session:
     _given: set[int] = field(default_factory=set)
     _fresh: set[str] = field(default_factory=set)
     _on_demand: dict[int, OnDemand] = field(default_factory=dict)
+    _identities: dict[int, str] = field(default_factory=dict)
+    _at_hand: dict[int, dict[tuple[str, int], Arrays]] = field(default_factory=dict)
     _expected: Expected | None = None
     _shown: dict[str, frozenset[str]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -96,21 +102,25 @@ class Session:
         index: int | None = None,
         whole: bool = True,
     ) -> Report:
-        """Packs an export (or finds it packed) and adds it to the views.
+        """Packs an export (or finds it packed) and adds it to the views; so it does a report of a packed job.
 
         ``index`` keeps the order of the command line when exports become ready in another. Unless ``whole``, what is
         not packed stays so, and columns are read when a query asks for them: then that may raise ExportError as well.
         Raises ExportError and PackingCancelled. May run in several threads at once.
         """
-        opening.check(path)
-        if self.cache is not None:
-            with suppress(OSError):
-                self.room.use(self.cache.place_of(path))
+        of_job = read_report(path) if is_packed_report(path) else None
+        if of_job is None:
+            opening.check(path)
+            if self.cache is not None:
+                with suppress(OSError):
+                    self.room.use(self.cache.place_of(path))
         with self._lock:
             index = max(self._given, default=-1) + 1 if index is None else index
             self._given.add(index)
         try:
-            found: PackedFiles | PackedTables | OnDemand | None = self.cache.find(path) if self.cache else None
+            found: PackedFiles | PackedTables | OnDemand | None = of_job.files if of_job is not None else None
+            if found is None and self.cache is not None:
+                found = self.cache.find(path)
             if found is None:
                 if whole:
                     found = self._packing.pack(path, index, report_progress, is_cancelled)
@@ -126,6 +136,9 @@ class Session:
             else:
                 self._packed[index] = found
             report = Report(index, path, found if isinstance(found, OnDemand) else found.report)
+            if of_job is not None:
+                report = replace(report, label=of_job.name, ranks=of_job.ranks)
+                self._identities[index] = of_job.identity
             self.reports = aligned([*self.reports, report], self.clock)
             self._fresh.clear()
             self.version += 1
@@ -231,12 +244,21 @@ class Session:
         if report.index in self._on_demand:
             relation = self._loaded(self._on_demand[report.index], table)
         elif isinstance(packed, PackedFiles) and table.name in packed.files:
-            relation = self._database.read_parquet([str(path) for path in packed.files[table.name]])
+            relation = self._read(packed, table)
         elif isinstance(packed, PackedTables) and table.name in packed.names:
             relation = self._database.table(packed.names[table.name])
         if relation is not None:
             place = f"CAST({report.index:d} AS BIGINT) AS report, CAST({report.clock_offset:d} AS BIGINT)"
             yield relation.project(", ".join([f"{place} AS clock_offset", *self._names(table)]))
+
+    def _read(self, packed: PackedFiles, table: CanonicalTable) -> duckdb.DuckDBPyRelation:
+        files = [str(path) for path in packed.files[table.name]]
+        # Directories are called ``rank=0`` in a packed job, which makes no column here.
+        relation = self._database.read_parquet(files, hive_partitioning=False)
+        if table.name not in packed.renamed:
+            return relation
+        name, stored = packed.renamed[table.name]
+        return relation.project(f'* RENAME ("{stored}" AS "{name}")')
 
     def _loaded(self, report: OnDemand, table: CanonicalTable) -> duckdb.DuckDBPyRelation | None:
         columns = report.loaded[table.name]
@@ -315,12 +337,21 @@ class Session:
 
     def kept(self, report: Report) -> Kept:
         """What was computed of a report before; nothing where its columns are in memory."""
-        in_memory = isinstance(self._packed.get(report.index), PackedTables)
-        return Kept(None) if in_memory else self._kept(report.path)
+        at_hand = self._at_hand.get(report.index)
+        if report.index in self._identities:
+            return Kept(report.path, self._identities[report.index], at_hand)
+        if isinstance(self._packed.get(report.index), PackedTables):
+            return Kept(None, at_hand=at_hand)
+        return replace(self._kept(report.path), at_hand=at_hand)
+
+    def hold(self, report: Report, arrays: dict[tuple[str, int], Arrays]) -> None:
+        """Keeps what is computed of a report in ``arrays`` too, and finds it there first."""
+        self._at_hand[report.index] = arrays
 
     def _kept(self, path: Path) -> Kept:
         if self.cache is None:
             return Kept(None)
         with suppress(OSError):
-            return Kept(self.cache.kept_of(path))
+            directory = self.cache.kept_of(path)
+            return Kept(directory, directory.name)
         return Kept(None)

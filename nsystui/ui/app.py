@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from nsystui.analysis.answer import Answer
     from nsystui.analysis.job import Job
     from nsystui.store.opened import Opened
+    from nsystui.store.packed_job import JobReport
 
 SIGTERM_STATUS = 143
 
@@ -56,7 +57,7 @@ class FileState:
     """How far one export is: ``opened`` once checked, ``rows`` of ``total`` while packing, then ready or failed."""
 
     path: Path
-    opened: Opened | None = None
+    opened: Opened | JobReport | None = None
     rows: int = 0
     total: int = 0
     ready: bool = False

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nsystui.analysis.job import Job
     from nsystui.store.cache import Room
     from nsystui.store.opened import Opened
+    from nsystui.store.packed_job import JobReport
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,9 @@ class Loading:
             with suppress(ExportError, OSError):
                 remember_first_questions(job, cache, [report.path for report in job.session.reports])
 
-    def _open(self, path: Path, room: Room) -> Opened | None:
+    def _open(self, path: Path, room: Room) -> Opened | JobReport | None:
         from nsystui.exports.convert import is_report
-        from nsystui.store.opened import open_export
+        from nsystui.store.opened import look_at
 
         if self._stopped.is_set():
             return None
@@ -126,25 +127,27 @@ class Loading:
         try:
             if is_report(path) and self.source.convert and self.source.conversion_directory is not None:
                 export = _converted(path, self.source.conversion_directory, room)
-            opened = open_export(export)
+            opened = look_at(export)
         except ExportError as error:
             self.post(messages.ExportFailed(path, _reason(error)))
             return None
         self.post(messages.ExportOpened(path, opened))
         return opened
 
-    def _sample(self, job: Job, opened: Sequence[Opened]) -> None:
+    def _sample(self, job: Job, opened: Sequence[Opened | JobReport]) -> None:
         """A sampled kernel table of what is not packed yet; nothing where everything is."""
         from nsystui.analysis.sample import sampled_kernels
+        from nsystui.store.opened import Opened
 
         cache = job.session.cache
-        fresh = [item for item in opened if cache is None or cache.find(item.path) is None]
+        exports = [item for item in opened if isinstance(item, Opened)]
+        fresh = [item for item in exports if cache is None or cache.find(item.path) is None]
         for answer in sampled_kernels(fresh):
             if self._stopped.is_set() or job.session.reports:
                 return
             self.post(messages.SampleTaken(answer))
 
-    def _add(self, job: Job, number: int, path: Path, opened: Opened) -> None:
+    def _add(self, job: Job, number: int, path: Path, opened: Opened | JobReport) -> None:
         from nsystui.store.pack import PackingCancelled, Progress
 
         def report(progress: Progress) -> None:

@@ -11,6 +11,7 @@ from textual.message import Message
 if TYPE_CHECKING:
     from nsystui.analysis.job import Job
     from nsystui.store.opened import Opened
+    from nsystui.store.packed_job import JobReport
     from nsystui.store.report import Report
     from nsystui.ui.log_loading import LogState
 
@@ -31,7 +32,7 @@ class ExportOpened(Message):
     """
 
     path: Path
-    opened: Opened
+    opened: Opened | JobReport
 
 
 @dataclass

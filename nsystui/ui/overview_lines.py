@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsystui.analysis.answer import Column, Row, Unit, Value
@@ -30,7 +29,6 @@ _VALUE_WIDTH = 8
 _SHORTEST_TITLE = 15
 _MODES_WIDTH = len("   ") + sum(len(key) + len(name) + 2 for key, name in keys.MODES)
 
-_KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 _SILENT = "no diagnostics"
 """How the note begins that nsys wrote none: nothing to remark, the user did nothing wrong."""
@@ -242,13 +240,13 @@ def _file_row(state: FileState) -> Row:
         facts = state.opened.metadata
         models = dict.fromkeys(gpu.name.removeprefix("NVIDIA ") for gpu in facts.gpus if gpu.name)
         known = (facts.host or None, " + ".join(models) or None, facts.nsys_version or None)
-        kernels = state.opened.native.last_rowid.get(_KERNELS)
+        kernels = state.opened.kernels
     read = 100.0 if state.ready else 100.0 * state.rows / state.total if state.total else None
-    return (_name(state.path), kernels, read, state.total or None, *known, _state_words(state))
+    return (_name(state), kernels, read, state.total or None, *known, _state_words(state))
 
 
-def _name(path: Path) -> str:
-    return path.stem
+def _name(state: FileState) -> str:
+    return state.opened.name if state.opened is not None else state.path.stem
 
 
 def _state_words(state: FileState) -> str:

@@ -6,9 +6,11 @@ import os
 import re
 import stat
 from enum import Enum
+from pathlib import Path
 
 from nsystui.errors import ExportError
 from nsystui.exports.nccl_log.files import open_log
+from nsystui.exports.packed_job import is_packed_report
 
 LOOKED_AT = 4 * 1024 * 1024
 """Bytes of a file that may come before the first line of NCCL: containers and frameworks say a lot when they begin."""
@@ -28,11 +30,13 @@ class FileKind(Enum):
 
 
 def kind_of(name: str) -> FileKind | None:
-    """What the file is: a report of nsys counts as an export; ``None`` for anything else, or what cannot be read.
+    """What the file is: a report of nsys, packed or not, counts as an export; ``None`` for anything else.
 
-    Reads a few bytes of an export, and of a log as far as the first line of NCCL, at most `LOOKED_AT` bytes. Pipes are
-    not looked into: what is read of them is gone.
+    Reads a few bytes of an export, and of a log as far as the first line of NCCL, at most `LOOKED_AT` bytes. What
+    cannot be read is nothing, nor is a pipe looked into: what is read of it is gone.
     """
+    if is_packed_report(Path(name)):
+        return FileKind.EXPORT
     try:
         if not stat.S_ISREG(os.stat(name).st_mode):
             return None

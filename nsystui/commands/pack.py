@@ -1,0 +1,165 @@
+"""``nsystui pack``: the columns of a job made ahead of time, so that it opens without its exports."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsystui.commands import arguments as shared
+from nsystui.commands.limits import add_limits
+from nsystui.errors import ExportError, NsystuiError, UsageError
+from nsystui.text import safe_text
+
+if TYPE_CHECKING:
+    from nsystui.analysis.packing import ReportRanks
+    from nsystui.commands.reading_bar import StatusLine
+    from nsystui.store.cache import Cache
+    from nsystui.store.job_writer import JobWriter, NewReport
+    from nsystui.store.pack import Progress
+    from nsystui.store.packed_job import JobReport
+
+DESCRIPTION = """Writes the columns of exports into a directory, the packed job, which opens at once and without the
+exports: `nsystui DIR`, or any command on DIR. Each rank may pack its own export into the same directory, at the same
+time as the others. The tables in it are Parquet datasets partitioned by rank, which Dask, Polars and DuckDB read."""
+EXAMPLES = """  srun nsystui pack rank_$SLURM_PROCID.sqlite -o packed
+  nsystui pack rank*.sqlite -o packed && nsystui packed
+  nsystui pack node*.sqlite -o packed --ranks 'node\\d+_r(\\d+)'
+  python -c 'import dask.dataframe as dd; print(len(dd.read_parquet("packed/kernels")))'"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="an export (.sqlite), a directory of them, or a glob")
+    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="the packed job, made if need be")
+    parser.add_argument("--force", action="store_true", help="replace ranks that are in DIR already")
+    parser.add_argument(
+        "--ranks",
+        metavar="WHO",
+        help="who is which rank, where the exports do not tell it: a pattern on the file names with the number in a "
+        r"group, such as 'rank(\d+)', or FILE=RANK,FILE=RANK",
+    )
+    group = parser.add_argument_group("opening")
+    group.add_argument(
+        "--convert", action="store_true", help="run `nsys export` on .nsys-rep files, into the cache directory"
+    )
+    add_limits(group)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 where every file was packed, else 2: whoever removes exports afterwards must know."""
+    from nsystui.analysis.numbering import numbering
+    from nsystui.exports.discover import discover
+    from nsystui.exports.packed_job import is_packed_report
+    from nsystui.store.job_writer import JobWriter
+    from nsystui.store.priority import step_back
+
+    if arguments.ranks and numbering(arguments.ranks) is None:
+        raise UsageError("--ranks is for who is which rank here, such as 'rank(\\d+)'; every rank of FILE is packed")
+    writer = JobWriter(Path(arguments.output), arguments.force)
+    writer.check()
+    paths = discover(arguments.files)
+    for path in paths:
+        if is_packed_report(path):
+            raise UsageError(f"{path} is packed already: pack takes exports")
+    if not paths:
+        raise UsageError("no files")
+    step_back()
+    with _ended_by_the_scheduler():
+        failures = _packed(writer, paths, arguments)
+    for failure in failures:
+        shared.complain(str(failure))
+    return NsystuiError.exit_code if failures else 0
+
+
+@contextmanager
+def _ended_by_the_scheduler() -> Iterator[None]:
+    """Slurm sends SIGTERM before it kills: time enough to leave nothing half-written behind, as after Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace) -> list[NsystuiError]:
+    """Packs what can be packed, and tells of each report; why others could not be."""
+    from nsystui.analysis.job import Job
+    from nsystui.analysis.numbering import numbering
+    from nsystui.analysis.packing import compute_first_answers, report_ranks
+    from nsystui.commands.limits import limits_of
+    from nsystui.commands.reading_bar import StatusLine, shown
+    from nsystui.store.session import Session
+
+    limits = limits_of(arguments)
+    failures: list[NsystuiError] = []
+    with writer.staging() as cache:
+        session = Session(cache=cache, limits=limits)
+        job = Job(session, numbering=numbering(arguments.ranks or ""))
+        try:
+            with shown(StatusLine()) as line:
+                failures += shared.add_all(session, paths, arguments, True, _Advance(line, len(paths)))
+                if not session.reports:
+                    return failures
+                found, without = report_ranks(job)
+                failures += without
+                line.say(lambda: "computing what the first screens show")
+                compute_first_answers(job)
+            for one in sorted(found, key=lambda one: min(one.ranks.values())):
+                try:
+                    added = writer.add(_new(cache, one), cache.directory)
+                except NsystuiError as error:
+                    failures.append(error)
+                else:
+                    print(_line(one, added))
+        finally:
+            job.close()
+    return failures
+
+
+class _Advance:
+    """Shows how far the packing of several exports is; called from their threads."""
+
+    def __init__(self, line: StatusLine, files: int) -> None:
+        self._line, self._files = line, files
+        self._done: dict[Path, Progress] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, progress: Progress) -> None:
+        with self._lock:
+            self._done[progress.path] = progress
+            self._line.say(lambda: self._words(progress))
+
+    def _words(self, now: Progress) -> str:
+        rows = sum(one.rows for one in self._done.values())
+        place = f"file {len(self._done)} of {self._files}" if self._files > 1 else "file"
+        share = now.rows / now.total if now.total else 1.0
+        return f"packing {place}  {share:4.0%} of {now.path.name}  {rows:,} rows"
+
+
+def _new(cache: Cache, found: ReportRanks) -> NewReport:
+    from nsystui.store.job_writer import NewReport
+
+    path = found.report.path
+    files = cache.find(path)
+    if files is None:  # somebody has changed the export, or removed what was written
+        raise ExportError(str(path), "changed while it was packed", "pack it again")
+    return NewReport(found.report.name, found.ranks, found.source, files, cache.kept_of(path))
+
+
+def _line(found: ReportRanks, added: JobReport) -> str:
+    """``rank 3  rank_3  1,234,567 rows  45.2 MB, 12 % of the export  (captured environment)``."""
+    from nsystui.analysis.answer import Unit
+    from nsystui.units import format_value
+
+    numbers = sorted(found.ranks.values())
+    who = f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
+    share = added.size / max(found.report.path.stat().st_size, 1)
+    size = f"{format_value(Unit.BYTES, added.size)}, {share:.0%} of the export"
+    return safe_text(f"{who}  {added.name}  {added.rows:,} rows  {size}  ({found.source})", ascii=True)

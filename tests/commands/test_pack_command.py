@@ -1,0 +1,329 @@
+"""``nsystui pack``: a job that opens without its exports, and answers as they do."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pytest
+from disks import fill, half_written, small_disk
+from support import edit, fingerprint, native_count, shared
+
+from nsystui.cli import main
+from nsystui.exports.demo import PLANTED_SECRET
+from nsystui.store.session import Session
+
+QUESTIONS = (
+    ("overview",),
+    ("kernels",),
+    ("kernels", "--by-rank"),
+    ("nccl",),
+    ("ranks",),
+    ("ranks", "--collectives"),
+    ("steps",),
+    ("gpu",),
+    ("nvtx",),
+    ("mpi",),
+    ("events", "--top", "200"),
+    ("info", "--show", "contents"),
+    ("kernels", "--time", "100ms:300ms", "--ranks", "0"),
+)
+
+
+@pytest.fixture(scope="module")
+def packed(demo_job: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo job, packed by one command. Not to be written."""
+    directory = tmp_path_factory.mktemp("packed") / "job"
+    assert main(["pack", *map(str, demo_job), "-o", str(directory)]) == 0
+    return directory
+
+
+def start(*words: str | Path) -> subprocess.Popen[str]:
+    """``nsystui pack`` in a process of its own."""
+    command = [sys.executable, "-m", "nsystui", "pack", *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def copied(packed: Path, target: Path) -> Path:
+    return Path(shutil.copytree(packed, target / "job"))
+
+
+def ranks_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in (directory / "reports").glob("rank=*"))
+
+
+class TestAnswers:
+    """A packed job answers what its exports answer."""
+
+    @pytest.mark.parametrize("question", QUESTIONS, ids=" ".join)
+    def test_of_the_demo_job(self, run, demo_job, packed, question):
+        command, *flags = question
+        of_exports = run(command, *demo_job, *flags, "--format", "csv")
+        of_packed = run(command, packed, *flags, "--format", "csv")
+        assert of_packed.out == of_exports.out
+        assert of_packed.status == of_exports.status
+        notes = [line for line in of_exports.err.splitlines() if "rank numbers" not in line]
+        assert [line for line in of_packed.err.splitlines() if "rank numbers" not in line] == notes
+
+    @pytest.mark.parametrize("name", ["h100-2rank-moe-after", "mpi-cuda-saxpy-schema2.9", "cuda-graphs"])
+    def test_of_a_real_export(self, run, tmp_path, name):
+        (export,) = shared(name)
+        assert run("pack", export, "-o", tmp_path / "job").status == 0
+        for command in ("overview", "kernels", "nccl", "ranks", "steps", "mpi", "events"):
+            flags = ["--top", "100"] if command == "events" else []
+            of_exports = run(command, export, *flags, "--format", "csv")
+            of_packed = run(command, tmp_path / "job", *flags, "--format", "csv")
+            assert of_packed.out == of_exports.out, command
+            assert of_packed.status == of_exports.status, command
+
+    def test_without_the_exports(self, run, tmp_path, demo_job):
+        exports = [Path(shutil.copy(path, tmp_path)) for path in demo_job]
+        run("pack", *exports, "-o", tmp_path / "job")
+        before = run("ranks", *exports, "--format", "csv").out
+        for export in exports:
+            export.unlink()
+        assert run("ranks", tmp_path / "job", "--format", "csv").out == before
+
+    def test_where_the_job_can_only_be_read(self, run, tmp_path, packed, demo_job, unprivileged):
+        job = copied(packed, tmp_path)
+        for kept in job.glob("reports/rank=1/kept-*"):
+            kept.unlink()
+        places = [job, *job.rglob("*")]
+        for place in places:
+            place.chmod(0o555 if place.is_dir() else 0o444)
+        before = fingerprint(job)
+        try:
+            done = unprivileged("-m", "nsystui", "ranks", str(job), "--format", "csv")
+        finally:
+            for place in places:
+                place.chmod(0o755)
+        assert done.stdout.replace("\r\n", "\n") == run("ranks", *demo_job, "--format", "csv").out.replace("\r\n", "\n")
+        assert fingerprint(job) == before
+
+    def test_ranks_are_those_of_the_pack_unless_the_user_says_otherwise(self, run, tmp_path, demo_job):
+        run("pack", *demo_job[:2], "-o", tmp_path / "job", "--ranks", "rank0=7,rank1=3")
+        assert ranks_in(tmp_path / "job") == ["rank=3", "rank=7"]
+        rows = run("info", tmp_path / "job", "--show", "reports", "--format", "csv").table
+        assert [(row["Report"], row["Ranks"], row["Ranks From"]) for row in rows] == [
+            ("rank1", "3", "packed job"),
+            ("rank0", "7", "packed job"),
+        ]
+        rows = run("ranks", tmp_path / "job", "--ranks", r"rank(\d+)", "--format", "json").json
+        assert [(row["rank"], row["report"]) for row in rows] == [(0, "rank0"), (1, "rank1")]
+
+    def test_exports_and_packed_reports_make_one_job(self, run, demo_job, packed):
+        mixed = run("overview", packed / "reports/rank=0", *demo_job[1:], "--format", "csv")
+        assert mixed.out == run("overview", *demo_job, "--format", "csv").out
+
+
+class TestThePackedJob:
+    """What lies in its directory."""
+
+    def test_nothing_is_beside_the_exports_or_left_in_the_job(self, run, tmp_path, demo_job, packed):
+        export = Path(shutil.copy(demo_job[0], tmp_path / "in.sqlite"))
+        before = fingerprint(tmp_path)
+        run("pack", export, "-o", tmp_path / "job")
+        shutil.rmtree(tmp_path / "job")
+        assert fingerprint(tmp_path) == before
+        assert not [name for name in os.listdir(packed) if name.startswith(".")]
+        assert not half_written(packed)
+
+    def test_neither_secrets_nor_places_of_the_machine_are_in_it(self, packed, demo_job):
+        for file in packed.rglob("*"):
+            if file.is_file():
+                assert PLANTED_SECRET.encode() not in file.read_bytes(), file
+                if file.name == "report.json":
+                    assert str(demo_job[0].parent) not in file.read_text()
+                    assert json.loads(file.read_text())["metadata"]["command"] == "python"
+
+    def test_the_tables_are_datasets_partitioned_by_rank(self, packed, demo_job):
+        for table, native in (("kernels", "CUPTI_ACTIVITY_KIND_KERNEL"), ("api_calls", "CUPTI_ACTIVITY_KIND_RUNTIME")):
+            found = duckdb.sql(
+                f"SELECT rank, count(*) FROM read_parquet('{packed}/{table}/*/*.parquet', hive_partitioning=true) "
+                "GROUP BY ALL ORDER BY ALL"
+            ).fetchall()
+            assert found == [(rank, native_count(path, native)) for rank, path in enumerate(demo_job)]
+
+    def test_every_table_can_be_read_by_pyarrow_and_dask(self, tmp_path, run, packed):
+        dataset = pytest.importorskip("pyarrow.dataset", reason="pyarrow is not installed")
+        frames = pytest.importorskip("dask.dataframe", reason="dask[dataframe] is not installed")
+        exports = shared("alcf-allgather-rank0", "gpu-metrics", "ddp-a100-rank0of4", "schema2021-no-metadata")
+        names = ",".join(f"{path.stem}={number}" for number, path in enumerate(exports))
+        assert run("pack", *exports, "-o", tmp_path / "job", "--ranks", names).status == 0
+        for job in (packed, tmp_path / "job"):
+            tables = sorted(place.name for place in job.iterdir() if place.name != "reports")
+            assert "kernels" in tables
+            for table in tables:
+                facts = [json.loads(path.read_text()) for path in job.glob("reports/*/report.json")]
+                rows = sum(one["counts"].get(table, 0) for one in facts)
+                read = dataset.dataset(job / table, partitioning="hive").to_table()
+                assert (read.num_rows, "rank" in read.column_names) == (rows, True), table
+                frame = frames.read_parquet(str(job / table)).compute()
+                assert (len(frame), "rank" in frame.columns) == (rows, True), table
+                assert sum(map(int, frame.isna().sum())) == sum(column.null_count for column in read.columns), table
+
+    def test_canonical_tables_do_not_change_without_a_new_version(self):
+        """Where this fails, raise ``VERSION`` of ``nsystui.store.packed_job``: old jobs have the old columns."""
+        from hashlib import sha256
+
+        from nsystui.exports import canonical
+        from nsystui.store.packed_job import VERSION
+
+        form = repr(
+            [(table.name, [(item.name, item.kind.value) for item in table.fields]) for table in canonical.TABLES]
+        )
+        assert (VERSION, sha256(form.encode()).hexdigest()[:12]) == (1, "a182f0fdf8cf")
+
+
+class TestSeveralWriters:
+    """The ranks of a job pack at the same time."""
+
+    def test_two_ranks_at_once(self, run, tmp_path, demo_job):
+        job = tmp_path / "job"
+        running = [start(path, "-o", job) for path in demo_job[:2]]
+        said = [process.communicate()[0] for process in running]
+        assert [process.returncode for process in running] == [0, 0]
+        assert [words.split("  ")[0] for words in said] == ["rank 0", "rank 1"]
+        assert run("ranks", job, "--format", "csv").out == run("ranks", *demo_job[:2], "--format", "csv").out
+        assert not [name for name in os.listdir(job) if name.startswith(".")]
+
+    def test_a_process_that_is_killed_leaves_no_half_report(self, tmp_path, run, demo_job):
+        job = tmp_path / "job"
+        killed = start(demo_job[0], "-o", job)
+        until(lambda: any(job.glob(".partial-*/.partial-*/*.parquet")) or killed.poll() is not None)
+        killed.send_signal(signal.SIGKILL)
+        killed.communicate()
+        assert killed.returncode == -signal.SIGKILL
+        assert not list(job.glob("*/rank=*"))
+        failed = run("overview", job)
+        assert (failed.status, failed.err.count("\n")) == (2, 2)
+        assert run("pack", demo_job[0], "-o", job).status == 0
+        assert run("overview", job).status == 0
+
+    def test_one_that_is_ended_leaves_nothing(self, tmp_path, demo_job):
+        job = tmp_path / "job"
+        ended = start(demo_job[0], "-o", job)
+        until(lambda: any(job.glob(".partial-*/.partial-*/*.parquet")) or ended.poll() is not None)
+        ended.send_signal(signal.SIGTERM)
+        assert ended.communicate()[1].splitlines()[-1] == "nsystui: interrupted"
+        assert ended.returncode == 130
+        assert list(job.iterdir()) == []
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():
+        time.sleep(0.002)
+
+
+class TestRefusals:
+    """What cannot be packed is told in one line, and changes nothing."""
+
+    def test_a_rank_that_is_there_is_only_replaced_by_force(self, run, tmp_path, demo_job):
+        job = tmp_path / "job"
+        run("pack", demo_job[0], "-o", job)
+        before = fingerprint(job)
+        refused = run("pack", demo_job[0], "-o", job)
+        assert refused.status == 2
+        assert "rank 0 already" in refused.err
+        assert "--force" in refused.err
+        assert fingerprint(job) == before
+        export = Path(shutil.copy(demo_job[0], tmp_path / "other.sqlite"))
+        edit(export, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid % 2")
+        assert run("pack", export, "-o", job, "--force").status == 0
+        assert run("kernels", job, "--format", "csv").out == run("kernels", export, "--format", "csv").out
+        rows = duckdb.sql(f"SELECT count(*) FROM '{job}/kernels/*/*.parquet'").fetchall()
+        assert rows == [(native_count(export, "CUPTI_ACTIVITY_KIND_KERNEL"),)]
+
+    def test_two_reports_that_would_be_one_rank(self, run, tmp_path, demo_job):
+        exports = [Path(shutil.copy(demo_job[1], tmp_path / f"{name}.sqlite")) for name in ("first", "second")]
+        refused = run("pack", *exports, "-o", tmp_path / "job")
+        assert refused.status == 2
+        assert "first and second are both rank 1" in refused.err
+        assert "--ranks" in refused.err
+        assert run("pack", *exports, "-o", tmp_path / "job", "--ranks", "first=0,second=1").status == 0
+
+    def test_reports_of_which_nothing_tells_the_rank(self, run, tmp_path):
+        exports = [Path(shutil.copy(path, tmp_path)) for path in shared("cuda-graphs", "gpu-metrics")]
+        refused = run("pack", *exports, "-o", tmp_path / "job")
+        assert refused.status == 2
+        assert "nothing tells which ranks cuda-graphs and gpu-metrics are" in refused.err
+
+    def test_what_can_be_packed_is_and_the_status_tells_of_the_rest(self, run, tmp_path, demo_job):
+        (tmp_path / "rank9.sqlite").write_bytes(b"SQLite format 3\0" + bytes(84))
+        done = run("pack", demo_job[0], tmp_path / "rank9.sqlite", "-o", tmp_path / "job")
+        assert done.status == 2
+        assert "rank9.sqlite" in done.err
+        assert ranks_in(tmp_path / "job") == ["rank=0"]
+
+    @pytest.mark.parametrize("words", [("-o", "{}/in"), ("-o", "{}/in/rank0.sqlite"), ("-o", "{}/job", "--ranks", "0")])
+    def test_flags_that_make_no_sense(self, run, tmp_path, demo_job, words):
+        (tmp_path / "in").mkdir()
+        export = shutil.copy(demo_job[0], tmp_path / "in")
+        before = fingerprint(tmp_path)
+        refused = run("pack", export, *[word.format(tmp_path) for word in words])
+        assert (refused.status, refused.err.count("\n")) == (2, 1)
+        assert fingerprint(tmp_path) == before
+
+    def test_a_packed_job_is_not_packed_again(self, run, tmp_path, packed):
+        refused = run("pack", packed, "-o", tmp_path / "job")
+        assert (refused.status, "is packed already" in refused.err) == (2, True)
+
+    def test_a_full_disk(self, run, tmp_path, demo_job):
+        with small_disk(tmp_path) as disk:
+            fill(disk)
+            done = run("pack", demo_job[0], "-o", disk / "job")
+            assert done.status == 2
+            assert "cannot be written" in done.err
+            assert done.err.count("\n") == 1
+            assert not [path for path in (disk / "job").rglob("*") if path.is_file()]
+
+
+class TestDamage:
+    """A report that is not whole is left out with its reason; the others open."""
+
+    @pytest.mark.parametrize(
+        ("damage", "reason"),
+        [
+            (lambda job: (job / "reports/rank=1/report.json").unlink(), "not a whole packed report"),
+            (lambda job: (job / "reports/rank=1/report.json").write_text("{"), "damaged"),
+            (lambda job: (job / "reports/rank=1/report.json").write_text('{"version": 1}'), "damaged"),
+            (lambda job: (job / "reports/rank=1/report.json").write_text('{"version": 0}'), "another version"),
+            (lambda job: shutil.rmtree(job / "kernels/rank=1"), "damaged: kernels/rank=1/"),
+            (lambda job: os.truncate(next(job.glob("kernels/rank=1/*")), 100), "has 100 of"),
+        ],
+    )
+    def test_it_is_left_out(self, run, tmp_path, packed, damage, reason):
+        job = copied(packed, tmp_path)
+        damage(job)
+        done = run("overview", job, "--format", "csv")
+        assert done.status == 0
+        assert [row["Rank"] for row in csv.DictReader(io.StringIO(done.out))] == ["0", "2", "3"]
+        (line,) = [line for line in done.err.splitlines() if reason in line]
+        assert "reports/rank=1" in line
+        assert "pack its export again" in line
+
+
+def test_two_jobs_do_not_share_what_is_remembered_of_one(run, tmp_path, packed, demo_job):
+    other = copied(packed, tmp_path)
+    with_identities = []
+    for job in (packed, other):
+        session = Session()
+        session.add(job / "reports/rank=0")
+        with_identities.append(session.kept(session.reports[0]).identity)
+        session.close()
+    assert with_identities[0] == with_identities[1] != ""
+    run("pack", demo_job[0], "-o", tmp_path / "again")
+    session = Session()
+    session.add(tmp_path / "again/reports/rank=0")
+    assert session.kept(session.reports[0]).identity != with_identities[0]
+    session.close()
