@@ -58,6 +58,7 @@ _EPILOG = """examples:
   nsystui nccl rank*.sqlite --format json
   nsystui diff before/ -- after/                what changed between two runs
   nsystui nccl-log nccl.*.log --steps 45:50     what an NCCL_DEBUG=INFO log says of iterations 45 to 50
+  nsystui pack rank*.sqlite -o packed           columns ahead of time: `nsystui packed` needs no exports
   nsystui demo                                  a demo job to look around in
 
 files:

@@ -119,14 +119,19 @@ def selection_of(arguments: argparse.Namespace, job: Job) -> Selection:
 
 
 def open_job(
-    arguments: argparse.Namespace, whole: bool = True, times: bool = False, expected: Expected | None = None
+    arguments: argparse.Namespace,
+    whole: bool = True,
+    times: bool = False,
+    expected: Expected | None = None,
+    prepare: Callable[[Session], None] = lambda session: None,
 ) -> Job:
     """Opens every file that can be opened; the others are told on stderr, one line each.
 
     Unless ``whole``, only what is asked for is read of them, when it is asked for: ``expected`` says what that will be
     (`Session.expect`). With ``times`` the answer has moments of several reports in it, for which their clocks are made
-    one as well as can be; so it is where a window is asked for. Raises NsystuiError where none is left, and UsageError
-    for flags that cannot go together: before the work, since the first opening of many exports takes its time.
+    one as well as can be; so it is where a window is asked for. ``prepare`` is given the reports before anything is
+    asked of them. Raises NsystuiError where none is left, and UsageError for flags that cannot go together: before the
+    work, since the first opening of many exports takes its time.
     """
     check_output(arguments)
     given = numbering(getattr(arguments, "ranks", None) or "")
@@ -147,6 +152,11 @@ def open_job(
         session.close()
         raise NsystuiError("no export could be opened") if failures else UsageError("no files")
     job = Job(session, numbering=given)
+    try:
+        prepare(session)
+    except BaseException:
+        job.close()
+        raise
     is_aligned = len(session.reports) > 1 and bool(times or getattr(arguments, "time", None))
     if expected is not None:
         _expect(job, expected, is_aligned and arguments.clock == "collectives")

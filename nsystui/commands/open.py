@@ -20,6 +20,7 @@ tree, events. Logs of NCCL (NCCL_DEBUG=INFO) alone open as tables of their calls
 Exports are read where they lie and never changed; what was read once is kept as columns in the cache."""
 EXAMPLES = """  nsystui rank*.sqlite
   nsystui results/
+  nsystui packed/                               what nsystui pack wrote
   nsystui rank*.sqlite --nccl-log 'nccl*.log'
   nsystui nccl*.log
   nsystui report1.nsys-rep --convert"""
