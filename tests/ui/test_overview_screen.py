@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, shows, sixteen_ranks
 
+from nsystui.cli import main
 from nsystui.exports.demo import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
 from nsystui.ui.app import FileState, NsystuiApp
 from nsystui.ui.loading import Source
@@ -185,6 +186,20 @@ async def test_whole_graphs_have_their_part_of_the_time(tmp_path):
     async with running([path], tmp_path / "cache") as (app, _):
         assert "graph " in line_with(app, "GPU time")
         assert line_with(app, "count as busy")
+
+
+async def test_a_packed_job_without_its_exports_and_a_report_that_is_not_whole(demo_job, tmp_path, capsys):
+    job = tmp_path / "job"
+    assert main(["pack", *map(str, demo_job), "-o", str(job)]) == 0
+    (job / "reports/rank=1/report.json").unlink()
+    async with running([job], tmp_path / "cache") as (app, pilot):
+        assert line_with(app, "3 ranks")
+        assert "not a whole packed report" in line_with(app, "rank=1 is left out")
+        await hit(app, pilot, "l")
+        assert "100.0 %" in line_with(app, "rank2 ")
+        for screen in "234567":
+            await hit(app, pilot, screen)
+        assert line_with(app, "rank numbers from: packed job")
 
 
 async def test_a_file_that_cannot_be_opened_is_named_with_its_reason(demo_job, tmp_path):
