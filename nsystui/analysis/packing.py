@@ -63,6 +63,7 @@ def compute_first_answers(job: Job) -> None:
 
     Raises ExportError where the memory is too little.
     """
+    from nsystui.analysis.collectives.sequences import stream_sequences
     from nsystui.analysis.event_index import spans
     from nsystui.analysis.event_kinds import EventKind
     from nsystui.analysis.nvtx.report_ranges import projection_of, ranges_of
@@ -70,6 +71,7 @@ def compute_first_answers(job: Job) -> None:
 
     everything, session = Selection(), job.session
     task_table(session, everything, job.ranks, job.busy(everything))
+    stream_sequences(session, session.reports)
     job.collectives()
     job.steps()
     for kind in EventKind:

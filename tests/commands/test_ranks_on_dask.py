@@ -52,7 +52,13 @@ def test_the_workers_compute_what_the_table_is_made_of(scheduler, packed, opened
     session = opened(*sorted(packed.glob("reports/*")))
     on_dask.compute_on_dask(session, scheduler, only_collectives=False)
     for report in session.reports:
-        assert {name for name, _ in session.kept(report).at_hand} >= {"busy", "collectives", "counts", "steps"}
+        assert {name for name, _ in session.kept(report).at_hand} >= {
+            "busy",
+            "collectives",
+            "counts",
+            "nccl-streams",
+            "steps",
+        }
 
 
 def test_a_scheduler_file_and_a_file_to_write(run, scheduler, packed, tmp_path):

@@ -37,6 +37,7 @@ _BETWEEN_LOOKS = 5
 
 def report_arrays(path: str, limits: Limits, only_collectives: bool) -> dict[tuple[str, int], Arrays] | str:
     """Runs on a worker: the arrays of one report of a packed job, by name and version; a text says why not."""
+    from nsystui.analysis.collectives.sequences import stream_sequences
     from nsystui.analysis.job import Job
     from nsystui.analysis.ranks.table import rank_table
     from nsystui.analysis.selection import Selection
@@ -48,6 +49,7 @@ def report_arrays(path: str, limits: Limits, only_collectives: bool) -> dict[tup
     try:
         session.hold(session.add(Path(path)), found)
         job, everything = Job(session), Selection()
+        stream_sequences(session, session.reports)  # of which the common clock is made
         job.collectives()
         if not only_collectives:
             rank_table(session, everything, job.ranks, job.rank_facts(everything))
