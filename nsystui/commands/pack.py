@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Writes the columns of exports into a directory, the packed job, which opens at once and without the
 exports: `nsystui DIR`, or any command on DIR. Each rank may pack its own export into the same directory, at the same
-time as the others. The tables in it are Parquet datasets partitioned by rank, which Dask, Polars and DuckDB read."""
-EXAMPLES = """  srun bash -c 'nsystui pack rank_$SLURM_PROCID.sqlite -o packed'
-  nsystui pack rank*.sqlite -o packed && nsystui packed
-  nsystui pack node*.sqlite -o packed --ranks 'node\\d+_r(\\d+)'
-  python -c 'import dask.dataframe as dd; print(len(dd.read_parquet("packed/kernels")))'"""
+time as the others: in a Slurm script, srun bash -c 'nsystui pack rank_$SLURM_PROCID.sqlite -o packed'
+The tables in it are Parquet datasets partitioned by rank, which Dask, Polars and DuckDB read as they are."""
+EXAMPLES = """  nsystui pack rank*.sqlite -o packed
+  nsystui pack rank_$SLURM_PROCID.sqlite -o packed
+  nsystui pack node*.sqlite -o packed --ranks 'node\\d+_r(\\d+)'"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
