@@ -180,7 +180,7 @@ class TestWhatIsMadeOfThem:
         def refused(*arguments: object, **rest: object) -> None:
             raise AssertionError("computed again")
 
-        for name in ("nvtx.report_ranges._read", "nvtx.report_ranges.launch_calls", "utilisation._merged"):
+        for name in ("nvtx.report_ranges._read", "nvtx.report_ranges.launch_calls", "work_intervals._merged"):
             monkeypatch.setattr(f"nsystui.analysis.{name}", refused)
         monkeypatch.setattr("nsystui.analysis.overview._counted", refused)
         with opened(exports, cache) as job:
