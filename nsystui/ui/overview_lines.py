@@ -27,7 +27,7 @@ LABEL_WIDTH = 9
 _SEPARATOR = " · "
 _VALUE_WIDTH = 8
 _SHORTEST_TITLE = 15
-_MODES_WIDTH = len("   ") + sum(len(key) + len(name) + 2 for key, name in keys.MODES)
+_MODES_WIDTH = len("   ") + sum(len(key) + len(name) + 2 for key, name in keys.MODES if key.isdigit())
 
 
 _SILENT = "no diagnostics"

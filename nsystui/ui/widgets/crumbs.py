@@ -135,15 +135,17 @@ class TitleLine(TextLine):
         if self._right or not self._modes:
             return self._left, self._right
         room = width - len(GAP) - sum(width_of(text) for text, _ in self._left)
-        for names in (True, False):  # every name; only the active one; nothing
-            modes = self._mode_parts(names)
+        numbered = [mode for mode in self._modes if mode[0].isdigit()]
+        # Every name; those with numbers; only the active one; nothing.
+        for shown, names in ((self._modes, True), (numbered, True), (self._modes, False)):
+            modes = self._mode_parts(shown, names)
             if sum(width_of(text) for text, _ in modes) <= room:
                 return self._left, modes
         return self._left, ()
 
-    def _mode_parts(self, all_names: bool) -> list[Part]:
+    def _mode_parts(self, shown: Iterable[tuple[str, str]], all_names: bool) -> list[Part]:
         parts: list[Part] = []
-        for key, name in self._modes:
+        for key, name in shown:
             active = key == self._active
             if parts:
                 parts.append((" ", "title-line--mode"))
