@@ -43,5 +43,7 @@ def _ends(values: NDArray[np.float64]) -> tuple[float, float]:
 
 def _places(values: NDArray[np.float64], ends: tuple[float, float], cells: int) -> NDArray[np.int64]:
     low, high = np.log(ends[0]), np.log(ends[1])
+    if high <= low:  # neighbours among the numbers that a float can be
+        return np.zeros(len(values), np.int64)
     places = ((np.log(values) - low) / (high - low) * cells).astype(np.int64)
     return np.asarray(np.minimum(places, cells - 1), np.int64)

@@ -6,7 +6,7 @@ Only those of many rows are kept: of few they are computed as fast as they are f
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
@@ -15,6 +15,7 @@ from nsystui.analysis.answer import Row
 from nsystui.analysis.selection import Selection
 from nsystui.store import trimming
 from nsystui.store.answers import Answers
+from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 
 _VERSION = 1  # raised whenever the same question gets other rows
@@ -33,13 +34,11 @@ def whole_job_rows(
     if not is_worth_it or session.cache is None or not all(packs):
         return compute()
     with session.large_questions:
-        return _kept_rows(session, question, compute)
+        return _kept_rows(session.cache, packs, question, compute)
 
 
-def _kept_rows(session: Session, question: str, compute: Callable[[], list[Row]]) -> list[Row]:
-    assert session.cache is not None
-    packs = [session.kept(report).directory for report in session.reports]
-    answers = Answers(session.cache.directory / trimming.ANSWERS)
+def _kept_rows(cache: Cache, packs: Sequence[str | None], question: str, compute: Callable[[], list[Row]]) -> list[Row]:
+    answers = Answers(cache.directory / trimming.ANSWERS)
     key = json.dumps(["rows", __version__, _VERSION, question, packs])
     kept = answers.load(key)
     if isinstance(kept, list) and all(isinstance(row, list) for row in kept):
