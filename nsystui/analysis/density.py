@@ -38,7 +38,7 @@ def log_density(x: ArrayLike, y: ArrayLike, columns: int, rows: int) -> Density 
 def _ends(values: NDArray[np.float64]) -> tuple[float, float]:
     """The least and the largest value; of one value alone half of it and twice as much."""
     low, high = float(values.min()), float(values.max())
-    return (low, high) if high > low else (low / 2, high * 2)
+    return (low, high) if high > low else (low / 2 or low, high * 2)
 
 
 def _places(values: NDArray[np.float64], ends: tuple[float, float], cells: int) -> NDArray[np.int64]:
