@@ -69,6 +69,8 @@ LIBRARIES = ("duckdb", "textual", "pandas", "sqlalchemy")
 
 def main() -> None:
     chosen = _arguments()
+    # A user's Python compiles a module once; without its bytecode every start would compile all.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     chosen.directory.mkdir(parents=True, exist_ok=True)
     setting = _setting(chosen)
     sections = [_machine(setting)]
