@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from nsystui.analysis.answer import FrameAnswer, Unit
@@ -18,6 +18,7 @@ from nsystui.analysis.utilisation import BusyIntervals
 from nsystui.analysis.utilisation_tables import utilisation_table
 from nsystui.store import tables
 from nsystui.ui.widgets.strip_chart import Lane
+from nsystui.ui.zooming import inside
 from nsystui.units import format_value
 
 Bins = tuple[float, ...]
@@ -247,24 +248,3 @@ def _metric_lanes(gpu: GpuLanes) -> list[Lane]:
 
 def _share(gpu: GpuLanes, name: str) -> str:
     return format_value(Unit.PERCENT, gpu.totals.percent(getattr(gpu.totals, name)))
-
-
-def zoomed(view: Window, base: Window, time: int, closer: bool, least: int) -> Window | None:
-    """``view`` at half or twice its width around ``time``, inside ``base``; ``None`` where it would be all of it.
-
-    Not narrower than ``least`` ns, a nanosecond for each column.
-    """
-    width = view.end - view.start
-    # Rounded up, so that going back out arrives at all of it again.
-    wanted = max(-(-width // 2), min(least, width)) if closer else width * 2
-    start = time - (time - view.start) * wanted // max(width, 1)
-    return inside(Window(start, start + wanted), base)
-
-
-def inside(view: Window, base: Window) -> Window | None:
-    """``view`` moved into ``base``; ``None`` where it is as wide."""
-    width = view.end - view.start
-    if width >= base.end - base.start:
-        return None
-    start = max(base.start, min(view.start, base.end - width))
-    return replace(view, start=start, end=start + width)

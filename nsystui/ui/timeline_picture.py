@@ -13,8 +13,8 @@ from nsystui.analysis.timeline.drawing import lane_label, lane_text
 from nsystui.analysis.timeline.lanes import Lane, Timeline
 from nsystui.analysis.timeline.picture import LanePicture, has_names, lane_pictures, plain_pictures
 from nsystui.store import tables
-from nsystui.ui.gpu_lanes import inside
 from nsystui.ui.widgets.lanes import LaneLine
+from nsystui.ui.zooming import inside
 from nsystui.units import format_value
 
 # A query plans for every open report: up to so many, names come with the first picture.

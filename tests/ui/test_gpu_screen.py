@@ -14,9 +14,10 @@ from nsystui.cli import main
 from nsystui.exports.demo import TrainingJob, cpu_only_export, whole_graph_export
 from nsystui.output.files import save
 from nsystui.ui.app import NsystuiApp
-from nsystui.ui.gpu_lanes import held_back, inside, zoomed
+from nsystui.ui.gpu_lanes import held_back
 from nsystui.ui.gpu_lines import mean
 from nsystui.ui.screens.gpu import GpuScreen
+from nsystui.ui.zooming import inside, zoomed
 
 NAN = math.nan
 

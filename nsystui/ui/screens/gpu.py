@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from textual import events, on
-from textual.timer import Timer
-from textual.widget import Widget
+from textual import on
 
 from nsystui.analysis.answer import Answer, Row, Unit
 from nsystui.analysis.job import Job
 from nsystui.analysis.selection import Selection, Window
 from nsystui.ui import keys
-from nsystui.ui.gpu_lanes import GpuPicture, Wanted, gpu_picture, inside, zoomed
+from nsystui.ui.gpu_lanes import GpuPicture, Wanted, gpu_picture
 from nsystui.ui.gpu_lines import detail_lines
-from nsystui.ui.screens.asking import DETAIL_DELAY
-from nsystui.ui.screens.pane import Pane
-from nsystui.ui.widgets.part_lines import PartLines
+from nsystui.ui.screens.chart_pane import ChartPane
 from nsystui.ui.widgets.strip_chart import StripChart
-from nsystui.ui.widgets.window_table import WindowTable
+from nsystui.ui.zooming import panned, zoomed
 from nsystui.units import format_value
 
 _LABEL_WIDTH = 16
@@ -37,7 +33,7 @@ class _Eye:
     time: int | None = None
 
 
-class GpuScreen(Pane):
+class GpuScreen(ChartPane):
     """Lanes over time, a cursor in time, and the values under it.
 
     One or few GPUs have a lane for all of their work, for each part of it and for each metric; of many there is the
@@ -48,11 +44,11 @@ class GpuScreen(Pane):
     MODE_KEY = "4"
     PLACES = ("gpu", "everywhere")
     BINDINGS = keys.bindings("gpu", "everywhere")
+    chart: StripChart
 
     DEFAULT_CSS = """
     GpuScreen #detail { height: 5; }
     GpuScreen.-tall #detail { height: 7; }
-    GpuScreen #empty { display: none; }
     """
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]
 
@@ -63,13 +59,9 @@ class GpuScreen(Pane):
         self._eyes: dict[Selection, _Eye] = {}  # going back to a selection goes back to where the eye was
         self._lane: tuple[Hashable, ...] = ()  # GPU and label of the lane that the cursor is in
         self._wanted = Wanted(None, 1, 1, None)
-        self._detail_timer: Timer | None = None
 
-    def body(self) -> Iterable[Widget]:
-        self.chart = StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
-        self.detail = PartLines(id="detail")
-        self.empty = WindowTable(id="empty")
-        yield from (self.chart, self.detail, self.empty)
+    def make_chart(self) -> StripChart:
+        return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
 
     # -- the question ---------------------------------------------------------------------------------------------
 
@@ -91,24 +83,20 @@ class GpuScreen(Pane):
     def ask(self, job: Job, selection: Selection) -> GpuPicture:
         return gpu_picture(job, selection, self._wanted)
 
-    def show_waiting(self) -> None:
-        self.show_title()
-        self._show_empty("opening…")
-
     def show(self, result: Any, same_place: bool) -> None:
         picture: GpuPicture = result
         self._picture = picture
         self._show_view(picture)
         if not picture.lanes:
             why = picture.notes or ("no GPU is in the selection: Esc goes back",)
-            self._show_empty("\n".join((*why, "", "1 Overview shows what there is")))
+            self.show_empty("\n".join((*why, "", "1 Overview shows what there is")))
             return
-        self._show_empty("")
+        self.show_empty("")
         self.chart.set_lanes(picture.lanes, picture.window.start, picture.window.end)
         self.chart.cursor_lane = self._lane_of(picture)
         if self.eye.time is not None:
             self.chart.cursor_column = self.chart.time_column(self.eye.time)
-        self._show_detail()
+        self.show_detail()
 
     def _lane_of(self, picture: GpuPicture) -> int:
         """The lane that the cursor was in, else another one of its GPU, else the nearest."""
@@ -128,22 +116,9 @@ class GpuScreen(Pane):
             time += f" of {format_value(Unit.DURATION, whole)}"
         self.show_title(right=f"{count:,} GPU{'' if count == 1 else 's'} · {time}" if picture.lanes else "")
 
-    def _show_empty(self, text: str) -> None:
-        """Words in place of the lanes, or the lanes again."""
-        self.empty.display = bool(text)
-        self.chart.display = self.detail.display = not text
-        self.empty.empty_text = text
-        self.empty.refresh_rows()
-        if not text and self.focused is not self.chart and not self.prompt.has_focus_within:
-            self.chart.focus()
-
-    def on_resize(self, event: events.Resize) -> None:
-        self.job_changed()
-
     # -- the cursor -----------------------------------------------------------------------------------------------
 
-    def _show_detail(self) -> None:
-        self._detail_timer = None
+    def show_detail(self) -> None:
         picture = self._picture
         if picture is None or not picture.lanes or self.chart.cursor_lane >= len(picture.owners):
             return
@@ -170,10 +145,7 @@ class GpuScreen(Pane):
             self._eyes[self.selection] = replace(self.eye, time=(start + end) // 2)
             lane = self.chart.cursor_lane
             self._lane = (picture.gpus[picture.owners[lane]].key, picture.lanes[lane].label)
-        # The values follow when the cursor rests: a held key must not drag them over a slow line.
-        if self._detail_timer is not None:
-            self._detail_timer.stop()
-        self._detail_timer = self.set_timer(DETAIL_DELAY, self._show_detail)
+        self.show_detail_later()
 
     # -- the view -------------------------------------------------------------------------------------------------
 
@@ -203,9 +175,8 @@ class GpuScreen(Pane):
         if picture is None or view is None:
             self.say("all of the selection is in view: + zooms in")
             return
-        half = direction * max(1, (view.end - view.start) // 2)
-        moved = inside(Window(view.start + half, view.end + half), picture.base)
-        if moved is None or moved == view:
+        moved = panned(view, picture.base, direction)
+        if moved is None:
             self.say("the selection ends here")
             return
         shift = moved.start - view.start

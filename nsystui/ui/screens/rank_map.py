@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from textual import events, on
-from textual.timer import Timer
-from textual.widget import Widget
+from textual import on
 
 from nsystui.analysis.answer import Answer, Unit
 from nsystui.analysis.job import Job
@@ -19,12 +17,9 @@ from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
 from nsystui.ui import keys
 from nsystui.ui.describe import spans
-from nsystui.ui.screens.asking import DETAIL_DELAY
-from nsystui.ui.screens.pane import Pane
-from nsystui.ui.widgets.part_lines import PartLines
+from nsystui.ui.screens.chart_pane import ChartPane
 from nsystui.ui.widgets.plots import time_axis
 from nsystui.ui.widgets.strip_chart import Lane, StripChart
-from nsystui.ui.widgets.window_table import WindowTable
 from nsystui.units import format_value
 
 _LABEL_WIDTH = 9
@@ -58,16 +53,16 @@ class _Wanted:
     lines: int = 1
 
 
-class RankMapScreen(Pane):
+class RankMapScreen(ChartPane):
     """Utilisation of every rank over time, or the times of its steps."""
 
     MODE_KEY = "7"
     PLACES = ("rank map", "everywhere")
     BINDINGS = keys.bindings("rank map", "everywhere")
+    chart: StripChart
 
     DEFAULT_CSS = """
     RankMapScreen #detail { height: 3; }
-    RankMapScreen #empty { display: none; }
     """
 
     def __init__(self) -> None:
@@ -78,13 +73,9 @@ class RankMapScreen(Pane):
         self._opened: list[frozenset[Task]] = []
         self._wanted = _Wanted()
         self._picture: _Picture | None = None
-        self._detail_timer: Timer | None = None
 
-    def body(self) -> Iterable[Widget]:
-        self.chart = StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, axis=self._axis, id="chart")
-        self.detail = PartLines(id="detail")
-        self.empty = WindowTable(id="empty")
-        yield from (self.chart, self.detail, self.empty)
+    def make_chart(self) -> StripChart:
+        return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, axis=self._axis, id="chart")
 
     # -- the question ---------------------------------------------------------------------------------------------
 
@@ -116,19 +107,15 @@ class RankMapScreen(Pane):
         groups = shown.grouped(wanted.lines)
         return _Picture(shown, groups, shown.merged(groups, wanted.merge), figures, window)
 
-    def show_waiting(self) -> None:
-        self.show_title()
-        self._show_empty("opening…")
-
     def show(self, result: Any, same_place: bool) -> None:
         picture: _Picture = result
         self._picture = picture
         shown = picture.shown
         if not picture.groups:
-            self._show_empty("\n".join(shown.notes) or f"no rank has {shown.figure} here: m shows another figure")
+            self.show_empty("\n".join(shown.notes) or f"no rank has {shown.figure} here: m shows another figure")
             self.show_title()
             return
-        self._show_empty("")
+        self.show_empty("")
         heights = scaled(picture.merged, shown.is_of_steps)
         lanes = [
             Lane(_label(group), row, _value(values, shown.is_of_steps), _CATEGORIES.get(shown.figure))
@@ -138,8 +125,9 @@ class RankMapScreen(Pane):
         self.chart.set_lanes(lanes, *ends)
         most = max(len(group) for group in picture.groups)
         how = f" · {self._wanted.merge.value} of {most} ranks a line" if most > 1 else ""
-        self.show_title(right=f"{shown.figure}{how} · {len(shown.ranks):,} ranks")
-        self._show_detail()
+        ranks = f"{len(shown.ranks):,} rank{'' if len(shown.ranks) == 1 else 's'}"
+        self.show_title(right=f"{shown.figure}{how} · {ranks}")
+        self.show_detail()
 
     def _axis(self, low: int, high: int, width: int) -> str:
         picture = self._picture
@@ -147,25 +135,12 @@ class RankMapScreen(Pane):
             return time_axis(low, high, width)
         return _step_axis(picture.shown.numbers, width)
 
-    def _show_empty(self, text: str) -> None:
-        self.empty.display = bool(text)
-        self.chart.display = self.detail.display = not text
-        self.empty.empty_text = text
-        self.empty.refresh_rows()
-        if not text and self.focused is not self.chart and not self.prompt.has_focus_within:
-            self.chart.focus()
-
-    def on_resize(self, event: events.Resize) -> None:
-        self.job_changed()
-
     # -- the cursor -----------------------------------------------------------------------------------------------
 
     @on(StripChart.CursorMoved)
     def _cursor_moved(self, message: StripChart.CursorMoved) -> None:
         message.stop()
-        if self._detail_timer is not None:
-            self._detail_timer.stop()
-        self._detail_timer = self.set_timer(DETAIL_DELAY, self._show_detail)
+        self.show_detail_later()
 
     def _place(self) -> tuple[Sequence[RankedTask], int] | None:
         """The ranks of the cursor's line, and the column of the map that its cell shows."""
@@ -176,8 +151,7 @@ class RankMapScreen(Pane):
         column = min(self.chart.cursor_column * columns // max(1, self.chart.chart_width), columns - 1)
         return picture.groups[self.chart.cursor_lane], column
 
-    def _show_detail(self) -> None:
-        self._detail_timer = None
+    def show_detail(self) -> None:
         place, picture = self._place(), self._picture
         if place is None or picture is None:
             return
