@@ -88,6 +88,13 @@ def add_step_range(parser: argparse.ArgumentParser | argparse._ArgumentGroup) ->
     )
 
 
+def add_tables(parser: argparse.ArgumentParser, tables: Mapping[str, str]) -> None:
+    """A flag for each other table of a command, with its help; ``table`` is the name of the one that was asked for."""
+    group = parser.add_argument_group("table").add_mutually_exclusive_group()
+    for name, text in tables.items():
+        group.add_argument(f"--{name}", dest="table", action="store_const", const=name, help=text)
+
+
 def add_format(parser: argparse.ArgumentParser) -> None:
     """Where the answer goes and how it is written."""
     group = parser.add_argument_group("output")

@@ -21,9 +21,7 @@ _TABLES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_files(parser)
-    group = parser.add_argument_group("table").add_mutually_exclusive_group()
-    for name, text in _TABLES.items():
-        group.add_argument(f"--{name}", dest="table", action="store_const", const=name, help=text)
+    shared.add_tables(parser, _TABLES)
     shared.add_step_range(parser)
     shared.add_selection(parser)
     shared.add_format(parser)
