@@ -116,11 +116,26 @@ class Job:
         return self.once(("pairing", log is not None), make)
 
     def collectives(self) -> Matching:
-        """The collectives that several ranks have in common, over everything."""
-        from nsystui.analysis.collectives.matched import match
+        """The collectives that several ranks have in common, over everything; those of different runs have none."""
+        return self.once(("collectives",), self._match_collectives)
+
+    def _match_collectives(self) -> Matching:
+        from nsystui.analysis.collectives.matched import Matching, match
         from nsystui.analysis.collectives.sequences import sequences
 
-        return self.once(("collectives",), lambda: match(sequences(self.session, self.session.reports)))
+        reports = self.session.reports
+        if self.shares_clock:
+            return match(sequences(self.session, reports))
+        apart = [match(sequences(self.session, [report])) for report in reports]
+        groups = tuple(group for one in apart for group in one.groups)
+        return Matching(groups, tuple(member for one in apart for member in one.unmatched))
+
+    @property
+    def shares_clock(self) -> bool:
+        """Whether the open reports are of one run, as far as their clocks tell."""
+        from nsystui.analysis.extent import shares_clock
+
+        return shares_clock(self.session.reports)
 
     def rank_facts(self, selection: Selection, step_name: str | None = None) -> RankFacts:
         """What the table of ranks is made of; ``step_name`` as in `steps`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from nsystui.analysis.ranks.step_times import StepTimes, figures, step_times
 from nsystui.analysis.ranks.table import rank_table
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.task_steps import TaskSteps
+from nsystui.analysis.triage.run import triage
 from nsystui.exports.demo import TrainingJob
 
 ANY = Measure("x", 0.0)
@@ -198,6 +201,35 @@ class TestStepTables:
         for row in rows_of(steps_across_ranks(eight.ranks, eight.steps())):
             own = {one["rank"]: one["duration"] for one in every if one["step"] == row["step"]}
             assert row["max"] == max(own.values()) == own[row["slowest"]] and row["spread"] == row["max"] - row["min"]
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory) -> list[Path]:
+    """Two ranks of a run, and two of one a day later."""
+    paths = TrainingJob(steps=3, layers=4).write(tmp_path_factory.mktemp("two-runs"))
+    for path in paths[2:]:
+        with sqlite3.connect(path) as written:
+            written.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 86400000000000")
+    return paths
+
+
+class TestDifferentRuns:
+    def test_collectives_are_matched_within_a_report_only(self, two_runs, opened):
+        job = Job(opened(*two_runs))
+        assert not job.shares_clock
+        matching = job.collectives()
+        assert matching.unmatched and all(len(group.reports) == 1 for group in matching.groups)
+
+    def test_nobody_is_odd_and_a_note_says_why(self, two_runs, opened):
+        job = Job(opened(*two_runs))
+        answer = rank_table(job.session, Selection(), job.ranks, job.rank_facts(Selection()))
+        assert not any(row["odd"] for row in rows_of(answer))
+        assert any("of different runs" in note for note in answer.notes)
+
+    def test_triage_says_so_and_does_not_compare_their_work(self, two_runs, opened):
+        found = triage(Job(opened(*two_runs)))
+        assert "different-runs" in {one.id for one in found.findings}
+        assert "different-work" in {one.rule for one in found.not_checked}
 
 
 class TestMap:

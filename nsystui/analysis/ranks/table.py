@@ -9,7 +9,7 @@ from nsystui.analysis.alignment import Alignment
 from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit, Value
 from nsystui.analysis.collectives.waiting import SYNCHRONOUS, Lateness
 from nsystui.analysis.device_time import NOTHING, Breakdown
-from nsystui.analysis.extent import extents
+from nsystui.analysis.extent import extents, shares_clock
 from nsystui.analysis.overview import task_counts
 from nsystui.analysis.ranks.oddity import FEWEST, Measure, is_odd, scores
 from nsystui.analysis.ranks.step_times import StepFigures, StepTimes, figures
@@ -106,7 +106,8 @@ def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
         row |= _lateness(facts.lateness.get(item.task))
         row["clock_error"] = facts.alignment.fit.errors.get(item.task.report)
         rows.append(row)
-    for row, odd in zip(rows, _odd(rows), strict=True):
+    # Ranks of different runs have nothing to be alike in.
+    for row, odd in zip(rows, _odd(rows) if shares_clock(session.reports) else (), strict=False):
         row["odd"] = odd or None
     notes = tuple(_notes(session, ranks, chosen, facts, selection))
     cells: list[Row] = [tuple(row.get(column.key) for column in COLUMNS) for row in rows]
@@ -174,7 +175,9 @@ def _notes(
     size = world_size(session)
     if size is not None and size > len(ranks) and facts.lateness:
         yield f"{len(ranks)} of {size} ranks are open: late is who came last among these, not of all"
-    if len(chosen) < FEWEST:
+    if not shares_clock(session.reports):
+        yield "these reports are of different runs: no rank is marked as odd, collectives are matched within a report"
+    elif len(chosen) < FEWEST:
         yield f"no rank is marked as odd: that takes {FEWEST} ranks or more"
     without = [item.rank for item in chosen if item.task not in facts.lateness and item.devices]
     if facts.lateness and without:

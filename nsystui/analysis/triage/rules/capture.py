@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from nsystui.analysis.capture import diagnostics_table
+from nsystui.analysis.extent import shares_clock
 from nsystui.analysis.tasks import world_size
 from nsystui.analysis.triage.case import Case, number_of, rank_words, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
@@ -17,7 +18,7 @@ _SHOWN = Shown("Overview", "info")
 
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
-    found: list[Finding | NotChecked] = [*_lost(case), *_empty(case), *_short(case), *_missing(case)]
+    found: list[Finding | NotChecked] = [*_runs(case), *_lost(case), *_empty(case), *_short(case), *_missing(case)]
     if not any(report.count(tables.diagnostics) for report in case.reports):
         found.append(
             NotChecked("lost-events", "needs what nsys said of its own capture: nsys 2024.4 and later write it")
@@ -55,6 +56,19 @@ def _lost(case: Case) -> Iterator[Finding]:
             Advice("read nsys's messages and record again", "what it could not record is missing here"),
             _SHOWN,
             evidence=said,
+        )
+
+
+def _runs(case: Case) -> Iterator[Finding]:
+    """Reports of different runs, which are no job."""
+    if not shares_clock(case.reports):
+        yield Finding(
+            "different-runs",
+            Severity.WARNING,
+            f"these {number_of(len(case.reports), 'report')} are of different runs, or one does not say when it began: "
+            "what is said here is about all of them together",
+            Advice("judge each run by itself, or compare two with `nsystui diff`", "costs are means over all of them"),
+            _SHOWN,
         )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.extent import shares_clock
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Task
 from nsystui.analysis.triage.case import Case, rank_words, time_words
@@ -30,7 +31,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         task = device.device.task.task
         times[task] = times.get(task, 0) + device.breakdown(case.window_of(device)).kernels
     ranks = [item for item in case.ranks if times.get(item.task)]
-    if len(ranks) < 2:
+    if len(ranks) < 2 or not shares_clock(case.reports):
         return [NotChecked(_NAME, "needs the GPU work of two ranks or more of one job")]
     steps = {len(case.steps[item.task]) if item.task in case.steps else None for item in ranks}
     if len(steps) > 1:
