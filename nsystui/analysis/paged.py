@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -17,6 +17,8 @@ from nsystui.store.session import Session
 _MANY = 50_000
 # Where all rows have to be looked at for a page, as many are fetched: for the pages beside it they need not be again.
 _BLOCK = 4096
+# Rows of a block whose late column is looked up together: rows that lie all over the report cost by their number.
+_LOOKED_UP = 512
 
 
 class Late(Protocol):
@@ -29,6 +31,25 @@ class Late(Protocol):
 
     def of_rows(self, session: Session, rows: Sequence[Mapping[str, Value]]) -> Sequence[Value]:
         """The values for some rows of the query."""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Rows from ``first`` on that were fetched together, and those that are ``complete``, by their chunk of them."""
+
+    first: int
+    fetched: Sequence[Row]
+    complete: dict[int, Sequence[Row]]
+
+    def rows_of(self, offset: int, limit: int, completed: Callable[[Sequence[Row]], Sequence[Row]]) -> Sequence[Row]:
+        """``limit`` rows from the one that is ``offset`` behind the first."""
+        chunks = range(offset // _LOOKED_UP, -(-(offset + limit) // _LOOKED_UP))
+        for chunk in chunks:
+            if chunk not in self.complete:
+                self.complete[chunk] = completed(self.fetched[chunk * _LOOKED_UP : (chunk + 1) * _LOOKED_UP])
+        rows = [row for chunk in chunks for row in self.complete[chunk]]
+        skipped = offset - chunks.start * _LOOKED_UP
+        return rows[skipped : skipped + limit]
 
 
 @dataclass(frozen=True)
@@ -50,7 +71,7 @@ class PagedAnswer:
     notes: tuple[str, ...] = ()
     late: Late | None = None
     index: TimeIndex | None = None
-    _last_block: list[tuple[int, Sequence[Row]]] = field(default_factory=list, init=False, compare=False)
+    _last_block: list[_Block] = field(default_factory=list, init=False, compare=False)
 
     @classmethod
     def of(
@@ -100,23 +121,34 @@ class PagedAnswer:
             return []
         first = offset - offset % _BLOCK
         if self.length < _MANY or self._is_indexed or offset + limit > first + _BLOCK:
-            return self._fetched(offset, limit)
+            return self._completed(self._fetched(offset, limit))
         # Another thread may take its place meanwhile: what is looked into is this one.
-        block = next((rows for begin, rows in self._last_block if begin == first), None)
+        block = next((block for block in self._last_block if block.first == first), None)
         if block is None:
-            block = self._fetched(first, min(_BLOCK, self.length - first))
-            self._last_block[:] = [(first, block)]
-        return block[offset - first : offset - first + limit]
+            block = _Block(first, self._fetched(first, min(_BLOCK, self.length - first)), {})
+            self._last_block[:] = [block]
+        return block.rows_of(offset - first, limit, self._completed)
 
     def _fetched(self, offset: int, limit: int) -> Sequence[Row]:
-        if self.late is not None and self.order[0] == self.late.key:
+        """Rows without the late column, unless the order is its."""
+        if self._is_late_first:
             return self.session.rows(self._whole.limit(limit).offset(offset))
-        keys = [column.key for column in self.columns if self.late is None or column.key != self.late.key]
         query, offset = self._narrowed(offset, limit)
-        rows = self.session.rows(self._ordered(query, keys).limit(limit).offset(offset))
-        if self.late is None:
+        return self.session.rows(self._ordered(query, self._early_keys).limit(limit).offset(offset))
+
+    @property
+    def _is_late_first(self) -> bool:
+        return self.late is not None and self.order[0] == self.late.key
+
+    @property
+    def _early_keys(self) -> list[str]:
+        return [column.key for column in self.columns if self.late is None or column.key != self.late.key]
+
+    def _completed(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Rows as they were fetched, with the late column."""
+        if self.late is None or self._is_late_first:
             return rows
-        found = [dict(zip(keys, row, strict=True)) for row in rows]
+        found = [dict(zip(self._early_keys, row, strict=True)) for row in rows]
         values = self.late.of_rows(self.session, found)
         complete = ({**row, self.late.key: value} for row, value in zip(found, values, strict=True))
         return [tuple(row[column.key] for column in self.columns) for row in complete]

@@ -87,6 +87,7 @@ def test_pages_in_another_order_are_parts_of_the_whole(
     instances: PagedAnswer, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setattr(paged, "_BLOCK", 16)
+    monkeypatch.setattr(paged, "_LOOKED_UP", 5)
     ordered = instances.sorted_by(key, True)
     whole = [row for batch in ordered.stream(1000) for row in batch]
     for limit in (1, 7, 30, 200):

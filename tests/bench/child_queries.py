@@ -70,7 +70,7 @@ def _of_kernels(job: Job) -> Iterator[Question]:
     ordered = instances.sorted_by("duration", True)
     yield "instances, first page", lambda: instances.page(0, PAGE)
     yield "instances, page in the middle", lambda: instances.page(len(instances) // 2, PAGE)
-    yield "instances, first page by duration", lambda: instances.sorted_by("duration", True).page(0, PAGE)
+    yield "instances, sorted by duration", lambda: instances.sorted_by("duration", True).page(0, PAGE)
     yield "instances, next page by duration", lambda: ordered.page(PAGE, PAGE)
 
 
