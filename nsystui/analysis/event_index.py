@@ -6,7 +6,7 @@ kept with the counts, and counts of other bins are none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,20 +25,19 @@ if TYPE_CHECKING:
 Counts = NDArray[np.int64]
 
 _VERSION = 1
-_BATCH_EVENTS = 1 << 22
 
 
 def spans(session: Session, kind: EventKind) -> dict[int, tuple[int, int, int]]:
     """(first start, last start, events) of a kind in each report (by index) that has some, on the report's clock."""
 
-    def compute(reports: list[Report]) -> dict[int, Arrays]:
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         start = KIND_TABLES[kind].table.c.start
         query = _of_kind(kind, reports, sa.func.min(start), sa.func.max(start), sa.func.count())
-        rows = {report: span for report, *span in session.rows(query.group_by(KIND_TABLES[kind].table.c.report))}
+        rows = {report: span for report, *span in part.rows(query.group_by(KIND_TABLES[kind].table.c.report))}
         return {report.index: {"span": np.array(rows.get(report.index, []), np.int64)} for report in reports}
 
     having = [report for report in session.reports if report.count(KIND_TABLES[kind].table)]
-    kept = facts_of(session, having, f"span-{kind.value}", _VERSION, compute)
+    kept = facts_of(session, having, f"span-{kind.value}", _VERSION, compute, by=KIND_TABLES[kind].table)
     found = {index: arrays["span"].tolist() for index, arrays in kept.items()}
     return {index: (span[0], span[1], span[2]) for index, span in found.items() if span}
 
@@ -48,35 +47,21 @@ def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins
 
     Raises ``ValueError`` where one starts before ``low``.
     """
-    events = {index: number for index, (_, _, number) in spans(session, kind).items()}
-    reports = [report for report in session.reports if report.index in events]
+    with_events = spans(session, kind)
+    reports = [report for report in session.reports if report.index in with_events]
     grids = {report.index: [low - report.clock_offset, width, bins] for report in reports}
 
-    def compute(missing: list[Report]) -> dict[int, Arrays]:
-        found: dict[int, Arrays] = {}
-        for batch in _batches(missing, events):
-            found.update(_counted(session, kind, batch, grids))
-        return found
+    def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
+        return _counted(part, kind, missing, grids)
 
     def fits(report: Report, arrays: Arrays) -> bool:
         return bool(arrays["grid"].tolist() == grids[report.index])
 
     total = np.zeros(bins, np.int64)
-    for arrays in facts_of(session, reports, f"starts-{kind.value}", _VERSION, compute, fits).values():
+    table = KIND_TABLES[kind].table
+    for arrays in facts_of(session, reports, f"starts-{kind.value}", _VERSION, compute, fits, by=table).values():
         total += arrays["counts"]
     return total
-
-
-def _batches(reports: Sequence[Report], events: Mapping[int, int]) -> Iterator[list[Report]]:
-    """The reports in runs of no more than ``_BATCH_EVENTS`` events together, or alone."""
-    batch: list[Report] = []
-    for report in reports:
-        if batch and sum(events[one.index] for one in (*batch, report)) > _BATCH_EVENTS:
-            yield batch
-            batch = []
-        batch.append(report)
-    if batch:
-        yield batch
 
 
 def _counted(

@@ -46,16 +46,16 @@ def _names(session: Session, kind: EventKind) -> frozenset[str]:
     source = KIND_TABLES[kind]
     report = source.table.c.report
 
-    def compute(reports: list[Report]) -> dict[int, Arrays]:
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         query = sa.select(report, sa.func.coalesce(source.name, "")).distinct()
         query = query.where(report.in_([one.index for one in reports]))
-        rows = session.rows(query if source.condition is None else query.where(source.condition))
+        rows = part.rows(query if source.condition is None else query.where(source.condition))
         return {
             one.index: {"names": json_array([name for index, name in rows if index == one.index])} for one in reports
         }
 
     having = [one for one in session.reports if one.count(source.table)]
-    kept = facts_of(session, having, f"names-{kind.value}", _VERSION, compute)
+    kept = facts_of(session, having, f"names-{kind.value}", _VERSION, compute, by=source.table)
     return frozenset(name for arrays in kept.values() for name in json_of(arrays["names"]))
 
 

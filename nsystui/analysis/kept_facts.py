@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING
 from nsystui.store.memory import give_back
 from nsystui.store.report import Report
 from nsystui.store.session import Session
+from nsystui.store.working import Working
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from nsystui.store.kept import Arrays
+
+Compute = Callable[[Session, list[Report]], "Mapping[int, Arrays]"]
+"""Makes the arrays of some reports, which are the whole of the session that it is given, or among others."""
 
 # A query has its cost for each open report, so of many small ones several are asked about at once.
 _MOST_ROWS = 1 << 21
@@ -27,13 +31,17 @@ def facts_of(
     reports: Iterable[Report],
     name: str,
     version: int,
-    compute: Callable[[list[Report]], Mapping[int, Arrays]],
+    compute: Compute,
     fits: Callable[[Report, Arrays], bool] = lambda report, arrays: True,
+    by: sa.Table | None = None,
+    doing: str = "",
 ) -> dict[int, Arrays]:
     """The arrays called ``name`` of each report, by its index.
 
-    ``compute`` makes those of the reports that have none yet, or none that ``fits`` the question, all in one go.
-    ``version`` is raised whenever it would make others of the same report.
+    ``compute`` makes those of the reports that have none yet, or none that ``fits`` the question: all in one go, or in
+    runs whose rows of ``by`` fit into memory together, each kept before the next begins. It is given a session of these
+    reports. ``version`` is raised whenever it would make others of the same report. ``doing`` says what is computed,
+    for the session's ``tell``.
     """
     found: dict[int, Arrays] = {}
     missing = []
@@ -43,10 +51,10 @@ def facts_of(
             missing.append(report)
         else:
             found[report.index] = arrays
-    if missing:
-        computed = compute(missing)
+    for run in _told(session, list(runs_of(missing, by)), doing):
+        computed = compute(session.part(run), run)
         readable = {report.index for report in session.reports}
-        for report in missing:
+        for report in run:
             if report.index in readable:  # what could not be read whole was left out meanwhile
                 session.kept(report).save(name, version, computed[report.index])
             found[report.index] = computed[report.index]
@@ -54,12 +62,26 @@ def facts_of(
     return found
 
 
-def runs_of(reports: Sequence[Report], table: sa.Table) -> Iterator[list[Report]]:
-    """The reports in runs whose rows of ``table`` fit into memory together, or that are alone."""
+def _told(session: Session, runs: list[list[Report]], doing: str) -> Iterator[list[Report]]:
+    """The runs, and before each but the first how far they are: what one run takes nobody waits for."""
+    done, total = 0, sum(map(len, runs))
+    try:
+        for run in runs:
+            if doing and done:
+                session.tell(Working(doing, done, total))
+            yield run
+            done += len(run)
+    finally:
+        if doing and len(runs) > 1:
+            session.tell(None)
+
+
+def runs_of(reports: Sequence[Report], table: sa.Table | None) -> Iterator[list[Report]]:
+    """The reports in runs whose rows of ``table`` fit into memory together, or that are alone; all without a table."""
     run: list[Report] = []
     rows = 0
     for report in reports:
-        more = report.count(table)
+        more = report.count(table) if table is not None else 0
         if run and rows + more > _MOST_ROWS:
             yield run
             run, rows = [], 0

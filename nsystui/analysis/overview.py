@@ -224,8 +224,8 @@ def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]
     if selection.with_name(None) != of_tasks:
         return {name: _counted(session, selection.with_name(None), table) for name, table in _COUNTED.items()}
 
-    def compute(reports: list[Report]) -> dict[int, Arrays]:
-        found = {name: rows_of_tasks(session, table, reports) for name, table in _COUNTED.items()}
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+        found = {name: rows_of_tasks(part, table, reports) for name, table in _COUNTED.items()}
         return {report.index: _count_arrays(report.index, found) for report in reports}
 
     kept = facts_of(session, selected_reports(session, of_tasks), "counts", _KEPT_VERSION, compute)

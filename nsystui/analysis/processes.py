@@ -68,8 +68,8 @@ def rows_of_tasks(session: Session, table: sa.Table, reports: Iterable[Report]) 
 
 
 def _facts(session: Session) -> Mapping[int, Arrays]:
-    def compute(reports: list[Report]) -> dict[int, Arrays]:
-        devices, names = _rows(session, reports)
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+        devices, names = _rows(part, reports)
         return {
             report.index: {"devices": json_array(devices[report.index]), "names": json_array(names[report.index])}
             for report in reports

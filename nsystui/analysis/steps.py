@@ -78,7 +78,7 @@ class Steps:
         else:
             wanted = NameFilter(f"re:{name}")
             for run in runs_of([report for report in session.reports if report.index in by_report], tables.api_calls):
-                of_task |= _found(session, _tasks_of(run, by_report), wanted)
+                of_task |= _found(session.part(run), _tasks_of(run, by_report), wanted)
         return cls(of_task, tuple(_notes(of_task, tasks, name)))
 
     def numbers_at(self, reports: Times, processes: Times, times: Times) -> Times:
@@ -143,13 +143,11 @@ def _found_by_themselves(session: Session, by_report: Mapping[int, Mapping[Task,
     """The steps that nobody named; they are kept beside the packs."""
     reports = [report for report in session.reports if report.index in by_report]
 
-    def compute(missing: list[Report]) -> dict[int, Arrays]:
-        found: dict[Task, TaskSteps] = {}
-        for run in runs_of(missing, tables.api_calls):
-            found |= _found(session, _tasks_of(run, by_report), None)
+    def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
+        found = _found(part, _tasks_of(missing, by_report), None)
         return {report.index: to_arrays(_of_report(found, report), report.clock_offset) for report in missing}
 
-    kept = facts_of(session, reports, "steps", _KEPT_VERSION, compute)
+    kept = facts_of(session, reports, "steps", _KEPT_VERSION, compute, by=tables.api_calls, doing="steps")
     return {
         steps.task: steps
         for report in reports

@@ -8,7 +8,7 @@ that a screen can show it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -184,7 +184,7 @@ def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
 
 def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
     """The rank that a process has in the largest communicator it made."""
-    kept = facts_of(session, session.reports, "nccl-ranks", _VERSION, lambda reports: _nccl_ranks(session, reports))
+    kept = facts_of(session, session.reports, "nccl-ranks", _VERSION, _nccl_ranks)
     found = {
         Task(report, process): rank
         for report, arrays in kept.items()
@@ -193,7 +193,7 @@ def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
     return {task: found[task] for task in tasks if task in found}
 
 
-def _nccl_ranks(session: Session, reports: list[Report]) -> dict[int, Arrays]:
+def _nccl_ranks(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
     """The processes of each report and their ranks."""
     found: dict[int, dict[int, int]] = {report.index: {} for report in reports}
     table = tables.nccl_calls

@@ -159,13 +159,13 @@ def _read(
 def _parts(session: Session, selection: Selection, reports: Sequence[Report]) -> dict[int, dict[Place, BusyParts]]:
     """The intervals of every device of ``reports`` in job time; of all streams they are kept beside the packs."""
 
-    def compute(missing: list[Report]) -> dict[int, Arrays]:
-        return _computed(session, selection.streams, missing)
+    def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
+        return _computed(part, selection.streams, missing)
 
     if selection.streams is None:
         found = facts_of(session, reports, "busy", _KEPT_VERSION, compute)
     else:
-        found = compute(list(reports))
+        found = compute(session.part(reports), list(reports))
     return {report.index: of_arrays(found[report.index], report.clock_offset) for report in reports}
 
 

@@ -143,13 +143,22 @@ def open_job(
     check_output(arguments)
     given = numbering(getattr(arguments, "ranks", None) or "")
     from nsystui.analysis.job import Job
+    from nsystui.commands.reading_bar import Advance, StatusLine, shown
     from nsystui.exports.discover import discover
     from nsystui.store.session import Session
 
     cache = None if arguments.no_cache else default_cache()
-    session = Session(cache=cache, limits=limits_of(arguments), warn=lambda message: complain(f"warning: {message}"))
+    line = StatusLine()
+
+    def warn(message: str) -> None:
+        line.clear()
+        complain(f"warning: {message}")
+
+    session = Session(cache=cache, limits=limits_of(arguments), warn=warn, tell=line.tell)
     try:
-        failures = add_all(session, discover(arguments.files), arguments, whole)
+        paths = discover(arguments.files)
+        with shown(line):
+            failures = add_all(session, paths, arguments, whole, Advance(line, len(paths)))
     except BaseException:
         session.close()
         raise

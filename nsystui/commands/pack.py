@@ -17,10 +17,8 @@ from nsystui.text import safe_text
 
 if TYPE_CHECKING:
     from nsystui.analysis.packing import ReportRanks
-    from nsystui.commands.reading_bar import StatusLine
     from nsystui.store.cache import Cache
     from nsystui.store.job_writer import JobWriter, NewReport
-    from nsystui.store.pack import Progress
     from nsystui.store.packed_job import JobReport
 
 DESCRIPTION = """Writes the columns of exports into a directory, the packed job, which opens at once and without the
@@ -94,7 +92,7 @@ def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace)
     from nsystui.analysis.numbering import numbering
     from nsystui.analysis.packing import compute_first_answers, report_ranks
     from nsystui.commands.limits import limits_of
-    from nsystui.commands.reading_bar import StatusLine, shown
+    from nsystui.commands.reading_bar import Advance, StatusLine, shown
     from nsystui.store.session import Session
 
     limits = limits_of(arguments)
@@ -104,12 +102,12 @@ def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace)
         job = Job(session, numbering=numbering(arguments.ranks or ""))
         try:
             with shown(StatusLine()) as line:
-                failures += shared.add_all(session, paths, arguments, True, _Advance(line, len(paths)))
+                failures += shared.add_all(session, paths, arguments, True, Advance(line, len(paths)))
                 if not session.reports:
                     return failures
                 found, without = report_ranks(job)
                 failures += without
-                line.say(lambda: "computing what the first screens show")
+                session.tell = line.tell
                 compute_first_answers(job)
             for one in sorted(found, key=lambda one: min(one.ranks.values())):
                 try:
@@ -121,26 +119,6 @@ def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace)
         finally:
             job.close()
     return failures
-
-
-class _Advance:
-    """Shows how far the packing of several exports is; called from their threads."""
-
-    def __init__(self, line: StatusLine, files: int) -> None:
-        self._line, self._files = line, files
-        self._done: dict[Path, Progress] = {}
-        self._lock = threading.Lock()
-
-    def __call__(self, progress: Progress) -> None:
-        with self._lock:
-            self._done[progress.path] = progress
-            self._line.say(lambda: self._words(progress))
-
-    def _words(self, now: Progress) -> str:
-        rows = sum(one.rows for one in self._done.values())
-        place = f"file {len(self._done)} of {self._files}" if self._files > 1 else "file"
-        share = now.rows / now.total if now.total else 1.0
-        return f"packing {place}  {share:4.0%} of {now.path.name}  {rows:,} rows"
 
 
 def _new(cache: Cache, found: ReportRanks) -> NewReport:

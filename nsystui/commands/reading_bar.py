@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from nsystui.text import safe_text
 from nsystui.units import format_value
+
+if TYPE_CHECKING:
+    from nsystui.store.pack import Progress
+    from nsystui.store.working import Working
 
 _SECONDS_BETWEEN = 0.2
 _CELLS = 20
@@ -35,6 +41,13 @@ class StatusLine:
         sys.stderr.write("\r" + line.ljust(self._width))
         sys.stderr.flush()
         self._width = len(line)
+
+    def tell(self, working: Working | None) -> None:
+        """Draws what a session is busy with, or takes the line away when it no longer is."""
+        if working is None:
+            self.clear()
+        else:
+            self.say(lambda: f"computing {working}")
 
     def clear(self) -> None:
         """Takes the line away."""
@@ -84,3 +97,23 @@ def shown(line: Line) -> Iterator[Line]:
 def reading_bar(total: int | None) -> AbstractContextManager[ReadingBar]:
     """A bar that is gone at the end, whatever ends the reading."""
     return shown(ReadingBar(total))
+
+
+class Advance:
+    """Shows how far the packing of several exports is; called from their threads."""
+
+    def __init__(self, line: StatusLine, files: int) -> None:
+        self._line, self._files = line, files
+        self._done: dict[Path, Progress] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, progress: Progress) -> None:
+        with self._lock:
+            self._done[progress.path] = progress
+            self._line.say(lambda: self._words(progress))
+
+    def _words(self, now: Progress) -> str:
+        rows = sum(one.rows for one in self._done.values())
+        place = f"file {len(self._done)} of {self._files}" if self._files > 1 else "file"
+        share = now.rows / now.total if now.total else 1.0
+        return f"reading {place}  {share:4.0%} of {now.path.name}  {rows:,} rows"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,12 +112,13 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return any(isinstance(cause, duckdb.OutOfMemoryException) for cause in causes)
 
 
-def engine_of(database: duckdb.DuckDBPyConnection) -> sa.Engine:
+def engine_of(cursor: Callable[[], duckdb.DuckDBPyConnection]) -> sa.Engine:
+    """SQLAlchemy's engine, for which ``cursor`` makes connections."""
     import sqlalchemy as sa
     from duckdb_engine import ConnectionWrapper
     from sqlalchemy.pool import NullPool
 
-    return sa.create_engine("duckdb://", creator=lambda: ConnectionWrapper(database.cursor()), poolclass=NullPool)
+    return sa.create_engine("duckdb://", creator=lambda: ConnectionWrapper(cursor()), poolclass=NullPool)
 
 
 def union(parts: Sequence[duckdb.DuckDBPyRelation]) -> duckdb.DuckDBPyRelation:

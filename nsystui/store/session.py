@@ -7,6 +7,7 @@ on its own cursor, so that a screen may ask from several threads.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -33,6 +34,7 @@ from nsystui.store.report import Clock, Report, aligned
 from nsystui.store.tally import Tally
 from nsystui.store.trimming import size_of
 from nsystui.store.used_columns import used_columns
+from nsystui.store.working import Working
 
 if TYPE_CHECKING:
     import duckdb
@@ -63,6 +65,7 @@ class Session:
     cache: Cache | None = None
     limits: Limits = field(default_factory=Limits)
     warn: Callable[[str], object] = lambda message: None
+    tell: Callable[[Working | None], object] = lambda working: None
     reports: tuple[Report, ...] = ()
     version: int = 0
     clock: Clock = field(default_factory=Clock)
@@ -74,6 +77,8 @@ class Session:
     _at_hand: dict[int, dict[tuple[str, int], Arrays]] = field(default_factory=dict)
     _expected: Expected | None = None
     _shown: dict[str, frozenset[str]] = field(default_factory=dict)
+    _parts_made: dict[tuple[int, ...], Session] = field(default_factory=dict)
+    _schema: str = ""
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
@@ -86,7 +91,7 @@ class Session:
     @cached_property
     def _engine(self) -> sa.Engine:
         """Made at the first query: packing needs none of SQLAlchemy."""
-        return engine_of(self._database)
+        return engine_of(self._cursor)
 
     def close(self) -> None:
         """Lets go of every file and of the memory."""
@@ -140,8 +145,7 @@ class Session:
                 report = replace(report, label=of_job.name, ranks=of_job.ranks)
                 self._identities[index] = of_job.identity
             self.reports = aligned([*self.reports, report], self.clock)
-            self._fresh.clear()
-            self.version += 1
+            self._forget_views()
             return next(item for item in self.reports if item.index == index)
 
     def set_clock(self, clock: Clock) -> None:
@@ -151,8 +155,7 @@ class Session:
             self.clock = clock
             if moved != self.reports:
                 self.reports = moved
-                self._fresh.clear()
-                self.version += 1
+                self._forget_views()
 
     def _unpacked(self, path: Path, index: int) -> OnDemand:
         opened = open_export(path)
@@ -174,6 +177,45 @@ class Session:
         """When and of which processes the rows of a report are, its columns unread; ``None`` where it is packed."""
         unpacked = self._on_demand.get(report.index)
         return None if unpacked is None else unpacked.tally(table.name)
+
+    def part(self, reports: Sequence[Report]) -> Session:
+        """This session with some of its reports alone, for questions about them.
+
+        A query is planned over every open report, whatever it asks for: of hundreds that takes longer than the answer.
+        The part has the clock of now and does not see what joins later; only this session is closed.
+        """
+        indices = tuple(report.index for report in reports)
+        if self._on_demand or len(indices) * 2 > len(self.reports):
+            return self
+        with self._lock:
+            if indices not in self._parts_made:
+                self._parts_made[indices] = self._made_part(frozenset(indices))
+            return self._parts_made[indices]
+
+    def _made_part(self, indices: frozenset[int]) -> Session:
+        """Its views have the names of this session's, in a schema of their own."""
+        part = copy.copy(self)
+        part.__dict__.pop("_engine", None)
+        part.reports = tuple(report for report in self.reports if report.index in indices)
+        part._fresh, part._shown, part._parts_made = set(), {}, {}
+        part._lock = threading.RLock()
+        part._schema = f"part_{self.version}_{len(self._parts_made)}"
+        self._database.execute(f"CREATE SCHEMA {part._schema}")
+        part._database = part._cursor()
+        return part
+
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        """A connection to the same database, which finds the views of this session."""
+        cursor = self._database.cursor()
+        if self._schema:
+            cursor.execute(f"SET search_path = '{self._schema},main'")
+        return cursor
+
+    def _forget_views(self) -> None:
+        """What was made of the reports is not of those that are open now; whoever asks a part still may."""
+        self._fresh.clear()
+        self._parts_made.clear()
+        self.version += 1
 
     def _ensure_views(self, query: sa.Executable) -> None:
         """Makes the views that ``query`` reads, if a report has joined since, or it reads more columns than before."""
@@ -231,8 +273,7 @@ class Session:
         self.warn(str(error))
         self.reports = tuple(report for report in self.reports if report.index != index)
         self._on_demand.pop(index).connection.close()
-        self._fresh.clear()
-        self.version += 1
+        self._forget_views()
 
     def _parts(self, report: Report, table: CanonicalTable) -> Iterable[duckdb.DuckDBPyRelation]:
         """The rows of one report with the two columns that place them in the session.
@@ -320,7 +361,7 @@ class Session:
         """A cursor of its own on which ``query`` runs."""
         self._ensure_views(query)
         statement = query.compile(self._engine, compile_kwargs={"render_postcompile": True})  # type: ignore[attr-defined]
-        cursor = self._database.cursor()
+        cursor = self._cursor()
         try:
             with self._query_errors():
                 cursor.execute(str(statement), [statement.params[name] for name in statement.positiontup or ()])

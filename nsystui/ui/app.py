@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nsystui.analysis.job import Job
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
+    from nsystui.store.working import Working
 
 SIGTERM_STATUS = 143
 
@@ -103,6 +104,7 @@ class NsystuiApp(App[int]):
         self.way_back: WayBack | None = None
         self._loading: Loading | None = None
         self.nccl_log = LogState(source.logs)
+        self.working: Working | None = None
         self._log_loading: LogLoading | None = None
 
     def on_mount(self) -> None:
@@ -278,6 +280,11 @@ class NsystuiApp(App[int]):
     def _warned(self, message: messages.Warned) -> None:
         self._say(message.text)
 
+    @on(messages.Computing)
+    def _computing(self, message: messages.Computing) -> None:
+        self.working = message.working
+        self._tell_progress()
+
     @on(messages.LogRead)
     def _log_read(self, message: messages.LogRead) -> None:
         self.nccl_log = message.state
@@ -312,7 +319,8 @@ class NsystuiApp(App[int]):
     def status(self) -> str:
         """What is being loaded, in words, for the second line of every screen; empty when nothing is."""
         if not self.loading_now:
-            return self.nccl_log.status if self._is_reading_log else ""
+            log = self.nccl_log.status if self._is_reading_log else ""
+            return f"computing {self.working}" if self.working is not None else log
         ready = sum(state.ready for state in self.files.values())
         rows = sum(state.total if state.ready else state.rows for state in self.files.values())
         total = sum(state.total for state in self.files.values())

@@ -77,6 +77,7 @@ class Loading:
             cache=None if directory is None else Cache(directory, cap),
             limits=Limits(source.threads, source.memory or Limits().memory),
             warn=lambda text: self.post(messages.Warned(text)),
+            tell=lambda working: self.post(messages.Computing(working)),
         )
         job = Job(session, numbering=numbering(source.ranks), step_range=source.step_range)
         self.post(messages.JobStarted(job, paths))

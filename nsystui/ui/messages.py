@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
     from nsystui.store.report import Report
+    from nsystui.store.working import Working
     from nsystui.ui.log_loading import LogState
 
 
@@ -83,6 +84,16 @@ class Warned(Message):
     """Something the user should know, in one line."""
 
     text: str
+
+
+@dataclass
+class Computing(Message):
+    """A question takes its time: what is computed, and how far that is; ``None`` when it is done."""
+
+    working: Working | None
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, Computing)
 
 
 @dataclass

@@ -52,8 +52,8 @@ WHY = """## Why targets are missed
   SQLite itself, a third is making columns of the rows. The figure of nsys is from another machine.
 - Opening 100 thousand kernels: 0.3 s of CPU for every file, whatever is in it (a connection, the lookups and up to 25
   tables).
-- Instances, sorted by duration: columns of all rows are read to know which are the longest, and these lie in as many row
-  groups, whose API calls are looked up for 512 of them; the pages after it come with it.
+- Instances, sorted by duration: columns of all rows are read to know which are the longest, and these lie in as many
+  row groups, whose API calls are looked up for 512 of them; the pages after it come with it.
 - Events, list made, the first time: the starts of all events are read and counted, and the counts kept.
 - Summaries of a part of 10 million rows, and the first of all of them, which is kept: the exact median holds all
   durations of a name at once, half of the time and 120 MB.

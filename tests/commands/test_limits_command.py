@@ -263,6 +263,7 @@ class TestFullDisk:
     LIMITED = """
 import resource, sys
 from nsystui.cli import main
+sys.dont_write_bytecode = True  # Python would leave a module's bytecode cut off, for every start to come
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 sys.exit(main(sys.argv[1:]))
 """

@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -118,8 +119,12 @@ def test_a_name_without_a_known_ending_needs_a_format(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_full_disk_says_so_and_leaves_what_was_there(tmp_path: Path, ending: str, exists: bool) -> None:
+def test_a_full_disk_says_so_and_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, exists: bool
+) -> None:
     path = tmp_path / f"a.{ending}"
+    # Python would leave the bytecode of a module that is imported meanwhile cut off.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     if exists:
         path.write_text("mine")
     # A limit on the size of files fails like a full disk: in the middle of a write.

@@ -392,6 +392,7 @@ from nsystui.store.session import Session
 from nsystui.store import tables
 import sqlalchemy as sa
 if len(sys.argv) > 3:
+    sys.dont_write_bytecode = True  # Python would leave a module's bytecode cut off, for every start to come
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
 session = Session(cache=Cache(Path(sys.argv[2])), warn=lambda text: print("WARNING", text))
 session.add(Path(sys.argv[1]))

@@ -238,3 +238,39 @@ def test_a_session_touches_neither_network_nor_working_directory(tmp_path, monke
 def test_every_query_finds_the_metadata_of_files_that_another_has_read(session: Session) -> None:
     with session._database.cursor() as cursor:
         assert cursor.execute("SELECT current_setting('parquet_metadata_cache')").fetchall() == [(True,)]
+
+
+class TestPart:
+    """Questions about some of many reports."""
+
+    @pytest.fixture(params=["in memory", "packed", "columns"])
+    def session(self, request, tmp_path) -> Iterator[Session]:
+        cache = None if request.param == "in memory" else Cache(tmp_path / "cache")
+        with closing(Session(cache=cache)) as session:
+            for number in range(5):
+                path = export(tmp_path / f"rank{number}.sqlite", START + number * SECOND, kernels=number + 1)
+                session.add(path, whole=request.param != "columns")
+            yield session
+
+    def test_it_has_the_rows_of_its_reports_on_the_same_clock(self, session):
+        columns = tables.kernels.c
+        query = sa.select(columns.report, columns.start + columns.clock_offset).order_by(columns.report, columns.start)
+        every = session.rows(query.where(columns.report.in_([1, 3])))
+        part = session.part([session.reports[1], session.reports[3]])
+        assert part.rows(query.where(columns.report.in_([1, 3]))) == every
+        assert part.arrays(query.where(columns.report == 3))["report"].tolist() == [3] * 4
+        assert session.rows(sa.select(sa.func.count()).select_from(tables.kernels)) == [(15,)]
+
+    def test_a_report_that_joins_is_no_part_of_it(self, session, tmp_path):
+        part = session.part(session.reports[:2])
+        session.add(export(tmp_path / "rank9.sqlite", kernels=7))
+        columns = tables.kernels.c
+        count = sa.select(sa.func.count()).select_from(tables.kernels).where(columns.report.in_([0, 1]))
+        assert part.scalar(count) == session.scalar(count) == 3
+
+    def test_the_same_part_is_made_once_until_the_reports_change(self, session, tmp_path):
+        part = session.part(session.reports[:2])
+        assert session.part(session.reports[:2]) is part
+        session.add(export(tmp_path / "rank9.sqlite"))
+        again = session.part(session.reports[:2])
+        assert again is session or again is not part

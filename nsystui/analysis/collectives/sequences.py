@@ -78,15 +78,13 @@ def sequences(session: Session, reports: Sequence[Report]) -> list[KernelSequenc
     """
     with_kernels = [report for report in reports if report.count(tables.kernels)]
 
-    def compute(missing: list[Report]) -> dict[int, Arrays]:
+    def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
         indices = {report.index for report in missing}
-        on_session_clock = [report for report in session.reports if report.index in indices]
-        found: dict[int, Arrays] = {}
-        for run in runs_of(on_session_clock, tables.kernels):
-            found |= _computed(session, run)
-        return found
+        return _computed(part, [report for report in part.reports if report.index in indices])
 
-    kept = facts_of(session, with_kernels, "collectives", _KEPT_VERSION, compute)
+    kept = facts_of(
+        session, with_kernels, "collectives", _KEPT_VERSION, compute, by=tables.kernels, doing="collectives"
+    )
     return [one for report in with_kernels for one in _split(report, kept[report.index])]
 
 
@@ -98,8 +96,8 @@ def stream_sequences(session: Session, reports: Sequence[Report]) -> list[Kernel
     """
     with_kernels = [report for report in reports if report.count(tables.kernels)]
 
-    def compute(missing: list[Report]) -> dict[int, Arrays]:
-        return _streams(session, {report.index for report in missing})
+    def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
+        return _streams(part, {report.index for report in missing})
 
     found: list[KernelSequence] = []
     for run in runs_of(with_kernels, tables.kernels):

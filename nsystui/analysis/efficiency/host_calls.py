@@ -47,7 +47,9 @@ def host_calls(session: Session, selection: Selection, ranks: Sequence[RankedTas
     chosen = [item for item in ranks if item.devices and (selection.tasks is None or item.task in selection.tasks)]
     wanted = {item.task.report for item in chosen}
     reports = {report.index: report for report in session.reports if report.index in wanted}
-    found = facts_of(session, reports.values(), "host-calls", _VERSION, lambda missing: _computed(session, missing))
+    found = facts_of(
+        session, reports.values(), "host-calls", _VERSION, _computed, by=tables.api_calls, doing="calls of the CPU"
+    )
     offsets = {index: report.clock_offset for index, report in reports.items()}
     return [_calls_of(item, found[item.task.report], offsets[item.task.report]) for item in chosen]
 

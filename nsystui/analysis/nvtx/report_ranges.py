@@ -51,8 +51,8 @@ START_END_TYPES = (60, 71)
 def ranges_of(session: Session, report: Report) -> Arrays:
     """The ranges of ``report`` and how they nest."""
 
-    def compute(reports: list[Report]) -> dict[int, Arrays]:
-        return {one.index: _nested(_read(session, one)) for one in reports}
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+        return {one.index: _nested(_read(part, one)) for one in reports}
 
     return facts_of(session, [report], "nvtx", _RANGES_VERSION, compute)[report.index]
 
@@ -60,11 +60,11 @@ def ranges_of(session: Session, report: Report) -> Arrays:
 def projection_of(session: Session, report: Report, ranges: Arrays, selection: Selection) -> Arrays:
     """What the ranges of ``ranges_of`` launched, on the selected devices and streams; kept where these are all."""
 
-    def compute(reports: list[Report]) -> dict[int, Arrays]:
-        return {one.index: _projected(session, one, ranges, selection) for one in reports}
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+        return {one.index: _projected(part, one, ranges, selection) for one in reports}
 
     if selection.devices is not None or selection.streams is not None:
-        return compute([report])[report.index]
+        return compute(session.part([report]), [report])[report.index]
     return facts_of(session, [report], "nvtx-gpu", _PROJECTION_VERSION, compute)[report.index]
 
 

@@ -75,8 +75,8 @@ class ReportLanes:
 
 
 def _streams(session: Session, report: Report) -> dict[Stream, LaneWork]:
-    def compute(reports: list[Report]) -> dict[int, Arrays]:
-        return {one.index: _stream_arrays(session, one) for one in reports}
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+        return {one.index: _stream_arrays(part, one) for one in reports}
 
     kept = facts_of(session, [report], "streams", _STREAMS_VERSION, compute)[report.index]
     found = of_arrays(kept, report.clock_offset, STREAM_KEYS)
