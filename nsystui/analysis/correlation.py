@@ -39,7 +39,7 @@ def partners(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Pa
     """The GPU work of an API call (a graph launch may have many), or the API call of GPU work or a sync."""
     if key.kind is not EventKind.API and not key.kind.on_gpu and key.kind is not EventKind.SYNC:
         return Partners((), f"{key.kind.value} events have no correlation id")
-    table = KIND_TABLES[key.kind].table
+    table, session = KIND_TABLES[key.kind].table, session.part([key.report])
     own = session.rows(
         sa.select(table.c.process, table.c.correlation_id).where(
             table.c.report == key.report, table.c.row == key.row, _at(table, key)
@@ -100,7 +100,7 @@ def _value(row: Row, key: str) -> Value:
 
 def facts(session: Session, key: EventKey) -> list[tuple[str, Any, str]]:
     """What the export says of one event beyond its row: (word, value, canonical field), for a detail panel."""
-    table = KIND_TABLES[key.kind].table
+    table, session = KIND_TABLES[key.kind].table, session.part([key.report])
     found = session.rows(sa.select(table).where(table.c.report == key.report, table.c.row == key.row, _at(table, key)))
     if not found:
         return []

@@ -52,7 +52,7 @@ def facts_of(
         else:
             found[report.index] = arrays
     for run in _told(session, list(runs_of(missing, by)), doing):
-        computed = compute(session.part(run), run)
+        computed = compute(session.part(report.index for report in run), run)
         readable = {report.index for report in session.reports}
         for report in run:
             if report.index in readable:  # what could not be read whole was left out meanwhile

@@ -78,7 +78,7 @@ class Steps:
         else:
             wanted = NameFilter(f"re:{name}")
             for run in runs_of([report for report in session.reports if report.index in by_report], tables.api_calls):
-                of_task |= _found(session.part(run), _tasks_of(run, by_report), wanted)
+                of_task |= _found(session.part(report.index for report in run), _tasks_of(run, by_report), wanted)
         return cls(of_task, tuple(_notes(of_task, tasks, name)))
 
     def numbers_at(self, reports: Times, processes: Times, times: Times) -> Times:

@@ -165,7 +165,7 @@ def _parts(session: Session, selection: Selection, reports: Sequence[Report]) ->
     if selection.streams is None:
         found = facts_of(session, reports, "busy", _KEPT_VERSION, compute)
     else:
-        found = compute(session.part(reports), list(reports))
+        found = compute(session.part(report.index for report in reports), list(reports))
     return {report.index: of_arrays(found[report.index], report.clock_offset) for report in reports}
 
 

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from nsystui.store.kept import Arrays
 
 
+# So many reports are planned for as fast as one.
+_FEW = 4
 # Of DuckDB's vectors of 2,048 rows.
 _VECTORS = 64
 _PLACE = frozenset({"report", "clock_offset"})
@@ -178,14 +180,14 @@ class Session:
         unpacked = self._on_demand.get(report.index)
         return None if unpacked is None else unpacked.tally(table.name)
 
-    def part(self, reports: Sequence[Report]) -> Session:
-        """This session with some of its reports alone, for questions about them.
+    def part(self, reports: Iterable[int]) -> Session:
+        """This session with some of its reports alone, by their indices, for questions about them.
 
         A query is planned over every open report, whatever it asks for: of hundreds that takes longer than the answer.
         The part has the clock of now and does not see what joins later; only this session is closed.
         """
-        indices = tuple(report.index for report in reports)
-        if self._on_demand or len(indices) * 2 > len(self.reports):
+        indices = tuple(sorted(set(reports)))
+        if self._on_demand or len(self.reports) <= _FEW or len(indices) * 2 > len(self.reports):
             return self
         with self._lock:
             if indices not in self._parts_made:

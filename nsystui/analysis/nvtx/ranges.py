@@ -146,7 +146,7 @@ class NvtxRanges:
             query = sa.select(table.c.row, LABEL).where(
                 table.c.report == number, table.c.start.between(low, high), table.c.row.in_(self.row[chosen].tolist())
             )
-            found.update({(number, row): name for row, name in self.session.rows(query)})
+            found.update({(number, row): name for row, name in self.session.part([number]).rows(query)})
         keys = zip(reports.tolist(), self.row[wanted].tolist(), strict=True)
         return [found[key] for key in keys]
 
@@ -281,7 +281,7 @@ class _Loader:
         used = np.flatnonzero(np.bincount(lane, minlength=len(threads)))
         known = tables.threads
         query = sa.select(known.c.thread, known.c.name).where(known.c.report == report.index, known.c.name.is_not(None))
-        names = dict(self.session.rows(query))
+        names = dict(self.session.part([report.index]).rows(query))
         place = np.zeros(len(threads), np.int64)
         place[used] = np.arange(len(used)) + len(self.lanes)
         for thread, process in zip(threads[used].tolist(), _processes(threads[used]).tolist(), strict=True):

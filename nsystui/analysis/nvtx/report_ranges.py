@@ -64,7 +64,7 @@ def projection_of(session: Session, report: Report, ranges: Arrays, selection: S
         return {one.index: _projected(part, one, ranges, selection) for one in reports}
 
     if selection.devices is not None or selection.streams is not None:
-        return compute(session.part([report]), [report])[report.index]
+        return compute(session.part([report.index]), [report])[report.index]
     return facts_of(session, [report], "nvtx-gpu", _PROJECTION_VERSION, compute)[report.index]
 
 

@@ -93,7 +93,7 @@ class LaunchRanges:
         by_report: dict[int, tuple[Rows, Rows]] = {}
         texts: list[str] = []
         for report in session.reports:
-            rows, codes, names = _launch_ranges(session, selection, report.index)
+            rows, codes, names = _launch_ranges(session.part([report.index]), selection, report.index)
             by_report[report.index] = rows, codes + len(texts)
             texts += names
         return cls(by_report, texts)

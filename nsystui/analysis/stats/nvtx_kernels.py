@@ -83,7 +83,10 @@ def kernels_by_range(session: Session, selection: Selection, options: Options) -
     import pandas as pd
 
     ranges, kernels = Texts(), Texts()
-    parts = [_of_report(session, report, selection, options, ranges, kernels) for report in session.reports]
+    parts = [
+        _of_report(session.part([report.index]), report, selection, options, ranges, kernels)
+        for report in session.reports
+    ]
     found = pd.concat(parts, ignore_index=True)
     # The last key of lexsort is the first to sort by; "PushPop" comes before "StartEnd".
     keys = (

@@ -115,6 +115,7 @@ def read_ranges(
 
     Ranges that ended on another thread than they began on are left out too: no thread contains them.
     """
+    session = session.part([report.index])
     table, last = tables.nvtx_ranges, last_times()
     columns = table.c
     conditions = [
@@ -163,7 +164,8 @@ def read_launches(session: Session, report: Report, selection: Selection) -> Lau
     query = sa.select(
         calls.c.start, calls.c.end, calls.c.thread, calls.c.correlation_id, work.c.first, work.c.last
     ).join_from(calls, work, launched(calls, work))
-    start, end, thread, correlation, first, last = (np.ma.getdata(held) for held in session.arrays(query).values())
+    found = session.part([report.index]).arrays(query)
+    start, end, thread, correlation, first, last = map(np.ma.getdata, found.values())
     moved = report.clock_offset
     return Launches(start + moved, end + moved, thread, correlation, first + moved, last + moved)
 

@@ -59,7 +59,7 @@ def filter_nvtx(session: Session, wanted: RangeName) -> tuple[tuple[int, Window]
     """
     found = []
     for report in session.reports:
-        span = _span(session, report.index, wanted)
+        span = _span(session.part([report.index]), report.index, wanted)
         if span is not None:
             found.append((report.index, span))
     if not found:

@@ -18,6 +18,7 @@ from nsystui.analysis.selection import NameFilter, Window
 from nsystui.analysis.timeline.lanes import Lane, Timeline
 from nsystui.analysis.where import Condition, matches
 from nsystui.store import tables
+from nsystui.store.session import Session
 
 _ORDER = {kind: number for number, kind in enumerate(EventKind)}
 _CATEGORY = {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}
@@ -115,6 +116,11 @@ def _overlapping(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> A
     return conditions
 
 
+def _part(timeline: Timeline, lanes: Sequence[Lane]) -> Session:
+    """The reports of some lanes."""
+    return timeline.session.part(lane.task.report for lane in lanes)
+
+
 # -- what a picture needs ---------------------------------------------------------------------------------------------
 
 
@@ -132,7 +138,7 @@ def long_events(timeline: Timeline, lanes: Sequence[Lane], window: Window, least
     ).subquery()
     keys = [rows.c[key] for key in ("report", "process", "device", "stream", "start", "duration", "kind", "name")]
     query = sa.select(*keys).order_by(rows.c.duration.desc(), rows.c.start).limit(_MOST_SPANS)
-    for report, process, device, stream, start, duration, kind, name in timeline.session.rows(query):
+    for report, process, device, stream, start, duration, kind, name in _part(timeline, lanes).rows(query):
         span = Span(start, start + duration, name or "", _CATEGORY[kind])
         for lane in places.get((report, process, device), ()):
             if lane.stream in (None, stream):
@@ -158,7 +164,7 @@ def matching_columns(
     keys = (rows.c.report, rows.c.process, rows.c.device, rows.c.stream)
     last = rows.c.start + sa.func.greatest(rows.c.duration, 1) - 1
     query = sa.select(*keys, column(rows.c.start), column(last)).distinct()
-    for report, process, device, stream, first, final in timeline.session.rows(query):
+    for report, process, device, stream, first, final in _part(timeline, lanes).rows(query):
         for lane in places.get((report, process, device), ()):
             if lane.stream in (None, stream):
                 found[lane].update(range(int(first), int(final) + 1))
@@ -182,7 +188,7 @@ def longest_in(timeline: Timeline, lane: Lane, window: Window) -> tuple[Row | No
     inside = sa.func.least(rows.c.start + rows.c.duration, window.end) - sa.func.greatest(rows.c.start, window.start)
     number = sa.func.count().over().label("number")
     query = sa.select(*_public(rows), number).order_by(inside.desc(), rows.c.start, rows.c.row).limit(1)
-    found = timeline.session.rows(query)
+    found = _part(timeline, [lane]).rows(query)
     return (found[0][:-1], int(found[0][-1])) if found else (None, 0)
 
 
@@ -233,7 +239,7 @@ class Neighbours:
         rows = _operations(timeline, [lane], conditions).subquery()
         order = (rows.c.start, rows.c.kind_order, rows.c.row)
         query = sa.select(*_public(rows)).order_by(*[column if forward else column.desc() for column in order])
-        return timeline.session.rows(query.limit(_RUN))
+        return _part(timeline, [lane]).rows(query.limit(_RUN))
 
     def _spans(self, lane: Lane, time: int, forward: bool) -> Iterator[tuple[int, int]]:
         """Spans of time on one side of a moment, each further than the one before and wider."""

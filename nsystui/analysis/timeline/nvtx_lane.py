@@ -96,7 +96,7 @@ def _row(timeline: Timeline, lane: Lane, level: NvtxLevel, place: int) -> Row | 
     ]
     ranks = [item for item in timeline.ranks if item.task == lane.task]
     rows = events_query(EventKind.NVTX, Selection(), ranks, conditions).subquery()
-    found = timeline.session.rows(sa.select(*_public(rows)))
+    found = timeline.session.part([lane.task.report]).rows(sa.select(*_public(rows)))
     return found[0] if found else None
 
 
@@ -118,4 +118,4 @@ def path_at(timeline: Timeline, report: int, thread: int, time: int) -> tuple[st
         .order_by(table.c.start, ends.desc(), table.c.row)
         .limit(_DEEPEST)
     )
-    return tuple(name or "" for (name,) in timeline.session.rows(query))
+    return tuple(name or "" for (name,) in timeline.session.part([report]).rows(query))
