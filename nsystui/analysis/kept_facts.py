@@ -51,7 +51,7 @@ def facts_of(
             missing.append(report)
         else:
             found[report.index] = arrays
-    for run in _told(session, list(runs_of(missing, by)), doing):
+    for run in told(session, list(runs_of(missing, by)), doing):
         computed = compute(session.part(report.index for report in run), run)
         readable = {report.index for report in session.reports}
         for report in run:
@@ -62,7 +62,7 @@ def facts_of(
     return found
 
 
-def _told(session: Session, runs: list[list[Report]], doing: str) -> Iterator[list[Report]]:
+def told(session: Session, runs: list[list[Report]], doing: str) -> Iterator[list[Report]]:
     """The runs, and before each but the first how far they are: what one run takes nobody waits for."""
     done, total = 0, sum(map(len, runs))
     try:

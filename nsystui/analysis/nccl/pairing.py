@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from nsystui.analysis.kept_facts import runs_of, told
 from nsystui.analysis.nccl import recorded
 from nsystui.analysis.nccl.assembly import assemble
 from nsystui.analysis.nccl.from_log import LogSizes, kernels_with_log_sizes, log_notes, with_log_sizes
+from nsystui.analysis.nccl.joining import joined
 from nsystui.analysis.nccl.states import Reason, State
 from nsystui.analysis.tasks import RankedTask
+from nsystui.store import tables
+from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
@@ -63,15 +67,13 @@ class NcclPairing:
         ``log`` tells the sizes of calls that the exports do not, and of kernels that no call belongs to. Raises nothing
         of its own.
         """
-        calls = session.frame(recorded.calls_query(ranks, reports))
-        kernels = session.frame(recorded.kernels_query(ranks, reports))
-        first_ids = recorded.first_correlations_query(reports)
-        if kernels["launch_start"].notna().all():
-            first_ids = first_ids.limit(0)  # nobody asks, and it would read every API call
-        rest = (kernels, session.frame(recorded.labels_query(reports)), session.frame(first_ids))
-        paired = assemble(calls, *rest)
+        every = [report for report in session.reports if reports is None or report.index in reports]
         if log is None:
-            return cls(*paired)
+            # A run at a time: DuckDB would join the kernels of all with the calls of all.
+            runs = told(session, list(runs_of(every, tables.api_calls)) or [[]], "pairs of NCCL calls and kernels")
+            return cls(*joined([assemble(*_recorded(session, ranks, run)) for run in runs]))
+        calls, *rest = _recorded(session, ranks, every)
+        paired = assemble(calls, *rest)
         calls, reasons = with_log_sizes(calls, paired, log)
         kernels, calls = assemble(calls, *rest)
         kernels, more = kernels_with_log_sizes(kernels, log)
@@ -92,6 +94,20 @@ class NcclPairing:
     def quality(self) -> PairingQuality:
         """How well the pairing went, over everything."""
         return PairingQuality.of(self.kernels, self.calls)
+
+
+def _recorded(session: Session, ranks: Sequence[RankedTask], reports: Sequence[Report]) -> tuple[pd.DataFrame, ...]:
+    """What some reports recorded: calls, kernels, labels, and each process's first correlation id."""
+    indices = [report.index for report in reports]
+    part = session.part(indices)
+    kernels = part.frame(recorded.kernels_query(ranks, indices))
+    first_ids = recorded.first_correlations_query(indices)
+    if kernels["launch_start"].notna().all():
+        first_ids = first_ids.limit(0)  # nobody asks, and it would read every API call
+    calls, labels = (
+        part.frame(query) for query in (recorded.calls_query(ranks, indices), recorded.labels_query(indices))
+    )
+    return calls, kernels, labels, part.frame(first_ids)
 
 
 @dataclass(frozen=True)
