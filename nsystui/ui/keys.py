@@ -74,6 +74,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other", "overview"
     ),
+    Key("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7", "overview"),
     Key(
         "enter", "⏎", "", "open", "from the summary to a table; this name on its own screen, where A and B are", "diff"
     ),
@@ -192,6 +193,7 @@ KEYS: tuple[Key, ...] = (
     Key("t", "t", "take_window", "time", "select the time (or step) of this column for every screen", "rank map"),
     Key("p", "p", "efficiency", "efficiency", "where GPU and host time went, and the efficiencies of POP", "ranks"),
     Key("x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other", "ranks"),
+    Key("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7", "ranks"),
     Key("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none", "ranks"),
     Key(
         "n,right_square_bracket", "n p", "event(1)", "next", "next and previous event on the lane; ] and [", "timeline"

@@ -56,6 +56,12 @@ def cells(app: Any, key: str) -> list[Any]:
     return [row[place] for row in answer.page(0, len(answer))]
 
 
+def keys_of(text: str) -> list[str]:
+    """What is pressed to type a text."""
+    named = {" ": "space", ",": "comma", "-": "minus"}
+    return [named.get(character, character) for character in text]
+
+
 # Two ranks of the open job
 
 
@@ -85,6 +91,37 @@ async def test_x_on_two_rows_of_the_ranks_screen_compares_them(demo_job, cache_d
         ranks = cells(app, "rank")
         await hit(app, pilot, "x", "down", "x")
         assert line_with(app, f"A = rank {ranks[0]}   B = rank {ranks[1]}")
+
+
+@pytest.mark.parametrize("key", ["1", "7"])
+async def test_two_groups_of_ranks_are_typed(demo_job, cache_directory, key):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, key, "X")
+        await hit(app, pilot, "end", *["backspace"] * 5, *keys_of("0,1 -- 2-3"), "enter")
+        assert isinstance(app.screen, DiffScreen)
+        assert line_with(app, "A = ranks 0-1   B = ranks 2-3")
+
+
+async def test_a_group_without_another_is_compared_with_all_others(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "X", "enter")
+        assert line_with(app, "A = rank 0   B = ranks 1-3")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("0 -- 9", "rank 9 is not open"),
+        ("0-3", "these are all ranks"),
+        ("1 -- 1", "the same ranks twice"),
+        ("a", "write numbers and spans"),
+    ],
+)
+async def test_groups_that_cannot_be_compared_say_why(demo_job, cache_directory, text, complaint):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "X", "end", *["backspace"] * 5, *keys_of(text), "enter")
+        assert isinstance(app.screen, OverviewScreen)
+        assert line_with(app, complaint)
 
 
 async def test_one_rank_alone_cannot_be_compared(demo_job, cache_directory):

@@ -1,18 +1,26 @@
-"""A screen with ranks in its rows, two of which can be compared."""
+"""A screen with ranks in its rows: two of them, or two groups, can be compared."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from textual import on
+
+from nsystui.errors import UsageError
+from nsystui.ui.describe import spans
+from nsystui.ui.screens.exporting import checker
 from nsystui.ui.screens.pane import Pane
+from nsystui.ui.widgets.prompt import LinePrompt
 
 if TYPE_CHECKING:
     from nsystui.analysis.answer import Value
-    from nsystui.analysis.job import Job
+
+_GROUPS = "groups"
 
 
 class ComparingScreen(Pane):
-    """``x`` marks the rank under the cursor, and on another one compares the two in the time that is selected."""
+    """Compares ranks in the time that is selected: ``x`` on one and then on another, or groups as they are typed."""
 
     def __init__(self, *crumbs: str) -> None:
         super().__init__(*crumbs)
@@ -24,10 +32,10 @@ class ComparingScreen(Pane):
 
     def action_compare(self) -> None:
         rank = self.rank_to_compare()
-        if self.job is None or rank is None or not str(rank).isdecimal():
-            self.say("ranks can be compared: this row is of none" if self.job is not None else "nothing is loaded yet")
-        elif len(self.job_ranks) < 2:
-            self.say("there is one rank only: `nsystui diff A… -- B…` compares two jobs")
+        if not self._can_compare():
+            return
+        if rank is None or not str(rank).isdecimal():
+            self.say("ranks can be compared: this row is of none")
         elif self._marked is None:
             self._marked = int(rank)
             self.say(f"A = rank {rank}: x on another rank compares")
@@ -35,14 +43,60 @@ class ComparingScreen(Pane):
             self._marked = None
             self.say(f"rank {rank} is not marked any more")
         else:
-            self._compare(self.job, self._marked, int(rank))
+            self._compare({self._marked}, {int(rank)})
 
-    def _compare(self, job: Job, first: int, second: int) -> None:
+    def action_compare_groups(self) -> None:
+        """Asks for two groups of ranks; the selected ones, or the one under the cursor, are proposed as the first."""
+        if not self._can_compare():
+            return
+        rank, chosen = self.rank_to_compare(), self.selection.tasks
+        first = [item.rank for item in self.job_ranks if chosen is not None and item.task in chosen]
+        if not first and str(rank).isdecimal():
+            first = [int(str(rank))]
+        words = "ranks A -- B (no B: all others)"
+        self.prompt.open(_GROUPS, words, spans(first), checker(self._groups))
+
+    def _can_compare(self) -> bool:
+        if self.job is None:
+            self.say("nothing is loaded yet")
+        elif len(self.job_ranks) < 2:
+            self.say("there is one rank only: `nsystui diff A… -- B…` compares two jobs")
+        return self.job is not None and len(self.job_ranks) > 1
+
+    def _groups(self, text: str) -> tuple[frozenset[int], frozenset[int]]:
+        """``0-3 -- 4-7``, or ``0-3`` against all others; raises UsageError."""
+        from nsystui.analysis.typed import numbers
+
+        assert self.job is not None
+        first, dashes, second = (word.strip() for word in text.partition("--"))
+        a = numbers(first, "ranks")
+        b = numbers(second, "ranks") if dashes else frozenset(item.rank for item in self.job_ranks) - a
+        for group in (a, b):
+            self.job.tasks_of_ranks(group)
+        if not b:
+            raise UsageError("these are all ranks: there are no others to compare with")
+        if a == b:
+            raise UsageError("these are the same ranks twice")
+        return a, b
+
+    @on(LinePrompt.Submitted)
+    def _groups_given(self, message: LinePrompt.Submitted) -> None:
+        if message.purpose == _GROUPS:
+            message.stop()
+            self._compare(*self._groups(message.value))
+
+    def _compare(self, first: Collection[int], second: Collection[int]) -> None:
         from nsystui.analysis.comparison import Side
         from nsystui.ui.screens.diff import DiffScreen
 
+        assert self.job is not None
         self._marked = None
-        tasks = {item.rank: item.task for item in self.job_ranks}
-        own = self.selection.with_name(None)
-        a, b = (Side(job, own.with_tasks(frozenset({tasks[rank]})), f"rank {rank}") for rank in (first, second))
+        job, own = self.job, self.selection.with_name(None)
+        a, b = (
+            Side(job, own.with_tasks(job.tasks_of_ranks(frozenset(group))), _label(group)) for group in (first, second)
+        )
         self.app.push_screen(DiffScreen((a, b)))
+
+
+def _label(ranks: Collection[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}"
