@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsystui.analysis.interval_blocks import NO_BLOCKS, BlockBuilder, IntervalBlocks, slices
-from nsystui.analysis.intervals import Intervals, covered_per_bin, intersect, subtract, union
+from nsystui.analysis.intervals import EMPTY, Intervals, covered_per_bin, intersect, merge, subtract, union
 from nsystui.analysis.selection import Window
 from nsystui.analysis.tasks import RankedTask
 
@@ -226,6 +226,15 @@ class DeviceIntervals:
         busy = sum(lengths[name] for name in _DISJOINT)
         del lengths["graph_only"]
         return Breakdown(hi - lo, self.recorded_in(window), busy=busy, **lengths)
+
+    def active(self, window: Window) -> Intervals:
+        """When anything ran in ``window``: A."""
+        return merge(*(getattr(self.parts, name).clip(window.start, window.end) for name in _DISJOINT))
+
+    def gaps(self, window: Window) -> Intervals:
+        """When nothing ran between the first operation in ``window`` and the last one."""
+        active = self.active(window)
+        return active.gaps(int(active.starts[0]), int(active.ends[-1])) if len(active) else EMPTY
 
     def recorded_in(self, window: Window) -> int:
         """The part of ``window`` that lies in the report's session, ns."""

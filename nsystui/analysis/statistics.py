@@ -52,6 +52,20 @@ def spread(value: sa.ColumnElement[Any], prefix: str = "") -> list[sa.ColumnElem
     ]
 
 
+def quartiles(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
+    """The lower and the upper quartile of ``value`` as nsys has them (Hyndman and Fan's type 2).
+
+    That is the mean of the two values between which a share of 1/4 (3/4) of all lies, or the one that it lies in: the
+    first value from below up to which there are as many or more, and the first such value from above.
+    """
+
+    def at(share: float) -> sa.ColumnElement[Any]:
+        from_below, from_above = sa.func.quantile_disc(value, share), sa.func.quantile_disc(-value, 1.0 - share)
+        return (sa.cast(from_below, sa.Double) - sa.cast(from_above, sa.Double)) / 2.0
+
+    return [at(0.25).label("q1"), at(0.75).label("q3")]
+
+
 def spread_columns(prefix: str, word: str) -> tuple[Column, ...]:
     """The columns of ``spread``; ``word`` is what nsys puts before ``Avg (ns)`` and so on."""
     short = word.lower()

@@ -135,6 +135,12 @@ MPI_CALLS = _table(
     "record with `nsys profile -t mpi`",
     "row start end thread process name:t call_type:t communicator tag remote_rank root_rank send_bytes recv_bytes",
 )
+UCX_CALLS = _table(
+    "ucx_calls",
+    "UCX calls",
+    "record with `nsys profile -t ucx`",
+    "row start end thread process name:t",
+)
 CPU_PAGE_FAULTS = _table(
     "cpu_page_faults",
     "CPU page faults of unified memory",
@@ -200,6 +206,7 @@ TABLES: tuple[CanonicalTable, ...] = (
     GPU_METRICS,
     NIC_METRICS,
     MPI_CALLS,
+    UCX_CALLS,
     OS_CALLS,
     CPU_PAGE_FAULTS,
     GPU_PAGE_FAULTS,

@@ -1,4 +1,4 @@
-"""When each process was inside CUDA calls and inside MPI, merged over its threads; kept beside the packs."""
+"""When each process was inside CUDA calls, MPI and UCX, merged over its threads; kept beside the packs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays
 
-_VERSION = 1
+_VERSION = 2
 _MPI_DOMAIN = "MPI"
 
 
@@ -31,12 +31,15 @@ _MPI_DOMAIN = "MPI"
 class HostCalls:
     r"""The calls of one process in job time: U(MPI calls) as ``mpi``, U(CUDA calls) \ U(MPI calls) beside them.
 
+    ``ucx`` is U(UCX calls), which MPI may make.
+
     ``None`` is what its report has no calls of at all.
     """
 
     task: RankedTask
     mpi: IntervalBlocks | None
     cuda_outside_mpi: IntervalBlocks | None
+    ucx: IntervalBlocks | None = None
 
 
 def host_calls(session: Session, selection: Selection, ranks: Sequence[RankedTask]) -> list[HostCalls]:
@@ -59,7 +62,7 @@ def _calls_of(task: RankedTask, arrays: Arrays, offset: int) -> HostCalls:
         key = f"{task.task.process}.{name}"
         return blocks_at(arrays, key).shifted(offset) if f"{key}.firsts" in arrays else None
 
-    return HostCalls(task, part("mpi"), part("cuda"))
+    return HostCalls(task, part("mpi"), part("cuda"), part("ucx"))
 
 
 def _computed(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
@@ -72,7 +75,10 @@ def _arrays_of(session: Session, report: Report) -> Arrays:
     if not mpi and report.count(tables.nvtx_ranges):
         mpi = _merged(session, _nvtx_query(report))
     cuda = _merged(session, _query(tables.api_calls, report)) if report.count(tables.api_calls) else {}
+    ucx = _merged(session, _query(tables.ucx_calls, report)) if report.count(tables.ucx_calls) else {}
     arrays: dict[str, NDArray[Any]] = {}
+    for process, calls in ucx.items():
+        put_blocks(arrays, f"{process}.ucx", calls)
     for process, calls in mpi.items():
         put_blocks(arrays, f"{process}.mpi", calls)
     for process, calls in cuda.items():

@@ -26,6 +26,21 @@ def measured(group: Ints, value: Ints) -> pd.DataFrame:
     return frame[list(MEASURES)]
 
 
+def quartiles(group: Ints, value: Ints) -> pd.DataFrame:
+    """``q1`` and ``q3`` of ``value`` for each number in ``group``, as `statistics.quartiles` has them."""
+    import pandas as pd
+
+    order = np.lexsort((value, group))
+    values = value[order]
+    numbers, first, count = np.unique(group[order], return_index=True, return_counts=True)
+    found = {}
+    for key, share in (("q1", 1), ("q3", 3)):
+        below = first + np.maximum(-(-share * count // 4), 1) - 1
+        above = first + np.minimum(share * count // 4, count - 1)
+        found[key] = (values[below] + values[above]) / 2.0
+    return pd.DataFrame(found, index=numbers)
+
+
 def distinct(group: Ints, member: Ints) -> Ints:
     """How many different members each of the groups 0, 1, … has. Shapes ``(n,)``; no number may be negative."""
     width = int(member.max(initial=0)) + 1

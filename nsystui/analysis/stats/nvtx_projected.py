@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
+from nsystui.analysis.extent import selected_reports
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.selection import Selection
-from nsystui.analysis.stats.nvtx_groups import measured
+from nsystui.analysis.stats.nvtx_groups import measured, quartiles
 from nsystui.analysis.stats.nvtx_kernels import kernels_by_range
 from nsystui.analysis.stats.nvtx_load import (
     Launches,
@@ -66,17 +67,21 @@ _TRACE_COLUMNS = (
 
 
 def _summary(session: Session, selection: Selection, _: Options) -> FrameAnswer:
-    """``nvtx_gpu_proj_sum``: one row for each range name and style, longest projected time first."""
+    """``nvtx_gpu_proj_sum``: one row for each range name and style, longest projected time first.
+
+    The frame has ``q1`` and ``q3`` besides, which nsys computes and does not print.
+    """
     import pandas as pd
 
     texts, parts = Texts(), []
-    for report in session.reports:
+    for report in selected_reports(session, selection) or session.reports:
         ranges = read_ranges(session, report, selection, texts)
         parts.append(projected(ranges, read_launches(session, report, selection)))
     every = joined(parts)
     chosen = np.flatnonzero(matching(texts, selection)[every.name])
     group = every.name[chosen].astype(np.int64) * 2 + every.is_push_pop[chosen]
-    frame = measured(group, (every.gpu_end - every.gpu_start)[chosen])
+    spans = (every.gpu_end - every.gpu_start)[chosen]
+    frame = measured(group, spans).join(quartiles(group, spans))
     for key, values in (
         ("range_total", every.end - every.start),
         ("op_count", every.op_count),
@@ -133,7 +138,7 @@ def _trace(session: Session, selection: Selection, _: Options) -> Trace:
     """``nvtx_gpu_proj_trace``: every range with GPU work, by start in job time, after what no range launched."""
     texts, parts, before = Texts(), [], 0
     outside: list[Row] = []
-    for report in session.reports:
+    for report in selected_reports(session, selection) or session.reports:
         ranges, launches = read_ranges(session, report, selection, texts), read_launches(session, report, selection)
         part = projected(ranges, launches, before)
         parts.append(part)

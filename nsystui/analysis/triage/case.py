@@ -11,7 +11,7 @@ import numpy as np
 from nsystui.analysis.answer import Unit
 from nsystui.analysis.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.analysis.extent import extents, selected_reports
-from nsystui.analysis.intervals import EMPTY, Intervals, merge
+from nsystui.analysis.intervals import Intervals
 from nsystui.analysis.job import Job
 from nsystui.analysis.ranks.step_times import StepTimes, step_times
 from nsystui.analysis.selection import Selection, Task, Window
@@ -91,7 +91,7 @@ class Case:
 
     @cached_property
     def _gaps(self) -> list[Intervals]:
-        return [_gaps(device, self.working(device)) for device in self.devices]
+        return [device.gaps(self.working(device)) for device in self.devices]
 
     def working(self, device: DeviceIntervals) -> Window:
         """The window of a GPU without what lies before the first step of its task: setting up is judged apart."""
@@ -105,15 +105,6 @@ class Case:
         """The steps of every selected task that has any."""
         found = step_times(self.job.steps(self.step_name), self.chosen.window)
         return {task: one for task, one in found.items() if task in self.tasks}
-
-
-def _gaps(device: DeviceIntervals, window: Window) -> Intervals:
-    parts = device.parts
-    together = (parts.kernels, parts.exposed_nccl, parts.memory_only, parts.graph_only)
-    active = merge(*(one.clip(window.start, window.end) for one in together))
-    if not len(active):
-        return EMPTY
-    return active.gaps(int(active.starts[0]), int(active.ends[-1]))
 
 
 def at_least(intervals: Intervals, length: float) -> Intervals:

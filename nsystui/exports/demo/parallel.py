@@ -49,6 +49,15 @@ class ParallelEvents(TargetInfo):
         """Any other MPI call (``MPI_Init``)."""
         self.rows("MPI_OTHER_EVENTS").append((start, end, thread.global_id, self.intern(name)))
 
+    def ucx(self, thread: Thread, start: int, end: int | None, name: str) -> None:
+        """A UCX call that submits nothing and moves nothing on (``ucp_worker_create``)."""
+        self.rows("UCP_EVENTS").append((start, end, thread.global_id, self.intern(name)))
+
+    def ucx_submit(self, thread: Thread, start: int, end: int | None, name: str, *, size: int = 0) -> None:
+        """A UCX call that submits `size` bytes (``ucp_tag_send_nbx``)."""
+        text = self.intern(name)
+        self.rows("UCP_SUBMIT_EVENTS").append((start, end, thread.global_id, text, 0, size, 0, 0))
+
     def openmp(self, thread: Thread, start: int, end: int, name: str, *, kind: str = "PARALLEL") -> None:
         """An OpenMP event; `kind` is the end of its table's name (``TASK``, ``SYNC_REGION_WAIT``)."""
         self.add(

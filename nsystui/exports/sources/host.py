@@ -179,6 +179,27 @@ def mpi(table: str, call_type: str, position: int) -> Callable[[Schema], Source]
     return make
 
 
+_UCX_TABLES = ("UCP_SUBMIT_EVENTS", "UCP_PROGRESS_EVENTS", "UCP_EVENTS")
+
+
+def ucx(table: str, position: int) -> Callable[[Schema], Source]:
+    """The UCX tables share one canonical table, as those of MPI do."""
+
+    def make(schema: Schema) -> Source:
+        first_row = schema.rows(_UCX_TABLES[:position])
+        wanted = {"start": "start", "end": "end", "thread": "globalTid", "text_id": "textId"}
+        fields = {
+            "row": f"row_id + {first_row}",
+            **as_they_are("start", "end", "thread"),
+            "process": process_of("thread"),
+            "name": "s.value",
+        }
+        joins = {"s": "LEFT JOIN strings s ON s.id = text_id"}
+        return Source(table, integers(schema, table, wanted), {"ucx_calls": Transform(fields, joins)}, first_row)
+
+    return make
+
+
 def mpi_ranks(schema: Schema) -> Source:
     table = "MPI_RANKS"
     known = "thread IS NOT NULL AND rank IS NOT NULL"

@@ -1,8 +1,4 @@
-"""Synchronous and pageable copies, and synchronous memsets.
-
-As nsys's rules ``cuda_memcpy_sync``, ``cuda_memcpy_async`` and ``cuda_memset_sync`` choose them (domain §4.3), but a
-call belongs to an operation by (report, process, correlation id).
-"""
+"""Synchronous and pageable copies, and synchronous memsets, as `memory_calls` chooses them."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ import sqlalchemy as sa
 
 from nsystui.analysis.answer import Column, Row, Unit
 from nsystui.analysis.intervals import union
+from nsystui.analysis.memory_calls import MemoryCalls, are, with_calls
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Task
 from nsystui.analysis.triage.case import Case, number_of, time_words
@@ -21,9 +18,6 @@ from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severit
 from nsystui.analysis.where import job_start, where
 from nsystui.store import tables
 
-_HOST_TO_DEVICE = 1
-_STAGED = 64_000
-"""A host-to-device copy of so many bytes or fewer returns before it is done, although its call is synchronous."""
 _COLUMNS = (
     Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
     Column("operation", "Operation", "operation", Unit.TEXT, None, 0),
@@ -37,12 +31,14 @@ _COLUMNS = (
 @dataclass(frozen=True)
 class _Kind:
     name: str
+    calls: MemoryCalls
     what: str
     advice: Advice
 
 
 _SYNC_COPY = _Kind(
     "synchronous-copies",
+    MemoryCalls.SYNCHRONOUS_COPIES,
     "memory copies by synchronous calls (cudaMemcpy)",
     Advice(
         "use cudaMemcpyAsync with pinned memory, on a stream of its own", "cudaMemcpy blocks the CPU until it is done"
@@ -50,6 +46,7 @@ _SYNC_COPY = _Kind(
 )
 _PAGEABLE = _Kind(
     "pageable-copies",
+    MemoryCalls.PAGEABLE_COPIES,
     "asynchronous copies from or to pageable memory",
     Advice(
         "pin the host memory (cudaHostAlloc; pin_memory=True in PyTorch's DataLoader)",
@@ -58,6 +55,7 @@ _PAGEABLE = _Kind(
 )
 _SYNC_MEMSET = _Kind(
     "synchronous-memsets",
+    MemoryCalls.SYNCHRONOUS_MEMSETS,
     "synchronous memsets of pinned or managed memory",
     Advice("use cudaMemsetAsync", "cudaMemset on such memory blocks the CPU until it is done"),
 )
@@ -71,34 +69,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     return [one for one in found if one is not None]
 
 
-def _conditions(kind: _Kind) -> list[sa.ColumnElement[bool]]:
-    """Which operations, and by which calls."""
-    memory, name = tables.memory_ops.c, tables.api_calls.c.name
-    is_async = sa.func.contains(sa.func.lower(name), "async", type_=sa.Boolean)
-    is_set = sa.cast(memory.is_memset, sa.Boolean)
-    if kind is _SYNC_MEMSET:
-        return [
-            is_set,
-            name.startswith("cudaMemset"),
-            sa.not_(is_async),
-            memory.target_memory.in_(["Pinned", "Managed"]),
-        ]
-    is_copy = [sa.not_(is_set), name.startswith("cudaMemcpy")]
-    if kind is _PAGEABLE:
-        return [*is_copy, is_async, sa.or_(memory.source_memory == "Pageable", memory.target_memory == "Pageable")]
-    is_staged = sa.and_(memory.copy_kind == _HOST_TO_DEVICE, memory.bytes <= _STAGED)
-    inside = sa.and_(memory.source_device.is_not(None), memory.source_device == memory.target_device)
-    return [
-        *is_copy,
-        sa.not_(is_async),
-        sa.not_(sa.func.coalesce(is_staged, sa.false())),
-        sa.not_(sa.func.coalesce(inside, sa.false())),
-    ]
-
-
 def _checked(case: Case, kind: _Kind) -> Finding | None:
     memory, calls = tables.memory_ops, tables.api_calls
-    is_call = [calls.c[key] == memory.c[key] for key in ("report", "process", "correlation_id")]
     query = (
         sa.select(
             memory.c.report,
@@ -110,8 +82,8 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
             job_start(memory).label("start"),
             (memory.c.end + memory.c.clock_offset).label("end"),
         )
-        .join_from(memory, calls, sa.and_(*is_call))
-        .where(*where(memory, case.chosen), *_conditions(kind), memory.c.end.is_not(None))
+        .select_from(with_calls())
+        .where(*where(memory, case.chosen), *are(kind.calls), memory.c.end.is_not(None))
     )
     frame = case.job.session.frame(query)
     if not len(frame):

@@ -1,0 +1,10 @@
+"""The multi-report recipes of Nsight Systems: what each answers, over all ranks of a job (domain §4.3, §4.4).
+
+They are the questions of this room, put together: a recipe has no way of its own to count what another one counts.
+"""
+
+from __future__ import annotations
+
+from nsystui.analysis.recipes.catalog import RECIPES, Recipe, recipe_named
+
+__all__ = ["RECIPES", "Recipe", "recipe_named"]

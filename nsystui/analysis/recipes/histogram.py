@@ -1,0 +1,75 @@
+"""How the durations of kernels are spread: how many launches took 1 to 2, 2 to 5, 5 to 10 µs, and so on."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from nsystui.analysis.answer import Answer, Column, Row, Unit
+from nsystui.analysis.job import Job
+from nsystui.analysis.kernels import kernel_notes, name_of
+from nsystui.analysis.recipes.asking import Ask, Options, of_each_rank
+from nsystui.analysis.rows_answer import RowsAnswer
+from nsystui.analysis.selection import Selection
+from nsystui.analysis.where import duration, where
+from nsystui.errors import UsageError
+from nsystui.store import tables
+
+EDGES: tuple[int, ...] = (0, *(step * 10**decade for decade in range(13) for step in (1, 2, 5)))
+"""The lower edges, ns: the same for every kernel and every rank, so that histograms compare."""
+
+COLUMNS = (
+    Column("low", "From (ns)", "from", Unit.DURATION, None, 0),
+    Column("high", "To (ns)", "to", Unit.DURATION, None, 0),
+    Column("count", "Instances", "count", Unit.COUNT, None, 0),
+    Column("share", "Instances (%)", "of its launches", Unit.PERCENT, 1, 0),
+    Column("total", "Total Time (ns)", "total", Unit.DURATION, None, 1),
+    Column("name", "Name", "name", Unit.TEXT, None, 0),
+)
+
+
+def _asked(job: Job, selection: Selection, options: Options) -> Answer:
+    if options.by_rank:
+        return of_each_rank(job, selection, lambda own: _histogram(job, own, options))
+    return _histogram(job, selection, options)
+
+
+def _histogram(job: Job, selection: Selection, options: Options) -> RowsAnswer:
+    """A row for each kernel name and class of durations that has launches: kernels by total time, shortest first.
+
+    The class includes its lower edge. Raises UsageError where no kernel has the name that was asked for.
+    """
+    table = tables.kernels
+    name = name_of(table, options.names)
+    length = duration(table)
+    # Which edge is the last one that is not above the value.
+    place = sa.case(*[(length < edge, number) for number, edge in enumerate(EDGES[1:])], else_=len(EDGES) - 1).label(
+        "place"
+    )
+    conditions = [*where(table, selection, name), length.is_not(None)]
+    if options.name is not None:
+        conditions.append(name == options.name)
+    query = (
+        sa.select(name.label("name"), place, sa.func.count(), sa.cast(sa.func.sum(length), sa.BigInteger))
+        .where(*conditions)
+        .group_by(name, place)
+    )
+    found = job.session.rows(query)
+    if options.name is not None and not found and job.session.count(table) and not _has(job, name, options.name):
+        raise UsageError(f"no kernel is called {options.name!r} (--names short for names without arguments)")
+    totals: dict[str, list[int]] = {}
+    for kernel, _, count, total in found:
+        own = totals.setdefault(kernel, [0, 0])
+        own[0] += total
+        own[1] += count
+    rows: list[Row] = []
+    for kernel, number, count, total in sorted(found, key=lambda row: (-totals[row[0]][0], str(row[0]), row[1])):
+        high = EDGES[number + 1] if number + 1 < len(EDGES) else None
+        rows.append((EDGES[number], high, count, 100.0 * count / totals[kernel][1], total, kernel))
+    return RowsAnswer("kernel-histogram", COLUMNS, rows, None, kernel_notes(job.session))
+
+
+def _has(job: Job, name: sa.ColumnElement[str], wanted: str) -> bool:
+    return bool(job.session.scalar(sa.select(sa.func.count()).select_from(tables.kernels).where(name == wanted)))
+
+
+ASK: dict[str, Ask] = {"cuda_gpu_kern_hist": _asked}

@@ -1,0 +1,237 @@
+"""How one kernel or NVTX range paces: its instances on each rank in order of time are iterations (domain §4.4).
+
+The delta of an instance is the time from the end of the one before it on its rank to its start: negative where they
+overlap, and missing for the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.analysis.answer import Answer, Column, Row, Unit
+from nsystui.analysis.intervals import Times
+from nsystui.analysis.job import Job
+from nsystui.analysis.kernels import kernel_notes, kernel_summary, name_of
+from nsystui.analysis.nvtx.numbered import Templates
+from nsystui.analysis.nvtx.ranges import NvtxRanges
+from nsystui.analysis.recipes.asking import RANK, Ask, Options, chosen_ranks
+from nsystui.analysis.rows_answer import RowsAnswer
+from nsystui.analysis.selection import Selection, Task
+from nsystui.analysis.where import where
+from nsystui.errors import UsageError
+from nsystui.store import tables
+
+Flags = NDArray[np.bool_]
+
+_ITERATION = Column("iteration", "Iteration", "iteration", Unit.NUMBER, None, 0)
+_START = Column("start", "Start (ns)", "start", Unit.TIME, None, 0)
+ACROSS_COLUMNS = (
+    _ITERATION,
+    Column("ranks", "Ranks", "ranks", Unit.COUNT, None, 3),
+    _START,
+    Column("median", "Duration Med (ns)", "median", Unit.DURATION, 1, 0),
+    Column("min", "Duration Min (ns)", "min", Unit.DURATION, None, 2),
+    Column("max", "Duration Max (ns)", "max", Unit.DURATION, None, 0),
+    Column("slowest", "Max Rank", "slowest", Unit.NUMBER, None, 0),
+    Column("delta_avg", "Delta Avg (ns)", "delta avg", Unit.DURATION, 1, 1),
+    Column("delta_median", "Delta Med (ns)", "delta med", Unit.DURATION, 1, 0),
+    Column("delta_min", "Delta Min (ns)", "delta min", Unit.DURATION, None, 3),
+    Column("delta_max", "Delta Max (ns)", "delta max", Unit.DURATION, None, 1),
+    Column("delta_stddev", "Delta StdDev (ns)", "delta stddev", Unit.DURATION, 1, 4),
+)
+EVERY_COLUMNS = (
+    RANK,
+    _ITERATION,
+    _START,
+    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
+    Column("delta", "Delta (ns)", "delta", Unit.DURATION, None, 0),
+    Column("duration_sum", "Accumulated Duration (ns)", "duration so far", Unit.DURATION, None, 2),
+    Column("delta_sum", "Accumulated Delta (ns)", "delta so far", Unit.DURATION, None, 3),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Instances:
+    """The instances on one rank in order of time; shapes ``(n,)``, job time in ns."""
+
+    rank: int
+    start: Times
+    end: Times
+
+    @cached_property
+    def delta(self) -> Times:
+        """Shape ``(n - 1,)``: of all but the first one."""
+        return self.start[1:] - self.end[:-1]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What is looked at, and its instances on each rank that has any."""
+
+    name: str
+    ranks: Sequence[_Instances]
+    notes: tuple[str, ...]
+
+
+def _asked(find: Callable[[Job, Selection, Options], _Found | None]) -> Ask:
+    def asked(job: Job, selection: Selection, options: Options) -> Answer:
+        found = find(job, selection, options)
+        columns = EVERY_COLUMNS if options.by_rank else ACROSS_COLUMNS
+        if found is None:
+            return RowsAnswer("pace", columns, [])
+        chosen = "" if options.name else ", which took most time (--name or the filter chooses another)"
+        rows = _every(found.ranks) if options.by_rank else _across(found.ranks)
+        return RowsAnswer("pace", columns, rows, len(rows), (f"of {found.name}{chosen}", *found.notes))
+
+    return asked
+
+
+def _every(ranks: Sequence[_Instances]) -> list[Row]:
+    rows: list[Row] = []
+    for one in ranks:
+        duration = one.end - one.start
+        deltas, sums = one.delta.tolist(), np.cumsum(one.delta).tolist()
+        columns = (one.start.tolist(), duration.tolist(), [None, *deltas], np.cumsum(duration).tolist(), [None, *sums])
+        rows += [(one.rank, number, *row) for number, row in enumerate(zip(*columns, strict=True))]
+    return rows
+
+
+def _across(ranks: Sequence[_Instances]) -> list[Row]:
+    """A row for each iteration, over the ranks that came so far."""
+    most = max((len(one.start) for one in ranks), default=0)
+    rows: list[Row] = []
+    for number in range(most):
+        there = [one for one in ranks if number < len(one.start)]
+        durations = [int(one.end[number] - one.start[number]) for one in there]
+        slowest = there[int(np.argmax(durations))].rank
+        spread = (float(np.median(durations)), min(durations), max(durations), slowest)
+        deltas = [int(one.delta[number - 1]) for one in there] if number else []
+        start = min(int(one.start[number]) for one in there)
+        rows.append((number, len(there), start, *spread, *_spread(deltas)))
+    return rows
+
+
+def _spread(deltas: Sequence[int]) -> tuple[float | None, ...]:
+    """Mean, median, least, largest and the sample's standard deviation (0 of one)."""
+    if not deltas:
+        return (None,) * 5
+    stddev = float(np.std(deltas, ddof=1)) if len(deltas) > 1 else 0.0
+    return float(np.mean(deltas)), float(np.median(deltas)), min(deltas), max(deltas), stddev
+
+
+# -- kernels ----------------------------------------------------------------------------------------------------------
+
+
+def _kernels(job: Job, selection: Selection, options: Options) -> _Found | None:
+    table = tables.kernels
+    name = name_of(table, options.names)
+    if not job.session.count(table):
+        return None
+    wanted = options.name
+    if wanted is None:
+        names = kernel_summary(job.session, selection, options.names).rows()
+        if not names:
+            return None
+        wanted = str(names[0][-1])
+    query = sa.select(
+        table.c.report,
+        table.c.process,
+        (table.c.start + table.c.clock_offset).label("start"),
+        (table.c.end + table.c.clock_offset).label("end"),
+    ).where(name == wanted, table.c.end.is_not(None), *where(table, selection.with_name(None)))
+    rows = job.session.arrays(query)
+    if not len(rows["start"]) and options.name is not None and selection.is_everything:
+        raise UsageError(f"no kernel is called {wanted!r} (--names short for names without arguments)")
+    ranks = []
+    for item in chosen_ranks(job, selection):
+        is_own = (rows["report"] == item.task.report) & (rows["process"] == item.task.process)
+        ranks += _instances(item.rank, rows["start"][is_own], rows["end"][is_own])
+    return _Found(wanted, ranks, kernel_notes(job.session))
+
+
+def _instances(rank: int, starts: Times, ends: Times) -> list[_Instances]:
+    """In order; nothing where there are none."""
+    order = np.lexsort((ends, starts))
+    start, end = (np.ma.getdata(values)[order].astype(np.int64) for values in (starts, ends))
+    return [_Instances(rank, start, end)] if len(order) else []
+
+
+# -- NVTX -------------------------------------------------------------------------------------------------------------
+
+
+def _ranges(is_on_gpu: bool) -> Callable[[Job, Selection, Options], _Found | None]:
+    def find(job: Job, selection: Selection, options: Options) -> _Found | None:
+        ranges = job.nvtx_ranges(selection.with_name(None))
+        known = ranges.op_count > 0 if is_on_gpu else np.ones(len(ranges), bool)
+        start, end = (ranges.gpu_start, ranges.gpu_end) if is_on_gpu else (ranges.start, ranges.end)
+        templates = Templates.of(ranges.names)
+        if options.name is not None:
+            wanted = options.name
+            is_wanted = np.array([_is_called(name, wanted) for name in ranges.names], bool)
+            if not is_wanted.any():
+                is_wanted = templates.of_name == _place(wanted, templates.texts)
+            if len(ranges) and not is_wanted.any():
+                raise UsageError(f"no NVTX range is called {wanted!r} (* stands for numbers, as in 'step *')")
+        else:
+            longest = _longest(ranges, templates, selection, known, end - start)
+            if longest is None:
+                return None
+            wanted, is_wanted = longest
+        chosen = known & is_wanted[ranges.name] if len(ranges) else known
+        found = []
+        lane_of = ranges.lane[chosen]
+        tasks = [Task(lane.report, lane.process) for lane in ranges.lanes]
+        for item in chosen_ranks(job, selection):
+            is_lane = np.array([task == item.task for task in tasks] or [False], bool)
+            rows = np.flatnonzero(chosen)[is_lane[lane_of]] if len(lane_of) else np.empty(0, np.int64)
+            found += _instances(item.rank, start[rows], end[rows])
+        return _Found(wanted, found, ranges.notes)
+
+    return find
+
+
+def _is_called(name: str, wanted: str) -> bool:
+    """Whether a range ``domain:text`` is meant; of the default domain the text alone will do."""
+    return name in (wanted, f":{wanted}")
+
+
+def _place(wanted: str, texts: Sequence[str]) -> int:
+    """The index of a template; what no name has where it is none."""
+    return next((place for place, text in enumerate(texts) if _is_called(text, wanted)), len(texts))
+
+
+def _longest(
+    ranges: NvtxRanges, templates: Templates, selection: Selection, known: Flags, length: Times
+) -> tuple[str, Flags] | None:
+    """The name (numbers folded) whose ranges took most time of those that came more than once on a rank, if any did."""
+    if not len(ranges) or not known.any():
+        return None
+    texts = [*templates.texts, *ranges.names]
+    own = len(templates.texts) + np.arange(len(ranges.names))
+    group_of_name = np.where(templates.of_name >= 0, templates.of_name, own)
+    passes = np.array([selection.name is None or selection.name.matches(name) for name in ranges.names], bool)
+    rows = np.flatnonzero(known & passes[ranges.name])
+    if not len(rows):
+        return None
+    group = group_of_name[ranges.name[rows]]
+    totals = np.bincount(group, weights=length[rows].astype(np.float64), minlength=len(texts))
+    lanes = len(ranges.lanes)
+    counts = np.bincount(group * lanes + ranges.lane[rows], minlength=len(texts) * lanes).reshape(len(texts), lanes)
+    repeats = counts.max(axis=1) > 1
+    if repeats.any():
+        totals = np.where(repeats, totals, -1.0)
+    best = int(totals.argmax())
+    return texts[best].removeprefix(":"), (group_of_name == best) & passes
+
+
+ASK: dict[str, Ask] = {
+    "cuda_gpu_kern_pace": _asked(_kernels),
+    "nvtx_gpu_proj_pace": _asked(_ranges(is_on_gpu=True)),
+    "nvtx_pace": _asked(_ranges(is_on_gpu=False)),
+}
