@@ -37,6 +37,7 @@ COMMANDS = {
     "osrt": "OS runtime calls",
     "mpi": "MPI calls",
     "stats": "reports of `nsys stats`, by their names",
+    "recipe": "recipes of `nsys recipe`, by their names: over all ranks, as tables and maps",
     "pack": "make the columns of a job ahead of time: it then opens without its exports",
     "info": "what the exports are and what they hold",
     "demo": "write a demo job of several ranks and open it",
@@ -92,7 +93,8 @@ class CommandModule(Protocol):
 
     def run(self, arguments: argparse.Namespace) -> int: ...
 
-    # A module may also have ``prepared``, which changes the words of its command line before they are parsed.
+    # A module may also have ``prepared``, which changes the words of its command line before they are parsed, and
+    # ``delegated``, which says of some words that they are another command's.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -206,7 +208,11 @@ def _module(name: str) -> CommandModule:
 
 
 def _run_command(name: str, words: list[str]) -> int:
-    parser = command_parser(name)
     module = _module(name)
+    delegate = getattr(module, "delegated", None)
+    other = None if delegate is None else delegate(words)
+    if other is not None:
+        return _run_command(*other)
+    parser = command_parser(name)
     prepare = getattr(module, "prepared", None)
     return module.run(parser.parse_args(words if prepare is None else prepare(words)))

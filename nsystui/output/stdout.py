@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from io import TextIOWrapper
 from typing import TextIO
 
@@ -11,7 +12,7 @@ from nsystui.errors import UsageError
 from nsystui.output.formats import write
 from nsystui.output.pipe import quiet_pipe
 from nsystui.terminal import original_environ, wants_ascii
-from nsystui.text import safe_text
+from nsystui.text import ascii_glyphs, safe_text
 
 
 class _SafeLines:
@@ -22,6 +23,14 @@ class _SafeLines:
 
     def write(self, line: str) -> object:
         return self._stream.write(safe_text(line.removesuffix("\n")) + "\n")
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Prints lines that are safe already, in ASCII where UTF-8 could not be shown. Raises what `quiet_pipe` raises."""
+    with quiet_pipe() as stream:
+        environ = original_environ() if stream.isatty() else {"LC_ALL": "C.UTF-8"}
+        plain = wants_ascii(environ, stream.encoding)
+        stream.writelines(f"{ascii_glyphs(line) if plain else line}\n" for line in lines)
 
 
 def print_answer(answer: Answer, file_format: str) -> int:

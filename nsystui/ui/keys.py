@@ -47,6 +47,7 @@ PLACES = {
     "ranks": "7 Ranks",
     "rank map": "7 Ranks, the map",
     "timeline": "L Timeline",
+    "recipe": "A recipe, from the palette",
 }
 """The places in the order of the help, with their titles."""
 
@@ -88,7 +89,7 @@ KEYS: tuple[Key, ...] = (
     # What A and B are is what is selected here.
     *(Key(key, key, "selection", "", "", "diff") for key in "trDT"),
     Key("f", "f", "filter", "", "", "diff"),
-    *(Key(key, key, "", "", "", "diff alone") for key in "1234567"),
+    *(Key(key, key, "", "", "", "diff alone") for key in ("1", "2", "3", "4", "5", "6", "7", "ctrl+p")),
     Key("enter", "⏎", "", "open", "the launches of this kernel, the calls of this name; then the event", "kernels"),
     Key("o", "o", "other_table", "other table", "kernels, memory operations, sizes, API, OS runtime, MPI", "kernels"),
     Key("n", "n", "names", "names", "full, short or mangled kernel names", "kernels"),
@@ -125,7 +126,7 @@ KEYS: tuple[Key, ...] = (
     # The selection is of exports: what a log says has no time, and its ranks are not theirs.
     *(Key(key, key, "selection", "", "", "nccl log") for key in "trDT"),
     Key("f", "f", "filter", "", "", "nccl log"),
-    *(Key(key, key, "", "", "", "nccl log alone") for key in "1234567L"),
+    *(Key(key, key, "", "", "", "nccl log alone") for key in ("1", "2", "3", "4", "5", "6", "7", "L", "ctrl+p")),
     Key("plus,equals_sign", "+", "zoom(1)", "zoom in", "zoom in around the cursor", "gpu"),
     Key("minus", "-", "zoom(-1)", "out", "zoom out", "gpu"),
     Key("left_square_bracket", "[", "pan(-1)", "] pan", "move the view back by half of its width", "gpu"),
@@ -231,6 +232,10 @@ KEYS: tuple[Key, ...] = (
     Key("pageup,ctrl+b", "pgup", "page(-1)", "", "", "timeline"),
     Key("pagedown,ctrl+f", "pgdn", "page(1)", "", "", "timeline"),
     Key("escape", "esc", "back", "back", "undo the selection made here, then back to where you were", "timeline"),
+    Key("b", "b", "by_rank", "by rank", "each rank by itself, or all ranks together", "recipe"),
+    Key("n", "n", "names", "names", "full, short or mangled kernel names", "recipe"),
+    Key("o", "o", "drawing", "drawing", "a map as a drawing, or as a table", "recipe"),
+    Key("m", "m", "figure", "figure", "the next figure of a map", "recipe"),
     Key("slash", "/", "filter", "find", "filter by name: text, !text, /regex/; empty for all", "table"),
     Key("t", "t", "take_window", "time", "select the time window of this row", "table"),
     Key("s", "s", "sort", "sort", "sort by the next column", "table"),
@@ -253,6 +258,7 @@ KEYS: tuple[Key, ...] = (
     Key("6", "6", "mode('events')", "", "Events", "everywhere"),
     Key("7", "7", "mode('ranks')", "", "Ranks", "everywhere"),
     Key("L", "L", "timeline", "", "Timeline", "everywhere"),
+    Key("ctrl+p", "ctrl+p", "recipes", "", "recipes of Nsight Systems, by name or by what they answer", "everywhere"),
     Key("question_mark", "?", "help", "help", "the keys of this place", "everywhere"),
     Key("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit", "everywhere"),
 )

@@ -194,8 +194,8 @@ RECIPES: tuple[Recipe, ...] = (
         (_WORK,),
         frozenset({THRESHOLD, CHUNKS}),
         (
-            "NVIDIA's adds up operations that run side by side, so that a part may be in use for more than 100 %, and is "
-            "not listed although the GPU was idle in most of it; here every moment counts once",
+            "NVIDIA's adds up operations that run side by side: a part may be in use for more than 100 %, and is not "
+            "listed although the GPU was idle in most of it; here every moment counts once",
             _GRAPHS,
         ),
     ),
@@ -203,7 +203,7 @@ RECIPES: tuple[Recipe, ...] = (
         "mpi_gpu_time_util_map",
         "when each rank was in MPI, in kernels, and in both",
         "host_maps",
-        (("mpi_calls", _NVTX), _WORK),
+        (("mpi_calls",), _WORK),
         _MAP,
         ("calls that never returned last to the end of the session", _HEAT),
         is_map=True,

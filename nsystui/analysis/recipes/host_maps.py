@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.analysis.efficiency.host_calls import HostCalls, host_calls
@@ -15,12 +16,14 @@ from nsystui.analysis.job import Job
 from nsystui.analysis.recipes.asking import RANK, Draw, Options, chosen_ranks
 from nsystui.analysis.recipes.maps import MapLine, RecipeMap, clock_notes, percent, window_of
 from nsystui.analysis.selection import Selection, Task, Window
+from nsystui.store import tables
 from nsystui.store.report import Report
 
 _NAME_NOTE = "the name filter is left out here: it is about all calls and kernels"
 
 
-def _map(title: str, word: str, calls_of: Callable[[HostCalls], IntervalBlocks | None]) -> Draw:
+def _map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], IntervalBlocks | None]) -> Draw:
+    word = title.lower()
     figures = (
         percent("kernels_percent", "Kernels", "kernels", "compute"),
         percent(f"{word}_percent", title, title, "nccl"),
@@ -40,19 +43,19 @@ def _map(title: str, word: str, calls_of: Callable[[HostCalls], IntervalBlocks |
             sets = (kernels.get(item.task, NO_BLOCKS), own)
             seen = _seen(reports[item.task.report], window, options.bins)
             parts = [_shares(one, window, options.bins, seen) for one in (*sets, _both(*sets))]
-            lines.append(MapLine((item.rank,), str(item.rank), np.stack(parts)))
+            lines.append(MapLine((item.rank,), f"rank {item.rank}", np.stack(parts)))
         named = (_NAME_NOTE,) if selection.name is not None else ()
-        notes = (*_missing(len(lines), len(chosen_ranks(job, selection)), title), *named, *clock_notes(job, selection))
+        missing = _missing(len(lines), len(chosen_ranks(job, selection)), title, job.session.count(table))
+        notes = (*missing, *named, *clock_notes(job, selection))
         return RecipeMap(f"{word}-gpu-time", window, options.bins, (RANK,), figures, tuple(lines), notes)
 
     return drawn
 
 
-def _missing(lines: int, ranks: int, title: str) -> tuple[str, ...]:
+def _missing(lines: int, ranks: int, title: str, calls: int) -> tuple[str, ...]:
+    """What is said of ranks without such calls; that there are none at all is said elsewhere."""
     if not lines:
-        return (
-            f"no {title} calls of a rank with GPU work in these exports: record with `nsys profile -t {title.lower()}`",
-        )
+        return (f"none of the {calls:,} {title} calls is one of a selected rank with GPU work",) if calls else ()
     return (f"{ranks - lines} of {ranks} ranks have no {title} calls",) if lines < ranks else ()
 
 
@@ -94,6 +97,6 @@ def _shares(part: IntervalBlocks, window: Window, bins: int, seen: NDArray[np.bo
 
 
 MAPS: dict[str, Draw] = {
-    "mpi_gpu_time_util_map": _map("MPI", "mpi", lambda one: one.mpi),
-    "ucx_gpu_time_util_map": _map("UCX", "ucx", lambda one: one.ucx),
+    "mpi_gpu_time_util_map": _map("MPI", tables.mpi_calls, lambda one: one.mpi),
+    "ucx_gpu_time_util_map": _map("UCX", tables.ucx_calls, lambda one: one.ucx),
 }

@@ -106,7 +106,8 @@ def _network_map(job: Job, selection: Selection, options: Options) -> RecipeMap:
         guid, name = known.get((report, nic), (None, None)) if not is_switch else (nic, "switch")
         hexadecimal = None if guid is None else f"0x{guid & 0xFFFF_FFFF_FFFF_FFFF:x}"
         title = name or hexadecimal or f"adapter {nic}"
-        lines.append(MapLine((names[report], title, hexadecimal), title, values))
+        label = f"{names[report]} {title}" if len(names) > 1 else title
+        lines.append(MapLine((names[report], title, hexadecimal), label, values))
     figures = tuple(
         Figure(_rate_column(key, title, units.get(place, set())), "memory")
         for place, (key, title, _) in enumerate(_NETWORK)

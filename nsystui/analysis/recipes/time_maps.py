@@ -45,7 +45,7 @@ def _map(name: str, figures: tuple[Figure, ...]) -> Draw:
         lines = []
         for item in busy.devices:
             place = item.device
-            label = f"{place.task.rank}" + (f" d{place.device}" if place.task.task in several else "")
+            label = f"rank {place.task.rank}" + (f" d{place.device}" if place.task.task in several else "")
             values = np.stack([_share(item, figure, window, options.bins) for figure in figures])
             lines.append(MapLine((place.task.rank, place.device), label, values))
         recording = recording_notes(busy, window) if busy.shares_clock else ()

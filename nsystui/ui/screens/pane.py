@@ -11,6 +11,7 @@ from nsystui.ui.screens.exporting import ExportingScreen, checker
 from nsystui.ui.widgets.prompt import LinePrompt
 
 if TYPE_CHECKING:
+    from nsystui.analysis.recipes.catalog import Recipe
     from nsystui.analysis.selection import Selection, Window
 
 
@@ -56,6 +57,24 @@ class Pane(ExportingScreen):
         from nsystui.ui.screens.help import HelpScreen
 
         self.app.push_screen(HelpScreen(self.places()))
+
+    # -- recipes --------------------------------------------------------------------------------------------------
+
+    def action_recipes(self) -> None:
+        """The palette."""
+        from nsystui.ui.palette import RecipePalette
+
+        if self._needs_job():
+            self.app.push_screen(RecipePalette())
+
+    def open_recipe(self, recipe: Recipe) -> None:
+        """The table of a recipe, or its map, over this screen."""
+        if not recipe.module:
+            self.say("x on one rank, then on another one, on 1 or 7, compares them; `nsystui diff A… -- B…` two jobs")
+            return
+        from nsystui.ui.screens.recipe import RecipeMapScreen, RecipeScreen
+
+        self.app.push_screen(RecipeMapScreen(recipe) if recipe.is_map else RecipeScreen(recipe))
 
     # -- the selection by hand ------------------------------------------------------------------------------------
 

@@ -1,0 +1,57 @@
+"""Maps of recipes as text: for each figure a line of blocks for each GPU, process or adapter."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nsystui.analysis.answer import Unit
+from nsystui.analysis.recipes.maps import MapLine, RecipeMap
+from nsystui.text import fit, safe_text
+from nsystui.ui.widgets.plots import blocks, time_axis
+from nsystui.units import format_value
+
+_LABEL, _VALUE, _LEAST = 16, 9, 10
+
+
+def columns_of(width: int) -> int:
+    """How many blocks fit into ``width`` cells beside the labels and the values."""
+    return max(width - _LABEL - _VALUE - 2, _LEAST)
+
+
+def lines_of(shown: RecipeMap, width: int) -> list[str]:
+    """The drawing: what a block is, then the figures one below the other, each with its own heading.
+
+    A block shows the largest bin that it covers, the number at the end is the mean of all bins.
+    """
+    if not shown.lines:
+        return []
+    columns = columns_of(width)
+    window = shown.window
+    start, length = format_value(Unit.TIME, window.start), format_value(Unit.DURATION, window.end - window.start)
+    bin_width = format_value(Unit.DURATION, (window.end - window.start) / shown.bins)
+    lines = [f"{start} + {length}, {shown.bins} spans of {bin_width}; · is not recorded"]
+    for number, figure in enumerate(shown.figures):
+        rows = shown.shares(number)
+        if not any(np.isfinite(row).any() for row in rows):
+            continue
+        is_share = figure.column.unit is Unit.PERCENT
+        scale = "" if is_share else f", full height {_largest(shown, number):,.4g}"
+        lines += ["", f"{figure.title}{scale}"]
+        for line, row in zip(shown.lines, rows, strict=True):
+            label = fit(safe_text(line.label), _LABEL, "right")
+            lines.append(f"{label} {blocks(row.tolist(), columns)} {_mean(line, number, is_share).rjust(_VALUE)}")
+        lines.append(" " * (_LABEL + 1) + time_axis(window.start, window.end, columns).rstrip())
+    return lines
+
+
+def _largest(shown: RecipeMap, number: int) -> float:
+    return float(np.nanmax(np.stack([line.values[number] for line in shown.lines])))
+
+
+def _mean(line: MapLine, number: int, is_share: bool) -> str:
+    values = line.values[number]
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return "–"
+    mean = float(known.mean())
+    return format_value(Unit.PERCENT, mean) if is_share else f"{mean:,.4g}"

@@ -1,0 +1,60 @@
+"""The command palette: the recipes by what they answer."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
+from textual.widgets import Input
+
+from nsystui.analysis.recipes.catalog import RECIPES, Recipe
+
+if TYPE_CHECKING:
+    from nsystui.ui.screens.pane import Pane
+
+
+def words_of(recipe: Recipe) -> str:
+    """``recipe: gpu_gaps – when a GPU was idle for long``"""
+    return f"recipe: {recipe.name} – {recipe.what}"
+
+
+class RecipeProvider(Provider):
+    """Every recipe; what is typed is looked for in its name and in what it answers."""
+
+    async def discover(self) -> Hits:
+        for recipe in RECIPES:
+            yield DiscoveryHit(Content(words_of(recipe)), self._opens(recipe), words_of(recipe))
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for recipe in RECIPES:
+            words = words_of(recipe)
+            score = matcher.match(words)
+            if score > 0:
+                yield Hit(score, matcher.highlight(words), self._opens(recipe), words)
+
+    def _opens(self, recipe: Recipe) -> partial[None]:
+        screen: Pane = self.screen  # type: ignore[assignment]
+        return partial(screen.open_recipe, recipe)
+
+
+class RecipePalette(CommandPalette):
+    """Textual's palette without what blinks, spins, or is a picture."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+p", "escape", "close", show=False)]
+
+    DEFAULT_CSS = """
+    RecipePalette > Vertical { margin-top: 1; }
+    RecipePalette SearchIcon, RecipePalette LoadingIndicator, RecipePalette LoadingIndicator.--visible {
+        display: none;
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__(providers=[RecipeProvider], placeholder="recipe, or what you want to know")
+
+    def on_mount(self) -> None:
+        self.query_one(Input).cursor_blink = False

@@ -1,0 +1,213 @@
+"""A recipe, opened from the palette: its table, or its map as a drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from textual import on
+
+from nsystui.analysis.answer import Answer, Unit
+from nsystui.analysis.job import Job
+from nsystui.analysis.kernels import Names
+from nsystui.analysis.recipes.asking import Options, ask, draw
+from nsystui.analysis.recipes.catalog import BY_RANK, NAMES, Recipe
+from nsystui.analysis.recipes.maps import RecipeMap, edges_of, map_table
+from nsystui.analysis.selection import Selection, Window
+from nsystui.ui import keys
+from nsystui.ui.screens.chart_pane import ChartPane
+from nsystui.ui.screens.table_pane import TablePane
+from nsystui.ui.widgets.strip_chart import Lane, StripChart
+from nsystui.units import format_value
+
+_LABEL_WIDTH = 16
+_VALUE_WIDTH = 10
+
+
+class RecipeScreen(TablePane):
+    """The table of a recipe. Below it what its numbers need to be understood, and where NVIDIA's recipe errs."""
+
+    PLACES = ("recipe", "table", "everywhere")
+    BINDINGS = keys.bindings("recipe", "table", "everywhere")
+    BACKGROUND = True
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__("recipe", recipe.name)
+        self.recipe = recipe
+        self.options = Options()
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.options,)
+
+    def ask(self, job: Job, selection: Selection) -> Answer:
+        return ask(self.recipe, job, selection, self.options)
+
+    def show(self, result: Any, same_place: bool) -> None:
+        super().show(result, same_place)
+        answer: Answer = result
+        if len(answer):
+            self.notes.show_notes((*answer.notes, *self.recipe.differs))
+
+    def show_count(self) -> None:
+        by_rank = " by rank" if self.options.by_rank else ""
+        self.crumbs = ("recipe", f"{self.recipe.name}{by_rank}")
+        super().show_count()
+
+    def action_by_rank(self) -> None:
+        if BY_RANK not in self.recipe.takes:
+            has_rank = "rank" in (column.key for column in (self.table.answer.columns if self.table.answer else ()))
+            self.say("each row says its rank" if has_rank else "this recipe has no table for each rank")
+            return
+        self.options = replace(self.options, by_rank=not self.options.by_rank)
+        self._sort = None
+        self.job_changed()
+
+    def action_names(self) -> None:
+        if NAMES not in self.recipe.takes:
+            self.say("only recipes of kernels have other names")
+            return
+        order = list(Names)
+        self.options = replace(self.options, names=order[(order.index(self.options.names) + 1) % len(order)])
+        self.say(f"{self.options.names.value} names")
+        self.job_changed()
+
+    def action_drawing(self) -> None:
+        if self.recipe.is_map:
+            self.action_back()
+        else:
+            self.say("only maps are drawn: this recipe is a table")
+
+    def action_figure(self) -> None:
+        self.say("a table has all figures side by side" if self.recipe.is_map else "only maps have figures")
+
+
+class RecipeMapScreen(ChartPane):
+    """The map of a recipe, one figure at a time: a lane for each GPU, process or adapter."""
+
+    PLACES = ("recipe", "everywhere")
+    BINDINGS = keys.bindings("recipe", "everywhere")
+    chart: StripChart
+
+    DEFAULT_CSS = """
+    RecipeMapScreen #detail { height: 3; }
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__("recipe", recipe.name)
+        self.recipe = recipe
+        self.figure = 0
+        self._bins = 1
+        self._map: RecipeMap | None = None
+
+    def make_chart(self) -> StripChart:
+        return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        self._bins = max(1, self.app.size.width - len("▸ ") - _LABEL_WIDTH - 1 - _VALUE_WIDTH - 1)
+        return (self._bins,)
+
+    def ask(self, job: Job, selection: Selection) -> RecipeMap:
+        return draw(self.recipe, job, selection, Options(bins=self._bins))
+
+    def show(self, result: Any, same_place: bool) -> None:
+        shown: RecipeMap = result
+        self._map = shown
+        if not shown.lines:
+            self.show_empty("\n".join(shown.notes) or "nothing in the selection")
+            self.show_title()
+            return
+        self.show_empty("")
+        self._show_figure()
+
+    def _show_figure(self) -> None:
+        shown = self._map
+        if shown is None or not shown.lines:
+            return
+        figure = shown.figures[self.figure]
+        rows = shown.shares(self.figure)
+        lanes = [
+            Lane(line.label, row.tolist(), _mean(shown, line.values[self.figure], self.figure), figure.category)
+            for line, row in zip(shown.lines, rows, strict=True)
+        ]
+        self.chart.set_lanes(lanes, shown.window.start, shown.window.end)
+        self.show_title(right=f"{figure.title} · {self.figure + 1} of {len(shown.figures)} figures")
+        self.show_detail()
+
+    @on(StripChart.CursorMoved)
+    def _cursor_moved(self, message: StripChart.CursorMoved) -> None:
+        message.stop()
+        self.show_detail_later()
+
+    def show_detail(self) -> None:
+        """All figures of the line at the cursor, and the first of the notes."""
+        shown, lane = self._map, self.chart.cursor_lane
+        if shown is None or lane >= len(shown.lines):
+            return
+        line, span = shown.lines[lane], self._span()
+        place = " · ".join(
+            f"{column.label} {value}"
+            for column, value in zip(shown.places, line.place, strict=True)
+            if value is not None
+        )
+        values = [
+            f"{figure.column.label} {_worded(shown, line.values[number, self._bin()], number)}"
+            for number, figure in enumerate(shown.figures)
+        ]
+        when = f"{format_value(Unit.TIME, span.start)} + {format_value(Unit.DURATION, span.end - span.start)}"
+        notes = (*shown.notes, *self.recipe.differs)
+        lines = [[(f"{place} · {when}", "bold")], [(" · ".join(values), "")], [(notes[0] if notes else "", "dim")]]
+        self.detail.show_lines(lines)
+
+    def _bin(self) -> int:
+        """The bin under the cursor."""
+        bins = self._map.bins if self._map is not None else 1
+        return min(self.chart.cursor_column * bins // max(1, self.chart.chart_width), bins - 1)
+
+    def _span(self) -> Window:
+        assert self._map is not None
+        edges, number = edges_of(self._map.window, self._map.bins), self._bin()
+        return Window(edges[number], edges[number + 1])
+
+    # -- keys -----------------------------------------------------------------------------------------------------
+
+    def action_figure(self) -> None:
+        if self._map is not None and self._map.lines:
+            self.figure = (self.figure + 1) % len(self._map.figures)
+            self._show_figure()
+
+    def action_drawing(self) -> None:
+        self.app.push_screen(RecipeScreen(self.recipe))
+
+    def action_by_rank(self) -> None:
+        self.say("each line of a map is a rank, GPU or adapter")
+
+    def action_names(self) -> None:
+        self.say("there are no names on a map")
+
+    def action_take_window(self) -> None:
+        if self._map is None or not self._map.lines:
+            self.say("there is no time to select here")
+        else:
+            self.select_window(self._span())
+
+    @on(StripChart.Selected)
+    def _selected(self, message: StripChart.Selected) -> None:
+        message.stop()
+        self.action_take_window()
+
+    def answer_to_export(self) -> Answer | None:
+        return map_table(self._map) if self._map is not None else None
+
+
+def _mean(shown: RecipeMap, values: np.ndarray[Any, Any], figure: int) -> str:
+    known = values[np.isfinite(values)]
+    return _worded(shown, float(known.mean()), figure) if len(known) else "–"
+
+
+def _worded(shown: RecipeMap, value: float, figure: int) -> str:
+    if not np.isfinite(value):
+        return "–"
+    is_share = shown.figures[figure].column.unit is Unit.PERCENT
+    return format_value(Unit.PERCENT, value) if is_share else f"{value:,.4g}"
