@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--name",
         metavar="TEXT",
         help="the kernel or NVTX range that is looked at; of ranges * stands for numbers, as in 'step *' "
-        "(default: the one that took most time; of kern_hist all)",
+        "(default: the kernel with most time, the training steps; of kern_hist all)",
     )
     group.add_argument("--names", choices=("full", "short", "mangled"), help="which kernel names (full)")
     group.add_argument("--bins", type=int, metavar="N", help="spans of a map (30; of a drawing its width)")

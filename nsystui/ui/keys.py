@@ -48,6 +48,7 @@ PLACES = {
     "rank map": "7 Ranks, the map",
     "timeline": "L Timeline",
     "recipe": "A recipe, from the palette",
+    "recipe map": "A recipe's map",
 }
 """The places in the order of the help, with their titles."""
 
@@ -234,8 +235,11 @@ KEYS: tuple[Key, ...] = (
     Key("escape", "esc", "back", "back", "undo the selection made here, then back to where you were", "timeline"),
     Key("b", "b", "by_rank", "by rank", "each rank by itself, or all ranks together", "recipe"),
     Key("n", "n", "names", "names", "full, short or mangled kernel names", "recipe"),
-    Key("o", "o", "drawing", "drawing", "a map as a drawing, or as a table", "recipe"),
-    Key("m", "m", "figure", "figure", "the next figure of a map", "recipe"),
+    Key("enter", "⏎", "", "open", "the launches, calls or ranges of this name", "recipe"),
+    Key("m", "m", "figure", "figure", "the next figure", "recipe map"),
+    Key("o", "o", "table", "table", "the map as a table, with all figures", "recipe map"),
+    Key("t", "t", "take_window", "time", "select the time of this column for every screen; ⏎ too", "recipe map"),
+    Key("left,right", "← →", "", "", "move the cursor along time; < and > (or shift) by ten columns", "recipe map"),
     Key("slash", "/", "filter", "find", "filter by name: text, !text, /regex/; empty for all", "table"),
     Key("t", "t", "take_window", "time", "select the time window of this row", "table"),
     Key("s", "s", "sort", "sort", "sort by the next column", "table"),

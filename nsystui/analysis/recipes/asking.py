@@ -29,9 +29,9 @@ RANK = Column("rank", "Rank", "rank", Unit.NUMBER, None, 0)
 class Options:
     """What a recipe is asked with: the defaults are those of NVIDIA's.
 
-    ``by_rank``: each rank by itself. ``name``: of the kernel or range that is looked at; ``None`` for the one that took
-    most time. ``names``: of kernels. ``bins``: of a map. ``gap``: ns. ``threshold``: percent. ``chunks``: how many
-    parts a GPU's time is cut into.
+    ``by_rank``: each rank by itself. ``name``: of the kernel or range that is looked at; ``None`` for the kernel with
+    most time, and for the training steps. ``names``: of kernels. ``bins``: of a map. ``gap``: ns. ``threshold``:
+    percent. ``chunks``: how many parts a GPU's time is cut into.
     """
 
     by_rank: bool = False

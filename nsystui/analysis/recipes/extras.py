@@ -9,6 +9,9 @@ from typing import NamedTuple
 from nsystui.analysis.answer import Answer, Column, Row, Unit, Value, iter_rows
 from nsystui.analysis.rows_answer import RowsAnswer
 
+_RANKS = {"min": 6, "max": 3}
+"""The importance of the rank of an extreme: which rank is slowest is asked more than how slow it is."""
+
 Key = tuple[Value, ...]
 """What names a row of a summary: its name, or its style and name."""
 
@@ -83,15 +86,17 @@ def _around(column: Column) -> list[Column]:
     if column.key == "median":
         return [
             replace(
-                column, key=key, header=column.header.replace("Med", word), label=_short(column, word), importance=4
+                column, key=key, header=column.header.replace("Med", word), label=_short(column, word), importance=7
             )
             if key != "median"
             else column
             for key, word in (("q1", "Q1"), ("median", ""), ("q3", "Q3"))
         ]
-    if column.key in ("min", "max"):
+    if column.key in _RANKS:
         word = column.key.capitalize()
-        return [Column(f"{column.key}_rank", f"{word} Rank", f"{column.key} rank", Unit.NUMBER, None, 3)]
+        return [
+            Column(f"{column.key}_rank", f"{word} Rank", f"{column.key} rank", Unit.NUMBER, None, _RANKS[column.key])
+        ]
     return []
 
 

@@ -6,6 +6,7 @@ overlap, and missing for the first one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ from nsystui.analysis.answer import Answer, Column, Row, Unit
 from nsystui.analysis.intervals import Times
 from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import kernel_notes, kernel_summary, name_of
-from nsystui.analysis.nvtx.numbered import Templates
+from nsystui.analysis.nvtx.numbered import Templates, template
 from nsystui.analysis.nvtx.ranges import NvtxRanges
 from nsystui.analysis.recipes.asking import RANK, Ask, Options, chosen_ranks
 from nsystui.analysis.rows_answer import RowsAnswer
@@ -79,13 +80,13 @@ class _Found:
     notes: tuple[str, ...]
 
 
-def _asked(find: Callable[[Job, Selection, Options], _Found | None]) -> Ask:
+def _asked(find: Callable[[Job, Selection, Options], _Found | None], what: str) -> Ask:
     def asked(job: Job, selection: Selection, options: Options) -> Answer:
         found = find(job, selection, options)
         columns = EVERY_COLUMNS if options.by_rank else ACROSS_COLUMNS
         if found is None:
             return RowsAnswer("pace", columns, [])
-        chosen = "" if options.name else ", which took most time (--name or the filter chooses another)"
+        chosen = "" if options.name else f" ({what}; --name or the filter chooses another)"
         rows = _every(found.ranks) if options.by_rank else _across(found.ranks)
         return RowsAnswer("pace", columns, rows, len(rows), (f"of {found.name}{chosen}", *found.notes))
 
@@ -169,69 +170,77 @@ def _ranges(is_on_gpu: bool) -> Callable[[Job, Selection, Options], _Found | Non
     def find(job: Job, selection: Selection, options: Options) -> _Found | None:
         ranges = job.nvtx_ranges(selection.with_name(None))
         known = ranges.op_count > 0 if is_on_gpu else np.ones(len(ranges), bool)
+        chosen = _named(ranges, options.name) if options.name else _unnamed(job, ranges, selection, known)
+        if chosen is None:
+            return None
         start, end = (ranges.gpu_start, ranges.gpu_end) if is_on_gpu else (ranges.start, ranges.end)
-        templates = Templates.of(ranges.names)
-        if options.name is not None:
-            wanted = options.name
-            is_wanted = np.array([_is_called(name, wanted) for name in ranges.names], bool)
-            if not is_wanted.any():
-                is_wanted = templates.of_name == _place(wanted, templates.texts)
-            if len(ranges) and not is_wanted.any():
-                raise UsageError(f"no NVTX range is called {wanted!r} (* stands for numbers, as in 'step *')")
-        else:
-            longest = _longest(ranges, templates, selection, known, end - start)
-            if longest is None:
-                return None
-            wanted, is_wanted = longest
-        chosen = known & is_wanted[ranges.name] if len(ranges) else known
-        found = []
-        lane_of = ranges.lane[chosen]
+        rows = np.flatnonzero(known & chosen[1][ranges.name])
         tasks = [Task(lane.report, lane.process) for lane in ranges.lanes]
+        found = []
         for item in chosen_ranks(job, selection):
-            is_lane = np.array([task == item.task for task in tasks] or [False], bool)
-            rows = np.flatnonzero(chosen)[is_lane[lane_of]] if len(lane_of) else np.empty(0, np.int64)
-            found += _instances(item.rank, start[rows], end[rows])
-        return _Found(wanted, found, ranges.notes)
+            is_own = np.array([task == item.task for task in tasks], bool)
+            own = rows[is_own[ranges.lane[rows]]]
+            found += _instances(item.rank, start[own], end[own])
+        return _Found(chosen[0], found, ranges.notes)
 
     return find
 
 
+def _named(ranges: NvtxRanges, wanted: str) -> tuple[str, Flags] | None:
+    """The ranges of a name, or of names that differ from it in numbers: for each of the names whether it is meant."""
+    if not ranges.names:
+        return None
+    is_wanted = np.array([_is_called(name, wanted) for name in ranges.names], bool)
+    if not is_wanted.any():
+        is_wanted = np.array([_is_called(template(name), wanted) for name in ranges.names], bool)
+    if not is_wanted.any():
+        raise UsageError(f"no NVTX range is called {wanted!r} (* stands for numbers, as in 'step *')")
+    return wanted, is_wanted
+
+
 def _is_called(name: str, wanted: str) -> bool:
     """Whether a range ``domain:text`` is meant; of the default domain the text alone will do."""
-    return name in (wanted, f":{wanted}")
+    return name.removeprefix(":") == wanted.removeprefix(":")
 
 
-def _place(wanted: str, texts: Sequence[str]) -> int:
-    """The index of a template; what no name has where it is none."""
-    return next((place for place, text in enumerate(texts) if _is_called(text, wanted)), len(texts))
+def _unnamed(job: Job, ranges: NvtxRanges, selection: Selection, known: Flags) -> tuple[str, Flags] | None:
+    """The training steps, where they are found and no name is selected, else the ranges with most GPU work."""
+    if selection.name is None and ranges.names:
+        tasks = {item.task for item in chosen_ranks(job, selection)}
+        names = Counter(steps.name for task, steps in job.steps().of_task.items() if task in tasks)
+        for name, _ in names.most_common(1):
+            is_step = np.array([_is_called(template(own), name) for own in ranges.names], bool)
+            if is_step.any():
+                return name.removeprefix(":"), is_step
+    return _busiest(ranges, Templates.of(ranges.names), selection, known)
 
 
-def _longest(
-    ranges: NvtxRanges, templates: Templates, selection: Selection, known: Flags, length: Times
-) -> tuple[str, Flags] | None:
-    """The name (numbers folded) whose ranges took most time of those that came more than once on a rank, if any did."""
-    if not len(ranges) or not known.any():
+def _busiest(ranges: NvtxRanges, templates: Templates, selection: Selection, known: Flags) -> tuple[str, Flags] | None:
+    """The name (numbers folded) whose ranges launched most GPU work, of those that came more than once on a thread.
+
+    Where none did, of all; where nothing is known of the GPU's work, or it is the same, the one that took most time.
+    """
+    if not len(ranges):
         return None
-    texts = [*templates.texts, *ranges.names]
-    own = len(templates.texts) + np.arange(len(ranges.names))
-    group_of_name = np.where(templates.of_name >= 0, templates.of_name, own)
     passes = np.array([selection.name is None or selection.name.matches(name) for name in ranges.names], bool)
     rows = np.flatnonzero(known & passes[ranges.name])
     if not len(rows):
         return None
+    texts, lanes = [*templates.texts, *ranges.names], len(ranges.lanes)
+    alone = len(templates.texts) + np.arange(len(ranges.names))
+    group_of_name = np.where(templates.of_name >= 0, templates.of_name, alone)
     group = group_of_name[ranges.name[rows]]
-    totals = np.bincount(group, weights=length[rows].astype(np.float64), minlength=len(texts))
-    lanes = len(ranges.lanes)
+    work, time = (
+        np.bincount(group, values[rows].astype(np.float64), len(texts)) for values in (ranges.op_time, ranges.duration)
+    )
     counts = np.bincount(group * lanes + ranges.lane[rows], minlength=len(texts) * lanes).reshape(len(texts), lanes)
-    repeats = counts.max(axis=1) > 1
-    if repeats.any():
-        totals = np.where(repeats, totals, -1.0)
-    best = int(totals.argmax())
+    best = int(np.lexsort((time, work, counts.max(axis=1) > 1))[-1])
     return texts[best].removeprefix(":"), (group_of_name == best) & passes
 
 
+_RANGES = "the training steps, else the range with most GPU work"
 ASK: dict[str, Ask] = {
-    "cuda_gpu_kern_pace": _asked(_kernels),
-    "nvtx_gpu_proj_pace": _asked(_ranges(is_on_gpu=True)),
-    "nvtx_pace": _asked(_ranges(is_on_gpu=False)),
+    "cuda_gpu_kern_pace": _asked(_kernels, "the kernel with most time"),
+    "nvtx_gpu_proj_pace": _asked(_ranges(is_on_gpu=True), _RANGES),
+    "nvtx_pace": _asked(_ranges(is_on_gpu=False), _RANGES),
 }

@@ -16,8 +16,10 @@ from nsystui.analysis.recipes.asking import Options, ask, draw
 from nsystui.analysis.recipes.catalog import BY_RANK, NAMES, Recipe
 from nsystui.analysis.recipes.maps import RecipeMap, edges_of, map_table
 from nsystui.analysis.selection import Selection, Window
+from nsystui.analysis.work import WORKS
 from nsystui.ui import keys
 from nsystui.ui.screens.chart_pane import ChartPane
+from nsystui.ui.screens.instances import KernelInstancesScreen, RangeInstancesScreen, WorkInstancesScreen
 from nsystui.ui.screens.table_pane import TablePane
 from nsystui.ui.widgets.strip_chart import Lane, StripChart
 from nsystui.units import format_value
@@ -55,6 +57,11 @@ class RecipeScreen(TablePane):
         self.crumbs = ("recipe", f"{self.recipe.name}{by_rank}")
         super().show_count()
 
+    def row_window(self) -> Window | None:
+        values = self.values()
+        start, end = values.get("start"), values.get("end")
+        return Window(start, end) if isinstance(start, int) and isinstance(end, int) else super().row_window()
+
     def action_by_rank(self) -> None:
         if BY_RANK not in self.recipe.takes:
             has_rank = "rank" in (column.key for column in (self.table.answer.columns if self.table.answer else ()))
@@ -73,21 +80,38 @@ class RecipeScreen(TablePane):
         self.say(f"{self.options.names.value} names")
         self.job_changed()
 
-    def action_drawing(self) -> None:
-        if self.recipe.is_map:
-            self.action_back()
+    def open_row(self) -> None:
+        name = self.values().get("name")
+        screen = _instances(self.recipe.name, str(name), self.options.names) if name is not None else None
+        if screen is None:
+            self.say("there is nothing behind these rows")
         else:
-            self.say("only maps are drawn: this recipe is a table")
+            self.app.push_screen(screen)
 
-    def action_figure(self) -> None:
-        self.say("a table has all figures side by side" if self.recipe.is_map else "only maps have figures")
+
+def _instances(recipe: str, name: str, names: Names) -> TablePane | None:
+    """The single launches, calls or ranges of a name; ``None`` for recipes of which the rows are no names."""
+    if recipe in ("cuda_gpu_kern_sum", "cuda_gpu_kern_hist", "nccl_gpu_overlap_trace"):
+        return KernelInstancesScreen(name, names)
+    if recipe in ("nvtx_sum", "nvtx_gpu_proj_sum", "nvtx_gpu_proj_trace"):
+        return RangeInstancesScreen(name)
+    return WorkInstancesScreen(name, _WORKS[recipe]) if recipe in _WORKS else None
+
+
+_WORKS = {
+    "cuda_api_sum": WORKS["api"],
+    "cuda_gpu_mem_size_sum": WORKS["memory"],
+    "cuda_gpu_mem_time_sum": WORKS["memory"],
+    "mpi_sum": WORKS["mpi"],
+    "osrt_sum": WORKS["os"],
+}
 
 
 class RecipeMapScreen(ChartPane):
     """The map of a recipe, one figure at a time: a lane for each GPU, process or adapter."""
 
-    PLACES = ("recipe", "everywhere")
-    BINDINGS = keys.bindings("recipe", "everywhere")
+    PLACES = ("recipe map", "everywhere")
+    BINDINGS = keys.bindings("recipe map", "everywhere")
     chart: StripChart
 
     DEFAULT_CSS = """
@@ -177,14 +201,8 @@ class RecipeMapScreen(ChartPane):
             self.figure = (self.figure + 1) % len(self._map.figures)
             self._show_figure()
 
-    def action_drawing(self) -> None:
+    def action_table(self) -> None:
         self.app.push_screen(RecipeScreen(self.recipe))
-
-    def action_by_rank(self) -> None:
-        self.say("each line of a map is a rank, GPU or adapter")
-
-    def action_names(self) -> None:
-        self.say("there are no names on a map")
 
     def action_take_window(self) -> None:
         if self._map is None or not self._map.lines:
