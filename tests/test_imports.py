@@ -139,6 +139,7 @@ HEADLESS = {
     "osrt": [],
     "mpi": [],
     "stats": ["-r", "cuda_gpu_kern_sum"],
+    "recipe": ["nccl_gpu_time_util_map"],
     "timeline": [],
     "info": [],
     "pack": ["-o", "DIRECTORY"],

@@ -34,6 +34,9 @@ def lines_of(shown: RecipeMap, width: int) -> list[str]:
         rows = shown.shares(number)
         if not any(np.isfinite(row).any() for row in rows):
             continue
+        if not any(np.nan_to_num(row).any() for row in rows):
+            lines += ["", f"{figure.title}: 0 everywhere"]
+            continue
         is_share = figure.column.unit is Unit.PERCENT
         scale = "" if is_share else f", full height {_largest(shown, number):,.4g}"
         lines += ["", f"{figure.title}{scale}"]

@@ -20,6 +20,7 @@ from nsystui.exports.demo import HOSTILE_NAMES, PLANTED_SECRET
 TABLES = [name for name in COMMANDS if name not in ("open", "demo", "pack")]
 NEEDED = {
     "stats": ["-r", "cuda_gpu_kern_sum"],
+    "recipe": ["cuda_gpu_kern_sum"],
     "efficiency": ["--tables", "breakdown"],
     "diff": ["--time-a", "0:", "--time-b", "0:", "--tables", "kernels"],
 }

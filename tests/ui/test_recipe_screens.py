@@ -1,0 +1,101 @@
+"""The recipes of the command palette, and the screens that they open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from jobs import WIDE, becomes, hit, line_with, rest, running, screen_text, shows
+
+from nsystui.analysis.recipes import RECIPES, recipe_named
+from nsystui.exports.demo import TrainingJob
+from nsystui.ui.palette import RecipePalette, words_of
+from nsystui.ui.screens.instances import KernelInstancesScreen
+from nsystui.ui.screens.recipe import RecipeMapScreen, RecipeScreen
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    directory = tmp_path_factory.mktemp("recipes") / "job"
+    TrainingJob(ranks=2, steps=2, layers=1).write(directory)
+    return sorted(directory.glob("*.sqlite"))
+
+
+def offered(app) -> list[str]:
+    return [option.hit.text for option in app.screen.query_one("CommandList").options if option.hit]
+
+
+async def open_recipe(app, pilot, name: str) -> None:
+    """What the palette does with a recipe."""
+    app.screen.open_recipe(recipe_named(name))
+    await rest(app, pilot)
+
+
+async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_directory):
+    async with running(job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "ctrl+p")
+        await shows(app, pilot, "recipe: cuda_api_sum – how long CUDA API calls took, by name")
+        assert isinstance(app.screen, RecipePalette)
+        assert offered(app) == [words_of(recipe) for recipe in RECIPES]
+        await hit(app, pilot, "ctrl+p")
+        assert not isinstance(app.screen, RecipePalette)
+        await hit(app, pilot, "ctrl+p")
+        await pilot.press(*"gaps")
+        assert await becomes(pilot, lambda: offered(app)[:1] == [words_of(recipe_named("gpu_gaps"))])
+        await hit(app, pilot, "enter")
+        line_with(app, "recipe › gpu_gaps")
+
+
+async def test_a_recipe_is_a_table_to_filter_sort_and_export(job, cache_directory, tmp_path):
+    async with running(job, cache_directory) as (app, pilot):
+        await open_recipe(app, pilot, "cuda_gpu_kern_sum")
+        assert isinstance(app.screen, RecipeScreen)
+        line_with(app, "recipe › cuda_gpu_kern_sum")
+        line_with(app, "median of medians")
+        every = len(app.screen.table.answer)
+        await hit(app, pilot, "slash", *"nccl", "enter")
+        assert 0 < len(app.screen.table.answer) < every
+        await hit(app, pilot, "b")
+        assert {row[0] for row in app.screen.table.answer.page(0, 99)} == {0, 1}
+        line_with(app, "cuda_gpu_kern_sum by rank")
+        await hit(app, pilot, "s")
+        target = tmp_path / "recipe.csv"
+        await hit(app, pilot, "e", "ctrl+u", *str(target), "enter")
+        await shows(app, pilot, "wrote ")
+        assert target.read_text(encoding="utf-8").startswith("Rank,")
+        await hit(app, pilot, "enter")
+        assert isinstance(app.screen, KernelInstancesScreen)
+        await hit(app, pilot, "escape", "escape")
+        line_with(app, "1 Overview")
+
+
+async def test_a_map_is_drawn_figure_by_figure_and_is_a_table_too(job, cache_directory):
+    async with running(job, cache_directory) as (app, pilot):
+        await open_recipe(app, pilot, "nccl_gpu_time_util_map")
+        assert isinstance(app.screen, RecipeMapScreen)
+        line_with(app, "All Kernels (%) · 1 of 3 figures")
+        assert sum("rank " in line and "%" in line for line in screen_text(app)) == 2
+        await hit(app, pilot, "m")
+        line_with(app, "NCCL (%) · 2 of 3")
+        assert len(app.screen.answer_to_export()) == 2 * app.screen.chart.chart_width
+        await hit(app, pilot, "o")
+        assert isinstance(app.screen, RecipeScreen)
+        await hit(app, pilot, "down", "t")
+        assert app.selection.window is not None
+        await hit(app, pilot, "escape", "right", "t")
+        assert app.selection.window is not None
+
+
+async def test_keys_that_cannot_act_say_why_and_what_is_missing_is_said(job, cache_directory):
+    async with running(job, cache_directory) as (app, pilot):
+        await open_recipe(app, pilot, "ucx_gpu_time_util_map")
+        line_with(app, "record with `nsys profile -t ucx`")
+        await hit(app, pilot, "escape")
+        await open_recipe(app, pilot, "cuda_api_sync")
+        await hit(app, pilot, "b")
+        await shows(app, pilot, "each row says its rank")
+        await hit(app, pilot, "n")
+        await shows(app, pilot, "only recipes of kernels")
+        await hit(app, pilot, "escape")
+        await open_recipe(app, pilot, "diff")
+        await shows(app, pilot, "x on one rank")
