@@ -19,8 +19,7 @@ DESCRIPTION = """Recipes of `nsys recipe` by their names, over all ranks of a jo
 `nsystui recipe NAME --help` says what one computes, what it takes, and which mistakes of NVIDIA's it does not make.
 Statistics over ranks are exact: of all rows of all ranks. Maps are drawn as text, and are tables with --format (or -o,
 --sort, --top)."""
-EXAMPLES = """  nsystui recipe
-  nsystui recipe cuda_gpu_kern_sum rank*.sqlite
+EXAMPLES = """  nsystui recipe cuda_gpu_kern_sum rank*.sqlite
   nsystui recipe cuda_gpu_kern_sum rank*.sqlite --by-rank --format csv -o kernels.csv
   nsystui recipe nvtx_pace rank*.sqlite --name 'step *' --sort max --top 5
   nsystui recipe nccl_gpu_time_util_map rank*.sqlite

@@ -323,6 +323,10 @@ class TestNcclOnTheGpu:
         assert found[ALL_REDUCE]["alone"] == found[ALL_REDUCE]["total"] - found[ALL_REDUCE]["overlap"]
         assert found["other"]["overlap"] == 0
 
+    def test_what_nothing_hides_is_what_the_nccl_table_says(self, job):
+        alone = [row["alone"] for row in table(job, "nccl_gpu_overlap_trace") if row["kind"] == "communication"]
+        assert sum(alone) == job.pairing().kernels["exposed"].sum() > 0
+
 
 # -- rules ------------------------------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ async def test_a_recipe_is_a_table_to_filter_sort_and_export(job, cache_director
         await open_recipe(app, pilot, "cuda_gpu_kern_sum")
         assert isinstance(app.screen, RecipeScreen)
         line_with(app, "recipe › cuda_gpu_kern_sum")
-        line_with(app, "median of medians")
+        line_with(app, "NVIDIA's statistics over ranks")
         every = len(app.screen.table.answer)
         await hit(app, pilot, "slash", *"nccl", "enter")
         assert 0 < len(app.screen.table.answer) < every
