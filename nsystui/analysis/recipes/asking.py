@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from nsystui.analysis.answer import Answer, Column, Row, Unit, Wrapped, row_batches
 from nsystui.analysis.job import Job
@@ -16,9 +16,12 @@ from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
 from nsystui.exports import canonical
+from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     from nsystui.analysis.recipes.maps import RecipeMap
+
+T = TypeVar("T")
 
 MILLISECOND = 1_000_000
 BINS = 30
@@ -112,15 +115,22 @@ def chosen_ranks(job: Job, selection: Selection) -> list[RankedTask]:
     return [item for item in job.ranks if selection.tasks is None or item.task in selection.tasks]
 
 
-def of_each_rank(job: Job, selection: Selection, question: Callable[[Selection], Answer]) -> Answer:
+Question = Callable[[Session, Selection], Answer]
+"""What is asked of a rank: of a session that has at least its report."""
+
+
+def of_each_rank(job: Job, selection: Selection, question: Question) -> Answer:
     """The answers for the single ranks below each other, behind a column for the rank."""
-    parts = [
-        (item.rank, question(selection.with_tasks(frozenset({item.task})))) for item in chosen_ranks(job, selection)
-    ]
+    parts = [(item.rank, of_rank(job, selection, item, question)) for item in chosen_ranks(job, selection)]
     if not parts:
-        empty = question(selection)
+        empty = question(job.session, selection)
         return RowsAnswer(empty.name, (RANK, *empty.columns), [], 0, empty.notes)
     return _RankAnswers(tuple(rank for rank, _ in parts), tuple(part for _, part in parts))
+
+
+def of_rank(job: Job, selection: Selection, rank: RankedTask, question: Callable[[Session, Selection], T]) -> T:
+    """The answer for one of the ranks."""
+    return question(job.session.part([rank.task.report]), selection.with_tasks(frozenset({rank.task})))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from nsystui.analysis.selection import Selection
 from nsystui.analysis.where import duration, where
 from nsystui.errors import UsageError
 from nsystui.store import tables
+from nsystui.store.session import Session
 
 EDGES: tuple[int, ...] = (0, *(step * 10**decade for decade in range(13) for step in (1, 2, 5)))
 """The lower edges, ns: the same for every kernel and every rank, so that histograms compare."""
@@ -29,11 +30,11 @@ COLUMNS = (
 
 def _asked(job: Job, selection: Selection, options: Options) -> Answer:
     if options.by_rank:
-        return of_each_rank(job, selection, lambda own: _histogram(job, own, options))
-    return _histogram(job, selection, options)
+        return of_each_rank(job, selection, lambda session, own: _histogram(session, own, options))
+    return _histogram(job.session, selection, options)
 
 
-def _histogram(job: Job, selection: Selection, options: Options) -> RowsAnswer:
+def _histogram(session: Session, selection: Selection, options: Options) -> RowsAnswer:
     """A row for each kernel name and class of durations that has launches: kernels by total time, shortest first.
 
     The class includes its lower edge. Raises UsageError where no kernel has the name that was asked for.
@@ -53,8 +54,8 @@ def _histogram(job: Job, selection: Selection, options: Options) -> RowsAnswer:
         .where(*conditions)
         .group_by(name, place)
     )
-    found = job.session.rows(query)
-    if options.name is not None and not found and job.session.count(table) and not _has(job, name, options.name):
+    found = session.rows(query)
+    if options.name is not None and not found and session.count(table) and not _has(session, name, options.name):
         raise UsageError(f"no kernel is called {options.name!r} (--names short for names without arguments)")
     totals: dict[str, list[int]] = {}
     for kernel, _, count, total in found:
@@ -65,11 +66,11 @@ def _histogram(job: Job, selection: Selection, options: Options) -> RowsAnswer:
     for kernel, number, count, total in sorted(found, key=lambda row: (-totals[row[0]][0], str(row[0]), row[1])):
         high = EDGES[number + 1] if number + 1 < len(EDGES) else None
         rows.append((EDGES[number], high, count, 100.0 * count / totals[kernel][1], total, kernel))
-    return RowsAnswer("kernel-histogram", COLUMNS, rows, None, kernel_notes(job.session))
+    return RowsAnswer("kernel-histogram", COLUMNS, rows, None, kernel_notes(session))
 
 
-def _has(job: Job, name: sa.ColumnElement[str], wanted: str) -> bool:
-    return bool(job.session.scalar(sa.select(sa.func.count()).select_from(tables.kernels).where(name == wanted)))
+def _has(session: Session, name: sa.ColumnElement[str], wanted: str) -> bool:
+    return bool(session.scalar(sa.select(sa.func.count()).select_from(tables.kernels).where(name == wanted)))
 
 
 ASK: dict[str, Ask] = {"cuda_gpu_kern_hist": _asked}

@@ -35,7 +35,7 @@ _PLACE = ("report", "process", "device")
 
 def _asked(job: Job, selection: Selection, options: Options) -> Answer:
     if options.by_rank:
-        return of_each_rank(job, selection, lambda own: _overlaps(job, own))
+        return of_each_rank(job, selection, lambda _, own: _overlaps(job, own))
     return _overlaps(job, selection)
 
 

@@ -17,7 +17,7 @@ from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import kernel_summary, name_of, rank_of
 from nsystui.analysis.nvtx.listing import last_times, nvtx_summary
 from nsystui.analysis.nvtx.ranges import LABEL, PUSH_POP_TYPES, START_END_TYPES
-from nsystui.analysis.recipes.asking import Ask, Options, chosen_ranks, of_each_rank
+from nsystui.analysis.recipes.asking import Ask, Options, chosen_ranks, of_each_rank, of_rank
 from nsystui.analysis.recipes.extras import Extras, Extreme, Key, extremes_of, ranks_of, with_extras
 from nsystui.analysis.recipes.nccl_projected import nccl_projected
 from nsystui.analysis.selection import Selection
@@ -26,6 +26,7 @@ from nsystui.analysis.stats import report_named
 from nsystui.analysis.where import duration, where
 from nsystui.analysis.work import API, MEMORY, MPI, OS, Work, memory_sizes, work_summary
 from nsystui.store import tables
+from nsystui.store.session import Session
 
 _NCCL = Work("nccl", "NCCL calls", tables.nccl_calls, tables.nccl_calls.c.name, "Instances", "Name")
 _MB = 1_000_000.0
@@ -50,7 +51,7 @@ class _Rows:
 
 
 def _of_rows(
-    summary: Callable[[Job, Selection, Options], Answer],
+    summary: Callable[[Session, Selection, Options], Answer],
     rows_of: Callable[[Selection, Options], _Rows],
     unit: float = 1.0,
 ) -> Ask:
@@ -58,7 +59,7 @@ def _of_rows(
 
     def asked(job: Job, selection: Selection, options: Options) -> Answer:
         if options.by_rank:
-            return of_each_rank(job, selection, lambda own: summary(job, own, options))
+            return of_each_rank(job, selection, lambda session, own: summary(session, own, options))
         rows = rows_of(selection, options)
         keys = [key.name for key in rows.keys]
         found = job.session.rows(rows.grouped(*statistics.quartiles(rows.value)))
@@ -66,21 +67,21 @@ def _of_rows(
         rank = rank_of(rows.events, chosen_ranks(job, selection))
         extremes = job.session.rows(rows.grouped(sa.func.min(rows.value), sa.func.max(rows.value), by=(rank,)))
         ranks = ranks_of(Extreme(tuple(key), at, least, most) for *key, at, least, most in extremes)
-        return with_extras(summary(job, selection, options), keys, Extras(quartiles, ranks))
+        return with_extras(summary(job.session, selection, options), keys, Extras(quartiles, ranks))
 
     return asked
 
 
-def _of_frame(keys: tuple[str, ...], summary: Callable[[Job, Selection], FrameAnswer]) -> Ask:
+def _of_frame(keys: tuple[str, ...], summary: Callable[[Job, Session, Selection], FrameAnswer]) -> Ask:
     """A recipe of a summary whose frame has the quartiles already."""
 
     def asked(job: Job, selection: Selection, options: Options) -> Answer:
         if options.by_rank:
-            return of_each_rank(job, selection, lambda own: summary(job, own))
-        answer = summary(job, selection)
+            return of_each_rank(job, selection, lambda session, own: summary(job, session, own))
+        answer = summary(job, job.session, selection)
         extremes: list[Extreme] = []
         for item in chosen_ranks(job, selection):
-            own = summary(job, selection.with_tasks(frozenset({item.task})))
+            own = of_rank(job, selection, item, lambda session, own: summary(job, session, own))
             extremes += extremes_of(own, item.rank, keys)
         columns = [answer.frame[key].tolist() for key in (*keys, "q1", "q3")]
         quartiles: dict[Key, tuple[Value, Value]] = {
@@ -96,7 +97,7 @@ def _work(work: Work) -> Ask:
         table, conditions = work.table, where(work.table, selection, work.label)
         return _Rows(table, table, duration(table), (work.label.label("name"),), conditions)
 
-    return _of_rows(lambda job, selection, _: work_summary(job.session, selection, work), rows_of)
+    return _of_rows(lambda session, selection, _: work_summary(session, selection, work), rows_of)
 
 
 def _kernels(selection: Selection, options: Options) -> _Rows:
@@ -124,8 +125,8 @@ def _ranges(selection: Selection, _: Options) -> _Rows:
     )
 
 
-def _projected_ranges(job: Job, selection: Selection) -> FrameAnswer:
-    answer = report_named("nvtx_gpu_proj_sum").ask(job.session, selection, ReportOptions())
+def _projected_ranges(_: Job, session: Session, selection: Selection) -> FrameAnswer:
+    answer = report_named("nvtx_gpu_proj_sum").ask(session, selection, ReportOptions())
     assert isinstance(answer, FrameAnswer)
     return answer
 
@@ -133,14 +134,14 @@ def _projected_ranges(job: Job, selection: Selection) -> FrameAnswer:
 ASK: dict[str, Ask] = {
     "cuda_api_sum": _work(API),
     "cuda_gpu_kern_sum": _of_rows(
-        lambda job, selection, options: kernel_summary(job.session, selection, options.names), _kernels
+        lambda session, selection, options: kernel_summary(session, selection, options.names), _kernels
     ),
-    "cuda_gpu_mem_size_sum": _of_rows(lambda job, selection, _: memory_sizes(job.session, selection), _sizes, _MB),
+    "cuda_gpu_mem_size_sum": _of_rows(lambda session, selection, _: memory_sizes(session, selection), _sizes, _MB),
     "cuda_gpu_mem_time_sum": _work(MEMORY),
     "mpi_sum": _work(MPI),
-    "nccl_gpu_proj_sum": _of_frame(("name",), nccl_projected),
+    "nccl_gpu_proj_sum": _of_frame(("name",), lambda job, _, selection: nccl_projected(job, selection)),
     "nccl_sum": _work(_NCCL),
     "nvtx_gpu_proj_sum": _of_frame(("style", "name"), _projected_ranges),
-    "nvtx_sum": _of_rows(lambda job, selection, _: nvtx_summary(job.session, selection), _ranges),
+    "nvtx_sum": _of_rows(lambda session, selection, _: nvtx_summary(session, selection), _ranges),
     "osrt_sum": _work(OS),
 }

@@ -12,7 +12,7 @@ from nsystui.analysis.stats import report_named
 
 def _projected(job: Job, selection: Selection, _: Options) -> Answer:
     report = report_named("nvtx_gpu_proj_trace")
-    return of_each_rank(job, selection, lambda own: report.ask(job.session, own, ReportOptions()))
+    return of_each_rank(job, selection, lambda session, own: report.ask(session, own, ReportOptions()))
 
 
 ASK: dict[str, Ask] = {"nvtx_gpu_proj_trace": _projected}
