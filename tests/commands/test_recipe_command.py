@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsystui.analysis.recipes import RECIPES
-from nsystui.exports.demo import cpu_only_export
+from nsystui.exports.demo import cpu_only_export, whole_graph_export
 
 MAPS = [recipe.name for recipe in RECIPES if recipe.is_map and recipe.name[:3] not in ("mpi", "ucx")]
 
@@ -97,6 +97,12 @@ def test_an_export_that_lacks_the_data_says_what_to_record(run, tmp_path):
         done = run("recipe", name, path)
         assert done.status == 3 and f"record with `nsys profile -t {option}" in done.err
     assert run("recipe", "mpi_sum", path, "--format", "csv").table[0]["Name"] == "MPI_Allreduce"
+
+
+def test_a_rule_that_finds_nothing_is_no_lack_of_data(run, tmp_path):
+    path = whole_graph_export(tmp_path / "graphs.sqlite")
+    done = run("recipe", "gpu_gaps", path, "--format", "csv")
+    assert (done.status, done.table) == (0, []) and "count as busy" in done.err
 
 
 def test_diff_is_the_command_diff(run, demo_job):

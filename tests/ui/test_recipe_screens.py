@@ -44,6 +44,7 @@ async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_d
         assert await becomes(pilot, lambda: offered(app)[:1] == [words_of(recipe_named("gpu_gaps"))])
         await hit(app, pilot, "enter")
         line_with(app, "recipe › gpu_gaps")
+        line_with(app, "none here: when a GPU was idle for long")
 
 
 async def test_a_recipe_is_a_table_to_filter_sort_and_export(job, cache_directory, tmp_path):

@@ -69,8 +69,8 @@ def draw(recipe: Recipe, job: Job, selection: Selection, options: Options = DEFA
     """The map of a recipe that has one (``is_map``)."""
     maps: dict[str, Draw] = import_module(f"nsystui.analysis.recipes.{recipe.module}").MAPS
     drawn = maps[recipe.name](job, selection, options)
-    lacking = _lacking(recipe, job) if not drawn.lines else ()
-    return replace(drawn, notes=tuple(dict.fromkeys((*lacking, *drawn.notes))))
+    missing = lacking(recipe, job) if not drawn.lines else ()
+    return replace(drawn, notes=tuple(dict.fromkeys((*missing, *drawn.notes))))
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,12 @@ class _Served(Wrapped):
 
 
 def _served(recipe: Recipe, job: Job, answer: Answer) -> Answer:
-    lacking = _lacking(recipe, job) if not len(answer) else ()
-    notes = tuple(dict.fromkeys((*lacking, *answer.notes)))
+    missing = lacking(recipe, job) if not len(answer) else ()
+    notes = tuple(dict.fromkeys((*missing, *answer.notes)))
     return _Served(answer, recipe.name.replace("_", "-"), notes)
 
 
-def _lacking(recipe: Recipe, job: Job) -> tuple[str, ...]:
+def lacking(recipe: Recipe, job: Job) -> tuple[str, ...]:
     """A sentence for each group of tables of which no export has any row."""
     which = "this export" if len(job.session.reports) == 1 else "these exports"
     groups = [[canonical.BY_NAME[name] for name in group] for group in recipe.needs]

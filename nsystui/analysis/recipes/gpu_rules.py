@@ -31,14 +31,16 @@ def _gaps(job: Job, selection: Selection, options: Options) -> Answer:
     """A row for each gap of more than ``options.gap`` ns between the operations of a GPU, longest first."""
     busy, windows = job.busy(selection), extents(job.session, selection)
     rows: list[Row] = []
+    every = 0
     for item in busy.devices:
         place = item.device
         gaps = item.gaps(windows[place.task.task.report])
         lengths = gaps.ends - gaps.starts
+        every += len(gaps)
         for number in np.flatnonzero(lengths > options.gap).tolist():
             rows.append((int(lengths[number]), place.task.rank, place.device, int(gaps.starts[number])))
     rows.sort(key=lambda row: (-int(row[0] or 0), row[1:]))
-    return answer_of("gpu-gaps", _GAP_COLUMNS, rows, len(rows), busy.notes)
+    return answer_of("gpu-gaps", _GAP_COLUMNS, rows, every, busy.notes)
 
 
 def _low_utilisation(job: Job, selection: Selection, options: Options) -> Answer:
@@ -48,11 +50,13 @@ def _low_utilisation(job: Job, selection: Selection, options: Options) -> Answer
     """
     busy, windows = job.busy(selection), extents(job.session, selection)
     rows: list[Row] = []
+    every = 0
     for item in busy.devices:
         place = item.device
         active = item.active(windows[place.task.task.report])
         if not len(active):
             continue
+        every += options.chunks
         whole = Window(int(active.starts[0]), int(active.ends[-1]))
         width = whole.end - whole.start
         shares = 100.0 * item.busy(whole, options.chunks)
@@ -63,7 +67,7 @@ def _low_utilisation(job: Job, selection: Selection, options: Options) -> Answer
             mean = float(shares[first:last].mean())
             rows.append((mean, end - start, place.task.rank, place.device, start))
     rows.sort(key=lambda row: tuple(value or 0 for value in row))
-    return answer_of("gpu-time-util", _PART_COLUMNS, rows, len(rows), busy.notes)
+    return answer_of("gpu-time-util", _PART_COLUMNS, rows, every, busy.notes)
 
 
 ASK: dict[str, Ask] = {"gpu_gaps": _gaps, "gpu_time_util": _low_utilisation}

@@ -27,6 +27,10 @@ from nsystui.analysis.selection import Selection, Task
 from nsystui.analysis.where import where
 from nsystui.errors import UsageError
 from nsystui.store import tables
+from nsystui.text import shorten
+
+_NAME = 100
+"""A kernel's name may be longer than a screen."""
 
 Flags = NDArray[np.bool_]
 
@@ -88,7 +92,7 @@ def _asked(find: Callable[[Job, Selection, Options], _Found | None], what: str) 
             return RowsAnswer("pace", columns, [])
         chosen = "" if options.name else f" ({what}; --name or the filter chooses another)"
         rows = _every(found.ranks) if options.by_rank else _across(found.ranks)
-        return RowsAnswer("pace", columns, rows, len(rows), (f"of {found.name}{chosen}", *found.notes))
+        return RowsAnswer("pace", columns, rows, len(rows), (f"of {shorten(found.name, _NAME)}{chosen}", *found.notes))
 
     return asked
 

@@ -12,7 +12,7 @@ from textual import on
 from nsystui.analysis.answer import Answer, Unit
 from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import Names
-from nsystui.analysis.recipes.asking import Options, ask, draw
+from nsystui.analysis.recipes.asking import Options, ask, draw, lacking
 from nsystui.analysis.recipes.catalog import BY_RANK, NAMES, Recipe
 from nsystui.analysis.recipes.maps import RecipeMap, edges_of, map_table
 from nsystui.analysis.selection import Selection, Window
@@ -39,18 +39,26 @@ class RecipeScreen(TablePane):
         super().__init__("recipe", recipe.name)
         self.recipe = recipe
         self.options = Options()
+        self._lacks = False
 
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.options,)
 
-    def ask(self, job: Job, selection: Selection) -> Answer:
-        return ask(self.recipe, job, selection, self.options)
+    def ask(self, job: Job, selection: Selection) -> tuple[Answer, bool]:
+        return ask(self.recipe, job, selection, self.options), bool(lacking(self.recipe, job))
 
     def show(self, result: Any, same_place: bool) -> None:
-        super().show(result, same_place)
-        answer: Answer = result
+        answer: Answer
+        answer, self._lacks = result
+        super().show(answer, same_place)
         if len(answer):
             self.notes.show_notes((*answer.notes, *self.recipe.differs))
+
+    def empty_text(self, answer: Answer) -> str:
+        """A rule that finds nothing is good news, and not a lack of data."""
+        if self._lacks:
+            return super().empty_text(answer)
+        return "\n".join((f"none here: {self.recipe.what}", *answer.notes))
 
     def show_count(self) -> None:
         by_rank = " by rank" if self.options.by_rank else ""
