@@ -21,6 +21,7 @@ from support import edit, fingerprint, native_count, shared
 
 from nsystui.cli import main
 from nsystui.exports.demo import PLANTED_SECRET
+from nsystui.store.packed_job import VERSION
 from nsystui.store.session import Session
 
 QUESTIONS = (
@@ -181,12 +182,11 @@ class TestThePackedJob:
         from hashlib import sha256
 
         from nsystui.exports import canonical
-        from nsystui.store.packed_job import VERSION
 
         form = repr(
             [(table.name, [(item.name, item.kind.value) for item in table.fields]) for table in canonical.TABLES]
         )
-        assert (VERSION, sha256(form.encode()).hexdigest()[:12]) == (1, "a182f0fdf8cf")
+        assert (VERSION, sha256(form.encode()).hexdigest()[:12]) == (2, "e6a78ff14fb6")
 
 
 class TestSeveralWriters:
@@ -300,7 +300,7 @@ class TestDamage:
         [
             (lambda job: (job / "reports/rank=1/report.json").unlink(), "not a whole packed report"),
             (lambda job: (job / "reports/rank=1/report.json").write_text("{"), "damaged"),
-            (lambda job: (job / "reports/rank=1/report.json").write_text('{"version": 1}'), "damaged"),
+            (lambda job: (job / "reports/rank=1/report.json").write_text(f'{{"version": {VERSION}}}'), "damaged"),
             (lambda job: (job / "reports/rank=1/report.json").write_text('{"version": 0}'), "another version"),
             (lambda job: shutil.rmtree(job / "kernels/rank=1"), "damaged: kernels/rank=1/"),
             (lambda job: os.truncate(next(job.glob("kernels/rank=1/*")), 100), "has 100 of"),
