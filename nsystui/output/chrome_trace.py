@@ -1,0 +1,207 @@
+"""Chrome's Trace Event format, as Perfetto (ui.perfetto.dev) and chrome://tracing read it.
+
+One JSON object with ``traceEvents``: ``X`` slices on a track for each stream, and for API calls, each NVTX domain, MPI
+and OS runtime calls of each thread; ``b``/``e`` pairs for NVTX ranges that need not nest; ``i`` for marks; ``s``/``f``
+from an API call to its GPU work; ``C`` for GPU metrics; ``M`` for names and order. ``ts`` and ``dur`` are µs with three
+decimals: nanoseconds. A viewer binds an arrow to the slice that stands before it in the file, and drops a slice that
+overlaps another one of its track without lying inside of it: so calls are written before work, and never such a slice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from nsystui import __version__
+from nsystui.analysis.event_kinds import EventKind
+from nsystui.analysis.handover.layout import NCCL_DOMAIN, Lanes
+from nsystui.analysis.handover.trace import Trace
+from nsystui.analysis.selection import Task
+
+Progress = Callable[[int], object]
+
+
+class Sink(Protocol):
+    """Where the bytes go."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+
+def write_chrome_trace(trace: Trace, stream: Sink, progress: Progress = lambda rows: None) -> int:
+    """Writes the trace and returns how many events, marks and samples of the export are in it.
+
+    ``progress`` is told how many are written so far, and may stop the writing by raising. Memory does not grow with the
+    trace: a batch of rows at a time is read, written and forgotten.
+    """
+    writer = _Writer(trace)
+    stream.write(_head(trace, writer.shift))
+    stream.write(",\n".join(writer.metadata()).encode())
+    rows = 0
+    for count, lines in writer.batches():
+        if lines:
+            stream.write((",\n" + ",\n".join(lines)).encode())
+        rows += count
+        progress(rows)
+    stream.write(b"\n]}\n")
+    return rows
+
+
+def _head(trace: Trace, shift: int) -> bytes:
+    facts = {"producer": f"nsystui {__version__}", "clock": trace.clock or "clock: the report's own"}
+    if shift:
+        facts["shift"] = f"{shift} ns are added to job time: no event of a trace may lie before 0"
+    return f'{{"displayTimeUnit":"ns","otherData":{json.dumps(facts)},"traceEvents":[\n'.encode()
+
+
+def microseconds(time: int) -> str:
+    """Nanoseconds as µs with three decimals; ``time`` is not negative."""
+    return f"{time // 1000}.{time % 1000:03d}"
+
+
+Lines = tuple[int, list[str]]
+"""Lines of JSON, and how many rows of the export they are."""
+
+
+class _Writer:
+    """The events as lines of JSON. Numbers of processes and tracks are those of the layout, from 1."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self.shift = max(0, -trace.span.start)
+        layout = trace.layout
+        self._pids = {process.task: number for number, process in enumerate(layout.processes, 1)}
+        self._sampled = {report: len(self._pids) + number for number, report in enumerate(layout.sampled, 1)}
+        keys: list[tuple[Task, object]] = [(one.task, (one.thread, one.kind, one.domain)) for one in layout.threads]
+        keys += [(one.task, (one.device, one.stream, lane)) for one in layout.streams for lane in range(one.lanes)]
+        self._tids = {key: number for number, key in enumerate(keys, 1)}
+        self._names: dict[str, str] = {}
+        self._last_id = 0
+
+    def metadata(self) -> Iterator[str]:
+        """Names and order of the processes and tracks; never empty."""
+        layout, reports = self._trace.layout, {report.index: report for report in self._trace.session.reports}
+        processes = [(self._pids[process.task], process.name) for process in layout.processes]
+        processes += [(pid, f"GPU metrics of {reports[report].name}") for report, pid in self._sampled.items()]
+        for pid, name in processes or [(1, "empty")]:
+            yield self._meta("process_name", pid, 0, f'"name":{self._text(name)}')
+            yield self._meta("process_sort_index", pid, 0, f'"sort_index":{pid}')
+        labels = [one.label for one in layout.threads]
+        labels += [one.label(lane) for one in layout.streams for lane in range(one.lanes)]
+        for ((task, _), tid), label in zip(self._tids.items(), labels, strict=True):
+            yield self._meta("thread_name", self._pids[task], tid, f'"name":{self._text(label)}')
+            yield self._meta("thread_sort_index", self._pids[task], tid, f'"sort_index":{tid}')
+
+    @staticmethod
+    def _meta(name: str, pid: int, tid: int, value: str) -> str:
+        return f'{{"ph":"M","name":"{name}","pid":{pid},"tid":{tid},"args":{{{value}}}}}'
+
+    def batches(self) -> Iterator[Lines]:
+        """Everything but the metadata; calls before the work that they launched."""
+        trace = self._trace
+        enclosing: dict[int, list[int]] = {}
+        for rows in trace.host_slices():
+            yield self._host_lines(rows, enclosing)
+        for rows in trace.marks():
+            yield len(rows), [self._mark(row) for row in rows]
+        lanes = Lanes()
+        for rows in trace.gpu_slices():
+            yield self._gpu_lines(rows, lanes)
+        for rows in trace.samples():
+            yield len(rows), [self._sample(row) for row in rows]
+
+    def _host_lines(self, rows: Sequence[tuple[Any, ...]], enclosing: dict[int, list[int]]) -> Lines:
+        """Calls and ranges; ``enclosing`` has the ends of the slices that are open on each track."""
+        lines: list[str] = []
+        for report, process, thread, kind, domain, start, end, name, is_loose, correlation, size, communicator in rows:
+            task = Task(report, -1 if process is None else process)
+            tid = self._tids[task, (thread, EventKind(kind), domain or "")]
+            category = "nccl" if domain == NCCL_DOMAIN else kind
+            args = [f'"correlation":{correlation}'] if correlation is not None else []
+            if size is not None:
+                args.append(f'"bytes":{size}')
+            if communicator:
+                args.append(f'"communicator":{self._text(communicator)}')
+            place = f'"name":{self._text(name)},"cat":"{category}","pid":{self._pids[task]},"tid":{tid}'
+            open_ends = enclosing.setdefault(tid, [])
+            while open_ends and open_ends[-1] <= start:
+                open_ends.pop()
+            if is_loose or (open_ends and end > open_ends[-1]):
+                lines += self._pair(place, start, end, args)
+            else:
+                open_ends.append(end)
+                lines.append(self._slice(place, start, end, args))
+        return len(rows), lines
+
+    def _gpu_lines(self, rows: Sequence[tuple[Any, ...]], lanes: Lanes) -> Lines:
+        """Work of streams, each with the arrow from its call."""
+        lines: list[str] = []
+        for report, process, device, stream, kind, start, end, name, *details in rows:
+            correlation, size, node, gx, gy, gz, bx, by, bz, registers, call_start, call_thread = details
+            task = Task(report, -1 if process is None else process)
+            lane = lanes.lane((task, device, stream), start, end)
+            pid, tid = self._pids[task], self._tids[task, (device, stream, lane)]
+            args = [f'"correlation":{correlation}'] if correlation is not None else []
+            if size is not None:
+                args.append(f'"bytes":{size}')
+            if gx is not None:
+                args.append(f'"grid":"{gx}x{gy}x{gz}","block":"{bx}x{by}x{bz}"')
+            if registers is not None:
+                args.append(f'"registers":{registers}')
+            if node is not None:
+                args.append(f'"graph_node":{node}')
+            place = f'"name":{self._text(name)},"cat":"{kind}","pid":{pid},"tid":{tid}'
+            lines.append(self._slice(place, start, end, args))
+            if call_start is not None:
+                lines += self._arrow(pid, tid, start, self._tids[task, (call_thread, EventKind.API, "")], call_start)
+        return len(rows), lines
+
+    def _slice(self, place: str, start: int, end: int, args: list[str]) -> str:
+        duration = end - start
+        return (
+            f'{{"ph":"X",{place},"ts":{microseconds(start + self.shift)},'
+            f'"dur":{microseconds(duration)},"args":{{{",".join(args)}}}}}'
+        )
+
+    def _pair(self, place: str, start: int, end: int, args: list[str]) -> tuple[str, str]:
+        """A range that may overlap others: a track of its own, which its id makes."""
+        self._last_id += 1
+        place = f'{place},"id":"{self._last_id:#x}"'
+        return (
+            f'{{"ph":"b",{place},"ts":{microseconds(start + self.shift)},"args":{{{",".join(args)}}}}}',
+            f'{{"ph":"e",{place},"ts":{microseconds(end + self.shift)}}}',
+        )
+
+    def _arrow(self, pid: int, tid: int, start: int, call_tid: int, call_start: int) -> tuple[str, str]:
+        self._last_id += 1
+        what = f'"name":"launch","cat":"launch","id":{self._last_id},"pid":{pid}'
+        return (
+            f'{{"ph":"s",{what},"tid":{call_tid},"ts":{microseconds(call_start + self.shift)}}}',
+            f'{{"ph":"f","bp":"e",{what},"tid":{tid},"ts":{microseconds(start + self.shift)}}}',
+        )
+
+    def _mark(self, row: tuple[Any, ...]) -> str:
+        report, process, thread, _, domain, start, _, name = row
+        task = Task(report, -1 if process is None else process)
+        tid = self._tids[task, (thread, EventKind.NVTX, domain or "")]
+        return (
+            f'{{"ph":"i","s":"t","name":{self._text(name)},"cat":"mark","pid":{self._pids[task]},"tid":{tid},'
+            f'"ts":{microseconds(start + self.shift)}}}'
+        )
+
+    def _sample(self, row: tuple[Any, ...]) -> str:
+        report, gpu, metric, time, value = row
+        name = self._text(metric if gpu is None else f"GPU {gpu} {metric}")
+        return (
+            f'{{"ph":"C","name":{name},"pid":{self._sampled[report]},"ts":{microseconds(time + self.shift)},'
+            f'"args":{{"value":{json.dumps(value)}}}}}'
+        )
+
+    def _text(self, text: str) -> str:
+        """``text`` as JSON, all controls escaped; names repeat, and are made once."""
+        made = self._names.get(text)
+        if made is None:
+            if len(self._names) > 100_000:  # ranges with numbers in their names would be kept for ever
+                self._names.clear()
+            made = self._names[text] = json.dumps(text)
+        return made
