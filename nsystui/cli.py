@@ -38,6 +38,8 @@ COMMANDS = {
     "mpi": "MPI calls",
     "stats": "reports of `nsys stats`, by their names",
     "recipe": "recipes of `nsys recipe`, by their names: over all ranks, as tables and maps",
+    "ncu": "commands that have Nsight Compute profile selected kernels",
+    "export": "a trace of the selection for Perfetto, Chrome or Paraver",
     "pack": "make the columns of a job ahead of time: it then opens without its exports",
     "info": "what the exports are and what they hold",
     "demo": "write a demo job of several ranks and open it",
@@ -57,6 +59,7 @@ _EPILOG = """examples:
   nsystui kernels rank0.sqlite                  the kernel summary, without a screen
   nsystui stats -r cuda_gpu_kern_sum --format csv rank0.sqlite > kernels.csv
   nsystui nccl rank*.sqlite --format json
+  nsystui export --trace job.json.gz rank*.sqlite --time 1s:2s   for ui.perfetto.dev; job.prv for Paraver
   nsystui diff before/ -- after/                what changed between two runs
   nsystui nccl-log nccl.*.log --steps 45:50     what an NCCL_DEBUG=INFO log says of iterations 45 to 50
   nsystui pack rank*.sqlite -o packed           columns ahead of time: `nsystui packed` needs no exports

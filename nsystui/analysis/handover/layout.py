@@ -17,6 +17,7 @@ from nsystui.analysis.handover.slices import slices
 from nsystui.analysis.job import Job
 from nsystui.analysis.processes import process_names
 from nsystui.analysis.selection import Selection, Task
+from nsystui.analysis.where import where
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -95,12 +96,11 @@ class Layout:
         threads = _threads(session, selection, contents)
         processes = _processes(job, {*(one.task for one in streams), *(one.task for one in threads)})
         order = {process.task: number for number, process in enumerate(processes)}
-        reports = selected_reports(session, selection) if contents.metrics else []
         return cls(
             processes,
             tuple(sorted(streams, key=lambda one: order[one.task])),
             tuple(sorted(threads, key=lambda one: order[one.task])),
-            tuple(report.index for report in reports if report.count(tables.gpu_metrics)),
+            _sampled(session, selection) if contents.metrics else (),
         )
 
 
@@ -122,6 +122,15 @@ def _processes(job: Job, wanted: set[Task]) -> tuple[TraceProcess, ...]:
 def _process_words(program: str, task: Task, host: str) -> str:
     words = [program, f"pid {(task.process >> 24) & 0xFFFFFF}", host and f"on {host}"]
     return " ".join(word for word in words if word)
+
+
+def _sampled(session: Session, selection: Selection) -> tuple[int, ...]:
+    columns = tables.gpu_metrics.c
+    query = sa.select(columns.report).where(*where(tables.gpu_metrics, selection, columns.metric)).distinct()
+    reports = [report.index for report in selected_reports(session, selection) if report.count(tables.gpu_metrics)]
+    return (
+        tuple(sorted(found for (found,) in session.rows(query.where(columns.report.in_(reports))))) if reports else ()
+    )
 
 
 def _streams(session: Session, selection: Selection, contents: Contents) -> list[Stream]:

@@ -1,0 +1,96 @@
+"""``nsystui export``: a trace of the selection for another tool."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from nsystui.commands import arguments as shared
+from nsystui.errors import UsageError
+
+if TYPE_CHECKING:
+    from nsystui.analysis.handover.trace import Trace
+
+DESCRIPTION = """A trace of the selection for another tool, all reports on the job's clock. .json and .json.gz are
+Chrome's Trace Events, for ui.perfetto.dev and chrome://tracing: processes are ranks, tracks are streams and, for each
+thread, API calls, NVTX domains and NCCL, with arrows from calls to their work and GPU metrics as counters. .prv and
+.prv.gz are Paraver's, with .pcf and .row beside it: tasks are ranks, threads are CPU threads and streams. An event that
+overlaps the window of --time is in it whole. No file is overwritten without --force."""
+EXAMPLES = """  nsystui export --trace job.json.gz rank*.sqlite
+  nsystui export --trace step12.json.gz rank*.sqlite --time 1.2s:1.5s --ranks 0,3
+  nsystui export --paraver job.prv rank*.sqlite --kinds kernel,nccl,nvtx
+  nsystui export --trace - rank0.sqlite | gzip > rank0.json.gz"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    shared.add_files(parser)
+    group = parser.add_argument_group("trace")
+    target = group.add_mutually_exclusive_group(required=True)
+    target.add_argument(
+        "--trace", metavar="FILE", help="write FILE (.json .json.gz .prv .prv.gz); - is stdout, as Chrome's JSON"
+    )
+    target.add_argument("--paraver", metavar="FILE.prv", help="the same, for Paraver's files alone (.prv .prv.gz)")
+    group.add_argument("--force", action="store_true", help="overwrite files")
+    group.add_argument(
+        "--kinds",
+        default="",
+        metavar="LIST",
+        help="what is in it, separated by commas: kernel, nccl, memory, graph, api, nvtx, mark, mpi, metrics; os only "
+        "when asked for (default: all the others)",
+    )
+    group.add_argument("--names", choices=("full", "short", "mangled"), default="short", help="which kernel names")
+    shared.add_selection(parser)
+    parser.set_defaults(output=None, format=None, top=None)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from nsystui.analysis.handover.kinds import Contents
+    from nsystui.analysis.kernels import Names
+
+    target = arguments.trace or arguments.paraver
+    _check_target(arguments, target)
+    contents = Contents.of(arguments.kinds)
+    job = shared.open_job(arguments, times=True)
+    try:
+        from nsystui.analysis.handover.trace import Trace
+
+        trace = Trace.of(job, shared.selection_of(arguments, job), contents, Names(arguments.names))
+        if target == "-":
+            rows = _to_stdout(trace)
+        else:
+            from nsystui.output.traces import save_trace
+
+            rows = save_trace(trace, target, arguments.force)
+    finally:
+        job.close()
+    shared.complain(f"wrote {rows:,} events to {'standard output' if target == '-' else target}")
+    for note in (trace.clock, *trace.notes):
+        if note:
+            shared.complain(f"note: {note}")
+    return 0
+
+
+def _check_target(arguments: argparse.Namespace, target: str) -> None:
+    """What is wrong with the name is said before the work, and so is that the file is there already."""
+    from nsystui.output.files import refuse_existing
+    from nsystui.output.traces import PARAVER, check_ending, files_of
+
+    if arguments.paraver and not target.lower().endswith(PARAVER):
+        raise UsageError(f"--paraver {target}: the name ends in .prv or .prv.gz")
+    if target == "-":
+        return
+    check_ending(target)
+    if not arguments.force:
+        for file in files_of(target):
+            refuse_existing(file)
+
+
+def _to_stdout(trace: Trace) -> int:
+    from nsystui.output.chrome_trace import write_chrome_trace
+    from nsystui.output.pipe import quiet_pipe
+    from nsystui.output.traces import refuse_empty
+
+    refuse_empty(trace)
+    with quiet_pipe() as stream:
+        return write_chrome_trace(trace, cast("BinaryIO", getattr(stream, "buffer", sys.stdout)))

@@ -1,0 +1,110 @@
+"""``nsystui ncu``: the commands that have Nsight Compute profile kernels of the selection."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from nsystui.commands import arguments as shared
+from nsystui.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsystui.analysis.handover.ncu_command import NcuCommand
+    from nsystui.analysis.job import Job
+    from nsystui.analysis.selection import Selection
+
+DESCRIPTION = """The `ncu` commands that have Nsight Compute profile kernels of the selection, one for each kernel of
+each rank, those with most time first: a line of comment, then the command, with -k regex:…, and where not every launch
+of the name is selected --launch-skip and --launch-count, from their place among the launches of that name in their
+process. With --format (or -o, --sort) it is a table. The words after the application's name are yours to fill in."""
+EXAMPLES = """  nsystui ncu rank0.sqlite
+  nsystui ncu rank0.sqlite --kernel '/^ampere_sgemm/' --launch 5
+  nsystui ncu rank*.sqlite --ranks 3 --kernel softmax --time 1.2s:1.3s
+  nsystui ncu rank0.sqlite --event 4711"""
+
+_SHOWN = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    shared.add_files(parser)
+    group = parser.add_argument_group("kernels")
+    group.add_argument(
+        "--kernel",
+        metavar="TEXT",
+        help="kernels whose name contains TEXT; !TEXT does not; /TEXT/ a regular expression (the same as --filter)",
+    )
+    which = group.add_mutually_exclusive_group()
+    which.add_argument("--launch", type=int, metavar="N", help="the N-th launch of each, from 1, in its process")
+    which.add_argument(
+        "--event", type=int, metavar="ROW", help="the launch of this row, as `nsystui events --format csv` has it"
+    )
+    group.add_argument(
+        "--base",
+        choices=("function", "demangled", "mangled"),
+        help="what ncu matches names with (default: function, or mangled for one of several instances of a template)",
+    )
+    shared.add_selection(parser)
+    shared.add_format(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from nsystui.analysis.handover.ncu import ncu_table
+
+    if arguments.kernel and arguments.filter:
+        raise UsageError("--kernel and --filter are the same: give one of them")
+    if arguments.launch is not None and arguments.launch < 1:
+        raise UsageError(f"--launch {arguments.launch}: launches count from 1")
+    arguments.filter = arguments.filter or arguments.kernel
+    job = shared.open_job(arguments, whole=False)
+    try:
+        selection = shared.selection_of(arguments, job)
+        commands = _commands(arguments, job, selection)
+        if arguments.format or arguments.sort or shared.to_file(arguments):
+            return shared.deliver(arguments, ncu_table(job, commands))
+        return _print(job, commands, _SHOWN if arguments.top is None else arguments.top)
+    finally:
+        job.close()
+
+
+def _commands(arguments: argparse.Namespace, job: Job, selection: Selection) -> list[NcuCommand]:
+    from nsystui.analysis.handover.ncu import ncu_commands, one_launch
+    from nsystui.analysis.handover.ncu_command import NameBase
+
+    base = NameBase(arguments.base) if arguments.base else None
+    if arguments.event is not None:
+        reports = job.session.reports
+        if len(reports) > 1:
+            raise UsageError("--event needs one FILE: each counts its rows by itself")
+        commands = ncu_commands(job, selection, one_launch(reports[0].index, arguments.event), base)
+        if not commands:
+            raise UsageError(f"--event {arguments.event}: no kernel of the selection is in this row")
+        return commands
+    commands = ncu_commands(job, selection, base=base)
+    if arguments.launch is None:
+        return commands
+    launched = [one.only(arguments.launch) for one in commands if arguments.launch <= one.launches]
+    if commands and not launched:
+        most = max(one.launches for one in commands)
+        raise UsageError(f"--launch {arguments.launch}: there are {most:,} launches at most")
+    return launched
+
+
+def _print(job: Job, commands: Sequence[NcuCommand], shown: int) -> int:
+    from nsystui.analysis.handover.ncu import cautions, ncu_table
+    from nsystui.output.pipe import quiet_pipe
+
+    with quiet_pipe() as stream:
+        for one in commands[:shown]:
+            stream.write(f"# {one.what}\n{one.command}\n")
+    if not commands:
+        notes = ncu_table(job, commands).notes
+        for note in notes or ("no kernel in the selection",):
+            shared.complain(f"note: {note}")
+        return 3 if notes else 0
+    for note in cautions(commands[:shown]):
+        shared.complain(f"note: {note}")
+    if len(commands) > shown:
+        shared.complain(f"note: {len(commands) - shown:,} more commands: --top, --kernel and --ranks choose")
+    return 0
