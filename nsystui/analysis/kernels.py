@@ -59,7 +59,7 @@ _GROUP_COLUMNS = {
 }
 
 
-def name_of(table: sa.Table, names: Names) -> sa.ColumnElement[Any]:
+def name_of(table: sa.FromClause, names: Names) -> sa.ColumnElement[Any]:
     """The chosen name; a kernel without a mangled name shows its full one, as in nsys."""
     if names is Names.SHORT:
         return table.c.short_name

@@ -75,6 +75,8 @@ class _Writer:
         keys: list[tuple[Task, object]] = [(one.task, (one.thread, one.kind, one.domain)) for one in layout.threads]
         keys += [(one.task, (one.device, one.stream, lane)) for one in layout.streams for lane in range(one.lanes)]
         self._tids = {key: number for number, key in enumerate(keys, 1)}
+        self._host_places: dict[tuple[Any, ...], tuple[int, str]] = {}
+        self._gpu_places: dict[tuple[Any, ...], tuple[int, int, str]] = {}
         self._names: dict[str, str] = {}
         self._last_id = 0
 
@@ -113,63 +115,78 @@ class _Writer:
     def _host_lines(self, rows: Sequence[tuple[Any, ...]], enclosing: dict[int, list[int]]) -> Lines:
         """Calls and ranges; ``enclosing`` has the ends of the slices that are open on each track."""
         lines: list[str] = []
-        for report, process, thread, kind, domain, start, end, name, is_loose, correlation, size, communicator in rows:
-            task = Task(report, -1 if process is None else process)
-            tid = self._tids[task, (thread, EventKind(kind), domain or "")]
-            category = "nccl" if domain == NCCL_DOMAIN else kind
-            args = [f'"correlation":{correlation}'] if correlation is not None else []
+        for row in rows:
+            start, end, name, is_loose, correlation, size, communicator = row[5:]
+            tid, place = self._host_places.get(row[:5]) or self._host_place(row[:5])
+            args = f'"correlation":{correlation}' if correlation is not None else ""
             if size is not None:
-                args.append(f'"bytes":{size}')
+                args += ("," if args else "") + f'"bytes":{size}'
             if communicator:
-                args.append(f'"communicator":{self._text(communicator)}')
-            place = f'"name":{self._text(name)},"cat":"{category}","pid":{self._pids[task]},"tid":{tid}'
+                args += ("," if args else "") + f'"communicator":{self._text(communicator)}'
+            what = f'"name":{self._text(name)},{place}'
             open_ends = enclosing.setdefault(tid, [])
             while open_ends and open_ends[-1] <= start:
                 open_ends.pop()
             if is_loose or (open_ends and end > open_ends[-1]):
-                lines += self._pair(place, start, end, args)
+                lines += self._pair(what, start, end, args)
             else:
                 open_ends.append(end)
-                lines.append(self._slice(place, start, end, args))
+                lines.append(self._slice(what, start, end, args))
         return len(rows), lines
+
+    def _host_place(self, key: tuple[Any, ...]) -> tuple[int, str]:
+        """The track of (report, process, thread, kind, domain), and what every line of it says."""
+        report, process, thread, kind, domain = key
+        task = Task(report, -1 if process is None else process)
+        tid = self._tids[task, (thread, EventKind(kind), domain or "")]
+        category = "nccl" if domain == NCCL_DOMAIN else kind
+        self._host_places[key] = tid, f'"cat":"{category}","pid":{self._pids[task]},"tid":{tid}'
+        return self._host_places[key]
 
     def _gpu_lines(self, rows: Sequence[tuple[Any, ...]], lanes: Lanes) -> Lines:
         """Work of streams, each with the arrow from its call."""
         lines: list[str] = []
-        for report, process, device, stream, kind, start, end, name, *details in rows:
-            correlation, size, node, gx, gy, gz, bx, by, bz, registers, call_start, call_thread = details
-            task = Task(report, -1 if process is None else process)
-            lane = lanes.lane((task, device, stream), start, end)
-            pid, tid = self._pids[task], self._tids[task, (device, stream, lane)]
-            args = [f'"correlation":{correlation}'] if correlation is not None else []
+        for row in rows:
+            kind, start, end, name, correlation, size, node, grid, block, registers, call_start, call_thread = row[4:]
+            key = (*row[:4], lanes.lane(row[:4], start, end))
+            pid, tid, place = self._gpu_places.get(key) or self._gpu_place(key)
+            args = f'"correlation":{-1 if correlation is None else correlation}'
             if size is not None:
-                args.append(f'"bytes":{size}')
-            if gx is not None:
-                args.append(f'"grid":"{gx}x{gy}x{gz}","block":"{bx}x{by}x{bz}"')
+                args += f',"bytes":{size}'
+            if grid is not None:
+                args += f',"grid":"{grid}","block":"{block}"'
             if registers is not None:
-                args.append(f'"registers":{registers}')
+                args += f',"registers":{registers}'
             if node is not None:
-                args.append(f'"graph_node":{node}')
-            place = f'"name":{self._text(name)},"cat":"{kind}","pid":{pid},"tid":{tid}'
-            lines.append(self._slice(place, start, end, args))
+                args += f',"graph_node":{node}'
+            lines.append(self._slice(f'"name":{self._text(name)},"cat":"{kind}",{place}', start, end, args))
             if call_start is not None:
-                lines += self._arrow(pid, tid, start, self._tids[task, (call_thread, EventKind.API, "")], call_start)
+                call = (row[0], row[1], call_thread, EventKind.API.value, None)
+                call_tid, _ = self._host_places.get(call) or self._host_place(call)
+                lines += self._arrow(pid, tid, start, call_tid, call_start)
         return len(rows), lines
 
-    def _slice(self, place: str, start: int, end: int, args: list[str]) -> str:
-        duration = end - start
+    def _gpu_place(self, key: tuple[Any, ...]) -> tuple[int, int, str]:
+        """Process and track of (report, process, device, stream, lane), and what every line of it says."""
+        report, process, device, stream, lane = key
+        task = Task(report, -1 if process is None else process)
+        pid, tid = self._pids[task], self._tids[task, (device, stream, lane)]
+        self._gpu_places[key] = pid, tid, f'"pid":{pid},"tid":{tid}'
+        return self._gpu_places[key]
+
+    def _slice(self, what: str, start: int, end: int, args: str) -> str:
         return (
-            f'{{"ph":"X",{place},"ts":{microseconds(start + self.shift)},'
-            f'"dur":{microseconds(duration)},"args":{{{",".join(args)}}}}}'
+            f'{{"ph":"X",{what},"ts":{microseconds(start + self.shift)},'
+            f'"dur":{microseconds(end - start)},"args":{{{args}}}}}'
         )
 
-    def _pair(self, place: str, start: int, end: int, args: list[str]) -> tuple[str, str]:
+    def _pair(self, what: str, start: int, end: int, args: str) -> tuple[str, str]:
         """A range that may overlap others: a track of its own, which its id makes."""
         self._last_id += 1
-        place = f'{place},"id":"{self._last_id:#x}"'
+        what = f'{what},"id":"{self._last_id:#x}"'
         return (
-            f'{{"ph":"b",{place},"ts":{microseconds(start + self.shift)},"args":{{{",".join(args)}}}}}',
-            f'{{"ph":"e",{place},"ts":{microseconds(end + self.shift)}}}',
+            f'{{"ph":"b",{what},"ts":{microseconds(start + self.shift)},"args":{{{args}}}}}',
+            f'{{"ph":"e",{what},"ts":{microseconds(end + self.shift)}}}',
         )
 
     def _arrow(self, pid: int, tid: int, start: int, call_tid: int, call_start: int) -> tuple[str, str]:

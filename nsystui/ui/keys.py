@@ -33,6 +33,7 @@ PLACES = {
     "diff": "Comparison",
     "diff alone": "Comparison of two jobs",
     "kernels": "2 Kernels",
+    "launches": "2 Kernels, one row opened",
     "nccl": "3 NCCL",
     "nccl calls": "3 NCCL, one row opened",
     "nccl sizes": "3 NCCL by size",
@@ -95,6 +96,9 @@ KEYS: tuple[Key, ...] = (
     Key("o", "o", "other_table", "other table", "kernels, memory operations, sizes, API, OS runtime, MPI", "kernels"),
     Key("n", "n", "names", "names", "full, short or mangled kernel names", "kernels"),
     Key("b", "b", "group_by", "group by", "group by rank, device, stream, grid and block, or by name alone", "kernels"),
+    Key("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel, shown and copied", "kernels"),
+    Key("enter", "⏎", "", "event", "the event", "launches"),
+    Key("u", "u", "ncu", "ncu", "the ncu command that profiles this launch, shown and copied", "launches"),
     Key("enter", "⏎", "", "calls", "the single kernels or calls of this row; then the event", "nccl"),
     Key("b", "b", "group_by", "by", "by message size, collective alone, communicator, stream, rank or step", "nccl"),
     Key(
@@ -178,6 +182,8 @@ KEYS: tuple[Key, ...] = (
     Key("N", "N", "search_on(-1)", "", "previous match of the search", "events"),
     Key("g", "g", "go_to", "go to", "go to a time, such as 1.25s", "events"),
     Key("k", "k", "kinds", "kinds", "which kinds of events are listed", "events"),
+    Key("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel launch, shown and copied", "events"),
+    Key("E", "E", "trace", "trace", "write a trace of the selection: .json.gz (Perfetto), .prv (Paraver)", "events"),
     Key("enter", "⏎", "", "open", "select this rank, step or moment for every screen, and show it", "ranks"),
     Key(
         "o",
@@ -215,6 +221,15 @@ KEYS: tuple[Key, ...] = (
     Key("slash", "/", "highlight", "find", "mark the events with such a name: text, !text, /regex/", "timeline"),
     Key("g", "g", "go_to", "go to", "go to a time, such as 1.25s", "timeline"),
     Key("o", "o", "only_rank", "only this", "select the rank of this lane for every screen", "timeline"),
+    Key(
+        "u",
+        "u",
+        "ncu",
+        "ncu",
+        "the ncu command that profiles the kernel under the cursor, shown and copied",
+        "timeline",
+    ),
+    Key("E", "E", "trace", "trace", "write a trace of the selection: .json.gz (Perfetto), .prv (Paraver)", "timeline"),
     Key(
         "left,h",
         "← →",

@@ -15,6 +15,7 @@ from nsystui.analysis.answer import FILES_ONLY, Column, FrameAnswer, Unit
 from nsystui.analysis.handover.ncu_command import NameBase, NcuCommand, pattern_of
 from nsystui.analysis.handover.slices import with_calls
 from nsystui.analysis.job import Job
+from nsystui.analysis.kernels import Names, name_of
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection, Task
@@ -115,6 +116,12 @@ def ncu_commands(
             )
         )
     return found
+
+
+def of_name(job: Job, selection: Selection, name: str, names: Names) -> list[NcuCommand]:
+    """The commands for the selected launches of one name of the kernel table, matched as that table calls them."""
+    bases = {Names.SHORT: NameBase.FUNCTION, Names.MANGLED: NameBase.MANGLED}
+    return ncu_commands(job, selection, lambda table: [name_of(table, names) == name], bases.get(names))
 
 
 def _exact(mangled: str | None) -> NameBase:

@@ -99,8 +99,8 @@ class NcuCommand:
             )
         if self.rank is not None:
             found.append(
-                "of a job of several ranks, run it in place of the application of that rank alone, by a test of the rank in a "
-                "wrapper script"
+                "of a job of several ranks, run it in place of the application of that rank alone, by a test of the "
+                "rank in a wrapper script"
             )
         if self.in_graph:
             found.append(

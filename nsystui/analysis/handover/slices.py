@@ -19,8 +19,8 @@ from nsystui.store.session import Session
 Expression = sa.ColumnElement[Any]
 Query = sa.Select[Any] | sa.CompoundSelect[Any]
 
-_TEXTS = frozenset({"kind", "name", "domain", "communicator"})
-KERNEL_FACTS = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread")
+_TEXTS = frozenset({"kind", "name", "domain", "communicator", "grid", "block"})
+KERNEL_FACTS = ("grid", "block", "registers_per_thread")
 """The fields that say how a kernel was launched."""
 _ORDER = {kind: number for number, kind in enumerate(EventKind)}
 
@@ -38,7 +38,8 @@ def slices(
     never closed ends with the last event of its report), ``name``, ``process``, ``thread``, ``device``, ``stream``,
     ``correlation_id``, ``domain`` (of NVTX; empty for the default one), ``is_loose`` (1 for an NVTX range that need not
     nest: a start/end range, or one that ended on another thread), ``bytes`` (of a memory operation, or the message of
-    an NCCL call), ``communicator``, ``graph_node_id``, and grid, block and registers of kernels. At least one kind.
+    an NCCL call), ``communicator``, ``graph_node_id``; of kernels ``grid`` and ``block`` (``8x1x1``), and
+    ``registers_per_thread``. At least one kind.
     """
     ends = {report.index: span.end for report in session.reports if (span := event_span(report)) is not None}
     parts = [_one_kind(kind, selection, fields, names, ends) for kind in kinds]
@@ -74,6 +75,7 @@ def _expressions(kind: EventKind, table: sa.Table, names: Names, ends: Mapping[i
     name: Expression = KIND_TABLES[kind].name
     if kind in (EventKind.KERNEL, EventKind.NCCL):
         name = name_of(table, names)
+        known |= {shape: _shape(table, shape) for shape in ("grid", "block")}
     elif kind in (EventKind.NVTX, EventKind.MARK):
         name = columns.name
         known["domain"] = sa.func.coalesce(columns.domain, "")
@@ -90,6 +92,11 @@ def _expressions(kind: EventKind, table: sa.Table, names: Names, ends: Mapping[i
         known["bytes"] = tables.nccl_calls.c.message_size
         known["communicator"] = tables.nccl_calls.c.communicator
     return known
+
+
+def _shape(table: sa.Table, shape: str) -> Expression:
+    x, y, z = (sa.cast(table.c[f"{shape}_{axis}"], sa.Text) for axis in "xyz")
+    return x + "x" + y + "x" + z
 
 
 def _end(table: sa.Table, start: Expression, ends: Mapping[int, int]) -> Expression:

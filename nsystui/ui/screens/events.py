@@ -20,6 +20,7 @@ from nsystui.ui import keys
 from nsystui.ui.event_details import detail_lines
 from nsystui.ui.screens.asking import DETAIL_DELAY
 from nsystui.ui.screens.exporting import checker
+from nsystui.ui.screens.handing_over import Ask, TracingScreen, of_event
 from nsystui.ui.screens.partners import PartnersScreen
 from nsystui.ui.screens.table_pane import TablePane
 from nsystui.ui.widgets.prompt import LinePrompt
@@ -37,7 +38,7 @@ _CATEGORIES = {
 }
 
 
-class EventsScreen(TablePane):
+class EventsScreen(TracingScreen, TablePane):
     """The event list; opened on an event (``target``) when another screen jumps to it."""
 
     MODE_KEY = "6"
@@ -190,6 +191,13 @@ class EventsScreen(TablePane):
 
     def open_row(self) -> None:
         self.action_partner()
+
+    def ncu_question(self) -> Ask | str:
+        row = self.table.current_row
+        if row is None:
+            return "there is no event here"
+        key = key_of(row)
+        return of_event(key.kind.value, key.report, key.row)
 
     # -- search ---------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.message import Message
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 class ExportingScreen(AskingScreen):
     """``e`` writes the whole table that the screen shows, ``y`` and ``Y`` copy a row or all of it."""
 
+    PURPOSES: ClassVar[tuple[str, ...]] = ("export",)
+    """The prompts whose answer is the name of a file to write."""
+
     @dataclass
     class Saved(Message):
         """An export is written, or not (``error``); ``exists`` where a file of that name is there already."""
@@ -33,6 +36,7 @@ class ExportingScreen(AskingScreen):
     def __init__(self, *crumbs: str) -> None:
         super().__init__(*crumbs)
         self._target = Path()
+        self._purpose = "export"
 
     def answer_to_export(self) -> Answer | None:
         """The table that ``e`` and ``Y`` take."""
@@ -66,7 +70,7 @@ class ExportingScreen(AskingScreen):
 
     @on(LinePrompt.Submitted)
     def _name_given(self, message: LinePrompt.Submitted) -> None:
-        if message.purpose in ("export", "overwrite"):
+        if message.purpose in ("overwrite", *self.PURPOSES):
             message.stop()
             self._export_to(message)
 
@@ -77,20 +81,36 @@ class ExportingScreen(AskingScreen):
             else:
                 self.say("not written")
             return
+        self._purpose = message.purpose
         self._target = Path(message.value).expanduser()
         self._save(self._target, overwrite=False)
 
-    def _save(self, path: Path, overwrite: bool) -> None:
+    def writing(self, purpose: str) -> tuple[str, Callable[[Path, bool], int]] | None:
+        """What is written for a prompt of this purpose, in words, and what writes it, given the path and whether to
+        overwrite; it returns how many rows it wrote. ``None`` where there is nothing."""
         answer = self.answer_to_export()
         if answer is None:
+            return None
+
+        def write(path: Path, overwrite: bool) -> int:
+            from nsystui.output.files import save
+
+            return save(answer, path, overwrite)
+
+        return f"{len(answer):,} rows", write
+
+    def _save(self, path: Path, overwrite: bool) -> None:
+        found = self.writing(self._purpose)
+        if found is None:
             return
-        self.say(f"writing {len(answer):,} rows to {path}…")
+        words, fill = found
+        self.say(f"writing {words} to {path}…")
 
         def write() -> None:
-            from nsystui.output.files import TargetExistsError, save
+            from nsystui.output.files import TargetExistsError
 
             try:
-                rows = save(answer, path, overwrite)
+                rows = fill(path, overwrite)
             except TargetExistsError:
                 self.post_message(self.Saved(path, exists=True))
             except Exception as error:  # a query or a disk: the user gets the reason, the program lives on

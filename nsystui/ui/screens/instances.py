@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from nsystui.analysis.answer import Answer, Unit
 from nsystui.analysis.distribution import Distribution, distribution
@@ -14,6 +14,7 @@ from nsystui.analysis.nvtx.instances import range_instances
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.work import Work, work_instances
 from nsystui.ui import keys
+from nsystui.ui.screens.handing_over import Ask, HandingOver, of_event
 from nsystui.ui.screens.table_pane import TablePane
 from nsystui.ui.widgets.plots import histogram_lines
 from nsystui.units import format_value
@@ -35,7 +36,7 @@ def distribution_lines(shape: Distribution) -> list[str]:
 class _InstancesScreen(TablePane):
     """Rows with a time: Enter goes to the event."""
 
-    PLACES = ("table", "everywhere")
+    PLACES: ClassVar[tuple[str, ...]] = ("table", "everywhere")
     BINDINGS = keys.bindings("table", "everywhere")
     HAS_PANEL = True
     BACKGROUND = True
@@ -63,8 +64,11 @@ class _InstancesScreen(TablePane):
         self.app.push_screen(EventsScreen(key))
 
 
-class KernelInstancesScreen(_InstancesScreen):
+class KernelInstancesScreen(HandingOver, _InstancesScreen):
     """Every launch of one kernel."""
+
+    PLACES = ("launches", "table", "everywhere")
+    BINDINGS = keys.bindings("launches", "table", "everywhere")
 
     def __init__(self, name: str, names: Names) -> None:
         super().__init__("2 Kernels", name)
@@ -82,6 +86,12 @@ class KernelInstancesScreen(_InstancesScreen):
 
     def event_kind(self) -> EventKind:
         return EventKind.NCCL if self.kernel.lower().removeprefix("void ").startswith("nccl") else EventKind.KERNEL
+
+    def ncu_question(self) -> Ask | str:
+        values = self.values()
+        if not values:
+            return "there is no launch here"
+        return of_event(self.event_kind().value, int(values["report"] or 0), int(values["row"] or 0))
 
 
 class RangeInstancesScreen(_InstancesScreen):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nsystui.analysis.answer import Answer, Row
 from nsystui.analysis.job import Job
@@ -11,8 +11,12 @@ from nsystui.analysis.kernels import GroupBy, Names, kernel_summary
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.work import WORKS, Work, memory_sizes, work_summary
 from nsystui.ui import keys
+from nsystui.ui.screens.handing_over import Ask, HandingOver
 from nsystui.ui.screens.instances import KernelInstancesScreen, WorkInstancesScreen
 from nsystui.ui.screens.table_pane import TablePane
+
+if TYPE_CHECKING:
+    from nsystui.analysis.handover.ncu_command import NcuCommand
 
 _KERNELS = "kernels"
 _SIZES = "memory sizes"
@@ -27,7 +31,7 @@ _GROUPS: tuple[tuple[GroupBy, ...], ...] = (
 )
 
 
-class KernelsScreen(TablePane):
+class KernelsScreen(HandingOver, TablePane):
     """Summaries by name."""
 
     MODE_KEY = "2"
@@ -130,6 +134,20 @@ class KernelsScreen(TablePane):
             self.app.push_screen(WorkInstancesScreen(name, WORKS["memory"]))
         else:
             self.app.push_screen(WorkInstancesScreen(name, WORKS[self._current]))
+
+    def ncu_question(self) -> Ask | str:
+        name, rank = self.values().get("name"), self.values().get("rank")
+        if self._current != _KERNELS or not isinstance(name, str):
+            return "ncu profiles kernels: o goes to their table"
+        names, selection = self.names, self.selection
+
+        def ask(job: Job) -> list[NcuCommand]:
+            from nsystui.analysis.handover.ncu import of_name
+
+            chosen = selection.with_tasks(job.tasks_of_ranks(frozenset({rank}))) if isinstance(rank, int) else selection
+            return of_name(job, chosen, name, names)
+
+        return ask
 
 
 def _has(job: Job, what: str) -> bool:

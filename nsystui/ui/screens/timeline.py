@@ -17,13 +17,14 @@ from nsystui.analysis.timeline.listing import lane_events
 from nsystui.analysis.timeline.nvtx_lane import range_next_to
 from nsystui.ui import keys
 from nsystui.ui.screens.exporting import checker
+from nsystui.ui.screens.handing_over import Ask, TracingScreen, of_event
 from nsystui.ui.screens.timeline_view import TimelineView
 from nsystui.ui.timeline_picture import TimelinePicture
 from nsystui.ui.widgets.prompt import LinePrompt
 from nsystui.units import parse_duration
 
 
-class TimelineScreen(TimelineView):
+class TimelineScreen(TracingScreen, TimelineView):
     """The timeline with what acts on it: events, marks, the selection. ``e`` exports the operations in view."""
 
     PLACES = ("timeline", "everywhere")
@@ -253,3 +254,10 @@ class TimelineScreen(TimelineView):
 
     def columns_to_copy(self) -> tuple[Column, ...]:
         return EVENT_COLUMNS
+
+    def ncu_question(self) -> Ask | str:
+        row = self.row_to_copy()
+        if row is None:
+            return "there is no event under the cursor: n goes to the next one"
+        key = key_of(row)
+        return of_event(key.kind.value, key.report, key.row)
