@@ -143,6 +143,8 @@ HEADLESS = {
     "timeline": [],
     "info": [],
     "pack": ["-o", "DIRECTORY"],
+    "ncu": [],
+    "export": ["--trace", "-"],
 }
 
 

@@ -120,7 +120,7 @@ class _Body:
     def __init__(self, trace: Trace, rows: Rows, types: EventTypes) -> None:
         self._origin = trace.span.start
         self._places, self._types = rows.places, types
-        self._single = {(one.task, one.device, one.stream) for one in trace.layout.streams if one.lanes == 1}
+        self._crossing = trace.crossing()
         self._lanes = Lanes()
         self._ends: list[tuple[int, int, str, int, int, int]] = []
         self._numbers = count()
@@ -171,7 +171,8 @@ class _Body:
         if kind != _MARK:
             self._open.setdefault((place, number), []).append(value)
             heapq.heappush(self._ends, (end, next(self._numbers), place, number, value, size_type))
-        if to is not None and (task, to_device, to_stream) in self._single:
-            there = self._places[task, (to_device, to_stream, 0)]
+        if to is not None:
+            lane = self._crossing.get((report, process, to_device, to_stream, correlation, to), 0)
+            there = self._places[task, (to_device, to_stream, lane)]
             at = to - self._origin
             yield f"3:{place}:{start}:{start}:{there}:{at}:{at}:{to_size}:{correlation}\n"

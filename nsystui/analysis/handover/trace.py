@@ -12,7 +12,7 @@ from nsystui.analysis.alignment import Alignment, ClockMode
 from nsystui.analysis.event_kinds import EventKind
 from nsystui.analysis.extent import selected_reports
 from nsystui.analysis.handover.kinds import ON_CPU, ON_GPU, Contents
-from nsystui.analysis.handover.layout import Layout
+from nsystui.analysis.handover.layout import Lanes, Layout
 from nsystui.analysis.handover.slices import KERNEL_FACTS, slices, with_calls
 from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import Names
@@ -126,6 +126,34 @@ class Trace:
             query = query.select_from(rows.outerjoin(launched, is_call))
         order = (rows.c.start, rows.c.end.desc(), rows.c.kind_order, rows.c.report, rows.c.row)
         return self.session.batches(query.order_by(*order), _BATCH)
+
+    def crossing(self) -> dict[tuple[int, int | None, int | None, int | None, int | None, int], int]:
+        """The lane of every GPU operation that is not on the first one, by report, process, device, stream,
+        correlation id and start: few, for seldom does work of one stream overlap."""
+        crowded = [stream for stream in self.layout.streams if stream.lanes > 1]
+        place = ("report", "process", "device", "stream", "correlation_id", "start")
+        rows = self._rows(ON_GPU, (*place, "end", "kind_order", "row")) if crowded else None
+        if rows is None:
+            return {}
+        columns = rows.c
+        on_stream = [
+            sa.and_(
+                columns.report == one.task.report,
+                columns.process.is_not_distinct_from(one.task.process),
+                columns.device.is_not_distinct_from(one.device),
+                columns.stream.is_not_distinct_from(one.stream),
+            )
+            for one in crowded
+        ]
+        order = (columns.start, columns.end.desc(), columns.kind_order, columns.report, columns.row)
+        query = _chosen(rows, (*place, "end")).where(sa.or_(*on_stream)).order_by(*order)
+        lanes, found = Lanes(), {}
+        for batch in self.session.batches(query, _BATCH):
+            for row in batch:
+                lane = lanes.lane(row[:4], row[5], row[6])
+                if lane:
+                    found[row[:6]] = lane
+        return found
 
     def name_values(self) -> list[tuple[str, str, int, str]]:
         """Every (kind, domain, is_loose, name) that occurs, sorted."""

@@ -1,0 +1,93 @@
+"""``nsystui export`` and ``nsystui ncu`` as a script meets them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from nsystui.exports.demo import PLANTED_SECRET, cpu_only_export
+
+
+class TestExport:
+    @pytest.mark.parametrize(
+        ("flag", "name"), [("--trace", "job.json.gz"), ("--paraver", "job.prv"), ("--trace", "j.prv")]
+    )
+    def test_it_writes_once_and_says_how_much_on_which_clock(self, run, demo_job, tmp_path, flag, name):
+        words = ["export", flag, tmp_path / name, *demo_job[:2]]
+        done = run(*words)
+        assert (done.status, done.out) == (0, "")
+        assert "events to" in done.err and "clock: UTC, then" in done.err
+        before = (tmp_path / name).read_bytes()
+        again = run(*words)
+        assert (again.status, "exists already" in again.err) == (2, True)
+        assert run(*words, "--force").status == 0
+        assert (tmp_path / name).read_bytes() == before
+
+    def test_a_dash_is_stdout_and_holds_no_secret(self, run, demo_job):
+        done = run("export", "--trace", "-", demo_job[0])
+        assert json.loads(done.out)["traceEvents"]
+        assert PLANTED_SECRET not in done.out + done.err and "--global-batch" not in done.out
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["--trace", "job.csv"], "a trace ends in .json"),
+            (["--paraver", "job.json"], "ends in .prv"),
+            (["--trace", "no/such/job.json"], "does not exist"),
+            (["--trace", "job.json", "--kinds", "kernels"], "the kinds are"),
+        ],
+    )
+    def test_what_is_wrong_is_one_line(self, run, demo_job, tmp_path, monkeypatch, words, said):
+        monkeypatch.chdir(tmp_path)
+        done = run("export", *words, demo_job[0])
+        assert done.status == 2 and said in done.err and done.err.count("\n") == 1
+        assert not list(tmp_path.iterdir())
+
+    def test_a_selection_of_nothing_is_told_and_writes_nothing(self, run, demo_job, tmp_path):
+        done = run("export", "--trace", tmp_path / "job.json", demo_job[0], "--time", "900s:901s")
+        assert done.status == 3 and "nothing in the selection" in done.err
+        assert not list(tmp_path.iterdir())
+
+
+class TestNcu:
+    def test_stdout_is_comments_and_commands(self, run, demo_job):
+        done = run("ncu", demo_job[0], "--kernel", "AllReduce", "--launch", "2")
+        comment, command = done.out.splitlines()
+        assert comment.startswith("# rank 0, pid ") and "launch 2 of " in comment
+        words = shlex.split(command)
+        assert words[0] == "ncu" and words[-1] == "..."
+        assert words[words.index("--launch-skip") + 1 : words.index("--launch-skip") + 4] == [
+            "1",
+            "--launch-count",
+            "1",
+        ]
+        assert "note: " in done.err
+
+    def test_a_row_of_the_event_list_is_the_launch_that_it_says(self, run, demo_job):
+        with closing(sqlite3.connect(f"{demo_job[0].as_uri()}?mode=ro", uri=True)) as connection:
+            starts = connection.execute("SELECT start FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY start").fetchall()
+        events = run("events", demo_job[0], "--kinds", "kernel,nccl", "--format", "csv").table
+        assert len(events) == len(starts)
+        (found,) = run("ncu", demo_job[0], "--event", events[7]["Row"], "--format", "json").json
+        assert events[7]["Name"] in found["command"] and found["selected"] == 1
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["--event", "99999999"], "no kernel"),
+            (["--launch", "0"], "count from 1"),
+            (["--launch", "99999999"], "launches at most"),
+            (["--kernel", "a", "--filter", "b"], "give one"),
+        ],
+    )
+    def test_what_is_wrong_is_one_line(self, run, demo_job, words, said):
+        done = run("ncu", demo_job[0], *words)
+        assert (done.status, done.out) == (2, "") and said in done.err and done.err.count("\n") == 1
+
+    def test_an_export_without_kernels_says_what_to_record(self, run, tmp_path):
+        done = run("ncu", cpu_only_export(tmp_path / "cpu.sqlite"))
+        assert done.status == 3 and "record with `nsys profile" in done.err

@@ -1,0 +1,46 @@
+"""Keys that hand over to other tools: the ncu command of a kernel, and a trace of the selection."""
+
+from __future__ import annotations
+
+import json
+
+from jobs import hit, rest, running, screen_text
+
+from nsystui.ui.screens.handing_over import NcuScreen
+
+
+async def test_u_shows_the_command_of_a_kernel_and_copies_it(demo_job, cache_directory):
+    async with running(demo_job[:1], cache_directory) as (app, pilot):
+        await hit(app, pilot, "2", "u")
+        assert isinstance(app.screen, NcuScreen)
+        shown = app.screen._commands[0]
+        assert shown.count is None and app.clipboard == f"{shown.command}\n"
+        await hit(app, pilot, "escape", "enter", "down", "u")
+        assert isinstance(app.screen, NcuScreen)
+        assert "--launch-count 1" in app.clipboard and "--launch-skip 1" in app.clipboard
+
+
+async def test_on_what_is_no_kernel_u_says_so(demo_job, cache_directory):
+    async with running(demo_job[:1], cache_directory) as (app, pilot):
+        await hit(app, pilot, "6", "u")
+        assert "ncu profiles kernels" in screen_text(app)[-1]
+
+
+async def test_capital_e_writes_a_trace_of_the_selection_and_asks_before_it_overwrites(
+    demo_job, cache_directory, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    async with running(demo_job[:1], cache_directory) as (app, pilot):
+        await hit(app, pilot, "6", "E")
+        app.screen.prompt._input.value = "job.json"
+        await hit(app, pilot, "enter")
+        await rest(app, pilot)
+        assert json.loads((tmp_path / "job.json").read_bytes())["traceEvents"]
+        (tmp_path / "job.json").write_text("mine")
+        await hit(app, pilot, "E")
+        app.screen.prompt._input.value = "job.json"
+        await hit(app, pilot, "enter")
+        await rest(app, pilot)
+        assert "overwrite? y/n" in "\n".join(screen_text(app))
+        await hit(app, pilot, "n", "enter")
+        assert (tmp_path / "job.json").read_text() == "mine"
