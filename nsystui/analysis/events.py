@@ -110,7 +110,7 @@ class EventList:
             return []
         first = int(np.searchsorted(self.counts, offset, "right")) - 1
         last = int(np.searchsorted(self.counts, offset + limit, "left"))
-        query = self._ordered(self._union(self._bins(first, last)))
+        query = self._ordered(self._union(self.bins(first, last)))
         return self.session.rows(query.limit(limit).offset(offset - int(self.counts[first])))
 
     def sorted_by(self, key: str, descending: bool) -> Answer:
@@ -139,7 +139,7 @@ class EventList:
         bin_number = (key.start - self.low) // self.width
         if not 0 <= bin_number < len(self.counts) - 1:
             return None
-        rows = self.session.rows(self._ordered(self._union(self._bins(bin_number, bin_number + 1))))
+        rows = self.session.rows(self._ordered(self._union(self.bins(bin_number, bin_number + 1))))
         for number, row in enumerate(rows):
             if key_of(row) == key:
                 return int(self.counts[bin_number]) + number
@@ -166,7 +166,7 @@ class EventList:
         if name is not None:
             kinds = kinds_with_name(self.session, kinds, name)
         for first, last in self._spans_from(index, forward) if kinds else ():
-            found = self._nearest(here[0], self._bins(first, last), forward, name, kinds)
+            found = self._nearest(here[0], self.bins(first, last), forward, name, kinds)
             if found:
                 return self.position(key_of(found[0]))
         return None
@@ -196,7 +196,7 @@ class EventList:
         )
         return self.session.rows(query)
 
-    def _bins(self, first: int, last: int) -> ByTable:
+    def bins(self, first: int, last: int) -> ByTable:
         """The condition that an event starts in the bins from ``first`` to before ``last``."""
         return self._starts_in(self.low + first * self.width, self.low + last * self.width)
 

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from nsystui import __version__
 from nsystui.analysis.event_kinds import EventKind
-from nsystui.analysis.handover.layout import NCCL_DOMAIN, Lanes
+from nsystui.analysis.handover.layout import NCCL_DOMAIN
+from nsystui.analysis.handover.streams import Lanes
 from nsystui.analysis.handover.trace import Trace
 from nsystui.analysis.selection import Task
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from nsystui.analysis.event_kinds import EventKind
 from nsystui.analysis.handover.kinds import ON_GPU
-from nsystui.analysis.handover.layout import Lanes
+from nsystui.analysis.handover.streams import Lanes
 from nsystui.analysis.handover.trace import Trace
 from nsystui.analysis.selection import Task
 from nsystui.output.chrome_trace import Progress, Sink
@@ -120,7 +120,7 @@ class _Body:
     def __init__(self, trace: Trace, rows: Rows, types: EventTypes) -> None:
         self._origin = trace.span.start
         self._places, self._types = rows.places, types
-        self._crossing = trace.crossing()
+        self._crossing = trace.layout.crossing
         self._lanes = Lanes()
         self._ends: list[tuple[int, int, str, int, int, int]] = []
         self._numbers = count()
@@ -172,7 +172,7 @@ class _Body:
             self._open.setdefault((place, number), []).append(value)
             heapq.heappush(self._ends, (end, next(self._numbers), place, number, value, size_type))
         if to is not None:
-            lane = self._crossing.get((report, process, to_device, to_stream, correlation, to), 0)
+            lane = self._crossing.get((report, task.process, to_device, to_stream, correlation, to), 0)
             there = self._places[task, (to_device, to_stream, lane)]
             at = to - self._origin
             yield f"3:{place}:{start}:{start}:{there}:{at}:{at}:{to_size}:{correlation}\n"

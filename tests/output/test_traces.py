@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -20,8 +21,10 @@ from nsystui.analysis.alignment import ClockMode
 from nsystui.analysis.event_kinds import EventKind
 from nsystui.analysis.events import EventList
 from nsystui.analysis.extent import event_span
+from nsystui.analysis.handover.bands import bands
 from nsystui.analysis.handover.kinds import ON_GPU, Contents
-from nsystui.analysis.handover.layout import Lanes, ThreadTrack
+from nsystui.analysis.handover.layout import Layout, ThreadTrack
+from nsystui.analysis.handover.streams import Lanes
 from nsystui.analysis.handover.trace import Trace
 from nsystui.analysis.job import Job
 from nsystui.analysis.selection import NameFilter, Selection, Task, Window
@@ -231,6 +234,23 @@ class TestSelections:
             with pytest.raises(KeyboardInterrupt):
                 save_trace(whole, tmp_path / name, progress=stop)
         assert not list(tmp_path.iterdir())
+
+
+def test_in_bands_of_time_it_is_the_same_trace(job, whole, directory, chrome, paraver, tmp_path):
+    """An export of millions is read in many bands, this one in one."""
+    parts = bands(job, Selection(), whole.contents.kinds, most=300)
+    assert len(whole.parts) == 1 and len(parts) > 2
+    again = replace(whole, parts=parts, layout=Layout.of(job, Selection(), whole.contents, parts))
+    assert again.layout == whole.layout
+    save_trace(again, tmp_path / "job.json")
+    save_trace(again, tmp_path / "job.prv")
+    assert (tmp_path / "job.prv").read_bytes() == (directory / "job.prv").read_bytes()
+    found = read_chrome(tmp_path / "job.json")
+    assert found.tracks == chrome.tracks and len(found.arrows) == len(chrome.arrows)
+    for track, slices in chrome.slices.items():
+        assert [(one.start, one.end, one.event["name"]) for one in found.slices[track]] == [
+            (one.start, one.end, one.event["name"]) for one in slices
+        ]
 
 
 class TestOverlaps:

@@ -6,14 +6,17 @@ stream that does overlap (branches of a CUDA graph, programmatic dependent launc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
 from nsystui.analysis.event_kinds import EventKind
+from nsystui.analysis.events import ByTable
 from nsystui.analysis.extent import selected_reports
 from nsystui.analysis.handover.kinds import ON_CPU, ON_GPU, Contents
 from nsystui.analysis.handover.slices import slices
+from nsystui.analysis.handover.streams import Crossing, Stream, streams_of
 from nsystui.analysis.job import Job
 from nsystui.analysis.processes import process_names
 from nsystui.analysis.selection import Selection, Task
@@ -33,20 +36,6 @@ class TraceProcess:
     rank: int | None
     name: str
     host: str
-
-
-@dataclass(frozen=True)
-class Stream:
-    """A stream of a process on which something ran; ``lanes`` says how much of it at once, at most."""
-
-    task: Task
-    device: int | None
-    stream: int | None
-    lanes: int = 1
-
-    def label(self, lane: int = 0) -> str:
-        """``device 0 stream 7``, further lanes with their number."""
-        return f"device {_word(self.device)} stream {_word(self.stream)}" + (f" ({lane + 1})" if lane else "")
 
 
 @dataclass(frozen=True)
@@ -75,10 +64,6 @@ class ThreadTrack:
         )
 
 
-def _word(number: int | None) -> str:
-    return "?" if number is None else str(number)
-
-
 @dataclass(frozen=True)
 class Layout:
     """Processes by rank, tracks by process; ``sampled`` are the reports with GPU metrics."""
@@ -87,12 +72,13 @@ class Layout:
     streams: tuple[Stream, ...]
     threads: tuple[ThreadTrack, ...]
     sampled: tuple[int, ...] = ()
+    crossing: Crossing = field(default_factory=dict)
 
     @classmethod
-    def of(cls, job: Job, selection: Selection, contents: Contents) -> Layout:
-        """The places of everything in the selection."""
+    def of(cls, job: Job, selection: Selection, contents: Contents, parts: Sequence[ByTable]) -> Layout:
+        """The places of everything in the selection, which is read in the bands of ``parts``."""
         session = job.session
-        streams = _streams(session, selection, contents)
+        streams, crossing = streams_of(session, selection, contents.among(ON_GPU), parts)
         threads = _threads(session, selection, contents)
         processes = _processes(job, {*(one.task for one in streams), *(one.task for one in threads)})
         order = {process.task: number for number, process in enumerate(processes)}
@@ -101,6 +87,7 @@ class Layout:
             tuple(sorted(streams, key=lambda one: order[one.task])),
             tuple(sorted(threads, key=lambda one: order[one.task])),
             _sampled(session, selection) if contents.metrics else (),
+            crossing,
         )
 
 
@@ -131,33 +118,6 @@ def _sampled(session: Session, selection: Selection) -> tuple[int, ...]:
     return (
         tuple(sorted(found for (found,) in session.rows(query.where(columns.report.in_(reports))))) if reports else ()
     )
-
-
-def _streams(session: Session, selection: Selection, contents: Contents) -> list[Stream]:
-    kinds = contents.among(ON_GPU)
-    if not kinds:
-        return []
-    fields = ("report", "process", "device", "stream", "start", "end")
-    rows = slices(session, selection, kinds, fields).subquery()
-    place = (rows.c.report, rows.c.process, rows.c.device, rows.c.stream)
-    # How many run at once: +1 where one starts, -1 where it ends (a slice takes a nanosecond at least), ends first.
-    end = sa.func.greatest(rows.c.end, rows.c.start + 1)
-    moments = sa.union_all(
-        sa.select(*place, rows.c.start.label("time"), sa.literal(1).label("change")),
-        sa.select(*place, end.label("time"), sa.literal(-1).label("change")),
-    ).subquery()
-    columns = moments.c
-    place = (columns.report, columns.process, columns.device, columns.stream)
-    at_once = sa.func.sum(columns.change).over(
-        partition_by=place, order_by=(columns.time, columns.change), rows=(None, 0)
-    )
-    depths = sa.select(*place, at_once.label("at_once")).subquery()
-    place = (depths.c.report, depths.c.process, depths.c.device, depths.c.stream)
-    query = sa.select(*place, sa.func.max(depths.c.at_once)).group_by(*place).order_by(*place)
-    return [
-        Stream(_task(report, process), device, stream, int(lanes))
-        for report, process, device, stream, lanes in session.rows(query)
-    ]
 
 
 def _threads(session: Session, selection: Selection, contents: Contents) -> list[ThreadTrack]:
@@ -193,23 +153,3 @@ def thread_names(session: Session) -> dict[tuple[int, int], str]:
 
 def _task(report: int, process: int | None) -> Task:
     return Task(report, -1 if process is None else process)
-
-
-class Lanes:
-    """Which lane of its stream the next slice goes to: the first in which the one before has ended."""
-
-    def __init__(self) -> None:
-        self._ends: dict[object, list[int]] = {}
-
-    def lane(self, place: object, start: int, end: int) -> int:
-        """The lane of a slice; slices come by their start. Never more than `Stream.lanes`."""
-        ends = self._ends.get(place)
-        if ends is None:
-            ends = self._ends[place] = []
-        end = max(end, start + 1)
-        for number, last in enumerate(ends):
-            if last <= start:
-                ends[number] = end
-                return number
-        ends.append(end)
-        return len(ends) - 1

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.analysis.event_kinds import KIND_TABLES, EventKind
+from nsystui.analysis.events import ByTable
 from nsystui.analysis.extent import event_span
 from nsystui.analysis.kernels import Names, name_of
 from nsystui.analysis.nvtx.report_ranges import START_END_TYPES
@@ -31,6 +32,7 @@ def slices(
     kinds: Sequence[EventKind],
     fields: Sequence[str],
     names: Names = Names.SHORT,
+    extra: ByTable = lambda table: [],
 ) -> Query:
     """The selected events of ``kinds``, with these fields; what a kind has not is NULL.
 
@@ -39,10 +41,10 @@ def slices(
     ``correlation_id``, ``domain`` (of NVTX; empty for the default one), ``is_loose`` (1 for an NVTX range that need not
     nest: a start/end range, or one that ended on another thread), ``bytes`` (of a memory operation, or the message of
     an NCCL call), ``communicator``, ``graph_node_id``; of kernels ``grid`` and ``block`` (``8x1x1``), and
-    ``registers_per_thread``. At least one kind.
+    ``registers_per_thread``. At least one kind. ``extra`` narrows the selection further.
     """
     ends = {report.index: span.end for report in session.reports if (span := event_span(report)) is not None}
-    parts = [_one_kind(kind, selection, fields, names, ends) for kind in kinds]
+    parts = [_one_kind(kind, selection, fields, names, ends).where(*extra(KIND_TABLES[kind].table)) for kind in kinds]
     return sa.union_all(*parts) if len(parts) > 1 else parts[0]
 
 
@@ -107,10 +109,10 @@ def _end(table: sa.Table, start: Expression, ends: Mapping[int, int]) -> Express
     return sa.func.greatest(start, sa.func.coalesce(table.c.end + table.c.clock_offset, last), type_=sa.BigInteger)
 
 
-def with_calls(rows: sa.Subquery, selection: Selection) -> sa.Select[Any]:
+def with_calls(rows: sa.Subquery, selection: Selection, extra: Sequence[Condition] = ()) -> sa.Select[Any]:
     """The rows of GPU work with ``call_start`` (job time, ns) and ``call_thread`` of the API call that launched each.
 
-    Both are missing where the selection has no such call.
+    Both are missing where the selection has no such call. ``extra`` are conditions on the calls that are looked at.
     """
     columns = tables.api_calls.c
     place = (columns.report, columns.process, columns.correlation_id)
@@ -119,7 +121,7 @@ def with_calls(rows: sa.Subquery, selection: Selection) -> sa.Select[Any]:
         sa.select(
             *place, sa.func.min(start).label("call_start"), sa.func.arg_min(columns.thread, start).label("call_thread")
         )
-        .where(*where(tables.api_calls, selection, columns.name), columns.correlation_id.is_not(None))
+        .where(*where(tables.api_calls, selection, columns.name), columns.correlation_id.is_not(None), *extra)
         .group_by(*place)
         .subquery()
     )

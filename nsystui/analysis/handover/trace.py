@@ -10,15 +10,17 @@ import sqlalchemy as sa
 
 from nsystui.analysis.alignment import Alignment, ClockMode
 from nsystui.analysis.event_kinds import EventKind
+from nsystui.analysis.events import ByTable
 from nsystui.analysis.extent import selected_reports
+from nsystui.analysis.handover.bands import bands
 from nsystui.analysis.handover.kinds import ON_CPU, ON_GPU, Contents
-from nsystui.analysis.handover.layout import Lanes, Layout
+from nsystui.analysis.handover.layout import Layout
 from nsystui.analysis.handover.slices import KERNEL_FACTS, slices, with_calls
 from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import Names
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.selection import Selection, Window
-from nsystui.analysis.where import where
+from nsystui.analysis.where import Condition, where
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -35,15 +37,23 @@ TIMED_FIELDS = (
 )
 
 
+def _all(table: sa.Table) -> list[Condition]:
+    return []
+
+
 @dataclass(frozen=True)
 class Trace:
-    """What is handed over. ``span``: from the first start to the last end of it, ns of job time."""
+    """What is handed over, read in the bands of time of ``parts``.
+
+    ``span``: from the first start to the last end of it, ns of job time.
+    """
 
     session: Session
     selection: Selection
     contents: Contents
     names: Names
     layout: Layout
+    parts: tuple[ByTable, ...]
     span: Window
     clock: str
     notes: tuple[str, ...] = ()
@@ -52,108 +62,86 @@ class Trace:
     def of(cls, job: Job, selection: Selection, contents: Contents, names: Names = Names.SHORT) -> Trace:
         """A trace of what is there of ``contents``."""
         there = contents.there(job.session)
-        layout = Layout.of(job, selection, there)
+        parts = bands(job, selection, there.kinds)
+        layout = Layout.of(job, selection, there, parts)
         clock = (job.alignment or Alignment(ClockMode.UTC)).words(job.session.reports)
         span = _span(job.session, selection, there)
-        return cls(job.session, selection, there, names, layout, span, clock, _notes(job, there))
+        return cls(job.session, selection, there, names, layout, parts, span, clock, _notes(job, there))
 
     def host_slices(self) -> Batches:
-        """Calls and ranges by track and start, the longer first where two start at once: rows of `HOST_FIELDS`,
-        `HOST_DETAILS`."""
-        rows = self._rows(ON_CPU, (*HOST_FIELDS, *HOST_DETAILS, "kind_order", "row"))
-        if rows is None:
-            return iter(())
-        track = ("report", "process", "thread", "kind_order", "domain")
-        order = [*(rows.c[field] for field in (*track, "start")), rows.c.end.desc(), rows.c.row]
-        return self.session.batches(_chosen(rows, (*HOST_FIELDS, *HOST_DETAILS)).order_by(*order), _BATCH)
+        """Calls and ranges by start on each track, the longer first where two start at once.
+
+        Rows of `HOST_FIELDS`, `HOST_DETAILS`.
+        """
+        fields = (*HOST_FIELDS, *HOST_DETAILS)
+        for part in self.parts:
+            rows = self._rows(ON_CPU, (*fields, "kind_order", "row"), part)
+            if rows is not None:
+                track = ("report", "process", "thread", "kind_order", "domain")
+                order = [*(rows.c[field] for field in (*track, "start")), rows.c.end.desc(), rows.c.row]
+                yield from self.session.batches(_chosen(rows, fields).order_by(*order), _BATCH)
 
     def gpu_slices(self) -> Batches:
-        """GPU work by stream and start: rows of `GPU_FIELDS`, `GPU_DETAILS`, ``call_start``, ``call_thread``."""
+        """GPU work by start on each stream: rows of `GPU_FIELDS`, `GPU_DETAILS`, ``call_start``, ``call_thread``."""
         fields = (*GPU_FIELDS, *GPU_DETAILS)
-        rows = self._rows(ON_GPU, (*fields, "kind_order", "row"))
-        if rows is None:
-            return iter(())
-        if EventKind.API in self.contents.kinds:
-            rows = with_calls(rows, self.selection).subquery()
-            query = _chosen(rows, (*fields, "call_start", "call_thread"))
-        else:
-            nothing = sa.cast(sa.null(), sa.BigInteger)
-            query = _chosen(rows, fields).add_columns(nothing.label("call_start"), nothing.label("call_thread"))
         order = ("report", "process", "device", "stream", "start", "end", "kind_order", "row")
-        return self.session.batches(query.order_by(*(rows.c[field] for field in order)), _BATCH)
+        for part in self.parts:
+            rows = self._rows(ON_GPU, (*fields, "kind_order", "row"), part)
+            if rows is None:
+                return
+            if EventKind.API in self.contents.kinds:
+                calls = self._of_correlations(rows)(tables.api_calls)
+                rows = with_calls(rows, self.selection, calls).subquery()
+                query = _chosen(rows, (*fields, "call_start", "call_thread"))
+            else:
+                query = _with_nothing(_chosen(rows, fields), "call_start", "call_thread")
+            yield from self.session.batches(query.order_by(*(rows.c[field] for field in order)), _BATCH)
 
     def marks(self) -> Batches:
         """NVTX marks: rows of `HOST_FIELDS`."""
-        rows = self._rows((EventKind.MARK,), (*HOST_FIELDS, "row"))
-        if rows is None:
-            return iter(())
-        order = (rows.c.report, rows.c.start, rows.c.row)
-        return self.session.batches(_chosen(rows, HOST_FIELDS).order_by(*order), _BATCH)
+        for part in self.parts:
+            rows = self._rows((EventKind.MARK,), (*HOST_FIELDS, "row"), part)
+            if rows is not None:
+                order = (rows.c.report, rows.c.start, rows.c.row)
+                yield from self.session.batches(_chosen(rows, HOST_FIELDS).order_by(*order), _BATCH)
 
     def samples(self) -> Batches:
         """GPU metrics: rows of report, the machine's number of the GPU, metric, time (job time, ns), value."""
         if not self.layout.sampled:
-            return iter(())
+            return
         columns = tables.gpu_metrics.c
         time = (columns.time + columns.clock_offset).label("moment")
         query = (
             sa.select(columns.report, columns.gpu, columns.metric, time, columns.value)
             .where(*where(tables.gpu_metrics, self.selection, columns.metric))
             .where(columns.report.in_(self.layout.sampled), sa.func.isfinite(columns.value, type_=sa.Boolean))
-            .order_by(columns.report, columns.gpu, columns.metric, time)
         )
-        return self.session.batches(query, _BATCH)
+        yield from self.session.batches(query, _BATCH)  # as they lie: no band of time, and nothing to be sorted
 
     def by_time(self) -> Batches:
-        """Every event by its start: rows of `TIMED_FIELDS`, and of the first work that an API call launched ``device``,
-        ``stream``, start and bytes."""
-        rows = self._rows(tuple(EventKind), (*TIMED_FIELDS, "kind_order", "row"))
-        if rows is None:
-            return iter(())
-        launched = self._first_launched()
-        query = _chosen(rows, TIMED_FIELDS)
-        if launched is None:
-            nothing = sa.cast(sa.null(), sa.BigInteger)
-            query = query.add_columns(*(nothing.label(name) for name in ("to_device", "to_stream", "to", "size")))
-        else:
-            is_call = sa.and_(
-                rows.c.kind == EventKind.API.value,
-                launched.c.report == rows.c.report,
-                launched.c.process == rows.c.process,
-                launched.c.correlation_id == rows.c.correlation_id,
-            )
-            query = query.add_columns(launched.c.to_device, launched.c.to_stream, launched.c.to, launched.c.size)
-            query = query.select_from(rows.outerjoin(launched, is_call))
-        order = (rows.c.start, rows.c.end.desc(), rows.c.kind_order, rows.c.report, rows.c.row)
-        return self.session.batches(query.order_by(*order), _BATCH)
+        """Every event by its start.
 
-    def crossing(self) -> dict[tuple[int, int | None, int | None, int | None, int | None, int], int]:
-        """The lane of every GPU operation that is not on the first one, by report, process, device, stream,
-        correlation id and start: few, for seldom does work of one stream overlap."""
-        crowded = [stream for stream in self.layout.streams if stream.lanes > 1]
-        place = ("report", "process", "device", "stream", "correlation_id", "start")
-        rows = self._rows(ON_GPU, (*place, "end", "kind_order", "row")) if crowded else None
-        if rows is None:
-            return {}
-        columns = rows.c
-        on_stream = [
-            sa.and_(
-                columns.report == one.task.report,
-                columns.process.is_not_distinct_from(one.task.process),
-                columns.device.is_not_distinct_from(one.device),
-                columns.stream.is_not_distinct_from(one.stream),
-            )
-            for one in crowded
-        ]
-        order = (columns.start, columns.end.desc(), columns.kind_order, columns.report, columns.row)
-        query = _chosen(rows, (*place, "end")).where(sa.or_(*on_stream)).order_by(*order)
-        lanes, found = Lanes(), {}
-        for batch in self.session.batches(query, _BATCH):
-            for row in batch:
-                lane = lanes.lane(row[:4], row[5], row[6])
-                if lane:
-                    found[row[:6]] = lane
-        return found
+        Rows of `TIMED_FIELDS`, and of the first work that an API call launched device, stream, start and bytes.
+        """
+        for part in self.parts:
+            rows = self._rows(tuple(EventKind), (*TIMED_FIELDS, "kind_order", "row"), part)
+            if rows is None:
+                return
+            query = _chosen(rows, TIMED_FIELDS)
+            launched = self._first_launched(part)
+            if launched is None:
+                query = _with_nothing(query, "to_device", "to_stream", "to", "size")
+            else:
+                is_call = sa.and_(
+                    rows.c.kind == EventKind.API.value,
+                    launched.c.report == rows.c.report,
+                    launched.c.process == rows.c.process,
+                    launched.c.correlation_id == rows.c.correlation_id,
+                )
+                query = query.add_columns(launched.c.to_device, launched.c.to_stream, launched.c.to, launched.c.size)
+                query = query.select_from(rows.outerjoin(launched, is_call))
+            order = (rows.c.start, rows.c.end.desc(), rows.c.kind_order, rows.c.report, rows.c.row)
+            yield from self.session.batches(query.order_by(*order), _BATCH)
 
     def name_values(self) -> list[tuple[str, str, int, str]]:
         """Every (kind, domain, is_loose, name) that occurs, sorted."""
@@ -166,17 +154,17 @@ class Trace:
         )
         return sorted((kind, domain, is_loose, name) for kind, domain, is_loose, name in found)
 
-    def _rows(self, kinds: Sequence[EventKind], fields: Sequence[str]) -> sa.Subquery | None:
+    def _rows(self, kinds: Sequence[EventKind], fields: Sequence[str], part: ByTable = _all) -> sa.Subquery | None:
         chosen = self.contents.among(kinds)
         if not chosen:
             return None
-        return slices(self.session, self.selection, chosen, fields, self.names).subquery()
+        return slices(self.session, self.selection, chosen, fields, self.names, part).subquery()
 
-    def _first_launched(self) -> sa.Subquery | None:
-        if EventKind.API not in self.contents.kinds:
-            return None
+    def _first_launched(self, part: ByTable) -> sa.Subquery | None:
+        """What the API calls of a band launched first."""
+        calls = self._rows((EventKind.API,), ("report", "correlation_id"), part)
         fields = ("report", "process", "correlation_id", "device", "stream", "start", "bytes")
-        rows = self._rows(ON_GPU, fields)
+        rows = self._rows(ON_GPU, fields, self._of_correlations(calls)) if calls is not None else None
         if rows is None:
             return None
         place = (rows.c.report, rows.c.process, rows.c.correlation_id)
@@ -184,6 +172,29 @@ class Trace:
         picked = [sa.func.arg_min(column, rows.c.start).label(name) for name, column in first.items()]
         query = sa.select(*place, sa.func.min(rows.c.start).label("to"), *picked)
         return query.where(rows.c.correlation_id.is_not(None)).group_by(*place).subquery()
+
+    def _of_correlations(self, rows: sa.Subquery) -> ByTable:
+        """The condition that a row may have to do with one of ``rows``: its correlation id is between theirs.
+
+        Ids grow with time, so that of the other side, too, little more than a band is read.
+        """
+        columns = rows.c
+        ends = (sa.func.min(columns.correlation_id), sa.func.max(columns.correlation_id))
+        known = self.session.rows(sa.select(columns.report, *ends).group_by(columns.report))
+
+        def conditions(table: sa.Table) -> list[Condition]:
+            spans = [
+                sa.and_(table.c.report == report, table.c.correlation_id.between(low, high))
+                for report, low, high in known
+                if low is not None
+            ]
+            return [sa.or_(*spans) if spans else sa.false()]
+
+        return conditions
+
+
+def _with_nothing(query: sa.Select[Any], *names: str) -> sa.Select[Any]:
+    return query.add_columns(*(sa.cast(sa.null(), sa.BigInteger).label(name) for name in names))
 
 
 def _notes(job: Job, contents: Contents) -> tuple[str, ...]:
