@@ -59,7 +59,7 @@ _EPILOG = """examples:
   nsystui kernels rank0.sqlite                  the kernel summary, without a screen
   nsystui stats -r cuda_gpu_kern_sum --format csv rank0.sqlite > kernels.csv
   nsystui nccl rank*.sqlite --format json
-  nsystui export --trace job.json.gz rank*.sqlite --time 1s:2s   for ui.perfetto.dev; job.prv for Paraver
+  nsystui export --trace job.json.gz *.sqlite   a trace for Perfetto, or job.prv for Paraver
   nsystui diff before/ -- after/                what changed between two runs
   nsystui nccl-log nccl.*.log --steps 45:50     what an NCCL_DEBUG=INFO log says of iterations 45 to 50
   nsystui pack rank*.sqlite -o packed           columns ahead of time: `nsystui packed` needs no exports
