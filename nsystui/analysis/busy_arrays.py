@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsystui.analysis.device_time import BusyParts
-from nsystui.analysis.interval_blocks import IntervalBlocks
+from nsystui.analysis.interval_blocks import IntervalBlocks, Steps
 
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays
@@ -47,12 +47,19 @@ def of_arrays(arrays: Arrays, clock_offset: int, keys: Sequence[str] = DEVICE_KE
 def put_blocks(arrays: dict[str, NDArray[Any]], key: str, blocks: IntervalBlocks) -> None:
     """Adds a set of intervals to ``arrays``, under names that begin with ``key``; ``blocks_at`` is the inverse."""
     arrays[f"{key}.firsts"], arrays[f"{key}.covered"] = blocks.firsts, blocks.covered
-    arrays[f"{key}.sizes"] = np.array([len(steps) for steps in blocks.steps], np.int64)
-    arrays[f"{key}.steps"] = np.concatenate([np.empty(0, np.uint32), *blocks.steps])
+    for name in Steps._fields:
+        parts = [getattr(steps, name) for steps in blocks.steps]
+        arrays[f"{key}.{name}"] = np.concatenate([np.empty(0, np.uint16), *parts])
+        arrays[f"{key}.{name}.sizes"] = np.array([len(part) for part in parts], np.int64)
 
 
 def blocks_at(arrays: Arrays, key: str) -> IntervalBlocks:
     """The set of intervals that ``put_blocks`` added."""
-    ends = np.cumsum(arrays[f"{key}.sizes"])
-    steps = tuple(np.split(arrays[f"{key}.steps"], ends[:-1])) if len(ends) else ()
-    return IntervalBlocks(arrays[f"{key}.firsts"], arrays[f"{key}.covered"], steps)
+    parts = [_split(arrays[f"{key}.{name}"], arrays[f"{key}.{name}.sizes"]) for name in Steps._fields]
+    return IntervalBlocks(
+        arrays[f"{key}.firsts"], arrays[f"{key}.covered"], tuple(map(Steps._make, zip(*parts, strict=True)))
+    )
+
+
+def _split(joined: NDArray[Any], sizes: NDArray[Any]) -> list[NDArray[Any]]:
+    return np.split(joined, np.cumsum(sizes)[:-1]) if len(sizes) else []

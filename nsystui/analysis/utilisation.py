@@ -29,7 +29,7 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays
 
-_KEPT_VERSION = 3
+_KEPT_VERSION = 4
 _NAME_NOTE = "the name filter is left out here: how busy a GPU is depends on all of its work"
 _WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
 

@@ -14,14 +14,17 @@ from nsystui.analysis.interval_blocks import (
     NO_BLOCKS,
     BlockBuilder,
     IntervalBlocks,
+    Steps,
     UnionBuilder,
     blocks_of,
     slices,
 )
-from nsystui.analysis.intervals import EMPTY, Intervals, covered_per_bin, union
+from nsystui.analysis.intervals import EMPTY, Intervals, as_times, covered_per_bin, union
 
 # Gaps and lengths on both sides of what 32 bits hold.
-STEPS = st.one_of(st.integers(1, 20), st.sampled_from([2**32 - 2, 2**32 - 1, 2**32, 2**32 + 1, 3 * 2**32 + 5]))
+STEPS = st.one_of(
+    st.integers(1, 20), st.sampled_from([2**16 - 1, 2**16, 2**32 - 2, 2**32 - 1, 2**32, 2**32 + 1, 3 * 2**32 + 5])
+)
 SETS = st.lists(st.tuples(STEPS, STEPS), max_size=30)
 RANGES = st.lists(st.tuples(st.integers(-40, 40), st.integers(-40, 40)), max_size=30)
 
@@ -48,7 +51,7 @@ class TestBlocks:
         packed = blocks_of(plain)
         assert packed.whole() == plain
         assert packed.length == plain.length
-        assert all(steps.dtype == np.uint32 for steps in packed.steps)
+        assert all(part.dtype == np.uint16 for steps in packed.steps for part in steps)
 
     @given(SETS, st.lists(STEPS, min_size=2, max_size=2), st.integers(1, 7))
     def test_windows_and_bins_are_those_of_plain_intervals(
@@ -113,6 +116,14 @@ class TestBuilding:
         assert [builder.blocks().whole() for builder in builders] == plain
 
 
+@given(
+    st.lists(st.sampled_from([0, 1, 0xFFFF, 0x10000, 0x12345678, 0xFFFFFFFF]) | st.integers(0, 0xFFFFFFFF), min_size=2)
+)
+def test_steps_of_up_to_32_bits_are_kept(steps: list[int]) -> None:
+    found = Steps.of(as_times([0, *steps[1:]])).edges(7)
+    assert found.tolist() == np.cumsum([7, *steps[1:]]).tolist()
+
+
 def test_large_sets_look_at_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     starts = np.arange(0, 10**7, 10)
@@ -124,4 +135,4 @@ def test_large_sets_look_at_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert packed.covered_per_bin(0, 10**7, 10).tolist() == [400_000.0] * 10
     assert len(looked_at) <= 11
-    assert sum(steps.nbytes for steps in packed.steps) == 8 * len(starts)
+    assert sum(part.nbytes for steps in packed.steps for part in steps) == 4 * len(starts)

@@ -23,7 +23,7 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays
 
-_VERSION = 2
+_VERSION = 3
 _MPI_DOMAIN = "MPI"
 
 

@@ -26,7 +26,7 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays
 
-_STREAMS_VERSION = 1
+_STREAMS_VERSION = 2
 _WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
 
 LEVELS = 4
