@@ -30,6 +30,7 @@ PLACES = {
     "everywhere": "Everywhere",
     "table": "In tables",
     "overview": "1 Overview",
+    "finding": "1 Overview, a finding",
     "diff": "Comparison",
     "diff alone": "Comparison of two jobs",
     "kernels": "2 Kernels",
@@ -55,13 +56,28 @@ PLACES = {
 
 KEYS: tuple[Key, ...] = (
     # What acts in one place stands first: it is the first that a narrow key line shows.
-    Key("enter", "⏎", "", "open", "select this rank and show its kernels; the launches of this kernel", "overview"),
+    Key(
+        "enter",
+        "⏎",
+        "",
+        "open",
+        "select this rank and show its kernels; the launches of this kernel; the screen that shows this finding",
+        "overview",
+    ),
     Key(
         "tab",
         "tab",
         "other_table",
-        "ranks or kernels",
-        "the other of the two tables; e exports the one you are in",
+        "table",
+        "the next table: ranks, kernels, findings; e exports the one you are in",
+        "overview",
+    ),
+    Key(
+        "v",
+        "v",
+        "finding",
+        "finding",
+        "what to try against this finding and why, with its evidence; looks for findings in a huge job",
         "overview",
     ),
     Key(
@@ -78,6 +94,9 @@ KEYS: tuple[Key, ...] = (
         "x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other", "overview"
     ),
     Key("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7", "overview"),
+    Key("enter", "⏎", "", "show", "the screen that shows this finding, at its time", "finding"),
+    Key("n", "n p", "next_finding(1)", "next", "next and previous finding", "finding"),
+    Key("p", "p", "next_finding(-1)", "", "the previous one", "finding"),
     Key(
         "enter", "⏎", "", "open", "from the summary to a table; this name on its own screen, where A and B are", "diff"
     ),

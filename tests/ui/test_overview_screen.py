@@ -84,7 +84,7 @@ async def test_many_ranks_scroll_and_the_kernels_keep_their_lines(many_ranks, ca
             await pilot.resize_terminal(*size)
             await hit(app, pilot, "end")
             assert screen.kernels.size.height >= (6 if size[1] >= 24 else 2)
-            assert screen.ranks.size.height + screen.kernels.size.height + len(screen.head.texts) + 4 == size[1]
+            assert screen.ranks.size.height + screen.kernels.size.height + len(screen.head.texts) + 5 == size[1]
             assert any(line.startswith("▸") and " 15 " in line for line in screen_text(app))
 
 

@@ -11,6 +11,7 @@ from scenes import NARROW, SCENES, WIDE, cache_in, play
 from nsystui.exports.demo import training_job
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import Source
+from nsystui.ui.screens import findings_table
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +21,19 @@ def demo(tmp_path_factory):
     return directory, tuple(str(path) for path in training_job(directory, ranks=4, steps=4))
 
 
+WITH_FINDINGS = {"overview"}
+"""The scenes on which findings are to be seen."""
+
+
+@pytest.fixture
+def scene_findings(scene, monkeypatch):
+    if scene.name in WITH_FINDINGS:
+        monkeypatch.setattr(findings_table, "MOST_KERNELS", 5_000_000)
+
+
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["120x36", "80x24"])
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
-def test_screen_looks_as_it_was_accepted(demo, scene, size, snap_compare):
+def test_screen_looks_as_it_was_accepted(demo, scene_findings, scene, size, snap_compare):
     directory, files = demo
     app = NsystuiApp(Source(files, cache_in(directory)))
     assert snap_compare(app, terminal_size=size, run_before=lambda pilot: play(app, pilot, scene.keys))

@@ -66,17 +66,20 @@ def triage(
     thresholds: Thresholds | None = None,
     step_name: str | None = None,
     rules: Sequence[str] = RULES,
+    told: Callable[[int, int], None] = lambda done, of: None,
 ) -> Triage:
     """Every rule over the selected part of a job. Raises UsageError where ``step_name`` is no regular expression.
 
-    A rule that fails is told among those that were not checked, and takes no other with it.
+    A rule that fails is told among those that were not checked, and takes no other with it. ``told`` hears before each
+    rule how many have judged, and of how many; what it raises ends the triage.
     """
     case = Case(job, selection or Selection(), thresholds or Thresholds(), step_name)
     if step_name is not None:
         case.job.steps(step_name)
     findings: list[Finding] = []
     not_checked: list[NotChecked] = []
-    for name in rules:
+    for done, name in enumerate(rules):
+        told(done, len(rules))
         for said in _checked(name, case):
             if isinstance(said, Finding):
                 findings.append(said)

@@ -1,13 +1,18 @@
-"""From a canonical table to the screen that shows its rows."""
+"""From a canonical table, or a finding, to the screen that shows it."""
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from nsystui.ui.overview_lines import SHOWN_BY
 
 if TYPE_CHECKING:
     from textual.app import App
+
+    from nsystui.analysis.selection import Selection
+    from nsystui.analysis.triage.finding import Finding
+    from nsystui.ui.app import NsystuiApp
 
 _TABLES_OF_WORK = {"memory_ops": "memory", "api_calls": "api", "os_calls": "os", "mpi_calls": "mpi"}
 """What the Kernels screen calls the tables that it shows beside the kernels."""
@@ -24,3 +29,60 @@ async def show_table(app: App[Any], table: str) -> None:
         if isinstance(screen, KernelsScreen):
             screen.what = _TABLES_OF_WORK.get(table, "kernels")
             screen.job_changed()
+
+
+_MODES = {
+    "kernels": "kernels",
+    "nccl": "nccl",
+    "gpu": "gpu",
+    "nvtx": "nvtx",
+    "events": "events",
+    "timeline": "timeline",
+}
+_WORK = {"kernels": "kernels", "memory": "memory", "api": "api", "osrt": "os", "mpi": "mpi"}
+_OF_RANKS = {
+    "ranks": "ranks",
+    "ranks --collectives": "collectives",
+    "ranks --kinds": "collective-kinds",
+    "steps": "steps",
+    "steps --across": "steps-across",
+    "steps --every": "every-step",
+}
+"""What the Ranks screen calls the tables of commands."""
+_AROUND = 0.25
+"""Of its length, what is shown before a finding's time and after it: a gap alone shows nothing."""
+
+
+async def show_finding(app: NsystuiApp, finding: Finding) -> None:
+    """Selects a finding's time and names, and switches to the screen that its command speaks of.
+
+    What a command without a screen would print, the overview shows behind ``d``.
+    """
+    name, *flags = shlex.split(finding.shown.command)
+    if name == "info":
+        from nsystui.ui.screens.capture import DiagnosticsScreen
+
+        app.push_screen(DiagnosticsScreen())
+        return
+    app.remember_way()
+    app.select(_selection(app.selection, finding, flags))
+    first = " ".join([name, *flags[:1]])
+    of_ranks = _OF_RANKS.get(first, _OF_RANKS.get(name))
+    mode = "kernels" if name in _WORK else "ranks" if of_ranks else _MODES.get(name, "kernels")
+    await app.switch_mode(mode)
+    if mode in ("kernels", "ranks"):
+        screen: Any = app.screen
+        screen.what = of_ranks or _WORK.get(name, "kernels")
+        screen.job_changed()
+
+
+def _selection(selection: Selection, finding: Finding, flags: list[str]) -> Selection:
+    from nsystui.analysis.selection import Window
+
+    window = finding.window
+    if window is not None:
+        around = max(int(_AROUND * (window.end - window.start)), 1_000)
+        selection = selection.with_window(Window(window.start - around, window.end + around))
+    if "--filter" in flags:
+        selection = selection.with_name(flags[flags.index("--filter") + 1])
+    return selection

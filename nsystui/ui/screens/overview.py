@@ -1,4 +1,4 @@
-"""1 Overview: what ran, where the GPU time went, how each rank did, which kernels took longest."""
+"""1 Overview: what ran, where the GPU time went, what is wrong, how each rank did, which kernels took longest."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from textual.widget import Widget
 
 from nsystui.ui import keys
 from nsystui.ui import overview_lines as words
-from nsystui.ui.screens.comparing import ComparingScreen
 from nsystui.ui.screens.going import show_table
+from nsystui.ui.screens.seeking import SeekingScreen
 from nsystui.ui.widgets.part_lines import PartLines
 from nsystui.ui.widgets.table_messages import PageFailed, RowSelected, SortRequested
 from nsystui.ui.widgets.window_table import WindowTable
@@ -27,7 +27,11 @@ _FRAME = 4
 """Lines for the title, the selection, the heading between the tables, and the keys."""
 
 _KERNEL_LINES = 6
-"""The kernels keep this many lines, however many ranks there are."""
+_FEWEST_KERNEL_LINES = 4
+"""The kernels keep this many lines, however many ranks there are; the second number beside findings."""
+
+_RANK_LINES = 3
+"""The ranks keep this many lines, however many findings there are."""
 
 _LEAST_REMARKS = 4
 _MOST_REMARKS = 8
@@ -37,16 +41,18 @@ _FILES_UPDATE = 1.0
 """Seconds between two updates of the table of files while they are read."""
 
 
-class OverviewScreen(ComparingScreen):
+class OverviewScreen(SeekingScreen):
     """The first screen: it is painted before anything heavy is imported.
 
-    Two tables: the ranks, and below them the kernels; where there is no GPU work, what there is instead. Until a
-    report is ready they show the files and a sample of the kernels. ``e`` and ``y`` take the table that has the focus.
+    Three tables: the findings, which come last and in the background, the ranks, and below them the kernels; where
+    there is no GPU work, what there is instead. Until a report is ready they show the files and a sample of the
+    kernels. ``e`` and ``y`` take the table that has the focus.
     """
 
     MODE_KEY = "1"
     PLACES = ("overview", "table", "everywhere")
     BINDINGS = keys.bindings("overview", "table", "everywhere")
+    AUTO_FOCUS = "#ranks"
 
     DEFAULT_CSS = """
     OverviewScreen #ranks { height: 6; }
@@ -66,7 +72,7 @@ class OverviewScreen(ComparingScreen):
         self.ranks = WindowTable(id="ranks", elastic="host")
         self.heading = PartLines(id="heading")
         self.kernels = WindowTable(id="kernels", row_style=_category)
-        yield from (self.head, self.ranks, self.heading, self.kernels)
+        yield from (self.head, *self.findings_body(), self.ranks, self.heading, self.kernels)
 
     # -- before a report is ready ---------------------------------------------------------------------------------
 
@@ -110,6 +116,7 @@ class OverviewScreen(ComparingScreen):
         super().job_changed()
         if self._picture is not None:
             self._show_head(self._picture)  # a file may have failed
+        self.seek_findings()
 
     def show(self, result: Any, same_place: bool) -> None:
         picture: OverviewPicture = result
@@ -122,15 +129,17 @@ class OverviewScreen(ComparingScreen):
         else:
             self._show_kernels(picture, same_place)
         self._share_room()
+        self.seek_findings()
 
     def _show_head(self, picture: OverviewPicture) -> None:
         width, height = self.app.size
         so_far = self.explorer.loading_now or self._asked != self._shown
         about, facts = words.title_and_facts(picture.facts, width, so_far)
         lines = [*facts, *words.time_lines(picture, width)]
-        room = height - _FRAME - len(lines)
+        room = height - _FRAME - len(lines) - self.findings_lines()
         spare = room - (len(picture.tasks) + 1) - max(len(picture.kernels) + 1, _KERNEL_LINES)
-        least = min(_LEAST_REMARKS, room - _KERNEL_LINES - 2)  # a heading and a rank, on the smallest terminal
+        # A heading and a rank, on the smallest terminal.
+        least = min(_LEAST_REMARKS, room - (self._kernel_lines() + 2))
         remarks = words.remark_lines(
             picture, self.explorer.files.values(), width, min(max(spare, least), _MOST_REMARKS)
         )
@@ -158,23 +167,37 @@ class OverviewScreen(ComparingScreen):
         natural = ("total", True) if answer.name == "kernels" else (None, True)
         table.mark_sorted(*(order or natural))
 
+    def findings_changed(self) -> None:
+        if self._picture is not None:
+            self._show_head(self._picture)
+        self._share_room()
+
     # -- room -----------------------------------------------------------------------------------------------------
 
     def on_resize(self, event: events.Resize) -> None:
         self.job_changed()
         self._share_room()
 
-    def _share_room(self) -> None:
-        """The ranks get the lines they need while the kernels keep some; the rest is the kernels'."""
-        room = self.app.size.height - _FRAME - len(self.head.texts)
-        self.ranks.styles.height = max(2, min(self.ranks.row_count + 1, room - _KERNEL_LINES))
+    def _kernel_lines(self) -> int:
+        """What the kernels keep."""
+        return _FEWEST_KERNEL_LINES if self.findings.display else _KERNEL_LINES
 
-    # -- the two tables -------------------------------------------------------------------------------------------
+    def _share_room(self) -> None:
+        """The findings and ranks get the lines they need while the kernels keep some; the rest is the kernels'."""
+        self.findings.styles.height = self.findings_lines()
+        room = self.app.size.height - _FRAME - len(self.head.texts) - self.findings_lines()
+        self.ranks.styles.height = max(2, min(self.ranks.row_count + 1, room - self._kernel_lines()))
+
+    # -- the tables -----------------------------------------------------------------------------------------------
 
     @property
     def table(self) -> WindowTable:
         """The table that has the focus."""
-        return self.kernels if self.focused is self.kernels else self.ranks
+        return next((one for one in self._tables() if one is self.focused), self.ranks)
+
+    def _tables(self) -> list[WindowTable]:
+        """In the order of ``tab``."""
+        return [self.ranks, self.kernels, *([self.findings] if self.findings.display else [])]
 
     def values(self, table: WindowTable) -> dict[str, Value]:
         """The values of the cursor's row by column key; empty where there is no row."""
@@ -190,7 +213,8 @@ class OverviewScreen(ComparingScreen):
         return self.table.current_row
 
     def action_other_table(self) -> None:
-        (self.ranks if self.table is self.kernels else self.kernels).focus()
+        tables = self._tables()
+        tables[(tables.index(self.table) + 1) % len(tables)].focus()
 
     def action_take_window(self) -> None:
         self.say("these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy")
@@ -225,6 +249,8 @@ class OverviewScreen(ComparingScreen):
             self.say("nothing is loaded yet")
         elif self._picture is None:
             self.say("a moment: the first report is being looked at")
+        elif message.table is self.findings:
+            await self.go_to_finding()
         elif message.table is self.ranks:
             await self._open_rank(self._picture)
         elif self._picture.spent is None:

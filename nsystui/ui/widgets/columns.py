@@ -126,8 +126,8 @@ def place_columns(
     return tuple(Placed(index, wanted[index]) for index in shown)
 
 
-def set_text(shown: str, width: int, prefix: str = "", pan: int = 0) -> str:
-    """Text in exactly ``width`` cells: cut in its middle, or seen from its character ``pan`` on.
+def set_text(shown: str, width: int, prefix: str = "", pan: int = 0, is_prose: bool = False) -> str:
+    """Text in exactly ``width`` cells: cut in its middle (prose at its end), or seen from its character ``pan`` on.
 
     ``prefix`` (the indentation and mark of a tree's row) is never shortened while half the width is enough for it;
     blanks and tree marks that the text itself begins with count as one.
@@ -143,4 +143,6 @@ def set_text(shown: str, width: int, prefix: str = "", pan: int = 0) -> str:
         # Cut at the right edge, not in the middle: the reader is looking at this part.
         shown = "…" + shown[min(pan, len(shown) - 1) + 1 :]
         return prefix + (fit(shown, room) if width_of(shown) <= room else set_cell_size(shown, room - 1) + "…")
+    if is_prose and width_of(shown) > room > 0:
+        return prefix + set_cell_size(shown, room - 1) + "…"
     return prefix + fit(shown, room)

@@ -21,9 +21,11 @@ class TableLayout:
     Args:
         columns: The answer's columns.
         elastic: Key of the text column that takes the room to spare and is cut in its middle; else the last text.
+        is_prose: That column holds sentences, which are cut at their end instead.
     """
 
-    def __init__(self, columns: Sequence[Column], elastic: str | None = None) -> None:
+    def __init__(self, columns: Sequence[Column], elastic: str | None = None, is_prose: bool = False) -> None:
+        self.is_prose = is_prose
         self.measures = [ColumnMeasure(column) for column in columns]
         texts = [
             index
@@ -74,7 +76,9 @@ class TableLayout:
             measure = self.measures[index]
             if measure.is_text:
                 own_prefix = prefix if index == self.tree_column else ""
-                text = set_text(shown[index], cells, own_prefix, self.pan if index == self.elastic else 0)
+                is_elastic = index == self.elastic
+                pan = self.pan if is_elastic else 0
+                text = set_text(shown[index], cells, own_prefix, pan, self.is_prose and is_elastic)
             else:
                 text = measure.align(shown[index], cells)
             gap = " " * GAP if place else ""

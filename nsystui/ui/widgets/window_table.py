@@ -41,6 +41,7 @@ class WindowTable(SortedTable, can_focus=True):
         answer: What to show; ``set_answer`` shows another.
         empty_text: Sentences for the body when there are no rows: why, and what to record.
         elastic: Key of the text column that takes the room to spare and is cut in its middle; else the last text.
+        is_prose: That column holds sentences, which are cut at their end instead.
         prefix: For a tree: what stands before the first text column of a row (indentation and ``▶``/``▼``).
         row_style: The category of a row (``"nccl"``, see ``categories``) that colours its name, or ``None``.
         background: Fetch pages in a thread and draw ``…`` until they arrive: for answers whose pages take time.
@@ -101,6 +102,7 @@ class WindowTable(SortedTable, can_focus=True):
         row_style: Callable[[Row], str | None] | None = None,
         background: bool = False,
         free_keys: Collection[str] = (),
+        is_prose: bool = False,
         id: str | None = None,  # noqa: A002 - Textual's name for it
         classes: str | None = None,
     ) -> None:
@@ -111,6 +113,7 @@ class WindowTable(SortedTable, can_focus=True):
         self.background = background
         self.free_keys = frozenset(free_keys)
         self.elastic = elastic
+        self.is_prose = is_prose
         self._answer: Answer | None = None
         self._cache: PageCache | None = None
         self._table = TableLayout(())
@@ -138,7 +141,7 @@ class WindowTable(SortedTable, can_focus=True):
         self._cache = PageCache(answer)
         self._failure = None
         if not same_columns:
-            self._table = TableLayout(answer.columns, self.elastic)
+            self._table = TableLayout(answer.columns, self.elastic, self.is_prose)
         self._window = Window(len(self._cache), self._window.height, top)
         self.set_reactive(WindowTable.cursor_row, self._window.clamp(cursor))
         self._window.reveal(self.cursor_row)

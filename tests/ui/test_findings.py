@@ -1,0 +1,145 @@
+"""Findings on the overview: worst first, each a door, in the background."""
+
+from __future__ import annotations
+
+import pytest
+from jobs import NARROW, WIDE, hit, line_with, running, screen_text
+
+from nsystui.exports.demo import TrainingJob, empty_export
+from nsystui.ui.screens.finding import FindingScreen, NotCheckedScreen
+from nsystui.ui.screens.overview import OverviewScreen
+from nsystui.ui.screens.ranks import RanksScreen
+from nsystui.ui.screens.timeline import TimelineScreen
+
+TO_FINDINGS = ("tab", "tab")
+
+
+@pytest.fixture(scope="module")
+def stalled(tmp_path_factory):
+    """A slow rank and a stall."""
+    job = TrainingJob(ranks=2, steps=8, layers=6, straggler=1, straggler_factor=1.4, stall_ms=40, gpu_metrics=False)
+    return job.write(tmp_path_factory.mktemp("stalled"))
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory):
+    job = TrainingJob(ranks=1, steps=8, layers=16, straggler=None, stall_ms=0)
+    return job.write(tmp_path_factory.mktemp("healthy"))
+
+
+def overview(app) -> OverviewScreen:
+    assert isinstance(app.screen, OverviewScreen)
+    return app.screen
+
+
+def rows(app) -> list[str]:
+    """The sentences of the findings, as the table has them."""
+    answer = overview(app).findings.answer
+    return [str(row[4]) for row in answer.page(0, len(answer))]
+
+
+def place_of(app, name: str) -> int:
+    return next(number for number, text in enumerate(rows(app)) if text.startswith(name))
+
+
+async def to_finding(app, pilot, name: str) -> None:
+    overview(app).findings.focus()
+    overview(app).findings.move_to(place_of(app, name))
+    await pilot.pause()
+
+
+@pytest.mark.findings
+class TestFound:
+    async def test_the_worst_comes_first_and_all_of_it_fits_80x24(self, stalled, cache_directory):
+        async with running(stalled, cache_directory, NARROW) as (app, pilot):
+            costs = [one.cost for one in overview(app).findings.found.findings if one.severity.value == "warning"]
+            assert costs == sorted(costs, reverse=True)
+            assert " ms " in line_with(app, "straggler: rank 1")
+            assert "7 Ranks" in line_with(app, "straggler: rank 1")
+            for size in (NARROW, WIDE, (60, 15)):
+                await pilot.resize_terminal(*size)
+                screen = overview(app)
+                parts = (screen.findings, screen.ranks, screen.kernels)
+                lines = sum(part.size.height for part in parts) + len(screen.head.texts)
+                assert lines + 4 == size[1]
+                assert min(part.size.height for part in parts) >= (2 if size[1] >= 24 else 1)
+
+    async def test_enter_goes_to_the_screen_that_shows_it_at_its_time(self, stalled, cache_directory):
+        async with running(stalled, cache_directory, NARROW) as (app, pilot):
+            await to_finding(app, pilot, "idle-gaps")
+            gap = overview(app).findings.current
+            await hit(app, pilot, "enter")
+            assert isinstance(app.screen, TimelineScreen)
+            window = app.selection.window
+            assert window.start < gap.window.start and window.end > gap.window.end
+            await hit(app, pilot, "escape", "escape")
+            assert app.selection.is_everything
+            await to_finding(app, pilot, "straggler")
+            await hit(app, pilot, "enter")
+            assert isinstance(app.screen, RanksScreen)
+            assert app.screen.what == "collectives"
+
+    async def test_v_says_what_to_try_and_shows_the_evidence(self, stalled, cache_directory):
+        async with running(stalled, cache_directory, NARROW) as (app, pilot):
+            await hit(app, pilot, "v")
+            assert isinstance(app.screen, FindingScreen)
+            first = app.screen.finding
+            assert first.advice.text[:20] in line_with(app, "try")
+            assert app.screen.table.row_count == len(first.evidence)
+            assert "1 of " in screen_text(app)[0]
+            await hit(app, pilot, "n")
+            assert app.screen.finding is not first
+            await hit(app, pilot, "p", "p")
+            assert app.screen.finding is first
+            await hit(app, pilot, "escape")
+            overview(app)
+
+    async def test_what_was_not_checked_says_what_it_needs(self, stalled, cache_directory):
+        async with running(stalled, cache_directory, NARROW) as (app, pilot):
+            await hit(app, pilot, *TO_FINDINGS, "end", "enter")
+            assert isinstance(app.screen, NotCheckedScreen)
+            assert "needs" in line_with(app, "tensor-activity")
+
+    async def test_a_selection_has_its_own_findings(self, stalled, cache_directory):
+        async with running(stalled, cache_directory, NARROW) as (app, pilot):
+            whole = overview(app).findings.found
+            await hit(app, pilot, "r", *"1", "enter")
+            assert overview(app).findings.found is not whole
+            await hit(app, pilot, "escape")
+            assert overview(app).findings.found is whole
+
+    async def test_a_healthy_job_is_said_to_be_healthy(self, healthy, cache_directory):
+        async with running(healthy, cache_directory, NARROW) as (app, pilot):
+            assert rows(app)[0] == "no rule found anything wrong"
+            await hit(app, pilot, *TO_FINDINGS, "enter")
+            assert "no rule found" in screen_text(app)[-1]
+
+    async def test_without_gpu_work_there_are_findings_too(self, tmp_path, cache_directory):
+        path = empty_export(tmp_path / "empty.sqlite")
+        async with running([path], cache_directory, NARROW) as (app, _):
+            assert any(text.startswith("no-gpu-work") for text in rows(app))
+
+
+class TestHugeJobs:
+    """Here every job is huge: see conftest."""
+
+    async def test_nothing_is_looked_for_until_v_asks(self, stalled, cache_directory):
+        async with running(stalled, cache_directory, NARROW) as (app, pilot):
+            assert "v looks" in line_with(app, "Findings")
+            assert overview(app).findings.found is None
+            await hit(app, pilot, "v")
+            assert rows(app)
+            await hit(app, pilot, "r", *"1", "enter")  # asked for once is asked for
+            assert rows(app)
+
+
+@pytest.mark.findings
+async def test_what_fails_is_said_and_the_screen_lives_on(healthy, cache_directory, monkeypatch):
+    def broken(job: object) -> int:
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr("nsystui.analysis.triage.run.triage", broken)
+    async with running(healthy, cache_directory, NARROW) as (app, pilot):
+        assert "could not be looked for" in line_with(app, "Findings")
+        await hit(app, pilot, "tab", "enter")
+        assert not isinstance(app.screen, OverviewScreen)
