@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from nsystui.commands import arguments as shared
 
 if TYPE_CHECKING:
-    from nsystui.analysis.triage.run import Triage
+    from nsystui.analysis.answer import Answer
+    from nsystui.analysis.triage.thresholds import Thresholds
 
 DESCRIPTION = """What is wrong with a job, worst first: what it costs, what to try, and where to look.
-A rule that lacks data says what it needs; a healthy job is said to be healthy. The letter is the severity: E, W, I."""
+A rule that lacks data says what it needs; a healthy job is said to be healthy. The letter is the severity: E, W, I.
+
+With --baseline: what is new, gone, or costs more or less than in another job (by its share of the job), and the largest
+changes between the two."""
 EXAMPLES = """  nsystui triage rank*.sqlite
   nsystui triage rank*.sqlite -o triage.md
   nsystui triage rank*.sqlite --fail-on warning --format json
+  nsystui triage new/ --baseline old/ --fail-on warning
   nsystui triage rank*.sqlite --set gap_ms=5 --set straggler_percent=1 --top 3"""
 
 _SEVERITIES = ("warning", "error")
@@ -28,7 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_files(parser)
     group = parser.add_argument_group("triage")
     group.add_argument(
-        "--fail-on", choices=_SEVERITIES, help="exit with status 1 where there is such a finding, or a worse one"
+        "--fail-on",
+        choices=_SEVERITIES,
+        help="exit with status 1 where there is such a finding, or a worse one; with --baseline only what is new or "
+        "costs more than there counts",
+    )
+    group.add_argument(
+        "--baseline",
+        nargs="+",
+        metavar="OTHER",
+        help="exports of another job to judge against; the flags of the selection choose in both, --time in the time "
+        "of each",
     )
     told = "; ".join(f"{name} ({value:g}): {meaning}" for name, value, meaning in meanings())
     group.add_argument(
@@ -45,34 +61,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from nsystui.analysis.triage.finding import Severity
-    from nsystui.analysis.triage.run import triage
+    from nsystui.analysis.triage.run import triage, triage_table
     from nsystui.analysis.triage.thresholds import Thresholds
+    from nsystui.output import findings
 
     thresholds = Thresholds().changed(arguments.set)
+    if arguments.baseline:
+        return _against(arguments, thresholds)
     job = shared.open_job(arguments, times=True)
     try:
         found = triage(job, shared.selection_of(arguments, job), thresholds, arguments.step_range)
-        _deliver(arguments, found)
+        top = found.first(arguments.top)
+        _deliver(arguments, lambda: findings.lines(top), lambda: findings.report(top), triage_table(found))
     finally:
         job.close()
     return int(bool(arguments.fail_on) and found.has(Severity(arguments.fail_on)))
 
 
-def _deliver(arguments: argparse.Namespace, found: Triage) -> None:
-    """As lines or as a report for people, or as a table for programs."""
-    from nsystui.analysis.triage.run import triage_table
-    from nsystui.output import findings, formats
+def _against(arguments: argparse.Namespace, thresholds: Thresholds) -> int:
+    """The triage of one job beside that of the other."""
+    from contextlib import closing
 
-    top = found.first(arguments.top)
+    from nsystui.analysis.comparison import Side, job_labels
+    from nsystui.analysis.triage.against import against, against_table
+    from nsystui.analysis.triage.finding import Severity
+    from nsystui.output import finding_changes
+
+    other = argparse.Namespace(**{**vars(arguments), "files": arguments.baseline})
+    with closing(shared.open_job(arguments, times=True)) as job, closing(shared.open_job(other, times=True)) as old:
+        labels = job_labels((job, old), (arguments.files, arguments.baseline))
+        sides = [
+            Side(one, shared.selection_of(arguments, one), label) for one, label in zip((job, old), labels, strict=True)
+        ]
+        found = against(sides[0], sides[1], thresholds, arguments.step_range)
+        top = found.first(arguments.top)
+        _deliver(
+            arguments, lambda: finding_changes.lines(top), lambda: finding_changes.report(top), against_table(found)
+        )
+    return int(bool(arguments.fail_on) and found.has(Severity(arguments.fail_on)))
+
+
+def _deliver(
+    arguments: argparse.Namespace, lines: Callable[[], list[str]], report: Callable[[], str], table: Answer
+) -> None:
+    """As lines or as a report for people, or as a table for programs."""
+    from nsystui.output import formats
+
     if shared.to_file(arguments):
         if formats.format_for_path(arguments.output) in ("md", "table"):
             is_report = formats.format_for_path(arguments.output) == "md"
-            _save(arguments, findings.report(top) if is_report else "\n".join(findings.lines(top)) + "\n")
+            _save(arguments, report() if is_report else "\n".join(lines()) + "\n")
             return
     elif arguments.format in (None, "table") and not arguments.sort:
-        _print("\n".join(findings.lines(top)) + "\n")
+        _print("\n".join(lines()) + "\n")
         return
-    shared.deliver(arguments, triage_table(found))
+    shared.deliver(arguments, table)
 
 
 def _save(arguments: argparse.Namespace, text: str) -> None:

@@ -29,10 +29,13 @@ def lines(found: Triage) -> list[str]:
     if any(one.cost is not None for one in found.findings):
         shown += [*textwrap.wrap(_COSTS, _WIDTH), ""]
     if found.not_checked:
-        shown.append("Not checked:")
-        for rule in found.not_checked:
-            shown += _wrapped(f"{rule.rule}: {rule.why}", "-  ")
+        shown += ["Not checked:", *not_checked_lines(found)]
     return [line.rstrip() for line in shown]
+
+
+def not_checked_lines(found: Triage) -> list[str]:
+    """The rules that could not judge, and what they need."""
+    return [line for rule in found.not_checked for line in _wrapped(f"{rule.rule}: {rule.why}", "-  ")]
 
 
 def headline(found: Triage) -> str:
@@ -50,6 +53,11 @@ def headline(found: Triage) -> str:
 
 def _finding(one: Finding) -> Iterator[str]:
     yield f"{one.severity.value[0].upper()}  {one.id}{_cost(one)}"
+    yield from body_lines(one)
+
+
+def body_lines(one: Finding) -> Iterator[str]:
+    """A finding without its first line."""
     yield from _wrapped(one.sentence)
     yield from _wrapped(f"try: {one.advice.text}")
     yield from _wrapped(f"why: {one.advice.reason}")
@@ -80,21 +88,29 @@ def report(found: Triage) -> str:
     if any(one.cost is not None for one in found.findings):
         parts.append(f"{_COSTS}\n")
     for one in found.findings:
-        parts += [f"## {one.severity.value.capitalize()}: {one.id}{_cost(one)}\n", f"{_plain(one.sentence)}.\n"]
-        parts.append(
-            f"* **Try**: {_plain(one.advice.text)}. {_plain(one.advice.reason[:1].upper() + one.advice.reason[1:])}."
-        )
-        if one.measured:
-            parts.append(f"* **Measured as**: {_plain(one.measured)}")
-        if one.window is not None:
-            parts.append(f"* **When**: `--time {one.window.start}:{one.window.end}` (ns)")
-        if one.ranks:
-            parts.append(f"* **Ranks**: {' '.join(map(str, one.ranks))}")
-        parts += [f"* **See**: `nsystui {_command(one)}`", _evidence(one)]
+        parts.append(f"## {one.severity.value.capitalize()}: {one.id}{_cost(one)}\n")
+        parts += body_report(one)
     if found.not_checked:
-        parts.append("## Not checked\n")
-        parts += [f"* {rule.rule}: {_plain(rule.why)}" for rule in found.not_checked]
+        parts += ["## Not checked\n", *not_checked_report(found)]
     return "\n".join(parts) + "\n"
+
+
+def body_report(one: Finding) -> list[str]:
+    """A finding without its heading, with the first rows of its evidence."""
+    reason = one.advice.reason[:1].upper() + one.advice.reason[1:]
+    parts = [f"{plain(one.sentence)}.\n", f"* **Try**: {plain(one.advice.text)}. {plain(reason)}."]
+    if one.measured:
+        parts.append(f"* **Measured as**: {plain(one.measured)}")
+    if one.window is not None:
+        parts.append(f"* **When**: `--time {one.window.start}:{one.window.end}` (ns)")
+    if one.ranks:
+        parts.append(f"* **Ranks**: {' '.join(map(str, one.ranks))}")
+    return [*parts, f"* **See**: `nsystui {_command(one)}`", _evidence(one)]
+
+
+def not_checked_report(found: Triage) -> list[str]:
+    """The rules that could not judge, as a list."""
+    return [f"* {rule.rule}: {plain(rule.why)}" for rule in found.not_checked]
 
 
 def _evidence(one: Finding) -> str:
@@ -106,6 +122,6 @@ def _evidence(one: Finding) -> str:
     return f"\n{text.getvalue()}" + (f"\n{more:,} rows more.\n" if more > 0 else "")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text of the profiled program inside a paragraph: one line, and no markup of its own."""
     return safe_text(text).replace("<", "&lt;").replace("|", "\\|")

@@ -93,3 +93,44 @@ def test_an_export_without_anything_is_not_called_healthy(run, tmp_path):
     assert done.status == 0
     assert "No rule found anything wrong" not in done.out
     assert "Not checked:" in done.out
+
+
+class TestBaseline:
+    """The healthy job, and the same with a stall."""
+
+    @pytest.fixture(scope="class")
+    def ill(self, tmp_path_factory):
+        job = TrainingJob(ranks=1, steps=10, layers=16, straggler=None, stall_ms=200)
+        return job.write(tmp_path_factory.mktemp("ill"))
+
+    def test_what_is_new_is_told_with_what_changed_most(self, run, ill, healthy):
+        done = run("triage", *ill, "--baseline", *healthy, "--fail-on", "warning")
+        assert done.status == 1
+        assert done.out.splitlines()[0].startswith("Against ")
+        assert any(line.startswith("NEW     W  idle-gaps  ") for line in done.out.splitlines())
+        assert "step time, p95" in done.out
+        lines = [line for line in done.out.splitlines() if "see: " not in line and str(healthy[0]) not in line]
+        assert all(len(line) < 80 for line in lines)
+
+    def test_only_what_is_new_or_worse_fails(self, run, ill, healthy):
+        for baseline in (ill, healthy):
+            assert run("triage", *ill, "--fail-on", "warning").status == 1
+            done = run("triage", *ill, "--fail-on", "warning", "--baseline", *baseline)
+            assert done.status == (baseline is healthy)
+        done = run("triage", *healthy, "--baseline", *ill, "--fail-on", "warning")
+        assert done.status == 0
+        assert done.out.startswith("Nothing got worse.")
+        assert "GONE    W  idle-gaps (was " in done.out
+
+    def test_programs_get_a_table_and_people_a_report(self, run, ill, healthy, tmp_path):
+        words = ("triage", *ill, "--baseline", *healthy)
+        rows = run(*words, "--format", "json").json
+        gap = next(row for row in rows if row["id"] == "idle-gaps")
+        assert gap["change"] == "new"
+        assert gap["baseline_percent"] < 5 < gap["percent"]
+        target = tmp_path / "triage.md"
+        assert run(*words, "-o", target).status == 0
+        text = target.read_text()
+        assert "## New: W  idle-gaps  " in text
+        assert "| step time, median |" in text
+        assert run(*words).out == run(*words, "--no-cache").out

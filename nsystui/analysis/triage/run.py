@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from nsystui.analysis.answer import FILES_ONLY, Column, FrameAnswer, Row, Unit
 from nsystui.analysis.job import Job
@@ -39,12 +39,18 @@ RULES = (
 
 @dataclass(frozen=True)
 class Triage:
-    """What the rules found. ``time``: what 100 % of a cost are, ns; ``gpus``: over how many a cost is the mean."""
+    """What the rules found. ``time``: what 100 % of a cost are, ns; ``gpus``: over how many a cost is the mean.
+
+    ``unsaid``: the modules of the rules that could not judge something.
+    """
 
     findings: tuple[Finding, ...]
     not_checked: tuple[NotChecked, ...]
     time: int
     gpus: int
+    unsaid: frozenset[str] = frozenset()
+    module_of: Mapping[str, str] = field(default_factory=dict)
+    """The module of the rule that made a finding, by the finding's id."""
 
     @property
     def is_healthy(self) -> bool:
@@ -78,15 +84,19 @@ def triage(
         case.job.steps(step_name)
     findings: list[Finding] = []
     not_checked: list[NotChecked] = []
+    unsaid: set[str] = set()
+    module_of: dict[str, str] = {}
     for done, name in enumerate(rules):
         told(done, len(rules))
         for said in _checked(name, case):
             if isinstance(said, Finding):
                 findings.append(said)
+                module_of[said.id] = name
             else:
                 not_checked.append(said)
+                unsaid.add(name)
     findings.sort(key=lambda one: (one.severity.place, -(one.cost or 0), one.id, one.sentence))
-    return Triage(tuple(findings), tuple(not_checked), case.time, len(case.devices))
+    return Triage(tuple(findings), tuple(not_checked), case.time, len(case.devices), frozenset(unsaid), module_of)
 
 
 def _checked(name: str, case: Case) -> Sequence[Said]:
@@ -118,13 +128,14 @@ COLUMNS = (
 
 def triage_table(found: Triage) -> FrameAnswer:
     """A row for each finding, worst first, then one for each rule that was not checked (its sentence says why)."""
-    rows: list[Row] = [_row(one) for one in found.findings]
+    rows: list[Row] = [row_of(one) for one in found.findings]
     empty = (None,) * (len(COLUMNS) - 5)
     rows += [(NOT_CHECKED, one.rule, None, None, one.why, *empty) for one in found.not_checked]
     return answer_of("triage", COLUMNS, rows, len(rows))
 
 
-def _row(one: Finding) -> Row:
+def row_of(one: Finding) -> Row:
+    """A finding as a row of `triage_table`."""
     window = one.window
     return (
         one.severity.value,

@@ -14,6 +14,10 @@ def _of(value: float, meaning: str) -> Any:
     return field(default=value, metadata={"meaning": meaning})
 
 
+_LEAST_COST = "least cost of "
+"""How the meaning of a threshold begins below which a finding does not count."""
+
+
 @dataclass(frozen=True)
 class Thresholds:
     """Percentages are of the job's time, unless their meaning says else."""
@@ -44,6 +48,7 @@ class Thresholds:
     work_difference_percent: float = _of(5.0, "how much more a rank must launch than the median rank, in %")
     work_percent: float = _of(5.0, "least cost of different work")
     tensor_percent: float = _of(5.0, "mean tensor activity of a busy GPU is low below so much, in %")
+    worse_points: float = _of(2.0, "by so many percentage points a finding must grow to be worse than the baseline's")
     fewest_steps: float = _of(3.0, "fewest steps that are a sample of a job")
     shortest_ms: float = _of(20.0, "least GPU activity that is a sample of a job, in ms")
 
@@ -57,6 +62,11 @@ class Thresholds:
                 raise UsageError(f"--set {setting}: NAME=VALUE with a NAME of {', '.join(names)}")
             values[name] = _number(setting, text)
         return replace(self, **values)
+
+    def without_least_costs(self) -> Thresholds:
+        """These with every least cost at 0: what is found then need not be worth a word."""
+        least = [one.name for one in fields(self) if one.metadata["meaning"].startswith(_LEAST_COST)]
+        return replace(self, **dict.fromkeys(least, 0.0))
 
 
 def _number(setting: str, text: str) -> float:
