@@ -171,13 +171,19 @@ OS_CALLS = _table(
     "record with `nsys profile -t osrt`",
     "row start end thread process name:t return_value",
 )
+PROFILER_OVERHEAD = _table(
+    "profiler_overhead",
+    "times that the profiler itself took",
+    "nothing to record (nsys writes what it notices of them)",
+    "row start end thread process name:t",
+)
 PROCESSES = _table("processes", "processes", "nothing to record", "process pid name:t")
 THREADS = _table("threads", "threads", "nothing to record", "thread process tid name:t priority")
 DEVICES = _table(
     "devices",
     "GPUs as a process numbers them (`device`), and the machine's own number (`gpu`)",
     "nothing to record",
-    "process device gpu name:t uuid:t bus:t chip:t sm_count total_memory",
+    "process device gpu name:t uuid:t bus:t chip:t sm_count total_memory numa",
 )
 MPI_RANKS = _table("mpi_ranks", "ranks in MPI_COMM_WORLD", "record with `nsys profile -t mpi`", "thread rank")
 NIC_DEVICES = _table(
@@ -208,6 +214,7 @@ TABLES: tuple[CanonicalTable, ...] = (
     MPI_CALLS,
     UCX_CALLS,
     OS_CALLS,
+    PROFILER_OVERHEAD,
     CPU_PAGE_FAULTS,
     GPU_PAGE_FAULTS,
     OPENMP_EVENTS,

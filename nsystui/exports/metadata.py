@@ -52,6 +52,8 @@ class Gpu:
     sm_count: int | None
     total_memory: int | None
     cuda_device: int | None
+    numa: int | None = None
+    """The NUMA node that it is next to, where nsys says it (2026 and later)."""
 
 
 @dataclass(frozen=True)
@@ -187,12 +189,13 @@ class _Reader:
         return found
 
     def _gpus(self) -> tuple[Gpu, ...]:
-        columns = ("id", "name", "uuid", "busLocation", "chipName", "smCount", "totalMemory", "cuDevice")
+        columns = ("id", "name", "uuid", "busLocation", "chipName", "smCount", "totalMemory", "cuDevice", "numaNodeId")
         gpus = []
-        for number, *texts, sms, memory, ordinal in self._rows("TARGET_INFO_GPU", columns):
+        for number, *texts, sms, memory, ordinal, numa in self._rows("TARGET_INFO_GPU", columns):
             if isinstance(number, int):
                 name, uuid, bus, chip = (str(text or "") for text in texts)
-                gpus.append(Gpu(number, name, uuid, bus, chip, _integer(sms), _integer(memory), _integer(ordinal)))
+                numbers = (_integer(value) for value in (sms, memory, ordinal, numa))
+                gpus.append(Gpu(number, name, uuid, bus, chip, *numbers))
         return tuple(sorted(gpus, key=lambda gpu: gpu.gpu))
 
     def _cuda_devices(self) -> tuple[CudaDevice, ...]:

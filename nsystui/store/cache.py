@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import duckdb
 
 # Raised whenever packed reports change their form: older ones are then packed again.
-STORE_VERSION = 9
+STORE_VERSION = 10
 DEFAULT_CAP = 20 << 30
 # The delta encodings of the second version are smaller by a third, and faster to write and to read.
 PARQUET_FORM = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION V2"

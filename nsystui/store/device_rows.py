@@ -32,5 +32,6 @@ def device_rows(facts: Metadata, used: Iterable[tuple[int, int]]) -> list[tuple[
 
 def _gpu_facts(gpu: metadata.Gpu | None) -> tuple[Any, ...]:
     if gpu is None:
-        return (None, None, None, None, None, None)
-    return (gpu.name or None, gpu.uuid or None, gpu.bus or None, gpu.chip or None, gpu.sm_count, gpu.total_memory)
+        return (None, None, None, None, None, None, None)
+    names = (gpu.name or None, gpu.uuid or None, gpu.bus or None, gpu.chip or None)
+    return (*names, gpu.sm_count, gpu.total_memory, gpu.numa)

@@ -16,7 +16,7 @@ from nsystui.exports.packed_job import FACTS, job_of
 from nsystui.store.cache import PackedFiles
 from nsystui.store.pack import PackedReport
 
-VERSION = 2
+VERSION = 3
 """Raised whenever packed jobs change their form, or the canonical tables theirs: older ones are packed again."""
 
 RENAMED: Mapping[str, tuple[str, str]] = {

@@ -18,8 +18,8 @@ class Written:
 
 
 def has_extent(table: CanonicalTable) -> bool:
-    """Whether the rows of a table are events: samples and diagnostics do not stretch a session."""
-    return "start" in table.field_names and table.name != "nic_metrics"
+    """Whether the rows of a table are events: samples, diagnostics and the profiler's own do not stretch a session."""
+    return "start" in table.field_names and table.name not in ("nic_metrics", "profiler_overhead")
 
 
 def written_of(table: CanonicalTable, rows: int, statistics: Mapping[str, Mapping[str, str]]) -> Written:

@@ -269,3 +269,14 @@ class TestWhatThereIs:
         has_mpi, has_network = SCHEMAS[schema].version >= (3, 1), SCHEMAS[schema].version >= (3, 7)
         assert session.count(tables.mpi_calls) == 8 * has_mpi
         assert session.count(tables.nic_metrics) == 6 * has_network
+
+
+def test_what_the_profiler_itself_took_is_no_event_of_the_program(tmp_path):
+    from nsystui.exports.demo.variants import old_schema_export
+
+    session = Session()
+    report = session.add(old_schema_export(tmp_path / "old.sqlite"))
+    assert rows(session, tables.profiler_overhead, "start", "end", "name") == [
+        (500, 90_000, "CUDA profiling initialization")
+    ]
+    assert report.packed.first_event > 90_000

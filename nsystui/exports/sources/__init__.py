@@ -38,6 +38,7 @@ def sources(schema: Schema) -> list[Source]:
         "UCP_PROGRESS_EVENTS": host.ucx("UCP_PROGRESS_EVENTS", 1),
         "UCP_EVENTS": host.ucx("UCP_EVENTS", 2),
         "OSRT_API": host.os_calls,
+        "PROFILER_OVERHEAD": host.profiler_overhead,
         "CUDA_UM_CPU_PAGE_FAULT_EVENTS": unified.cpu_page_faults,
         "CUDA_UM_GPU_PAGE_FAULT_EVENTS": unified.gpu_page_faults,
         "DIAGNOSTIC_EVENT": host.diagnostics,

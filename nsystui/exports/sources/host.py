@@ -228,6 +228,18 @@ def os_calls(schema: Schema) -> Source:
     return Source(table, integers(schema, table, wanted), {"os_calls": Transform(fields, STRINGS, calls)})
 
 
+def profiler_overhead(schema: Schema) -> Source:
+    table = "PROFILER_OVERHEAD"
+    wanted = {"start": "start", "end": "end", "thread": "globalTid", "name_id": "nameId"}
+    fields = {
+        "row": "row_id",
+        **as_they_are("start", "end", "thread"),
+        "process": process_of("thread"),
+        "name": "s.value",
+    }
+    return Source(table, integers(schema, table, wanted), {"profiler_overhead": Transform(fields, STRINGS)})
+
+
 def diagnostics(schema: Schema) -> Source:
     table = "DIAGNOSTIC_EVENT"
     wanted = {"time": "timestamp", "severity": "severity", "process": "globalPid"}
