@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import real_exports, shared
+from triaging import finding, ids, triaged
 
 from nsystui.analysis.alignment import ClockMode
 from nsystui.analysis.intervals import union
@@ -16,43 +17,19 @@ from nsystui.analysis.job import Job
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.triage import run as runner
 from nsystui.analysis.triage.case import at_least, below
-from nsystui.analysis.triage.finding import Finding, NotChecked, Severity
+from nsystui.analysis.triage.finding import NotChecked, Severity
 from nsystui.analysis.triage.host_work import ALLOCATING, COPYING, LAUNCHING, OTHER_CALLS, SYNCHRONISING, kind_of
 from nsystui.analysis.triage.run import RULES, Triage, triage, triage_table
 from nsystui.analysis.triage.thresholds import Thresholds
 from nsystui.cli import command_parser
 from nsystui.errors import UsageError
-from nsystui.exports.demo import ExportWriter, Process, Thread, TrainingJob, empty_export
+from nsystui.exports.demo import ExportWriter, TrainingJob, empty_export, illnesses
 from nsystui.exports.demo import Session as DemoSession
-from nsystui.exports.demo.catalog import nccl_kernel
-from nsystui.exports.demo.cuda import DEVICE, PAGEABLE
-from nsystui.exports.demo.variants import start_gpu_process
+from nsystui.exports.demo.illnesses import OneGpu
 from nsystui.store.session import Session
 
 MS = 1_000_000
 STEPS, STALL, SLOW = 12, 150, 1.25
-
-
-def triaged(*paths: Path, settings: tuple[str, ...] = (), rules: tuple[str, ...] = RULES) -> Triage:
-    session = Session()
-    for path in paths:
-        session.add(path)
-    job = Job(session)
-    try:
-        if len(paths) > 1:
-            job.align(ClockMode.COLLECTIVES)
-        return triage(job, thresholds=Thresholds().changed(settings), rules=rules)
-    finally:
-        job.close()
-
-
-def finding(found: Triage, name: str) -> Finding:
-    (one,) = [one for one in found.findings if one.id == name]
-    return one
-
-
-def ids(found: Triage) -> set[str]:
-    return {one.id for one in found.findings if one.severity is not Severity.INFO}
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +56,8 @@ class TestHealthy:
         assert healthy.is_healthy
 
     def test_every_rule_judged_it(self, healthy):
-        assert healthy.not_checked == ()
+        # It has no MPI and no unified memory.
+        assert {one.rule for one in healthy.not_checked} == {"mpi-waits", "unified-memory"}
 
 
 class TestStraggler:
@@ -130,38 +108,10 @@ class TestStall:
         assert ids(stalled) == {"idle-gaps", "slow-steps"}
 
 
-class Program:
-    """A process on one GPU that a test makes do things, ns after the session's start."""
-
-    def __init__(self, export: ExportWriter) -> None:
-        export.gpu(0)
-        self.export = export
-        self.process: Process
-        self.main: Thread
-        self.process, self.main = start_gpu_process(export)
-        self.correlation = 0
-
-    def call(self, name: str, start: int, end: int, return_value: int = 0) -> int:
-        self.correlation += 1
-        self.export.api(self.main, start, end, name, self.correlation, return_value=return_value)
-        return self.correlation
-
-    def kernel(self, start: int, end: int, launched: int, name: str = "work(float*)") -> None:
-        correlation = self.call("cudaLaunchKernel_v7000", launched, launched + 2_000)
-        self.export.kernel(self.process, 0, 7, start, end, name=name, correlation_id=correlation)
-
-    def copy(self, call: str, start: int, end: int, source: int = PAGEABLE) -> None:
-        correlation = self.call(call, start - 5_000, end if "Async" not in call else start - 1_000)
-        self.export.memcpy(
-            self.process, 0, 7, start, end, size=10 * MS, kind="HtoD",
-            correlation_id=correlation, source=source, destination=DEVICE,
-        )  # fmt: skip
-
-
 def test_kernels_that_end_before_the_next_is_launched_are_launch_overhead(tmp_path):
     path = tmp_path / "tiny.sqlite"
     with ExportWriter(path, "3.25.0") as export:
-        program = Program(export)
+        program = OneGpu(export)
         for number in range(2_000):
             start = MS + 20_000 * number
             program.kernel(start, start + 5_000, launched=start - 6_000)
@@ -175,7 +125,7 @@ def test_kernels_that_end_before_the_next_is_launched_are_launch_overhead(tmp_pa
 def test_gaps_that_the_cpu_did_not_make_are_no_launch_overhead(tmp_path):
     path = tmp_path / "queued.sqlite"
     with ExportWriter(path, "3.25.0") as export:
-        program = Program(export)
+        program = OneGpu(export)
         for number in range(200):
             start = 10 * MS + 20_000 * number
             program.kernel(start, start + 5_000, launched=MS + 3_000 * number)
@@ -185,7 +135,7 @@ def test_gaps_that_the_cpu_did_not_make_are_no_launch_overhead(tmp_path):
 def test_a_gpu_that_runs_dry_in_synchronisations_costs_what_follows(tmp_path):
     path = tmp_path / "sync.sqlite"
     with ExportWriter(path, "3.25.0") as export:
-        program = Program(export)
+        program = OneGpu(export)
         for number in range(200):
             start = MS + MS * number
             program.kernel(start, start + 800_000, launched=start - 10_000)
@@ -199,7 +149,7 @@ def test_a_gpu_that_runs_dry_in_synchronisations_costs_what_follows(tmp_path):
 def test_copies_cost_the_time_that_no_kernel_hides(tmp_path, call, name):
     path = tmp_path / "copies.sqlite"
     with ExportWriter(path, "3.25.0") as export:
-        program = Program(export)
+        program = OneGpu(export)
         for number in range(50):
             start = MS + 4 * MS * number
             program.kernel(start, start + 3 * MS, launched=start - 10_000)
@@ -210,19 +160,10 @@ def test_copies_cost_the_time_that_no_kernel_hides(tmp_path, call, name):
     assert len({"synchronous-copies", "pageable-copies"} & ids(found)) == 1
 
 
-def test_nccl_that_no_kernel_hides_is_exposed(tmp_path):
-    path = tmp_path / "exposed.sqlite"
-    with ExportWriter(path, "3.25.0") as export:
-        program = Program(export)
-        for number in range(50):
-            start = MS + 4 * MS * number
-            program.kernel(start, start + 3 * MS, launched=start - 10_000)
-            program.kernel(start + 2 * MS, start + 4 * MS, start - 5_000, name=nccl_kernel("AllReduce").name)
-    found = triaged(path)
-    assert finding(found, "exposed-communication").cost == 50 * MS
-    assert (
-        "50 % of all NCCL time is exposed, most of it in AllReduce" in finding(found, "exposed-communication").sentence
-    )
+def test_exposed_communication_and_what_dominates_are_named(tmp_path):
+    found = triaged(*illnesses.exposed_communication(tmp_path / "exposed.sqlite").paths)
+    sentence = finding(found, "exposed-communication").sentence
+    assert "50 % of all NCCL time is exposed, most of it in AllReduce" in sentence
     assert finding(found, "dominant-kernel").cost == 150 * MS
 
 
@@ -231,7 +172,7 @@ def test_a_rank_with_more_kernels_has_other_work(tmp_path):
     for rank, kernels in enumerate((100, 100, 100, 140)):
         paths.append(tmp_path / f"rank{rank}.sqlite")
         with ExportWriter(paths[-1], "3.25.0", session=DemoSession(environment={"RANK": str(rank)})) as export:
-            program = Program(export)
+            program = OneGpu(export)
             for number in range(kernels):
                 program.kernel(MS + number * MS, 2 * MS + number * MS - 1_000, launched=900_000 + 2_000 * number)
     found = triaged(*paths)
@@ -247,17 +188,10 @@ def test_waiting_is_no_part_of_what_a_small_message_costs(tmp_path, factor):
     assert finding(found, "small-messages").cost == pytest.approx(STEPS * 18_000, rel=0.1)
 
 
-def test_tensor_cores_that_rest_while_the_gpu_works_are_told(tmp_path):
-    job = TrainingJob(ranks=1, steps=8, layers=16, stall_ms=0)
-    paths = job.write(tmp_path)
-    assert finding(triaged(*paths, settings=("tensor_percent=100",)), "tensor-activity").severity is Severity.INFO
-    assert "tensor-activity" not in {one.id for one in triaged(*paths).findings}
-
-
 def numbered_steps(path: Path, times: list[int]) -> Path:
     """Steps of so many ms, each one kernel as long as it."""
     with ExportWriter(path, "3.25.0") as export:
-        program = Program(export)
+        program = OneGpu(export)
         start = MS
         for number, time in enumerate(times):
             export.nvtx_range(program.main, start, start + time * MS - 1_000, f"step {number}")
@@ -292,7 +226,7 @@ def test_one_slow_step_is_no_drift(tmp_path):
 def test_what_a_call_returned_decides_how_bad_it_is(tmp_path, code, severity):
     path = tmp_path / "errors.sqlite"
     with ExportWriter(path, "3.25.0") as export:
-        program = Program(export)
+        program = OneGpu(export)
         program.kernel(MS, 200 * MS, launched=900_000)
         program.call("cudaEventQuery_v3020", 201 * MS, 202 * MS, return_value=code)
     found = [one.severity for one in triaged(path).findings if one.id == "api-errors"]
@@ -302,7 +236,7 @@ def test_what_a_call_returned_decides_how_bad_it_is(tmp_path, code, severity):
 def test_lost_events_are_an_error_and_a_doubt_is_not(tmp_path, healthy):
     path = tmp_path / "lost.sqlite"
     with ExportWriter(path, "3.25.0") as export:
-        Program(export).kernel(MS, 200 * MS, launched=900_000)
+        OneGpu(export).kernel(MS, 200 * MS, launched=900_000)
         export.diagnostic(5, "1234 CUDA events were dropped.", severity=2)
     assert finding(triaged(path), "lost-events").severity is Severity.ERROR
     assert finding(healthy, "lost-events").severity is Severity.INFO

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from nsystui.analysis.triage.thresholds import Thresholds
 from nsystui.store.report import Report
 from nsystui.units import format_value as worded
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, eq=False)
 class Case:
@@ -29,6 +32,13 @@ class Case:
     selection: Selection = field(default_factory=Selection)
     thresholds: Thresholds = field(default_factory=Thresholds)
     step_name: str | None = None
+    _known: dict[str, Any] = field(default_factory=dict)
+
+    def once(self, key: str, make: Callable[[], T]) -> T:
+        """``make()``, or what it gave for the same key before: what two rules need."""
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]  # type: ignore[no-any-return]
 
     @cached_property
     def chosen(self) -> Selection:

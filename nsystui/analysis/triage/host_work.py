@@ -26,6 +26,7 @@ KINDS = (ALLOCATING, SYNCHRONISING, COPYING, IN_MPI, LAUNCHING, OTHER_CALLS, NOT
 
 
 _MPI_DOMAIN = "MPI:"
+_SPAN = ("number", "report", "process", "lo", "hi")
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def kind_of(name: str) -> str:
 
 
 def host_work(session: Session, spans: Sequence[Span]) -> list[HostWork]:
-    """What the CPU did in each of some spans (dozens: there is a condition for each)."""
+    """What the CPU did in each of some spans (dozens: each row is held against all of its process)."""
     cuda = _overlapping(session, tables.api_calls, tables.api_calls.c.name, spans)
     mpi = _overlapping(session, tables.mpi_calls, tables.mpi_calls.c.name, spans)
     ranges = _overlapping(session, tables.nvtx_ranges, FOLDED_LABEL, spans)
@@ -120,23 +121,29 @@ def _overlapping(
     found: list[list[_Call]] = [[] for _ in spans]
     if not spans or not session.count(table):
         return found
-    columns = table.c
-    offset = columns.clock_offset
-    queries = [
+    columns, offset = table.c, table.c.clock_offset
+    asked = sa.values(*(sa.column(key, sa.BigInteger) for key in _SPAN), name="asked").data(
+        [
+            (number, span.task.report, span.task.process, span.window.start, span.window.end)
+            for number, span in enumerate(spans)
+        ]
+    )
+    # Given as values the spans are known to be few: the rows go past them, in one scan.
+    wanted = sa.select(asked).cte("wanted")
+    own = wanted.c
+    query = (
         sa.select(
-            sa.literal(number).label("span"),
+            own.number,
             job_start(table).label("start"),
-            (sa.func.coalesce(columns.end, span.window.end - offset) + offset).label("end"),
+            sa.func.coalesce(columns.end + offset, own.hi).label("end"),
             sa.func.coalesce(name, "").label("name"),
-        ).where(
-            columns.report == span.task.report,
-            columns.process == span.task.process,
-            columns.start < span.window.end - offset,
-            sa.or_(columns.end > span.window.start - offset, columns.end.is_(None)),
         )
-        for number, span in enumerate(spans)
-    ]
-    query = queries[0] if len(queries) == 1 else sa.union_all(*queries)
+        .join_from(table, wanted, sa.and_(columns.report == own.report, columns.process == own.process))
+        .where(
+            columns.start < own.hi - offset,
+            sa.or_(columns.end > own.lo - offset, columns.end.is_(None)),
+        )
+    )
     for number, start, end, label in sorted(session.rows(query)):
         found[number].append((start, end, label))
     return found

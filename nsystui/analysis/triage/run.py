@@ -33,6 +33,12 @@ RULES = (
     "dominant_kernel",
     "different_work",
     "tensor_activity",
+    "mpi_waits",
+    "profiler_overhead",
+    "step_traffic",
+    "unified_memory",
+    "kernel_pace",
+    "slow_places",
 )
 """The modules of ``rules``, each with a function ``check``."""
 

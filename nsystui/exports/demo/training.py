@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -64,6 +64,12 @@ class TrainingJob:
     stall_step: int | None = None
     """The step in which every rank stands still in cudaMalloc; None: the one in the middle."""
     stall_ms: int = 120
+    slow_host: int | None = None
+    """The host (by number) all of whose GPUs are as slow as ``straggler_factor`` says."""
+    small_messages: int = 0
+    """So many AllReduce of `GRADIENT_NORM` bytes more in every step, one after the other."""
+    uneven_ms: float = 0.0
+    """So much longer one rank after the other computes in backward, in one kernel of its own."""
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.steps < 1 or self.layers < 1 or self.hosts < 1:
@@ -90,7 +96,7 @@ class TrainingJob:
             *[("AllReduce", LAYER_BUCKET)] * buckets,
             ("AllReduce", NORM_BUCKET),
             ("ReduceScatter", EMBEDDING_SHARD),
-            ("AllReduce", GRADIENT_NORM),
+            *[("AllReduce", GRADIENT_NORM)] * (1 + self.small_messages),
             ("AllGather", EMBEDDING_SHARD),
             ("AllReduce", STATISTICS),
         )
@@ -129,10 +135,13 @@ class TrainingJob:
             self.layout,
             rank,
             seed=self.seed,
-            speed=self.straggler_factor if rank == self.straggler else 1.0,
+            speed=self.straggler_factor if self._is_slow(rank) else 1.0,
             payloads=self.payload_layout,
             gpu_metrics=self.gpu_metrics and export.has("GPU_METRICS"),
         )
+
+    def _is_slow(self, rank: int) -> bool:
+        return rank == self.straggler or self.layout.host(rank) == self.slow_host
 
     def _program(self, rank: OpenRank) -> Program:
         timeline = rank.timeline
@@ -165,6 +174,8 @@ class TrainingJob:
         with rank.range("backward"), rank.on_autograd_thread():
             rank.work(60)
             rank.launch_all(catalog.HEAD_BACKWARD)
+            if self.uneven_ms and step % self.ranks == rank.rank:
+                rank.launch_all([replace(catalog.HEAD_BACKWARD[0], microseconds=1_000 * self.uneven_ms)])
             for layer in reversed(range(self.layers)):
                 with rank.range(f"layer_{layer} backward"):
                     rank.launch_all(catalog.LAYER_BACKWARD)
@@ -177,7 +188,8 @@ class TrainingJob:
         with rank.range("optimizer"):
             if parallel:
                 rank.order(waiting=DEFAULT_STREAM, awaited=world.stream)
-                yield from _all_reduce(rank, world, GRADIENT_NORM)
+                for _message in range(1 + self.small_messages):
+                    yield from _all_reduce(rank, world, GRADIENT_NORM)
                 rank.order(waiting=DEFAULT_STREAM, awaited=world.stream)
             for _layer in range(self.layers):
                 rank.launch_all(catalog.LAYER_OPTIMIZER)

@@ -74,7 +74,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     ranks = tuple(sorted({row[0] for row in rows if row[0] is not None}))
     window = Window(worst[4], worst[4] + 1)
     evidence = answer_of("api-errors", _COLUMNS, cells, len(cells))
-    shown = Shown("Events", "api")
+    shown = Shown("Kernels", "api")
     return [Finding("api-errors", severity, sentence, advice, shown, evidence=evidence, window=window, ranks=ranks)]
 
 

@@ -43,5 +43,5 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     )
     advice = next((one for word, one in _ADVICE.items() if word in name), _USUAL)
     measured = "copies and memsets without what kernels overlap, from the first step on; mean over the GPUs"
-    shown, share = Shown("Events", "memory"), case.percent(cost)
+    shown, share = Shown("Kernels", "memory"), case.percent(cost)
     return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]

@@ -100,7 +100,7 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
         Severity.WARNING,
         sentence,
         advice,
-        Shown("GPU", f"timeline --time {longest.window.start}:{longest.window.end}"),
+        Shown("Timeline", f"timeline --time {longest.window.start}:{longest.window.end}"),
         cost,
         case.percent(cost),
         "time without any operation between the first one (of the first step) and the last one "

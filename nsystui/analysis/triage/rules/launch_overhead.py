@@ -54,7 +54,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "a launch costs the CPU some µs whatever the kernel does, and these kernels end sooner "
         "than the next is launched",
     )
-    shown = Shown("Events", "stats -r cuda_kern_exec_sum")
+    shown = Shown("Kernels", "stats -r cuda_kern_exec_sum")
     measured = (
         f"gaps below {case.thresholds.gap_ms:g} ms at whose end a kernel starts that was launched after the GPU went "
         "idle; mean over the GPUs"

@@ -117,7 +117,7 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
     measured = "time of these operations that no kernel of the GPU hides, from the first step on; mean over the GPUs"
     evidence, share = answer_of(kind.name, _COLUMNS, rows, len(rows)), case.percent(cost)
     ranks = tuple(sorted({int(row[0]) for row in rows if isinstance(row[0], int)}))
-    shown = Shown("Events", "memory")
+    shown = Shown("Kernels", "memory")
     return Finding(
         kind.name, Severity.WARNING, sentence, kind.advice, shown, cost, share, measured, evidence, ranks=ranks
     )

@@ -30,7 +30,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         for device in case.devices
     ]
     cost = case.mean(one.length for one in waits)
-    if case.percent(cost) < case.thresholds.sync_percent:
+    if not cost or case.percent(cost) < case.thresholds.sync_percent:
         return []
     device, gaps = max(zip(case.devices, waits, strict=True), key=lambda pair: pair[1].length)
     longest = int(np.argmax(gaps.ends - gaps.starts))
@@ -50,7 +50,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         f"idle gaps below {case.thresholds.gap_ms:g} ms that begin while the process is in a call named …Synchronize "
         "and outlast it; mean over the GPUs"
     )
-    shown, share = Shown("Events", "api --filter Synchronize"), case.percent(cost)
+    shown, share = Shown("Kernels", "api --filter Synchronize"), case.percent(cost)
     return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, window)]
 
 

@@ -1,0 +1,75 @@
+r"""Host-to-device traffic inside the steps that no kernel hides, |U(M, host to device) \ U(K)|."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.device_time import DeviceIntervals
+from nsystui.analysis.intervals import subtract
+from nsystui.analysis.rows import answer_of
+from nsystui.analysis.selection import Selection
+from nsystui.analysis.triage.case import Case, time_words
+from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.analysis.triage.spans import Spans, spans
+from nsystui.analysis.where import where
+from nsystui.store import tables
+
+_NAME = "step-traffic"
+_HOST_TO_DEVICE = (1, 11)
+"""Copies from the host, and what unified memory fetches from there (CUpti_ActivityMemcpyKind)."""
+_COLUMNS = (
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
+    Column("device", "Device", "dev", Unit.NUMBER, None, 1),
+    Column("steps", "Steps", "steps", Unit.COUNT, None, 1),
+    Column("count", "Copies", "copies", Unit.COUNT, None, 1),
+    Column("bytes", "Bytes per Step", "per step", Unit.BYTES, None, 0),
+    Column("time", "Copying (ns)", "copying", Unit.DURATION, None, 0),
+    Column("exposed", "Not Hidden (ns)", "not hidden", Unit.DURATION, None, 0),
+)
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    if not case.job.session.count(tables.memory_ops):
+        return [NotChecked(_NAME, "needs memory operations: this job has none")]
+    devices = [one for one in case.devices if one.device.task.task in case.steps]
+    if not devices:
+        return [NotChecked(_NAME, "needs steps: numbered NVTX ranges such as `step 7`, or --step-range REGEX")]
+    copies = spans(case, tables.memory_ops, [tables.memory_ops.c.copy_kind.in_(_HOST_TO_DEVICE)], by_device=True)
+    rows = [_row(case, device, copies) for device in devices]
+    cost = case.mean(int(row[6] or 0) for row in rows)
+    if case.percent(cost) < case.thresholds.traffic_percent:
+        return []
+    rows.sort(key=lambda row: (-int(row[6] or 0), str(row[:2])))
+    size = float(np.mean([int(row[4] or 0) for row in rows]))
+    whole = float(np.mean([int(row[5] or 0) for row in rows]))
+    sentence = (
+        f"every step copies {size / 1e9:,.3g} GB from the host to each GPU (mean): {time_words(whole)} in all, of "
+        f"which no kernel hides {time_words(cost)}"
+    )
+    advice = Advice(
+        "keep on the GPU what does not change, copy less (smaller types, what a step really reads), and prefetch the "
+        "rest on a stream of its own",
+        "the link to the host is slower than the GPU's memory by tens of times, and each step pays for it again",
+    )
+    measured = "host-to-device copies from the first step on that no kernel of the GPU overlaps; mean over the GPUs"
+    evidence, share = answer_of(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
+    shown = Shown("Kernels", "memory")
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
+
+
+def _row(case: Case, device: DeviceIntervals, copies: Spans) -> Row:
+    place, window = device.device, case.working(device)
+    own = copies.of(place.task.task, place.device).clip(window.start, window.end)
+    exposed = subtract(own, device.parts.kernels.clip(window.start, window.end)).length
+    steps = max(len(case.steps[place.task.task]), 1)
+    memory = tables.memory_ops
+    selection = Selection(window, frozenset({place.task.task}), frozenset({place.device}), case.chosen.streams)
+    query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(memory.c.bytes), 0)).where(
+        *where(memory, selection), memory.c.copy_kind.in_(_HOST_TO_DEVICE)
+    )
+    ((count, size),) = case.job.session.rows(query)
+    return (place.task.rank, place.device, steps, int(count), round(int(size) / steps), own.length, exposed)

@@ -1,0 +1,217 @@
+"""Exports with one illness each, at a cost that follows from how they are written: what a triage should find.
+
+Each function writes a job and returns its `Ill`. Times are ns; a GPU that is not said to be ill is busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from .catalog import nccl_kernel
+from .cuda import DEVICE, MANAGED, PAGEABLE, PINNED
+from .target import Process, Session, Thread
+from .variants import start_gpu_process
+from .writer import ExportWriter
+
+MS: Final = 1_000_000
+_STREAM: Final = 7
+_SCHEMA: Final = "3.25.0"
+_METRICS: Final = ("GPC Clock Frequency [MHz]", "SMs Active [Throughput %]", "Tensor Active [Throughput %]")
+
+
+@dataclass(frozen=True)
+class Ill:
+    """The exports of an ill job, and what the illness costs one GPU of it, ns."""
+
+    paths: tuple[Path, ...]
+    cost: int
+
+
+class OneGpu:
+    """A process on one GPU that is made to do things, ns after the session's start."""
+
+    def __init__(self, export: ExportWriter, gpu: int = 0) -> None:
+        export.gpu(gpu)
+        self.export = export
+        self.process: Process
+        self.main: Thread
+        self.process, self.main = start_gpu_process(export)
+        export.cuda_device(self.process, 0, gpu)
+        self.correlation = 0
+
+    def call(self, name: str, start: int, end: int, return_value: int = 0) -> int:
+        """A CUDA call; its correlation id."""
+        self.correlation += 1
+        self.export.api(self.main, start, end, name, self.correlation, return_value=return_value)
+        return self.correlation
+
+    def kernel(self, start: int, end: int, launched: int, name: str = "work(float*)") -> None:
+        """A kernel whose launch call begins at `launched` and takes 2 µs."""
+        correlation = self.call("cudaLaunchKernel_v7000", launched, launched + 2_000)
+        self.export.kernel(self.process, 0, _STREAM, start, end, name=name, correlation_id=correlation)
+
+    def copy(self, call: str, start: int, end: int, source: int = PAGEABLE, size: int = 10 * MS) -> None:
+        """A host-to-device copy by `call`, which returns at once where it is an asynchronous one."""
+        correlation = self.call(call, start - 5_000, end if "Async" not in call else start - 1_000)
+        self.export.memcpy(
+            self.process, 0, _STREAM, start, end, size=size, kind="HtoD",
+            correlation_id=correlation, source=source, destination=DEVICE,
+        )  # fmt: skip
+
+    def steps(self, times: Sequence[int], idle: int = 0) -> list[int]:
+        """Steps of so many ns, each with one kernel as long as the step less `idle`; when each begins."""
+        begins, start = [], MS
+        for number, time in enumerate(times):
+            begins.append(start)
+            self.export.nvtx_range(self.main, start, start + time - 1_000, f"step {number}")
+            self.kernel(start + 10_000, start + time - idle, launched=start + 1_000)
+            start += time
+        return begins
+
+
+def synchronous_memsets(path: Path) -> Ill:
+    """50 memsets of pinned memory by ``cudaMemset``; of each 0.4 ms lie beside no kernel."""
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        for number in range(50):
+            start = MS + 4 * MS * number
+            gpu.kernel(start, start + 3 * MS, launched=start - 10_000)
+            begin, end = start + 2_800_000, start + 3_400_000
+            correlation = gpu.call("cudaMemset_v3020", begin - 5_000, end)
+            export.memset(gpu.process, 0, _STREAM, begin, end, size=MS, correlation_id=correlation, memory=PINNED)
+            gpu.kernel(end, start + 4 * MS, launched=start)
+    return Ill((path,), 50 * 400_000)
+
+
+def step_traffic(path: Path) -> Ill:
+    """20 steps of 10 ms that each copy 1 GB from pinned memory for 5 ms, of which 1 ms lies beside no kernel."""
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        for start in gpu.steps([10 * MS] * 20, idle=MS):
+            gpu.copy("cudaMemcpyAsync_v3020", start + 5 * MS, start + 10 * MS, PINNED, size=1_000 * MS)
+    return Ill((path,), 20 * MS)
+
+
+def profiler_at_work(path: Path) -> Ill:
+    """A GPU that is idle for 2 ms in every 20; in the first half of that, and before, nsys flushes its buffers."""
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        for number in range(20):
+            start = MS + 20 * MS * number
+            gpu.kernel(start, start + 18 * MS, launched=start - 10_000)
+            export.profiler_overhead(gpu.main, start + 15 * MS, start + 19 * MS, "CUPTI Buffer flush")
+    return Ill((path,), 19 * MS)
+
+
+def mpi_waits(folder: Path) -> Ill:
+    """Two ranks of 20 rounds of 10 ms; rank 0 waits 3 ms of each in ``MPI_Allreduce``, 1 ms of it beside a kernel."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = (folder / "rank0.sqlite", folder / "rank1.sqlite")
+    for rank, path in enumerate(paths):
+        with ExportWriter(path, _SCHEMA, session=Session(environment={"RANK": str(rank)})) as export:
+            gpu = OneGpu(export)
+            export.mpi_rank(gpu.main, rank)
+            export.mpi_other(gpu.main, 0, 900_000, "MPI_Init")
+            for number in range(20):
+                start = MS + 10 * MS * number
+                gpu.kernel(start, start + (8 if rank == 0 else 10) * MS, launched=start - 10_000)
+                begin = start + (7_000_000 if rank == 0 else 9_990_000)
+                export.mpi_collective(gpu.main, begin, start + 10 * MS, "MPI_Allreduce", size=8, receive_size=8)
+                # Starting a request waits for nothing.
+                export.mpi_wait(gpu.main, start + 10 * MS, start + 10 * MS + 500, "MPI_Start")
+    return Ill(paths, 20 * 2 * MS // 2)
+
+
+def unified_memory_faults(path: Path) -> Ill:
+    """40 kernels of 5 ms; each waits 1 ms for pages: a fault group of 0.75 ms, and a migration in its second half."""
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        for number in range(40):
+            start = MS + 5 * MS * number
+            gpu.kernel(start, start + 5 * MS, launched=start - 10_000)
+            export.memcpy(
+                gpu.process, 0, _STREAM, start + 500_000, start + MS, size=2_000_000, kind="UvmHtoD",
+                correlation_id=None, source=MANAGED, destination=MANAGED, migration_cause=2,
+            )  # fmt: skip
+            export.gpu_page_fault(gpu.process, 0, start, start + 750_000, address=0x7F00_0000_0000, count=100)
+            export.cpu_page_fault(gpu.process, start, 0x7F00_0000_0000)
+    return Ill((path,), 40 * MS)
+
+
+def throttled(path: Path, clock: bool = True) -> Ill:
+    """240 launches of 1 ms; over the last two thirds each takes 20 % longer, and the clock falls by as much."""
+    lost = 0
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        if clock:
+            export.gpu_metric_names(0, _METRICS)
+        start = MS
+        for number in range(240):
+            slower = number >= 80
+            time = 1_200_000 if slower else MS
+            lost += time - MS
+            gpu.kernel(start, start + time, launched=start - 10_000)
+            if clock:
+                export.gpu_metric(0, start, (1_650 if slower else 1_980, 90, 40))
+            start += time
+    return Ill((path,), lost)
+
+
+def kernel_outliers(path: Path) -> Ill:
+    """200 launches of a kernel of 1 ms, of which 4 take 11 ms; and 200 of one that is short and long by turns."""
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        start = MS
+        for number in range(200):
+            time = 11 * MS if number % 50 == 25 else MS
+            gpu.kernel(start, start + time, launched=start - 10_000)
+            start += time
+            other = 2 * MS if number % 2 else 200_000
+            gpu.kernel(start, start + other, launched=start - 10_000, name="by_turns(float*)")
+            start += other
+    return Ill((path,), 4 * 10 * MS)
+
+
+def slow_numa_node(folder: Path, schema: str = "3.28.1") -> Ill:
+    """4 GPUs on each of 2 hosts, 100 launches of 2 ms each; those of NUMA node 1 are by a quarter slower.
+
+    Before schema 3.28 there are no NUMA nodes, and there are two slow places by their PCI addresses.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = tuple(folder / f"rank{rank}.sqlite" for rank in range(8))
+    for rank, path in enumerate(paths):
+        host, gpu_id = divmod(rank, 4)
+        session = Session(hostname=f"n{host}", environment={"RANK": str(rank), "SLURM_NTASKS": "8"})
+        with ExportWriter(path, schema, session=session) as export:
+            gpu = OneGpu(export, 2 + gpu_id)  # of four GPUs each, see `TargetInfo.gpu`
+            time = 2_500_000 if gpu_id >= 2 else 2 * MS
+            for number in range(100):
+                start = MS + 2_500_000 * number
+                gpu.kernel(start, start + time, launched=start - 10_000)
+    return Ill(paths, 100 * 500_000)
+
+
+def resting_tensor_cores(path: Path, tensor: int = 2) -> Ill:
+    """A GPU whose SMs are active for 80 % of the time, and its tensor cores for `tensor` %."""
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        export.gpu_metric_names(0, _METRICS)
+        for number in range(40):
+            start = MS + MS * number
+            gpu.kernel(start, start + MS, launched=start - 10_000)
+            export.gpu_metric(0, start + 1, (1_980, 80, tensor))
+    return Ill((path,), 0)
+
+
+def exposed_communication(path: Path) -> Ill:
+    """50 rounds in which an AllReduce of 2 ms runs 1 ms longer than the kernel beside it."""
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        for number in range(50):
+            start = MS + 4 * MS * number
+            gpu.kernel(start, start + 3 * MS, launched=start - 10_000)
+            gpu.kernel(start + 2 * MS, start + 4 * MS, start - 5_000, name=nccl_kernel("AllReduce").name)
+    return Ill((path,), 50 * MS)

@@ -1,0 +1,118 @@
+"""Each illness that the demo writer can make is found at its cost."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from triaging import finding, ids, triaged
+
+from nsystui.analysis.triage.finding import Severity
+from nsystui.cli import command_parser
+from nsystui.exports.demo import TrainingJob, illnesses
+
+MS = 1_000_000
+
+ILL = {
+    "synchronous-memsets": (illnesses.synchronous_memsets, "memory_copies"),
+    "step-traffic": (illnesses.step_traffic, "step_traffic"),
+    "profiler-overhead": (illnesses.profiler_at_work, "profiler_overhead"),
+    "mpi-waits": (illnesses.mpi_waits, "mpi_waits"),
+    "unified-memory": (illnesses.unified_memory_faults, "unified_memory"),
+    "slow-pace": (illnesses.throttled, "kernel_pace"),
+    "kernel-outliers": (illnesses.kernel_outliers, "kernel_pace"),
+    "slow-place": (illnesses.slow_numa_node, "slow_places"),
+    "exposed-communication": (illnesses.exposed_communication, "exposed_communication"),
+}
+
+
+@pytest.mark.parametrize("name", ILL)
+def test_it_is_found_at_its_cost(tmp_path, name):
+    write, rule = ILL[name]
+    ill = write(tmp_path / "ill.sqlite")
+    one = finding(triaged(*ill.paths, rules=(rule,)), name)
+    assert one.cost == ill.cost
+    assert one.severity is Severity.WARNING
+    assert one.evidence is not None and len(one.evidence)
+    command, *flags = shlex.split(one.shown.command)
+    command_parser(command).parse_args(["file.sqlite", *flags])
+
+
+class TestSlowPace:
+    def test_the_clock_is_the_reason_where_it_was_sampled(self, tmp_path):
+        ill = illnesses.throttled(tmp_path / "clock.sqlite")
+        one = finding(triaged(*ill.paths, rules=("kernel_pace",)), "slow-pace")
+        assert "20 % longer than in the first" in one.sentence
+        assert "to 1,650 MHz" in one.sentence
+        assert "throttles" in one.advice.reason
+
+    def test_without_it_only_the_kernels_tell(self, tmp_path):
+        ill = illnesses.throttled(tmp_path / "alone.sqlite", clock=False)
+        one = finding(triaged(*ill.paths, rules=("kernel_pace",)), "slow-pace")
+        assert one.cost == ill.cost
+        assert "MHz" not in one.sentence
+
+
+class TestOutliers:
+    def test_a_kernel_of_two_kinds_of_work_has_none(self, tmp_path):
+        ill = illnesses.kernel_outliers(tmp_path / "ill.sqlite")
+        one = finding(triaged(*ill.paths, settings=("outlier=1.5",), rules=("kernel_pace",)), "kernel-outliers")
+        assert one.cost == ill.cost
+        assert "4 kernels" in one.sentence
+
+
+class TestSlowPlaces:
+    def test_the_place_is_named(self, tmp_path):
+        ill = illnesses.slow_numa_node(tmp_path)
+        one = finding(triaged(*ill.paths, rules=("slow_places",)), "slow-place")
+        assert "NUMA node 1 of 2 hosts" in one.sentence
+        assert "25 % longer" in one.sentence
+        assert one.ranks == (2, 3, 6, 7)
+
+    def test_without_numa_nodes_it_is_a_pci_address(self, tmp_path):
+        ill = illnesses.slow_numa_node(tmp_path, "3.25.0")
+        found = [one for one in triaged(*ill.paths, rules=("slow_places",)).findings if one.id == "slow-place"]
+        assert [one.ranks for one in found] == [(2, 6), (3, 7)]
+        assert all("PCI 0000:" in one.sentence for one in found)
+        assert {one.cost for one in found} == {ill.cost}
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory):
+    job = TrainingJob(steps=8, layers=12, straggler=None, stall_ms=0)
+    return triaged(*job.write(tmp_path_factory.mktemp("healthy")))
+
+
+def test_a_slow_host_costs_what_the_job_lost(tmp_path, healthy):
+    job = TrainingJob(steps=8, layers=12, straggler=None, slow_host=1, straggler_factor=1.25, stall_ms=0)
+    found = triaged(*job.write(tmp_path))
+    one = finding(found, "slow-place")
+    assert "all GPUs of host gpu-a02" in one.sentence
+    assert one.ranks == (2, 3)
+    assert one.cost == pytest.approx(found.time - healthy.time, rel=0.1)
+
+
+def test_small_messages_cost_their_latency(tmp_path):
+    """4 bytes take 18 µs, whatever else."""
+    job = TrainingJob(steps=8, layers=4, straggler=None, stall_ms=0, small_messages=120)
+    found = triaged(*job.write(tmp_path), rules=("small_messages",))
+    assert finding(found, "small-messages").cost == pytest.approx(8 * 121 * 18_000, rel=0.1)
+
+
+def test_work_that_is_uneven_by_turns_is_imbalance(tmp_path):
+    """Of four ranks three wait for the one that has more to do."""
+    job = TrainingJob(steps=8, layers=6, straggler=None, stall_ms=0, uneven_ms=20)
+    found = triaged(*job.write(tmp_path))
+    assert "straggler" not in ids(found)
+    assert finding(found, "imbalance").cost == pytest.approx(8 * 20 * MS * 3 / 4, rel=0.1)
+
+
+class TestTensorActivity:
+    def test_it_is_told_as_it_was_sampled(self, tmp_path):
+        ill = illnesses.resting_tensor_cores(tmp_path / "resting.sqlite")
+        one = finding(triaged(*ill.paths, rules=("tensor_activity",)), "tensor-activity")
+        assert one.sentence == "tensor cores are active 2.0 % of the time, while SMs are active 80 %"
+
+    def test_where_they_work_nothing_is_told(self, tmp_path):
+        ill = illnesses.resting_tensor_cores(tmp_path / "working.sqlite", tensor=30)
+        assert triaged(*ill.paths, rules=("tensor_activity",)).findings == ()
