@@ -6,7 +6,7 @@ the median of the means of its parts, so that one stall of many launches leaves 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ FEWEST = 24
 """Launches of a kernel on a GPU that are enough to tell what is usual."""
 
 _NO_SIZE = -1
+_MOST_GROUPS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -82,35 +83,50 @@ def kernel_launches(case: Case) -> list[Launches]:
 
 
 def _load(case: Case) -> list[Launches]:
-    table = tables.kernels
-    start = job_start(table)
     bounds = part_bounds(case)
     if not bounds:
         return []
+    rows = case.job.session.rows(_grouped(case, bounds).limit(_MOST_GROUPS))
+    if len(rows) == _MOST_GROUPS:  # grids that are never the same: only now it pays to look for the largest first
+        rows = case.job.session.rows(_grouped(case, bounds, _top(case)))
+    sums: dict[Kernel, int] = {}
+    found: dict[tuple[Task, int, Kernel], tuple[NDArray[np.int64], NDArray[np.int64], list[int]]] = {}
+    for report, process, device, name, *rest in rows:
+        kernel = Kernel(str(name), tuple(int(size) for size in rest[:6]))
+        part, count, total, longest = (int(value) for value in rest[6:])
+        sums[kernel] = sums.get(kernel, 0) + total
+        place = (Task(report, process), int(device), kernel)
+        if place not in found:
+            found[place] = np.zeros(PARTS, np.int64), np.zeros(PARTS, np.int64), []
+        counts, totals, maxima = found[place]
+        counts[part], totals[part] = count, total
+        maxima.append(longest)
+    top = set(sorted(sums, key=lambda kernel: (-sums[kernel], kernel.name, kernel.shape))[:MOST_KERNELS])
+    return [
+        Launches(kernel, task, device, counts, totals, max(maxima))
+        for (task, device, kernel), (counts, totals, maxima) in sorted(found.items(), key=lambda item: _order(item[0]))
+        if kernel in top
+    ]
+
+
+def _order(place: tuple[Task, int, Kernel]) -> tuple[Task, int, str, tuple[int, ...]]:
+    task, device, kernel = place
+    return task, device, kernel.name, kernel.shape
+
+
+def _grouped(case: Case, bounds: Mapping[int, tuple[int, int]], top: sa.CTE | None = None) -> sa.Select[Any]:
+    """Place, kernel and part; how many launches, their time in sum and the longest."""
+    table = tables.kernels
     begin = sa.case({report: lo for report, (lo, _) in bounds.items()}, value=table.c.report)
     width = sa.case({report: max(hi - lo, 1) for report, (lo, hi) in bounds.items()}, value=table.c.report)
+    start, time, keys = job_start(table), duration(table), shape_columns()
     part = sa.func.least(((start - begin) * PARTS).op("//")(width), PARTS - 1).label("part")
-    keys = shape_columns()
-    top = top_kernels(case)
     places = (table.c.report, table.c.process, table.c.device)
-    time = duration(table)
-    query = (
-        sa.select(*places, *keys, part, sa.func.count(), sa.cast(sa.func.sum(time), sa.BigInteger), sa.func.max(time))
-        .join_from(table, top, sa.and_(*(key == top.c[key.name] for key in keys)))
-        .where(*conditions(case), start >= begin)
-        .group_by(*places, *keys, part)
-    )
-    found: dict[tuple[Any, ...], Launches] = {}
-    for report, process, device, *key, number, count, total, longest in case.job.session.rows(query):
-        place = (report, process, device, *key)
-        if place not in found:
-            kernel = Kernel(str(key[0]), tuple(int(size) for size in key[1:]))
-            zeros = np.zeros(PARTS, np.int64), np.zeros(PARTS, np.int64)
-            found[place] = Launches(kernel, Task(report, process), device, *zeros, 0)
-        own = found[place]
-        own.counts[number], own.totals[number] = count, total
-        found[place] = Launches(own.kernel, own.task, own.device, own.counts, own.totals, max(own.longest, longest))
-    return [found[place] for place in sorted(found)]
+    total = sa.cast(sa.func.sum(time), sa.BigInteger)
+    query = sa.select(*places, *keys, part, sa.func.count(), total, sa.func.max(time))
+    if top is not None:
+        query = query.join_from(table, top, sa.and_(*(key == top.c[key.name] for key in keys)))
+    return query.where(*conditions(case), start >= begin).group_by(*places, *keys, part)
 
 
 def part_bounds(case: Case) -> dict[int, tuple[int, int]]:
@@ -138,13 +154,28 @@ def conditions(case: Case) -> list[Condition]:
     return [*where(tables.kernels, case.chosen), sa.not_(is_nccl), columns.end.is_not(None)]
 
 
-def top_kernels(case: Case, chosen: Sequence[Kernel] | None = None) -> sa.CTE:
-    """The keys of the kernels with most time, or of those that are given."""
+LIMIT = "least"
+"""The column of `given_kernels` that is no key."""
+
+
+def given_kernels(limits: Mapping[Kernel, float]) -> sa.CTE:
+    """The keys of some kernels, each with a number, ns."""
+    columns = [*(sa.column(key.name, key.type) for key in shape_columns()), sa.column(LIMIT, sa.Double)]
+    rows = [(one.name, *one.shape, limit) for one, limit in limits.items()]
+    return sa.select(sa.values(*columns, name="given").data(rows)).cte("top")
+
+
+def usual_times(launches: Sequence[Launches]) -> dict[Kernel, float]:
+    """What is usual for each kernel, ns: the median over the GPUs."""
+    found: dict[Kernel, list[float]] = {}
+    for one in launches:
+        found.setdefault(one.kernel, []).append(one.usual)
+    return {kernel: float(np.median(times)) for kernel, times in found.items()}
+
+
+def _top(case: Case) -> sa.CTE:
+    """The keys of the kernels with most time."""
     keys = shape_columns()
-    if chosen is not None:
-        columns = [sa.column(key.name, key.type) for key in keys]
-        values = sa.values(*columns, name="given").data([(one.name, *one.shape) for one in chosen])
-        return sa.select(values).cte("top")
     time = sa.func.sum(duration(tables.kernels))
     query = sa.select(*keys).where(*conditions(case)).group_by(*keys).order_by(time.desc(), *keys).limit(MOST_KERNELS)
     return query.cte("top")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from nsystui.analysis.intervals import EMPTY, Intervals, Times, union
 from nsystui.analysis.selection import Selection, Task
@@ -51,14 +53,21 @@ def spans(case: Case, table: sa.Table, conditions: Sequence[Condition] = (), by_
     count = 0
     for batch in case.job.session.array_batches(query):
         count += len(batch["start"])
-        keys = np.stack([batch["report"], batch["process"], batch["device"]]).astype(np.int64)
-        places, own = np.unique(keys, axis=1, return_inverse=True)
-        for number, (report, process, ordinal) in enumerate(places.T.tolist()):
-            rows = own.reshape(-1) == number
-            place = (Task(report, process), ordinal)
+        for place, rows in places_in(batch):
             parts.setdefault(place, []).append((batch["start"][rows], batch["end"][rows]))
     merged = {
         place: union(np.concatenate([start for start, _ in own]), np.concatenate([end for _, end in own]))
         for place, own in parts.items()
     }
     return Spans(merged, count)
+
+
+def places_in(batch: Mapping[str, NDArray[Any]]) -> Iterator[tuple[Place, NDArray[np.bool_]]]:
+    """The process and device of the rows of a batch, and which rows are theirs."""
+    columns = [batch[key].astype(np.int64) for key in ("report", "process", "device")]
+    changes = np.flatnonzero(np.logical_or.reduce([column[1:] != column[:-1] for column in columns])) + 1
+    # Rows of one place mostly stand together, so few need to be told apart.
+    firsts = np.concatenate(([0], changes)) if len(columns[0]) else changes
+    for report, process, device in sorted({tuple(int(column[row]) for column in columns) for row in firsts.tolist()}):
+        is_own = [column == key for column, key in zip(columns, (report, process, device), strict=True)]
+        yield (Task(report, process), device), np.logical_and.reduce(is_own)

@@ -54,7 +54,7 @@ class Thresholds:
     unified_percent: float = _of(2.0, "least cost of unified memory's page faults and migrations")
     pace_percent: float = _of(3.0, "least cost of kernels that become slower during the run")
     pace_growth: float = _of(5.0, "by so much a kernel's last third must be slower than its first, in %")
-    outlier: float = _of(3.0, "a launch is an outlier that takes so many times its kernel's median, and 10 MADs more")
+    outlier: float = _of(3.0, "a launch is an outlier that takes so many times what is usual for its kernel")
     outlier_percent: float = _of(1.0, "least cost of outliers among the launches of a kernel")
     place_percent: float = _of(3.0, "least cost of a host, or place in a host, whose GPUs are slow")
     place_slower: float = _of(5.0, "so much longer the same kernels must take there, in %")

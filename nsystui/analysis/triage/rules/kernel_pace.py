@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -16,21 +15,22 @@ from nsystui.analysis.triage.case import Case, number_of, rank_words, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 from nsystui.analysis.triage.kernel_times import (
     FEWEST,
+    LIMIT,
     PARTS,
+    Kernel,
     Launches,
     conditions,
+    given_kernels,
     kernel_launches,
     part_bounds,
     shape_columns,
-    top_kernels,
+    usual_times,
 )
 from nsystui.analysis.where import duration, job_start
 from nsystui.store import tables
 from nsystui.text import shorten
 
 _THIRD = PARTS // 3
-_MADS = 10 * 1.4826
-"""Ten standard deviations of normal noise, of which the MAD is 1 / 1.4826."""
 _RARE = 0.1
 """If more launches than that are long, the kernel has two kinds of work, and no outliers."""
 _CLOCK_FELL = 0.03
@@ -47,10 +47,10 @@ _PACE = (
 _OUTLIERS = (
     Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
     Column("device", "Device", "dev", Unit.NUMBER, None, 2),
-    Column("lost", "Over the Median (ns)", "over median", Unit.DURATION, None, 0),
+    Column("lost", "Over the Usual (ns)", "over usual", Unit.DURATION, None, 0),
     Column("count", "Outliers", "outliers", Unit.COUNT, None, 0),
     Column("launches", "Launches", "of", Unit.COUNT, None, 1),
-    Column("median", "Median (ns)", "median", Unit.DURATION, 0, 0),
+    Column("usual", "Usual (ns)", "usual", Unit.DURATION, 0, 0),
     Column("max", "Max (ns)", "max", Unit.DURATION, None, 0),
     Column("kernel", "Kernel", "kernel", Unit.TEXT, None, 0),
 )
@@ -160,21 +160,20 @@ def _clock(case: Case) -> tuple[float, float] | None:
 
 def _outliers(case: Case, launches: Sequence[Launches]) -> Finding | None:
     factor = case.thresholds.outlier
-    suspects = sorted(
-        {one.kernel for one in launches if one.longest > factor * one.usual}, key=lambda one: (one.name, one.shape)
-    )
+    usual = usual_times(launches)
+    suspects = {one.kernel: usual[one.kernel] for one in launches if one.longest > factor * usual[one.kernel]}
     if not suspects:
         return None
     counted = {(one.task, one.device, one.kernel): one.count for one in launches}
     rows: list[Row] = []
     worst: tuple[int, Window] | None = None
-    for report, process, device, kernel, count, lost, median, longest, start in _rows(case, suspects, factor):
-        task = Task(report, process)
-        of = counted.get((task, device, kernel), 0)
+    for task, device, kernel, count, time, longest, start in _rows(case, suspects, factor):
+        of, rank = counted.get((task, device, kernel), 0), case.rank_of.get(task)
+        lost = round(time - count * suspects[kernel])
         if count <= _RARE * of:
-            rows.append((case.rank_of.get(task), device, int(lost), int(count), of, median, int(longest), kernel.words))
+            rows.append((rank, device, lost, count, of, suspects[kernel], longest, kernel.words))
             if worst is None or longest > worst[0]:
-                worst = int(longest), Window(int(start), int(start) + int(longest))
+                worst = longest, Window(start, start + longest)
     cost = case.mean(int(row[2] or 0) for row in rows)
     if not rows or worst is None or case.percent(cost) < case.thresholds.outlier_percent:
         return None
@@ -182,7 +181,7 @@ def _outliers(case: Case, launches: Sequence[Launches]) -> Finding | None:
     first = rows[0]
     count = sum(int(row[3] or 0) for row in rows)
     sentence = (
-        f"{number_of(count, 'kernel')} took more than {factor:g} times the median of their launches, "
+        f"{number_of(count, 'kernel')} took more than {factor:g} times what is usual for their like, "
         f"{time_words(cost)} over it on each GPU; most of it on rank {first[0]} in {shorten(str(first[7]), 48)} "
         f"(up to {time_words(int(first[6] or 0))} instead of {time_words(float(first[5] or 0))})"
     )
@@ -191,8 +190,8 @@ def _outliers(case: Case, launches: Sequence[Launches]) -> Finding | None:
         "the same launch on the same GPU takes as long as before, unless something takes the GPU from it",
     )
     measured = (
-        "time of these launches over the median of theirs (name, grid and block alike, on that GPU), where they are "
-        "rare; mean over the GPUs"
+        "time of these launches over the usual of their kernel (name, grid and block alike; median of the means of "
+        "parts of the run), where no more than a tenth are so long; mean over the GPUs"
     )
     ranks = tuple(sorted({int(row[0]) for row in rows if isinstance(row[0], int)}))
     evidence = answer_of("kernel-outliers", _OUTLIERS, rows, len(rows))
@@ -200,50 +199,31 @@ def _outliers(case: Case, launches: Sequence[Launches]) -> Finding | None:
     return Finding(name, Severity.WARNING, sentence, advice, _SHOWN, cost, share, measured, evidence, worst[1], ranks)
 
 
-def _rows(case: Case, suspects: Sequence[Any], factor: float) -> list[tuple[Any, ...]]:
-    """Report, process, device, kernel, and of its outliers: how many, ns over the median, the median, the longest."""
+def _rows(
+    case: Case, suspects: Mapping[Kernel, float], factor: float
+) -> Iterator[tuple[Task, int, Kernel, int, int, int, int]]:
+    """Task, device and kernel; of its outliers: how many, their time in sum, the longest, and when that began."""
     table = tables.kernels
-    keys, top = shape_columns(), top_kernels(case, suspects)
+    keys, top = shape_columns(), given_kernels({kernel: factor * usual for kernel, usual in suspects.items()})
     bounds = part_bounds(case)
     begin = sa.case({report: lo for report, (lo, _) in bounds.items()}, value=table.c.report)
-    launches = (
-        sa.select(
-            table.c.report,
-            table.c.process,
-            table.c.device,
-            *keys,
-            duration(table).label("time"),
-            job_start(table).label("begin"),
-        )
-        .join_from(table, top, sa.and_(*(key == top.c[key.name] for key in keys)))
-        .where(*conditions(case), job_start(table) >= begin)
-        .cte("launches")
-    )
-    of = [launches.c[key] for key in ("report", "process", "device", *(key.name for key in keys))]
-    middle = sa.func.median(launches.c.time)
-    usual = (
-        sa.select(*of, middle.label("middle"), sa.func.mad(launches.c.time).label("spread")).group_by(*of).cte("usual")
-    )
-    is_same = sa.and_(*(column == usual.c[column.key] for column in of))
-    least = sa.func.greatest(factor * usual.c.middle, usual.c.middle + _MADS * usual.c.spread)
-    over = sa.cast(sa.func.sum(launches.c.time - usual.c.middle), sa.BigInteger)
-    longest = sa.func.max(launches.c.time)
+    time, start = duration(table), job_start(table)
+    places = (table.c.report, table.c.process, table.c.device)
     query = (
         sa.select(
-            *of,
+            *places,
+            *keys,
             sa.func.count(),
-            over,
-            sa.func.max(usual.c.middle),
-            longest,
-            sa.func.arg_max(launches.c.begin, launches.c.time),
+            sa.cast(sa.func.sum(time), sa.BigInteger),
+            sa.func.max(time),
+            sa.func.arg_max(start, time),
         )
-        .join_from(launches, usual, is_same)
-        .where(launches.c.time > least)
-        .group_by(*of)
-        .order_by(*of)
+        .join_from(table, top, sa.and_(*(key == top.c[key.name] for key in keys)))
+        # The least of all says the same, of rows that need not be joined then.
+        .where(*conditions(case), start >= begin, time > factor * min(suspects.values()), time > top.c[LIMIT])
+        .group_by(*places, *keys)
     )
-    by_key = {(one.name, *one.shape): one for one in suspects}
-    return [
-        (*row[:3], by_key[(row[3], *(int(size) for size in row[4:10]))], *row[10:])
-        for row in case.job.session.rows(query)
-    ]
+    for report, process, device, name, *rest in case.job.session.rows(query):
+        kernel = Kernel(str(name), tuple(int(size) for size in rest[:6]))
+        count, total, longest, first = (int(value) for value in rest[6:])
+        yield Task(report, process), int(device), kernel, count, total, longest, first

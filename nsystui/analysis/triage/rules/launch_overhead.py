@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import sqlalchemy as sa
@@ -11,13 +11,15 @@ from nsystui.analysis.answer import Column, Row, Unit
 from nsystui.analysis.device_time import DeviceIntervals
 from nsystui.analysis.intervals import Times
 from nsystui.analysis.rows import answer_of
-from nsystui.analysis.selection import Selection
 from nsystui.analysis.triage.case import Case, below, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.analysis.triage.spans import Place, places_in
 from nsystui.analysis.where import job_start, where
 from nsystui.store import tables
 
 _NAME = "launch-overhead"
+_AT_ONCE = 1_000_000
+_TIMES = ("launch", "called", "start", "end")
 _COLUMNS = (
     Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
     Column("device", "Device", "dev", Unit.NUMBER, None, 1),
@@ -37,7 +39,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     idle = case.mean(below(case.gaps(device), case.thresholds.gap_ms * 1e6).length for device in case.devices)
     if case.percent(idle) < case.thresholds.launch_percent:
         return []  # cheaper than to read every launch
-    rows = [row for device in case.devices if (row := _row(case, device)) is not None]
+    rows = [row for devices in _portions(case) for row in _rows(case, devices)]
     if not rows:
         return [NotChecked(_NAME, "needs the launches of the kernels: their API calls are not in this export")]
     cost = case.mean(int(row[4] or 0) for row in rows)
@@ -64,10 +66,32 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
 
 
-def _row(case: Case, device: DeviceIntervals) -> Row | None:
-    launch, called, start, end = _launches(case, device)
-    if not len(launch):
-        return None
+def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
+    """The GPUs, in portions of about so many kernels as fit in little memory: each portion is one question."""
+    counts = {report.index: report.count(tables.kernels) for report in case.reports}
+    portion: list[DeviceIntervals] = []
+    kernels = 0
+    for device in case.devices:
+        portion.append(device)
+        kernels += counts[device.device.task.task.report]
+        if kernels >= _AT_ONCE:
+            yield portion
+            portion, kernels = [], 0
+    if portion:
+        yield portion
+
+
+def _rows(case: Case, devices: Sequence[DeviceIntervals]) -> Iterator[Row]:
+    launches = _launches(case, devices)
+    for device in devices:
+        place = device.device
+        own = launches.get((place.task.task, place.device))
+        if own is not None:
+            yield (place.task.rank, place.device, *_numbers(case, device, own))
+
+
+def _numbers(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> Row:
+    launch, called, start, end = own
     gaps = below(case.gaps(device), case.thresholds.gap_ms * 1e6)
     order = np.argsort(start, kind="stable")
     place = np.searchsorted(start[order], gaps.ends)
@@ -78,30 +102,44 @@ def _row(case: Case, device: DeviceIntervals) -> Row | None:
     length = end - start
     tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
     queue = float(np.median(np.maximum(start - called, 0)))
-    place_of = device.device
-    numbers = (len(launch), int(is_late.sum()), waited, queue, float(np.median(length)), tiny)
-    return (place_of.task.rank, place_of.device, *numbers)
+    return (len(launch), int(is_late.sum()), waited, queue, float(np.median(length)), tiny)
 
 
-def _launches(case: Case, device: DeviceIntervals) -> tuple[Times, Times, Times, Times]:
-    """Start and end of the launch call, start and end of the kernel, of every kernel of a device; job time, ns."""
+def _launches(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, tuple[Times, ...]]:
+    """Start and end of the launch call, start and end of the kernel, of every kernel of each device; job time, ns."""
     kernels, calls = tables.kernels, tables.api_calls
-    task = device.device.task.task
-    own = Selection(case.working(device), frozenset({task}), frozenset({device.device.device}), case.chosen.streams)
+    tasks = frozenset(one.device.task.task for one in devices)
+    reports = sorted({task.report for task in tasks})
     is_launch = [calls.c[key] == kernels.c[key] for key in ("report", "process", "correlation_id")]
     query = (
         sa.select(
+            kernels.c.report,
+            kernels.c.process,
+            kernels.c.device,
             job_start(calls).label("launch"),
             (calls.c.end + calls.c.clock_offset).label("called"),
             job_start(kernels).label("start"),
             (kernels.c.end + kernels.c.clock_offset).label("end"),
         )
         .join_from(kernels, calls, sa.and_(*is_launch))
-        .where(*where(kernels, own), kernels.c.end.is_not(None), calls.c.end.is_not(None))
+        .where(
+            *where(kernels, case.chosen.with_tasks(tasks)),
+            # Said of the reports too: else those of every other one are read as well.
+            kernels.c.report.in_(reports),
+            calls.c.report.in_(reports),
+            kernels.c.end.is_not(None),
+            calls.c.end.is_not(None),
+        )
     )
-    parts: list[list[Times]] = [[], [], [], []]
+    begins = {(one.device.task.task, one.device.device): case.working(one).start for one in devices}
+    parts: dict[Place, list[list[Times]]] = {}
     for batch in case.job.session.array_batches(query):
-        for part, key in zip(parts, ("launch", "called", "start", "end"), strict=True):
-            part.append(batch[key])
-    launch, called, start, end = (np.concatenate(part) if part else np.zeros(0, np.int64) for part in parts)
-    return launch, called, start, end
+        for place, rows in places_in(batch):
+            if place in begins:
+                rows = rows & (batch["end"] > begins[place])
+                parts.setdefault(place, []).append([batch[key][rows] for key in _TIMES])
+    return {
+        place: tuple(np.concatenate(column) for column in zip(*own, strict=True))
+        for place, own in parts.items()
+        if sum(len(part[0]) for part in own)
+    }

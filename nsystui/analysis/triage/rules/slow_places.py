@@ -19,7 +19,7 @@ from nsystui.analysis.extent import shares_clock
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.triage.case import Case, rank_words, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.analysis.triage.kernel_times import FEWEST, Kernel, Launches, kernel_launches
+from nsystui.analysis.triage.kernel_times import FEWEST, Kernel, Launches, kernel_launches, usual_times
 from nsystui.store import tables
 
 _NAME = "slow-places"
@@ -115,7 +115,7 @@ def _gpus(case: Case) -> list[_Gpu]:
         if one.count >= FEWEST:
             by_kernel.setdefault(one.kernel, []).append(one)
     common = {kernel: own for kernel, own in by_kernel.items() if 2 * len(own) > len(case.devices)}
-    usual = {kernel: float(np.median([one.usual for one in own])) for kernel, own in common.items()}
+    usual = usual_times([one for ones in common.values() for one in ones])
     places = _places(case)
     found = []
     for device in case.devices:

@@ -2,7 +2,7 @@ r"""Host-to-device traffic inside the steps that no kernel hides, |U(M, host to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import sqlalchemy as sa
@@ -11,11 +11,11 @@ from nsystui.analysis.answer import Column, Row, Unit
 from nsystui.analysis.device_time import DeviceIntervals
 from nsystui.analysis.intervals import subtract
 from nsystui.analysis.rows import answer_of
-from nsystui.analysis.selection import Selection
+from nsystui.analysis.selection import Task
 from nsystui.analysis.triage.case import Case, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.analysis.triage.spans import Spans, spans
-from nsystui.analysis.where import where
+from nsystui.analysis.triage.spans import Place, Spans, spans
+from nsystui.analysis.where import job_start, where
 from nsystui.store import tables
 
 _NAME = "step-traffic"
@@ -39,7 +39,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     if not devices:
         return [NotChecked(_NAME, "needs steps: numbered NVTX ranges such as `step 7`, or --step-range REGEX")]
     copies = spans(case, tables.memory_ops, [tables.memory_ops.c.copy_kind.in_(_HOST_TO_DEVICE)], by_device=True)
-    rows = [_row(case, device, copies) for device in devices]
+    sizes = _sizes(case)
+    rows = [_row(case, device, copies, sizes) for device in devices]
     cost = case.mean(int(row[6] or 0) for row in rows)
     if case.percent(cost) < case.thresholds.traffic_percent:
         return []
@@ -61,15 +62,28 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
 
 
-def _row(case: Case, device: DeviceIntervals, copies: Spans) -> Row:
+def _row(case: Case, device: DeviceIntervals, copies: Spans, sizes: Mapping[Place, tuple[int, int]]) -> Row:
     place, window = device.device, case.working(device)
     own = copies.of(place.task.task, place.device).clip(window.start, window.end)
     exposed = subtract(own, device.parts.kernels.clip(window.start, window.end)).length
     steps = max(len(case.steps[place.task.task]), 1)
+    count, size = sizes.get((place.task.task, place.device), (0, 0))
+    return (place.task.rank, place.device, steps, count, round(size / steps), own.length, exposed)
+
+
+def _sizes(case: Case) -> dict[Place, tuple[int, int]]:
+    """How many copies from the host there are from the first step on, and their bytes, by process and device."""
     memory = tables.memory_ops
-    selection = Selection(window, frozenset({place.task.task}), frozenset({place.device}), case.chosen.streams)
-    query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(memory.c.bytes), 0)).where(
-        *where(memory, selection), memory.c.copy_kind.in_(_HOST_TO_DEVICE)
+    starts = {one.device.task.task: case.working(one).start for one in case.devices}
+    chosen = [
+        sa.and_(memory.c.report == task.report, memory.c.process == task.process, job_start(memory) >= start)
+        for task, start in starts.items()
+    ]
+    places = (memory.c.report, memory.c.process, memory.c.device)
+    query = (
+        sa.select(*places, sa.func.count(), sa.cast(sa.func.coalesce(sa.func.sum(memory.c.bytes), 0), sa.BigInteger))
+        .where(*where(memory, case.chosen), memory.c.copy_kind.in_(_HOST_TO_DEVICE), sa.or_(*chosen))
+        .group_by(*places)
     )
-    ((count, size),) = case.job.session.rows(query)
-    return (place.task.rank, place.device, steps, int(count), round(int(size) / steps), own.length, exposed)
+    rows = case.job.session.rows(query)
+    return {(Task(report, process), device): (int(count), int(size)) for report, process, device, count, size in rows}
