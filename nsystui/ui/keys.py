@@ -94,7 +94,7 @@ KEYS: tuple[Key, ...] = (
         "x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other", "overview"
     ),
     Key("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7", "overview"),
-    Key("enter", "⏎", "", "show", "the screen that shows this finding, at its time", "finding"),
+    Key("enter", "⏎", "show_finding", "show", "the screen that shows this finding, at its time", "finding"),
     Key("n", "n p", "next_finding(1)", "next", "next and previous finding", "finding"),
     Key("p", "p", "next_finding(-1)", "", "the previous one", "finding"),
     Key(

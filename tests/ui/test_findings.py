@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from jobs import NARROW, WIDE, hit, line_with, running, screen_text
+from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text
 
-from nsystui.exports.demo import TrainingJob, empty_export
+from nsystui.exports.demo import TrainingJob, empty_export, illnesses
 from nsystui.ui.screens.finding import FindingScreen, NotCheckedScreen
 from nsystui.ui.screens.overview import OverviewScreen
 from nsystui.ui.screens.ranks import RanksScreen
@@ -58,6 +58,7 @@ class TestFound:
             assert "7 Ranks" in line_with(app, "straggler: rank 1")
             for size in (NARROW, WIDE, (60, 15)):
                 await pilot.resize_terminal(*size)
+                await rest(app, pilot)
                 screen = overview(app)
                 parts = (screen.findings, screen.ranks, screen.kernels)
                 lines = sum(part.size.height for part in parts) + len(screen.head.texts)
@@ -91,8 +92,24 @@ class TestFound:
             assert app.screen.finding is not first
             await hit(app, pilot, "p", "p")
             assert app.screen.finding is first
-            await hit(app, pilot, "escape")
-            overview(app)
+            await hit(app, pilot, "enter")
+            assert isinstance(app.screen, RanksScreen)
+
+    async def test_one_without_evidence_has_its_door_too(self, tmp_path, cache_directory):
+        paths = illnesses.synchronous_memsets(tmp_path / "no-nvtx.sqlite").paths
+        async with running(paths, cache_directory, NARROW) as (app, pilot):
+            await hit(app, pilot, "v")
+            place = [one.evidence is None for one in app.screen.found.findings].index(True)
+            await hit(app, pilot, *["n"] * place)
+            assert app.screen.finding.evidence is None
+            await hit(app, pilot, "enter")
+            assert not isinstance(app.screen, FindingScreen)
+
+    async def test_the_export_has_advice_and_place_besides(self, stalled, cache_directory):
+        async with running(stalled, cache_directory, NARROW) as (app, pilot):
+            await hit(app, pilot, *TO_FINDINGS)
+            keys = [column.key for column in overview(app).answer_to_export().columns]
+            assert {"id", "suggestion", "start", "command"} <= set(keys)
 
     async def test_what_was_not_checked_says_what_it_needs(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):

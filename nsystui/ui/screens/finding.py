@@ -80,7 +80,11 @@ class FindingScreen(TablePane):
         else:
             self.say("this is the " + ("last" if step > 0 else "first") + " finding")
 
-    def open_row(self) -> None:
+    def free_keys(self) -> frozenset[str]:
+        """Where there is no row to open there is a screen to go to all the same."""
+        return frozenset({"enter"})
+
+    def action_show_finding(self) -> None:
         self.app.pop_screen()
         self.app.call_later(show_finding, self.explorer, self.finding)
 

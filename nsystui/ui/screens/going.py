@@ -54,9 +54,9 @@ _AROUND = 0.25
 
 
 async def show_finding(app: NsystuiApp, finding: Finding) -> None:
-    """Selects a finding's time and names, and switches to the screen that its command speaks of.
+    """Switches to the screen that a finding's command speaks of, with the time and the names that it selects.
 
-    What a command without a screen would print, the overview shows behind ``d``.
+    What ``info`` would print of the capture, the overview shows behind ``d``.
     """
     name, *flags = shlex.split(finding.shown.command)
     if name == "info":
@@ -80,7 +80,7 @@ def _selection(selection: Selection, finding: Finding, flags: list[str]) -> Sele
     from nsystui.analysis.selection import Window
 
     window = finding.window
-    if window is not None:
+    if window is not None and "--time" in flags:
         around = max(int(_AROUND * (window.end - window.start)), 1_000)
         selection = selection.with_window(Window(window.start - around, window.end + around))
     if "--filter" in flags:

@@ -207,6 +207,10 @@ class OverviewScreen(SeekingScreen):
         return dict(zip((column.key for column in answer.columns), row, strict=True))
 
     def answer_to_export(self) -> Answer | None:
+        if self.table is self.findings and self.findings.found is not None:
+            from nsystui.analysis.triage.run import triage_table
+
+            return triage_table(self.findings.found)  # with what there is no room for on a screen
         return self.table.answer
 
     def row_to_copy(self) -> Row | None:

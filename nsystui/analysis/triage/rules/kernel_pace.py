@@ -31,8 +31,8 @@ from nsystui.store import tables
 from nsystui.text import shorten
 
 _THIRD = PARTS // 3
-_RARE = 0.1
-"""If more launches than that are long, the kernel has two kinds of work, and no outliers."""
+_RARE = 0.03
+"""If a larger share of the launches is long, the kernel has two kinds of work, and no outliers."""
 _CLOCK_FELL = 0.03
 _SHOWN = Shown("Kernels", "kernels")
 _PACE = (
@@ -191,7 +191,7 @@ def _outliers(case: Case, launches: Sequence[Launches]) -> Finding | None:
     )
     measured = (
         "time of these launches over the usual of their kernel (name, grid and block alike; median of the means of "
-        "parts of the run), where no more than a tenth are so long; mean over the GPUs"
+        "parts of the run), where they are rare (3 % or less); mean over the GPUs"
     )
     ranks = tuple(sorted({int(row[0]) for row in rows if isinstance(row[0], int)}))
     evidence = answer_of("kernel-outliers", _OUTLIERS, rows, len(rows))

@@ -35,6 +35,11 @@ _COLUMNS = (
     Column("name", "Most Time In", "most time in", Unit.TEXT, None, 0),
 )
 
+_ADVICE_OF_ONE = Advice(
+    "open the exports of all ranks to see who comes last; overlap the calls (MPI_I…, GPU work in between)",
+    "a rank in a blocking call launches nothing, so its GPU runs dry; how much of it is waiting the other ranks tell",
+)
+
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     table, conditions = _calls(case)
@@ -55,13 +60,18 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     idle = " with nothing for their GPUs to do" if on_gpus else ""
     sentence = (
         f"ranks are in blocking MPI calls for {time_words(cost)} each{idle} ({number_of(calls.count, 'call')}, most "
-        f"time in {rows[0][5]}); rank {most.rank} longest ({time_words(waited[most].length)}), "
-        f"rank {least.rank} least ({time_words(waited[least].length)})"
+        f"time in {rows[0][5]})"
     )
-    advice = Advice(
-        f"look at what rank {least.rank} does before these calls, then overlap them (MPI_I…, GPU work in between)",
-        "who waits least comes last, and the others wait for it; what is left is the transfer itself",
-    )
+    advice = _ADVICE_OF_ONE
+    if least != most:
+        sentence += (
+            f"; rank {most.rank} longest ({time_words(waited[most].length)}), rank {least.rank} least "
+            f"({time_words(waited[least].length)})"
+        )
+        advice = Advice(
+            f"look at what rank {least.rank} does before these calls, then overlap them (MPI_I…, GPU work in between)",
+            "who waits least comes last, and the others wait for it; what is left is the transfer itself",
+        )
     beside = " in which the GPU does nothing, from the first step on; mean over the ranks with a GPU" if on_gpus else ""
     measured = f"time inside blocking MPI calls, threads merged{beside or '; mean over the ranks'}"
     evidence = answer_of(_NAME, _COLUMNS, rows, len(rows))
