@@ -133,4 +133,3 @@ class TestBaseline:
         text = target.read_text()
         assert "## New: W  idle-gaps  " in text
         assert "| step time, median |" in text
-        assert run(*words).out == run(*words, "--no-cache").out
