@@ -20,6 +20,7 @@ from nsystui.store import tables
 from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
 from nsystui.store.session import Session
+from nsystui.store.working import Working
 
 SECOND = 10**9
 START = 1_780_000_000 * SECOND
@@ -267,6 +268,12 @@ class TestPart:
         columns = tables.kernels.c
         count = sa.select(sa.func.count()).select_from(tables.kernels).where(columns.report.in_([0, 1]))
         assert part.scalar(count) == session.scalar(count) == 3
+
+    def test_it_tells_nothing_of_its_own(self, session):
+        told = []
+        session.tell = told.append
+        session.part([0, 1]).tell(Working("a part of it", 1, 2))
+        assert told == [] or session.part([0, 1]) is session
 
     def test_the_same_part_is_made_once_until_the_reports_change(self, session, tmp_path):
         part = session.part([0, 1])

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
-from jobs import NARROW, WIDE, hit, line_with, running, screen_text, shows, sixteen_ranks
+from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, shows, sixteen_ranks
 
 from nsystui.analysis.alignment import ClockMode
+from nsystui.store.working import Working
+from nsystui.ui import messages
+from nsystui.ui.screens.ranks import RanksScreen
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +111,21 @@ async def test_without_gpu_work_the_map_says_why(tmp_path):
     async with running([cpu_only_export(tmp_path / "cpu.sqlite")], None, NARROW) as (app, pilot):
         await hit(app, pilot, "7", "h")
         await shows(app, pilot, "no GPU work in this export")
+
+
+async def test_a_first_answer_that_takes_long_is_waited_for_in_words(demo_job, cache_directory, monkeypatch):
+    may_answer = threading.Event()
+    ask = RanksScreen.ask
+    monkeypatch.setattr(RanksScreen, "ask", lambda *args: may_answer.wait(60) and ask(*args))
+    async with running(demo_job, cache_directory, NARROW) as (app, pilot):
+        await pilot.press("7")
+        try:
+            await shows(app, pilot, "computing…")
+            app.post_message(messages.Computing(Working("steps", 3, 64)))
+            await shows(app, pilot, "computing steps: 3 of 64 reports")
+        finally:
+            may_answer.set()
+        app.post_message(messages.Computing(None))
+        await rest(app, pilot)
+        assert not any("computing" in line for line in screen_text(app))
+        await shows(app, pilot, "4 of 4 ranks")

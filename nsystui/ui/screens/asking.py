@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 DETAIL_DELAY = 0.2
 """Seconds that a cursor rests before what belongs to its place is fetched and drawn beside it."""
 
+_PATIENCE = 0.7
+"""Seconds after which a screen without an answer says that it is waiting for one."""
+
 _LEAST_PAUSE = 0.5
 _PAUSE = 2.0
 
@@ -115,6 +118,9 @@ class AskingScreen(QuietScreen[None]):
     def show_waiting(self) -> None:
         """Shows what there is before any report is ready."""
 
+    def show_asking(self) -> None:
+        """Says that the first answer takes its time; how far it is stands on the second line."""
+
     # -- the frame ------------------------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
@@ -180,6 +186,8 @@ class AskingScreen(QuietScreen[None]):
     def _ask(self, job: Job, token: tuple[Hashable, ...]) -> None:
         self._asked = token
         self._began = time.monotonic()
+        if self._shown is None:
+            self.set_timer(_PATIENCE, self._say_that_it_asks)
         selection = self.selection
 
         def question() -> None:
@@ -192,6 +200,10 @@ class AskingScreen(QuietScreen[None]):
                 self.post_message(self.Answered(token, result, ranks))
 
         self.run_worker(question, thread=True, exclusive=True, group="question", exit_on_error=False)
+
+    def _say_that_it_asks(self) -> None:
+        if self._shown is None and self.is_current:
+            self.show_asking()
 
     @on(Answered)
     def _answered(self, message: Answered) -> None:

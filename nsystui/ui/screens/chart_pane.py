@@ -39,6 +39,10 @@ class ChartPane(Pane):
         self.show_title()
         self.show_empty("opening…")
 
+    def show_asking(self) -> None:
+        self.show_title()
+        self.show_empty("computing…")
+
     def show_empty(self, text: str) -> None:
         """Words in place of the chart, or the chart again."""
         self.empty.display = bool(text)

@@ -98,6 +98,11 @@ class TablePane(Pane):
         self.table.empty_text = "opening…"
         self.table.refresh_rows()
 
+    def show_asking(self) -> None:
+        self.show_title()
+        self.table.empty_text = "computing…"
+        self.table.refresh_rows()
+
     def show_count(self) -> None:
         """ "N of M" on the first line."""
         answer = self.table.answer
