@@ -37,6 +37,41 @@ def tables(setting: Setting) -> Iterator[Table]:
         "The program in a pseudo terminal of 120x36, from its start to words on the screen; then, how much later the "
         "kernel table\nof a sample and the exact one are there.",
     )
+    yield Table(
+        "Where the window's time goes",
+        ("phase", "CPU s", "of it"),
+        _phases(setting),
+        "Processes that end after a phase, one after the other; the window is that of the smallest export, cache full.",
+    )
+
+
+_PHASES = (
+    ("Python", "pass"),
+    ("import of Textual and Rich", "import textual.app, textual.screen, textual.widgets"),
+    ("import of the screens, the first one", "import textual.widgets, nsystui.ui.app, nsystui.ui.screens.overview"),
+)
+
+
+def _phases(setting: Setting) -> Iterator[Row]:
+    count = setting.repeats * _RUNS_FOR_ONE
+    path = export_of(setting.directory, min(setting.sizes))
+    with CacheDirectory() as cache:
+        pack(path, cache)
+        ends = [
+            (phase, median(measure([sys.executable, "-c", code], cache.environ) for _ in range(count)).cpu)
+            for phase, code in _PHASES
+        ]
+        ends.append(("style sheets, layout, first paint, opening", middle(_painted(path, cache) for _ in range(count))))
+    whole = ends[-1][1]
+    for (phase, end), before in zip(ends, (0.0, *(end for _, end in ends)), strict=False):
+        yield phase, f"{end - before:.3f}", f"{(end - before) / whole:.0%}"
+    yield "together", f"{whole:.3f}", ""
+
+
+def _painted(path: Path, cache: CacheDirectory) -> float:
+    """CPU seconds until the window is painted."""
+    with Program(path, cache) as program:
+        return program.seen("Overview").cpu
 
 
 def _commands(setting: Setting) -> Iterator[Row]:
