@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import select
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -78,6 +79,17 @@ def few_colors(environ: Mapping[str, str]) -> bool:
     if environ.get("COLORTERM", "").strip().lower() in ("truecolor", "24bit"):
         return False
     return environ.get("TERM", "").strip().lower().rpartition("-")[2] not in ("256color", "kitty")
+
+
+def is_full(descriptor: int) -> bool:
+    """Whether the terminal behind a file descriptor has not taken yet what was written: a write would wait.
+
+    ``False`` where that cannot be told (no terminal, a system that waits on sockets only).
+    """
+    try:
+        return not select.select([], [descriptor], [], 0)[1]
+    except (OSError, ValueError):
+        return False
 
 
 def over_ssh(environ: Mapping[str, str]) -> bool:

@@ -66,7 +66,8 @@ def checked_terminal(command: str) -> Mapping[str, str]:
     """The shell's environment; raises UsageError without a terminal to draw on, with the ``command`` to use instead."""
     environ = terminal.original_environ()
     is_drawn_on = sys.__stderr__ is not None and sys.__stderr__.isatty()
-    refusal = terminal.check(environ, sys.stdin.isatty(), is_drawn_on, command)
+    is_typed_on = sys.stdin is not None and sys.stdin.isatty()  # None: it was closed
+    refusal = terminal.check(environ, is_typed_on, is_drawn_on, command)
     if refusal:
         raise UsageError(refusal)
     return environ

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from nsystui.store.packed_job import JobReport
     from nsystui.store.working import Working
 
-SIGTERM_STATUS = 143
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+"""They end the program with 128 and their number, as a shell counts: killed, the line dropped, interrupted."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,10 @@ class NsystuiApp(App[int]):
 
     def on_mount(self) -> None:
         loop = asyncio.get_running_loop()
-        # Textual leaves the terminal as it is when SIGTERM ends the process: no login node user wants that.
-        loop.add_signal_handler(signal.SIGTERM, lambda: self.exit(return_code=SIGTERM_STATUS))
+        # Textual leaves the terminal as it is when a signal ends the process: no login node user wants that.
+        for number in ENDING_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                loop.add_signal_handler(number, partial(self.exit, return_code=128 + number))
         self.call_after_refresh(self._begin)
 
     def on_unmount(self) -> None:

@@ -11,6 +11,7 @@ from textual.content import Content
 from textual.widgets import Input
 
 from nsystui.analysis.recipes.catalog import RECIPES, Recipe
+from nsystui.ui.widgets.quiet import PatientScreen
 
 if TYPE_CHECKING:
     from nsystui.ui.screens.pane import Pane
@@ -41,7 +42,7 @@ class RecipeProvider(Provider):
         return partial(screen.open_recipe, recipe)
 
 
-class RecipePalette(CommandPalette):
+class RecipePalette(PatientScreen[None], CommandPalette):
     """Textual's palette without what blinks, spins, or is a picture."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+p", "escape", "close", show=False)]

@@ -18,6 +18,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -55,6 +56,25 @@ CLEAN = ("PATH", "HOME", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
 """What a child inherits of our environment; the rest (TERM, NO_COLOR, SSH_CONNECTION …) must not decide a test."""
 
 
+SLICE = 0.05
+"""Seconds of its rate that a slow line carries at once."""
+
+LEFT_AFTER_A_SCREEN = {"25": "h", "7": "h"}
+"""The private modes that are on in a terminal of a shell: the cursor is seen, lines wrap."""
+
+
+def modes_left(received: bytes) -> set[str]:
+    """The modes of the terminal that differ, after all that it received, from a shell's: ``{"?1049h", ">1u"}``."""
+    modes: dict[str, str] = {}
+    for numbers, switch in re.findall(rb"\x1b\[\?([\d;]+)([hl])", received):
+        for number in numbers.decode().split(";"):
+            modes[number] = switch.decode()
+    left = {f"?{number}{switch}" for number, switch in modes.items() if LEFT_AFTER_A_SCREEN.get(number, "l") != switch}
+    if received.count(b"\x1b[>1u") > received.count(b"\x1b[<u"):  # kitty's keys
+        left.add(">1u")
+    return left
+
+
 class Terminal:
     """A terminal of ``columns`` x ``lines`` in which ``args`` runs; use it as a context manager.
 
@@ -64,6 +84,7 @@ class Terminal:
             ``None`` as a value removes one.
         cwd: Where the child runs.
         stdout: A file for the child's stdout, as a shell's ``>`` would make.
+        rate: Bytes a second that the line takes from the child; ``None`` for all that come.
     """
 
     def __init__(
@@ -74,6 +95,7 @@ class Terminal:
         lines: int = 24,
         cwd: str | os.PathLike[str] | None = None,
         stdout: str | os.PathLike[str] | None = None,
+        rate: int | None = None,
     ) -> None:
         self._args = [os.fspath(arg) for arg in args]
         inherited: dict[str, str | None] = {name: os.environ.get(name) for name in CLEAN}
@@ -81,6 +103,8 @@ class Terminal:
         self._env = {name: value for name, value in chosen.items() if value is not None}
         self._cwd = cwd
         self._stdout = stdout
+        self._rate = rate
+        self._carried = (time.monotonic(), 0.0)  # until when, and what the line may carry since
         self._emulator = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._emulator)
         self._received = bytearray()
@@ -122,7 +146,12 @@ class Terminal:
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
             if self._wait_exit(2.0 if self._signal(signal_number) else 0.0):
                 break
-        os.close(self._fd)
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Drops the connection, as a closed window or a broken line does."""
+        if self._fd >= 0:
+            os.close(self._fd)
         self._fd = -1
 
     def _signal(self, number: int) -> bool:
@@ -138,6 +167,16 @@ class Terminal:
     def kill(self, number: int = signal.SIGTERM) -> None:
         """Send the child a signal."""
         self._signal(number)
+
+    @property
+    def pid(self) -> int:
+        """The child's process, which leads a group of its own."""
+        return self._pid
+
+    @property
+    def foreground(self) -> int:
+        """The process group that the keys go to: of a shell with jobs, the job's."""
+        return os.tcgetpgrp(self._fd)
 
     @property
     def exit_code(self) -> int | None:
@@ -270,18 +309,38 @@ class Terminal:
 
     def _read(self, timeout: float) -> int:
         """Take in what comes within ``timeout`` seconds, at most one chunk; how many bytes."""
-        if self._fd < 0 or not select.select([self._fd], [], [], timeout)[0]:
+        if self._fd < 0:
+            time.sleep(timeout)
+            return 0
+        if not select.select([self._fd], [], [], timeout)[0]:
+            return 0
+        allowed = self._allowance(timeout)
+        if not allowed:
             return 0
         try:
-            data = os.read(self._fd, 65536)
+            data = os.read(self._fd, allowed)
         except BlockingIOError:
             return 0
         except OSError:  # EIO: the child closed its end
             return 0
         self._received += data
+        until, left = self._carried
+        self._carried = (until, left - len(data))
         with contextlib.suppress(Exception):  # pyte knows most of xterm, and what it does not know must not end a test
             self._stream.feed(data)
         return len(data)
+
+
+    def _allowance(self, timeout: float) -> int:
+        """Bytes that the line can carry now, after waiting for at most ``timeout`` seconds where it is busy."""
+        if self._rate is None:
+            return 65536
+        if self._carried[1] < 1:
+            time.sleep(min(timeout, SLICE))
+        now = time.monotonic()
+        until, left = self._carried
+        self._carried = (now, min(left + (now - until) * self._rate, self._rate * SLICE))
+        return max(0, int(self._carried[1]))
 
 
 def _set_size(fd: int, lines: int, columns: int) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 
-from jobs import hit, rest, running, screen_text
+from jobs import hit, rest, running, screen_text, shows
 
 from nsystui.ui.screens.handing_over import NcuScreen
+from nsystui.ui.screens.kernels import KernelsScreen
 
 
 async def test_u_shows_the_command_of_a_kernel_and_copies_it(demo_job, cache_directory):
@@ -18,6 +20,21 @@ async def test_u_shows_the_command_of_a_kernel_and_copies_it(demo_job, cache_dir
         await hit(app, pilot, "escape", "enter", "down", "u")
         assert isinstance(app.screen, NcuScreen)
         assert "--launch-count 1" in app.clipboard and "--launch-skip 1" in app.clipboard
+
+
+async def test_before_the_first_table_u_and_enter_say_that_there_is_nothing_yet(
+    demo_job, cache_directory, monkeypatch
+):
+    answer = threading.Event()
+    ask = KernelsScreen.ask
+    monkeypatch.setattr(KernelsScreen, "ask", lambda *given: answer.wait(30) and ask(*given))
+    async with running(demo_job[:1], cache_directory) as (app, pilot):
+        await pilot.press("2")
+        await shows(app, pilot, "a moment")
+        await pilot.press("enter", "u")
+        await shows(app, pilot, "ncu profiles kernels")
+        answer.set()
+        await rest(app, pilot)
 
 
 async def test_on_what_is_no_kernel_u_says_so(demo_job, cache_directory):

@@ -124,7 +124,9 @@ class AskingScreen(QuietScreen[None]):
     # -- the frame ------------------------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        yield TitleLine(keys.MODES, self.MODE_KEY, id="title")
+        title = TitleLine(keys.MODES, self.MODE_KEY, id="title")
+        title.update(*self.crumbs)  # before the first answer, too
+        yield title
         yield SelectionLine(id="selection")
         yield from self.body()
         yield LinePrompt(id="prompt")

@@ -17,6 +17,7 @@ from textual.widgets import Static
 
 from nsystui.ui.screens.exporting import checker
 from nsystui.ui.screens.pane import Pane
+from nsystui.ui.widgets.quiet import PatientScreen
 
 if TYPE_CHECKING:
     from nsystui.analysis.handover.ncu_command import NcuCommand
@@ -94,7 +95,7 @@ class TracingScreen(HandingOver):
         return "a trace of the selection", write
 
 
-class NcuScreen(ModalScreen[None]):
+class NcuScreen(PatientScreen[None], ModalScreen[None]):
     """The commands, which are on the clipboard already; ``y`` copies them again."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,enter,u", "dismiss", "close"), ("y", "copy", "copy")]

@@ -12,6 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from nsystui.ui import keys
+from nsystui.ui.widgets.quiet import PatientScreen
 
 
 def help_lines(places: Sequence[str]) -> list[str]:
@@ -27,7 +28,7 @@ def help_lines(places: Sequence[str]) -> list[str]:
     return lines
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(PatientScreen[None], ModalScreen[None]):
     """Closes with any of the keys that close things."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,question_mark,enter", "dismiss", "close")]

@@ -43,6 +43,7 @@ class KernelsScreen(HandingOver, TablePane):
         self.names = Names.FULL
         self.grouping = 0
         self.what = _KERNELS
+        self._current = _KERNELS  # what is shown; a sample is of kernels too
 
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.what, self.names, self.grouping)

@@ -14,11 +14,12 @@ from nsystui.analysis.answer import Row
 from nsystui.analysis.events import EVENT_COLUMNS, EventKey, key_of
 from nsystui.analysis.rows import answer_of
 from nsystui.ui.widgets.crumbs import KeyLine, TitleLine
+from nsystui.ui.widgets.quiet import PatientScreen
 from nsystui.ui.widgets.table_messages import RowSelected
 from nsystui.ui.widgets.window_table import WindowTable
 
 
-class PartnersScreen(ModalScreen[EventKey | None]):
+class PartnersScreen(PatientScreen[EventKey | None], ModalScreen[EventKey | None]):
     """Enter chooses an event, Esc none."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss(None)", "back")]

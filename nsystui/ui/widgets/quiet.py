@@ -1,4 +1,7 @@
-"""Focus that moves without repainting the screen.
+"""Screens that send little: none is painted before the line has taken the last, and focus moves without repainting.
+
+Textual hands every change to a thread that writes, up to thirty behind the line: with a key held down over a modem's
+56 kbit/s the screen ran on for a dozen seconds after it was let go.
 
 Textual 8.2 repaints a whole widget when it gets or loses the focus, and the whole screen besides, because the screen's
 ``focused`` is an attribute that repaints: some 13 KB for opening a prompt at 120x36. What changes to the eye is a line.
@@ -6,6 +9,7 @@ Textual 8.2 repaints a whole widget when it gets or loses the focus, and the who
 
 from __future__ import annotations
 
+import sys
 from typing import TypeVar
 
 from textual import events
@@ -13,10 +17,25 @@ from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.widget import Widget
 
+from nsystui import terminal
+
 Result = TypeVar("Result")
 
 
-class QuietScreen(Screen[Result]):
+class PatientScreen(Screen[Result]):
+    """Waits with painting while the terminal has not taken what was painted before; then it paints the newest."""
+
+    def _on_timer_update(self) -> None:
+        if not self._is_line_full():
+            super()._on_timer_update()
+        # else its timer goes on, and asks again
+
+    def _is_line_full(self) -> bool:
+        drawn_on = sys.__stderr__
+        return not self.app.is_headless and drawn_on is not None and terminal.is_full(drawn_on.fileno())
+
+
+class QuietScreen(PatientScreen[Result]):
     """The screen to build every screen on: moving the focus does not repaint it."""
 
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)

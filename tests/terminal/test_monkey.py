@@ -1,0 +1,84 @@
+"""Random keys, words and sizes: no exception, no frozen screen, no growth of memory, nothing left behind.
+
+``NSYSTUI_MONKEY_SECONDS`` is how long each monkey plays, ``NSYSTUI_MONKEY_SEED`` which one it is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from harness import Terminal
+from monkey import WATCHED, Monkey
+from support import SHARED, real_exports
+
+from nsystui.exports.demo import training_job
+
+SECONDS = float(os.environ.get("NSYSTUI_MONKEY_SECONDS", "7"))
+SEED = int(os.environ.get("NSYSTUI_MONKEY_SEED", "1"))
+GROWTH = 150 << 20
+"""Bytes that it may grow by after the first half: caches of DuckDB and of screens made late, no leak of an hour."""
+
+LOG = SHARED / "nccl-logs/nccl-tests-allreduce-2gpu.log"
+
+
+def exports_and_log(directory: Path) -> list[Path]:
+    return [*real_exports(), Path("--nccl-log"), LOG] if LOG.exists() else []
+
+
+def demo(directory: Path) -> list[Path]:
+    return training_job(directory, ranks=4, steps=4)
+
+
+def log_alone(directory: Path) -> list[Path]:
+    return [LOG] if LOG.exists() else []
+
+
+def two_jobs(directory: Path) -> list[Path]:
+    return [Path("diff"), *training_job(directory / "a", ranks=2, steps=3), Path("--"), *demo(directory / "b")]
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("job", [exports_and_log, demo])
+def test_a_monkey_breaks_nothing(job, tmp_path):
+    play(job, tmp_path)
+
+
+@pytest.mark.campaign
+@pytest.mark.skipif("NSYSTUI_MONKEY_SECONDS" not in os.environ, reason="only when NSYSTUI_MONKEY_SECONDS is set")
+@pytest.mark.parametrize("job", [log_alone, two_jobs])
+def test_a_monkey_breaks_nothing_elsewhere(job, tmp_path):
+    play(job, tmp_path)
+
+
+def play(job, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    home = tmp_path / "home"
+    home.mkdir()
+    words = job(tmp_path / "job")
+    if not words:
+        pytest.skip("the real exports are not on this machine")
+    errors = tmp_path / "errors"
+    env = {
+        "NSYSTUI_ERRORS": str(errors),
+        "NSYSTUI_CACHE_DIR": str(tmp_path / "cache"),
+        "HOME": str(home),
+        "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22",  # no mouse
+    }
+    args = [sys.executable, str(WATCHED), *map(str, words)]
+    with Terminal(args, env, cwd=home) as terminal:
+        terminal.wait_for("? help", timeout=30)
+        terminal.settle()
+        monkey = Monkey(terminal, errors, SEED)
+        monkey.play(SECONDS)
+        print(f"{len(monkey.pressed)} keys, memory {[size >> 20 for size in monkey.memory[:: len(monkey.memory) // 20 + 1]]} MB")
+        half = len(monkey.memory) // 2
+        assert max(monkey.memory[half:]) - max(monkey.memory[: half + 1]) < GROWTH
+        terminal.press("q")
+        assert terminal.wait_exit(20) == 0
+        with pytest.raises(ProcessLookupError):  # its group is empty: no process is left of it
+            os.killpg(terminal.pid, 0)
+    written = {path.suffix for path in home.iterdir()}
+    assert written <= {".csv", ".json", ".md", ".parquet", ".txt", ".gz", ".prv", ".pcf", ".row"}

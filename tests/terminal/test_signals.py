@@ -1,0 +1,157 @@
+"""However the program is ended or stopped: the terminal is a shell's again, and no process, thread or file is left."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from harness import Terminal, modes_left
+
+from nsystui.exports.demo import training_job
+
+BASH = "?2004h"
+"""Bash itself asks for pasted text in brackets, at its prompt."""
+
+PROGRAM = [sys.executable, "-m", "nsystui"]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory) -> list[str]:
+    return [str(path) for path in training_job(tmp_path_factory.mktemp("signals"), ranks=2, steps=3)]
+
+
+@pytest.fixture
+def environment(tmp_path) -> dict[str, str]:
+    (tmp_path / "tmp").mkdir()
+    return {"NSYSTUI_CACHE_DIR": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "tmp"), "PS1": "shell$ "}
+
+
+def in_a_shell(words: list[str], environment: dict[str, str]) -> Terminal:
+    """The program between two reports of the terminal's settings, and its status after."""
+    script = f"trap : TERM HUP INT; stty -g; {shlex.join(words)}; echo status $?; stty -g; echo gone"
+    return Terminal(["sh", "-c", script], environment)
+
+
+@pytest.mark.parametrize("moment", ["nsystui", "? help"])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130), (None, 0)]
+)
+def test_an_end_leaves_the_terminal_as_it_was(job, environment, number, status, moment):
+    """As soon as it is drawn, and later."""
+    with in_a_shell([*PROGRAM, *job], environment) as terminal:
+        terminal.wait_for(moment, timeout=30)
+        if number is None:
+            terminal.press("q")
+        else:
+            terminal.kill(number)
+        terminal.wait_for("gone", timeout=30)
+        lines = [line for line in terminal.received.decode(errors="replace").splitlines() if line.count(":") > 10]
+        assert len(lines) == 2 and lines[0] == lines[1][-len(lines[0]) :], "stty -g, before and after"
+        assert f"status {status}" in terminal.text
+        assert modes_left(terminal.received) == set()
+        assert "Traceback" not in terminal.text
+    assert not list(Path(environment["TMPDIR"]).iterdir())
+
+
+def test_it_stops_and_comes_back(job, environment):
+    with Terminal(["bash", "--norc", "-i"], environment) as terminal:
+        terminal.wait_for("shell$", timeout=10)
+        terminal.send(f"{shlex.join([*PROGRAM, *job])}\n".encode())
+        terminal.wait_for("? help", timeout=30)
+        terminal.settle(quiet=0.5)
+        os.killpg(terminal.foreground, signal.SIGTSTP)
+        terminal.wait_for("Stopped", timeout=10)
+        terminal.settle()
+        assert modes_left(terminal.received) <= {BASH}
+        terminal.send(b"echo mine $((6*7))\n")
+        terminal.wait_for("mine 42")
+        terminal.resize(100, 30)
+        terminal.send(b"fg\n")
+        terminal.wait_for("? help", timeout=10)
+        terminal.press("2")
+        terminal.wait_for("2 Kernels", timeout=20)
+        assert len(terminal.screen[-1]) > 80, "the size that it came back to"
+        terminal.press("q")
+        terminal.wait_for("shell$", timeout=10)
+        terminal.settle()
+        assert modes_left(terminal.received) <= {BASH}
+
+
+@pytest.mark.parametrize("words", [["JOB"], ["demo", "--ranks", "2", "--steps", "3"]])
+def test_a_dropped_connection_ends_it_and_leaves_nothing(job, environment, words, tmp_path):
+    words = job if words == ["JOB"] else words
+    with Terminal([*PROGRAM, *words], environment) as terminal:
+        terminal.wait_for("? help", timeout=60)
+        terminal.press("2")
+        terminal.listen(0.2)
+        terminal.hang_up()
+        terminal.wait_exit(20)
+        with pytest.raises(ProcessLookupError):
+            os.killpg(terminal.pid, 0)
+    assert not list(Path(environment["TMPDIR"]).iterdir())
+
+
+def test_keys_and_sizes_while_it_loads(job, environment):
+    with Terminal([*PROGRAM, *job], environment) as terminal:
+        terminal.listen(0.2)
+        for number, (columns, lines) in enumerate(((40, 10), (200, 60), (20, 5), (80, 24)) * 3):
+            terminal.resize(columns, lines)
+            terminal.press("1234567L"[number % 8])
+            terminal.listen(0.1)
+        terminal.press("2")
+        terminal.wait_for("2 Kernels", timeout=30)
+        terminal.wait_for("total", timeout=30)
+        terminal.press("q")
+        assert terminal.wait_exit(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("redirection", "reason"),
+    [("</dev/null", "standard input"), ("<&-", "standard input"), ("2>/dev/null", ""), ("2>&-", "")],
+)
+def test_without_one_of_its_streams_it_ends_with_2(job, environment, redirection, reason):
+    with Terminal(["sh", "-c", f"{shlex.join([*PROGRAM, *job])} {redirection}; echo status $?"], environment) as terminal:
+        terminal.wait_exit(30)
+        assert "status 2" in terminal.text
+        assert reason in terminal.text
+        assert modes_left(terminal.received) == set()
+
+
+@pytest.mark.parametrize("redirection", [">/dev/null", ">&-", "| cat"])
+def test_stdout_is_not_needed_for_the_screens(job, environment, redirection):
+    with Terminal(["sh", "-c", f"{shlex.join([*PROGRAM, *job])} {redirection}"], environment) as terminal:
+        terminal.wait_for("? help", timeout=30)
+        terminal.press("2")
+        terminal.wait_for("2 Kernels", timeout=20)
+        terminal.press("q")
+        assert terminal.wait_exit(20) == 0
+
+
+STARTS = int(os.environ.get("NSYSTUI_STARTS", "3"))
+
+
+@pytest.mark.campaign
+def test_many_starts_and_stops_leave_nothing(job, environment, tmp_path):
+    """``NSYSTUI_STARTS`` times, stopped ever later: in the middle of an import, of a file, of an answer."""
+    for number in range(STARTS):
+        with Terminal([*PROGRAM, *job], environment) as terminal:
+            terminal.listen(0.05 + number * 0.37 % 2.5)
+            terminal.press("q")
+            deadline = time.monotonic() + 20
+            while terminal.exit_code is None and time.monotonic() < deadline:
+                terminal.listen(0.3)
+                if terminal.exit_code is None:
+                    terminal.press("q")
+            assert terminal.exit_code == 0, terminal.text
+            assert modes_left(terminal.received) == set()
+            assert "Traceback" not in terminal.text
+            with pytest.raises(ProcessLookupError):
+                os.killpg(terminal.pid, 0)
+    assert not list(Path(environment["TMPDIR"]).iterdir())
+    kept = {path.name for path in (tmp_path / "cache").rglob("*")}
+    assert not [name for name in kept if "tmp" in name or name.endswith(".part")]

@@ -1,0 +1,62 @@
+"""A line of 56 kbit/s: every key answers, the newest wins, and nothing queues up behind a key that is held down."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from harness import Terminal
+
+from nsystui.exports.demo import training_job
+
+RATE = 56_000 // 8
+BEHIND = 4 * RATE
+"""Bytes that may still come after the last key: a screen on its way, one more, and what the system keeps."""
+
+
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory) -> Iterator[Terminal]:
+    directory = tmp_path_factory.mktemp("slow")
+    paths = [str(path) for path in training_job(directory, ranks=2, steps=3)]
+    env = {"NSYSTUI_CACHE_DIR": str(directory / "cache"), "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}
+    with Terminal([sys.executable, "-m", "nsystui", *paths], env, rate=RATE) as running:
+        running.wait_for("? help", timeout=60)
+        for key, title in {"2": "2 Kernels", "3": "3 NCCL", "6": "6 Events"}.items():
+            running.press(key)
+            running.wait_for(title, timeout=60)
+            running.settle(quiet=1.0, timeout=60)
+        yield running
+
+
+def hold(terminal: Terminal, *keys: str, times: int, every: float) -> int:
+    """Presses the keys in turn as a keyboard repeats them; how many bytes come after the last."""
+    for number in range(times):
+        terminal.press(keys[number % len(keys)])
+        terminal.listen(every)
+    terminal.mark()
+    terminal.settle(quiet=1.0, timeout=60)
+    return terminal.bytes_since_mark
+
+
+def test_a_page_key_held_down_stops_where_it_is_let_go(terminal):
+    terminal.press("6")
+    terminal.settle(quiet=1.0, timeout=60)
+    before = terminal.text
+    assert hold(terminal, "pagedown", times=90, every=1 / 30) <= BEHIND
+    assert terminal.text != before
+
+
+def test_screens_in_a_hurry_end_at_the_last(terminal):
+    assert hold(terminal, "2", "3", "6", times=45, every=0.1) <= BEHIND
+    assert terminal.screen[0].startswith("6 Events")
+
+
+def test_every_single_key_answers(terminal):
+    for key, words in (("2", "2 Kernels"), ("?", "esc closes"), ("escape", "2 Kernels"), ("/", "find "), ("n", "find n")):
+        terminal.mark()
+        terminal.press(key)
+        terminal.answer(quiet=0.3, timeout=20)
+        assert terminal.bytes_since_mark, key
+        assert words in terminal.text or key == "?"
+    terminal.press("escape")
