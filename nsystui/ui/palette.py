@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.widgets import Input
 
@@ -42,7 +42,7 @@ class RecipeProvider(Provider):
         return partial(screen.open_recipe, recipe)
 
 
-class RecipePalette(PatientScreen[None], CommandPalette):
+class RecipePalette(CommandPalette, PatientScreen[None]):
     """Textual's palette without what blinks, spins, or is a picture."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+p", "escape", "close", show=False)]
@@ -59,3 +59,9 @@ class RecipePalette(PatientScreen[None], CommandPalette):
 
     def on_mount(self) -> None:
         self.query_one(Input).cursor_blink = False
+
+    def _action_command_list(self, action: str) -> None:
+        # Textual's list falls over a page while it has no lines: before it is drawn, on a tiny terminal.
+        if action.startswith("page_") and not self.query_one(CommandList).scrollable_content_region.height:
+            return
+        super()._action_command_list(action)

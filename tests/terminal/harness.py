@@ -330,7 +330,6 @@ class Terminal:
             self._stream.feed(data)
         return len(data)
 
-
     def _allowance(self, timeout: float) -> int:
         """Bytes that the line can carry now, after waiting for at most ``timeout`` seconds where it is busy."""
         if self._rate is None:

@@ -73,7 +73,9 @@ def play(job, tmp_path: Path) -> None:
         terminal.settle()
         monkey = Monkey(terminal, errors, SEED)
         monkey.play(SECONDS)
-        print(f"{len(monkey.pressed)} keys, memory {[size >> 20 for size in monkey.memory[:: len(monkey.memory) // 20 + 1]]} MB")
+        print(
+            f"{len(monkey.pressed)} keys, memory {[size >> 20 for size in monkey.memory[:: len(monkey.memory) // 20 + 1]]} MB"
+        )
         half = len(monkey.memory) // 2
         assert max(monkey.memory[half:]) - max(monkey.memory[: half + 1]) < GROWTH
         terminal.press("q")

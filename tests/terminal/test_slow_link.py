@@ -53,10 +53,11 @@ def test_screens_in_a_hurry_end_at_the_last(terminal):
 
 
 def test_every_single_key_answers(terminal):
-    for key, words in (("2", "2 Kernels"), ("?", "esc closes"), ("escape", "2 Kernels"), ("/", "find "), ("n", "find n")):
+    """Nothing is pressed before the last answer is seen."""
+    answers = {"2": " names", "?": "╭─────", "escape": "? help", "/": "\nfind", "n": "\nfind n"}
+    for key, words in answers.items():
         terminal.mark()
         terminal.press(key)
-        terminal.answer(quiet=0.3, timeout=20)
-        assert terminal.bytes_since_mark, key
-        assert words in terminal.text or key == "?"
+        terminal.answer(quiet=1.0, timeout=30)
+        assert words in terminal.text, key
     terminal.press("escape")

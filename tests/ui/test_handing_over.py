@@ -22,9 +22,7 @@ async def test_u_shows_the_command_of_a_kernel_and_copies_it(demo_job, cache_dir
         assert "--launch-count 1" in app.clipboard and "--launch-skip 1" in app.clipboard
 
 
-async def test_before_the_first_table_u_and_enter_say_that_there_is_nothing_yet(
-    demo_job, cache_directory, monkeypatch
-):
+async def test_before_the_first_table_u_and_enter_say_that_there_is_nothing_yet(demo_job, cache_directory, monkeypatch):
     answer = threading.Event()
     ask = KernelsScreen.ask
     monkeypatch.setattr(KernelsScreen, "ask", lambda *given: answer.wait(30) and ask(*given))

@@ -47,6 +47,12 @@ async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_d
         line_with(app, "none here: when a GPU was idle for long")
 
 
+async def test_the_palette_of_a_tiny_terminal_takes_pages(job, cache_directory):
+    async with running(job, cache_directory, (5, 2)) as (app, pilot):
+        await hit(app, pilot, "ctrl+p", "pagedown", "pageup", "pagedown", "escape")
+        assert not isinstance(app.screen, RecipePalette)
+
+
 async def test_a_recipe_is_a_table_to_filter_sort_and_export(job, cache_directory, tmp_path):
     async with running(job, cache_directory) as (app, pilot):
         await open_recipe(app, pilot, "cuda_gpu_kern_sum")

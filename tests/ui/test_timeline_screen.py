@@ -329,6 +329,15 @@ def test_blanks_after_thin_letters_keep_their_colour():
     ]
 
 
+async def test_a_change_of_size_draws_what_was_asked_for_before_in_the_new_width(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "L", "end")
+        for size in ((5, 2), (40, 10), (200, 60), (1, 1), (80, 24)):
+            await pilot.resize_terminal(*size)
+            await rest(app, pilot)
+        assert line_with(app, "▸")
+
+
 def test_lines_that_are_unknown_say_that_they_are_being_computed():
     chart = LaneChart(label_width=5, value_width=3)
     chart.show(("a", "b"), {0: LaneLine("KK", ("compute", "compute"))}, 0, 10)

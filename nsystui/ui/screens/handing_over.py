@@ -95,7 +95,7 @@ class TracingScreen(HandingOver):
         return "a trace of the selection", write
 
 
-class NcuScreen(PatientScreen[None], ModalScreen[None]):
+class NcuScreen(ModalScreen[None], PatientScreen[None]):
     """The commands, which are on the clipboard already; ``y`` copies them again."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,enter,u", "dismiss", "close"), ("y", "copy", "copy")]

@@ -28,7 +28,7 @@ def help_lines(places: Sequence[str]) -> list[str]:
     return lines
 
 
-class HelpScreen(PatientScreen[None], ModalScreen[None]):
+class HelpScreen(ModalScreen[None], PatientScreen[None]):
     """Closes with any of the keys that close things."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,question_mark,enter", "dismiss", "close")]

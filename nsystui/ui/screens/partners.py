@@ -19,7 +19,7 @@ from nsystui.ui.widgets.table_messages import RowSelected
 from nsystui.ui.widgets.window_table import WindowTable
 
 
-class PartnersScreen(PatientScreen[EventKey | None], ModalScreen[EventKey | None]):
+class PartnersScreen(ModalScreen[EventKey | None], PatientScreen[EventKey | None]):
     """Enter chooses an event, Esc none."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss(None)", "back")]

@@ -6,16 +6,17 @@ to its ``DEFAULT_CSS``; ``category_class("nccl")`` is then the component class t
 
 from __future__ import annotations
 
-# Category -> (colour in themes of their own, colour of the terminal's own 16). The first are Textual's legible text
-# variants of a theme's colours; the second stay apart from each other, and from black and white, in every palette.
+# Category -> (colour in themes of their own, in light ones, of the terminal's own 16). The first are Textual's legible
+# text variants of a theme's colours, the second what of these is too pale on light grey; the third stay apart from each
+# other, and from black and white, in every palette.
 _COLOURS = {
-    "compute": ("$text-success", "ansi_green"),
-    "nccl": ("$text-warning", "ansi_yellow"),
-    "memory": ("$text-primary", "ansi_cyan"),
-    "idle": ("$foreground 60%", "ansi_bright_black"),
-    "graph": ("$text-secondary", "ansi_magenta"),
-    "api": ("$text-accent", "ansi_bright_blue"),
-    "nvtx": ("$foreground 85%", "ansi_bright_magenta"),
+    "compute": ("$text-success", "#1e6e38", "ansi_green"),
+    "nccl": ("$text-warning", "#7d4b00", "ansi_yellow"),
+    "memory": ("$text-primary", "$text-primary", "ansi_cyan"),
+    "idle": ("$foreground 60%", "$foreground 75%", "ansi_bright_black"),
+    "graph": ("$text-secondary", "$text-secondary", "ansi_magenta"),
+    "api": ("$text-accent", "#9a3412", "ansi_bright_blue"),
+    "nvtx": ("$foreground 85%", "$foreground 85%", "ansi_bright_magenta"),
 }
 
 CATEGORIES = tuple(_COLOURS)
@@ -30,10 +31,15 @@ def category_class(name: str) -> str:
     return f"category--{name}"
 
 
-def category_css(widget: str) -> str:
-    """CSS that colours every category inside ``widget`` (a widget's class name)."""
+def category_css(widget: str, is_text: bool = False) -> str:
+    """CSS that colours every category inside ``widget`` (a widget's class name).
+
+    Of the terminal's 16 colours none but its own foreground is readable on dark and on light: ``is_text`` is of words,
+    which then keep that.
+    """
     rules = []
-    for name, (themed, ansi) in _COLOURS.items():
+    for name, (themed, light, ansi) in _COLOURS.items():
         rules.append(f"{widget} > .{category_class(name)} {{ color: {themed}; }}")
-        rules.append(f"{widget}:ansi > .{category_class(name)} {{ color: {ansi}; }}")
+        rules.append(f"{widget}:light > .{category_class(name)} {{ color: {light}; }}")
+        rules.append(f"{widget}:ansi > .{category_class(name)} {{ color: {'$foreground' if is_text else ansi}; }}")
     return "\n".join(rules)

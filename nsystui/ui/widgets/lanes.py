@@ -162,10 +162,14 @@ class LaneChart(QuietFocus, can_focus=True):
         return Strip(list(Segment.simplify(segments)), self.size.width)
 
     def _row(self, y: int) -> Cells:
-        if y == 0:
-            return self._axis()
         lane = self._window.top + y - 1
-        return self._lane(lane) if lane in self._window.rows() else [(" ", self.rich_style)] * self.size.width
+        if y == 0:
+            cells = self._axis()
+        elif lane in self._window.rows():
+            cells = self._lane(lane)
+        else:
+            cells = [(" ", self.rich_style)] * self.size.width
+        return cells[: self.size.width]  # less than the labels and one column take, on a tiny terminal
 
     def _axis(self) -> Cells:
         style = self._style("axis")
@@ -181,12 +185,14 @@ class LaneChart(QuietFocus, can_focus=True):
         is_current = number == self.lane
         label = (MARKER if is_current else " " * len(MARKER)) + fit(safe_text(self._labels[number]), self.label_width)
         line = self._lines.get(number) or LaneLine(_ASKED, ())
+        # After a change of size the line is still as long as it was asked for.
         text = line.text.ljust(self.width)[: self.width]
-        styles = _joined(text, (*line.styles, *[""] * (self.width - len(line.styles))))
+        styles = _joined(text, (*line.styles, *[""] * (self.width - len(line.styles)))[: self.width])
         for column in line.marked:
-            styles[column] += "*"
+            if column < self.width:
+                styles[column] += "*"
         if is_current:
-            styles[self.column] += "!"
+            styles[min(self.column, self.width - 1)] += "!"
         base, plain = self._style("current" if is_current else ""), self._style("")
         value = " " + fit(line.value, self.value_width, "right")
         return [

@@ -52,7 +52,7 @@ class PartLines(Widget):
     PartLines > .part-lines--bold { text-style: bold; color: $foreground; }
     PartLines > .part-lines--dim { color: $foreground 75%; }
     PartLines:ansi > .part-lines--dim { color: $foreground; }
-    """ + category_css("PartLines")
+    """ + category_css("PartLines", is_text=True)
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)

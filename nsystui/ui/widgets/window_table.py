@@ -75,13 +75,16 @@ class WindowTable(SortedTable, can_focus=True):
     DEFAULT_CSS = """
     WindowTable { height: 1fr; }
     WindowTable > .window-table--header { text-style: bold; color: $foreground; }
-    WindowTable > .window-table--cursor { background: $block-cursor-background; color: $block-cursor-foreground; }
+    WindowTable > .window-table--cursor { background: $primary-darken-2; color: $block-cursor-foreground; }
+    WindowTable:ansi > .window-table--cursor {
+        background: $block-cursor-background; color: $block-cursor-foreground;
+    }
     WindowTable:nocolor > .window-table--cursor {
         background: ansi_default; color: ansi_default; text-style: reverse;
     }
     WindowTable > .window-table--cursor-blurred { text-style: bold; color: $foreground; }
     WindowTable > .window-table--empty { color: $foreground 75%; }
-    """ + category_css("WindowTable")
+    """ + category_css("WindowTable", is_text=True)
 
     cursor_row: reactive[int] = reactive(0, repaint=False, init=False)
     """The row under the cursor, from 0; 0 also in an empty table."""

@@ -1,0 +1,63 @@
+"""In tmux and in screen: it draws, follows a change of size, survives a detached client, and gives the window back."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+
+import pytest
+from harness import Terminal
+
+from nsystui.exports.demo import training_job
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> str:
+    directory = tmp_path_factory.mktemp("multiplexers")
+    paths = [str(path) for path in training_job(directory / "job", ranks=2, steps=3)]
+    words = [sys.executable, "-m", "nsystui", *paths]
+    return f"NSYSTUI_CACHE_DIR={directory / 'cache'} {shlex.join(words)}; echo ended; sleep 20"
+
+
+def start(name: str, program: str, directory) -> tuple[list[str], list[str], dict[str, str | None]]:
+    """How a multiplexer is started on the program, how it is joined again, and its variables."""
+    if not shutil.which(name):
+        pytest.skip(f"{name} is not on this machine")
+    own = {"SHELL": "/bin/sh", "HOME": str(directory), "TMUX": None, "STY": None}
+    if name == "tmux":
+        call = ["tmux", "-f", "/dev/null", "-S", str(directory / "socket")]
+        return [*call, "new-session", program], [*call, "attach"], own
+    sockets = directory / "screens"
+    sockets.mkdir(mode=0o700)
+    own |= {"SCREENDIR": str(sockets)}
+    return ["screen", "-U", "-S", "nsystui", "sh", "-c", program], ["screen", "-U", "-r", "nsystui"], own
+
+
+@pytest.mark.parametrize("name", ["tmux", "screen"])
+def test_it_runs_in(name, program, tmp_path):
+    first, again, env = start(name, program, tmp_path)
+    with Terminal(first, env) as terminal:
+        try:
+            terminal.wait_for("? help", timeout=40)
+            terminal.press("2")
+            terminal.wait_for(" names", timeout=20)
+            terminal.resize(120, 36)
+            terminal.settle(quiet=1.0)
+            assert len(terminal.screen[0]) > 100, "as wide as the terminal"
+            detach = ("ctrl+b", "d") if name == "tmux" else ("ctrl+a", "d")
+            terminal.press(*detach)
+            assert terminal.wait_exit(10) == 0
+            with Terminal(again, env, columns=100, lines=30) as other:
+                other.wait_for(" names", timeout=20)
+                other.press("6")
+                other.wait_for("6 Events", timeout=20)
+                other.press("q")
+                other.wait_for("ended", timeout=20)
+                other.settle()
+                assert not any("Events" in line for line in other.screen[1:]), "the window is the shell's again"
+        finally:
+            end = [*first[:5], "kill-server"] if name == "tmux" else ["screen", "-S", "nsystui", "-X", "quit"]
+            with Terminal(end, env) as ending:
+                ending.wait_exit(10)

@@ -1,0 +1,156 @@
+"""Through a real sshd, as users come: what the terminal is told, and what is left when the connection goes."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from harness import Terminal, modes_left
+
+from nsystui.exports.demo import training_job
+
+SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
+pytestmark = pytest.mark.skipif(
+    SSHD is None or not shutil.which("ssh"), reason="neither without sshd nor without ssh (Debian: openssh-server)"
+)
+
+CONFIG = """Port {port}
+ListenAddress 127.0.0.1
+HostKey {directory}/host
+AuthorizedKeysFile {directory}/user.pub
+PidFile {directory}/pid
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+PubkeyAuthentication yes
+PermitRootLogin yes
+AcceptEnv LANG LC_* COLORTERM NO_COLOR
+"""
+
+
+@dataclass(frozen=True)
+class Server:
+    """An sshd of our own, with a key that it lets in, and a job to look at."""
+
+    directory: Path
+    port: int
+    paths: Sequence[str]
+
+    def login(self, command: str, env: dict[str, str | None] | None = None, **size: int) -> Terminal:
+        """``ssh -tt`` that runs a command."""
+        options = [
+            *("-F", "none", "-tt", "-p", str(self.port), "-i", str(self.directory / "user")),
+            *("-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={self.directory}/known"),
+            *("-o", "SendEnv=LANG LC_* COLORTERM NO_COLOR", "-o", "LogLevel=ERROR", "-o", "EscapeChar=none"),
+        ]
+        return Terminal(["ssh", *options, f"{getpass.getuser()}@127.0.0.1", command], env, **size)
+
+    @property
+    def program(self) -> str:
+        """The command that opens the job, noting its process."""
+        cache = self.directory / "cache"
+        words = [sys.executable, "-m", "nsystui", *self.paths]
+        return f"echo $$ > {self.directory}/shell; NSYSTUI_CACHE_DIR={cache} exec {shlex.join(words)}"
+
+    @property
+    def process(self) -> int:
+        """Its number."""
+        return int((self.directory / "shell").read_text())
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("ssh")
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / name)], check=True)
+    port = free_port()
+    (directory / "config").write_text(CONFIG.format(port=port, directory=directory))
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # where Debian's sshd, as root, leaves its rights
+    assert SSHD is not None
+    paths = [str(path) for path in training_job(directory / "job", ranks=2, steps=3)]
+    process = subprocess.Popen([SSHD, "-D", "-e", "-f", str(directory / "config")], stderr=subprocess.PIPE)
+    try:
+        for _ in range(100):
+            time.sleep(0.05)
+            if process.poll() is not None:
+                pytest.skip(f"no sshd may run here: {process.communicate()[1].decode(errors='replace').strip()}")
+            with socket.socket() as knock:
+                if knock.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+        yield Server(directory, port, paths)
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def test_keys_and_sizes_go_through_and_the_mouse_is_left_alone(server):
+    with server.login(server.program) as terminal:
+        terminal.wait_for("? help", timeout=40)
+        terminal.press("2")
+        terminal.wait_for(" names", timeout=20)
+        terminal.resize(120, 36)
+        terminal.settle(quiet=0.7)
+        assert len(terminal.screen[0]) > 100 and terminal.screen[-1], "as large as the terminal"
+        assert b"\x1b[?1003h" not in terminal.received
+        terminal.press("q")
+        assert terminal.wait_exit(20) == 0
+        assert modes_left(terminal.received) == set()
+
+
+@pytest.mark.parametrize(
+    ("env", "is_ascii", "colours"),
+    [
+        ({"TERM": "vt100", "LANG": "POSIX"}, True, b"\x1b[3"),
+        ({"TERM": "tmux-256color", "LANG": "C.UTF-8"}, False, b"38;5;"),
+        ({"TERM": "xterm", "LANG": "C.UTF-8", "COLORTERM": "truecolor"}, False, b"38;2;"),
+        ({"TERM": "xterm-256color", "LANG": "de_DE.ISO-8859-1", "NO_COLOR": "1"}, True, b""),
+    ],
+)
+def test_the_terminal_of_the_other_end_decides(server, env, is_ascii, colours):
+    with server.login(server.program, env) as terminal:
+        terminal.wait_for("? help", timeout=40)
+        terminal.press("2")
+        terminal.wait_for(" names", timeout=20)
+        terminal.press("q")
+        assert terminal.wait_exit(20) == 0
+        assert terminal.received.isascii() is is_ascii
+        assert colours in terminal.received
+        if "NO_COLOR" in env:
+            assert b"38;5;" not in terminal.received and b"38;2;" not in terminal.received
+
+
+def test_a_dumb_terminal_is_told_what_works(server):
+    with server.login(server.program, {"TERM": "dumb"}) as terminal:
+        assert terminal.wait_exit(30) == 2
+        assert b"cannot place a cursor" in terminal.received
+
+
+def test_a_connection_that_drops_ends_the_program(server):
+    with server.login(server.program) as terminal:
+        terminal.wait_for("? help", timeout=40)
+        terminal.press("2")
+        terminal.kill(9)  # the client: the server sees a broken connection
+        terminal.wait_exit(10)
+    for _ in range(200):
+        if not Path(f"/proc/{server.process}").exists():
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("it still runs ten seconds after its connection is gone")

@@ -1,0 +1,88 @@
+"""Every text can be read: WCAG contrast of what is painted, by the styles themselves, in every look the program has.
+
+4.5 for text, 3 for what is bold (WCAG 2.2, 1.4.3). https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio
+"""
+
+from __future__ import annotations
+
+import pytest
+from jobs import hit, rest
+from rich.terminal_theme import TerminalTheme
+
+from nsystui.ui.app import Look, NsystuiApp
+from nsystui.ui.loading import Source
+
+XTERM = (
+    [(0, 0, 0), (205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205), (229, 229, 229)],
+    [
+        *((127, 127, 127), (255, 0, 0), (0, 255, 0), (255, 255, 0)),
+        *((92, 92, 255), (255, 0, 255), (0, 255, 255), (255, 255, 255)),
+    ],
+)
+DARK = TerminalTheme((0, 0, 0), (229, 229, 229), *XTERM)
+LIGHT = TerminalTheme((255, 255, 255), (0, 0, 0), *XTERM)
+
+TABLES = (("1",), ("2",), ("3",), ("5",), ("6",), ("7",), ("question_mark",), ("ctrl+p",))
+CHARTS = (("4",), ("7", "h"), ("L",))
+
+
+def luminance(colour: tuple[int, int, int]) -> float:
+    parts = [part / 255 for part in colour]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: tuple[int, int, int], other: tuple[int, int, int]) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_the_formula():
+    assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
+    assert contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(4.48, abs=0.01)
+
+
+def weak(app: NsystuiApp, terminal: TerminalTheme) -> dict[tuple[object, ...], str]:
+    """The pairs of colours on the screen that are hard to read, with some of their text."""
+    found: dict[tuple[object, ...], str] = {}
+    dialog = app.screen.children[0].region if app.screen.is_modal else app.screen.region  # what is behind it is dimmed
+    for strip in app.screen._compositor.render_strips()[dialog.y : dialog.bottom]:
+        for text, style, _ in strip.crop(dialog.x, dialog.right):
+            if style is None or not any(character.isalnum() for character in text):
+                continue
+            fore, back = style.color, style.bgcolor
+            on = back.get_truecolor(terminal, foreground=False) if back is not None else terminal.background_color
+            of = fore.get_truecolor(terminal) if fore is not None else terminal.foreground_color
+            if style.reverse:
+                of, on = on, of
+            ratio = contrast(tuple(of), tuple(on))
+            if style.dim:
+                ratio /= 2
+            if ratio < (3 if style.bold else 4.5):
+                found[(of, on, style.bold, round(ratio, 2))] = text.strip()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("look", "theme", "terminal", "screens"),
+    [
+        (Look(), "textual-dark", DARK, (*TABLES, *CHARTS)),
+        (Look(), "textual-light", LIGHT, (*TABLES, *CHARTS)),
+        (Look(few_colors=True), None, DARK, TABLES),  # the blocks of charts have the palette of the terminal's user
+        (Look(few_colors=True), None, LIGHT, TABLES),
+    ],
+    ids=["dark", "light", "16 colours on dark", "16 colours on light"],
+)
+async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, terminal, screens):
+    app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), look)
+    if theme is not None:
+        app.theme = theme
+    hard = {}
+    async with app.run_test(size=(120, 36)) as pilot:
+        await rest(app, pilot)
+        for keys in screens:
+            await hit(app, pilot, *keys)
+            hard |= weak(app, terminal)
+            if keys[-1] in ("question_mark", "ctrl+p"):
+                await hit(app, pilot, "escape")
+    assert not hard, "\n".join(f"{pair}: {text}" for pair, text in hard.items())
