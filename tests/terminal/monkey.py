@@ -1,4 +1,4 @@
-"""A user without a plan: random keys, words and sizes for the program in a terminal, and what must hold all the while."""
+"""A user without a plan: random keys, words and sizes for the program in a terminal, and what must hold meanwhile."""
 
 from __future__ import annotations
 

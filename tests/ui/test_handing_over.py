@@ -28,7 +28,7 @@ async def test_before_the_first_table_u_and_enter_say_that_there_is_nothing_yet(
     monkeypatch.setattr(KernelsScreen, "ask", lambda *given: answer.wait(30) and ask(*given))
     async with running(demo_job[:1], cache_directory) as (app, pilot):
         await pilot.press("2")
-        await shows(app, pilot, "a moment")
+        await shows(app, pilot, "computing…")
         await pilot.press("enter", "u")
         await shows(app, pilot, "ncu profiles kernels")
         answer.set()

@@ -54,7 +54,6 @@ class TablePane(Pane):
             row_style=self.row_category,
             background=self.BACKGROUND,
             free_keys=self.free_keys(),
-            empty_text="a moment…",
         )
         self.notes = NoteLines(id="notes")
         if self.HAS_PANEL:
