@@ -194,6 +194,8 @@ def top_parser() -> argparse.ArgumentParser:
 
 def command_parser(name: str) -> argparse.ArgumentParser:
     """The parser of one command, with its examples."""
+    from nsystui.commands.configuration import add_config
+
     module = _module(name)
     prog = "nsystui" if name == "open" else f"nsystui {name}"
     parser = _Parser(
@@ -203,6 +205,7 @@ def command_parser(name: str) -> argparse.ArgumentParser:
         formatter_class=_Formatter,
     )
     module.add_arguments(parser)
+    add_config(parser)
     return parser
 
 
@@ -216,6 +219,7 @@ def _run_command(name: str, words: list[str]) -> int:
     other = None if delegate is None else delegate(words)
     if other is not None:
         return _run_command(*other)
-    parser = command_parser(name)
+    from nsystui.commands.configuration import configured
+
     prepare = getattr(module, "prepared", None)
-    return module.run(parser.parse_args(words if prepare is None else prepare(words)))
+    return module.run(configured(command_parser(name), words if prepare is None else prepare(words)))

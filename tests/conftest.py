@@ -52,6 +52,7 @@ def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     directory = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NSYSTUI_CACHE_DIR", str(directory))
+        patch.setenv("XDG_CONFIG_HOME", str(directory / "no-config"))
         for name in ("NO_COLOR", "COLUMNS", "LINES"):
             patch.delenv(name, raising=False)
         yield directory

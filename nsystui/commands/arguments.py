@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from nsystui.analysis.numbering import numbering
 from nsystui.analysis.selection import NameFilter, Selection
 from nsystui.analysis.typed import numbers, window
+from nsystui.commands.configuration import CLOCKS, config_of
 from nsystui.commands.limits import add_limits, default_cache, limits_of
 from nsystui.errors import ExportError, NsystuiError, UsageError
 from nsystui.text import safe_text
@@ -71,8 +72,8 @@ def add_clock(group: argparse._ArgumentGroup) -> None:
     """What puts several reports on one clock."""
     group.add_argument(
         "--clock",
-        choices=("collectives", "utc", "own"),
-        default="collectives",
+        choices=CLOCKS,
+        default=CLOCKS[0],
         help="the common clock of several reports: UTC refined by collectives that all ranks took part in (default), "
         "UTC alone, or none (each from its own start)",
     )
@@ -147,7 +148,7 @@ def open_job(
     from nsystui.exports.discover import discover
     from nsystui.store.session import Session
 
-    cache = None if arguments.no_cache else default_cache()
+    cache = None if arguments.no_cache else default_cache(config_of(arguments))
     line = StatusLine()
 
     def warn(message: str) -> None:
@@ -260,7 +261,7 @@ def _converted(session: Session, path: Path, arguments: argparse.Namespace) -> P
 
     if not is_report(path) or not arguments.convert:
         return path
-    directory = default_cache().conversions
+    directory = default_cache(config_of(arguments)).conversions
     session.room.use(export_of(path, directory).parent)
     export = convert(path, directory)
     session.room.make(size_of(export.parent))

@@ -17,6 +17,8 @@ EXAMPLES = """  nsystui demo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from nsystui.commands.open import add_screen
+
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
     parser.add_argument("--steps", type=int, default=12, metavar="N", help="training steps (default: 12)")
     parser.add_argument(
@@ -25,9 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where to write the exports (default: a temporary directory, removed at the end)",
     )
     parser.add_argument("--write-only", action="store_true", help="write the exports into --directory and open nothing")
-    parser.add_argument("--ascii", action="store_true", help="draw with ASCII only")
-    parser.add_argument("--mouse", action="store_true", help="use the mouse (off by default over SSH)")
-    parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
+    add_screen(parser.add_argument_group("screen"))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -61,13 +61,15 @@ def _write(directory: Path, arguments: argparse.Namespace) -> list[Path]:
 
 def _open(paths: list[Path], arguments: argparse.Namespace) -> int:
     from nsystui.commands import open as opening
+    from nsystui.commands.configuration import apply, config_of
 
-    words = [str(path) for path in paths]
     parser = argparse.ArgumentParser()
     opening.add_arguments(parser)
-    flags = [f"--{flag}" for flag in ("ascii", "mouse") if getattr(arguments, flag)]
-    flags += ["--no-mouse"] if arguments.no_mouse else []
+    apply(parser, config_of(arguments))
     # The columns of a job that is thrown away are not worth keeping.
-    flags += [] if arguments.directory else ["--no-cache"]
+    flags = [] if arguments.directory else ["--no-cache"]
+    given = parser.parse_args([*flags, *map(str, paths)])
     shared.complain(f"demo job of {len(paths)} ranks in {paths[0].parent}")
-    return opening.run(parser.parse_args([*flags, *words]))
+    for name in ("ascii", "color", "mouse", "config"):
+        setattr(given, name, getattr(arguments, name))
+    return opening.run(given)

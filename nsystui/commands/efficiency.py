@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from nsystui.commands import arguments as shared
+from nsystui.commands.configuration import config_of
 from nsystui.errors import UsageError
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ def _request(arguments: argparse.Namespace) -> MfuRequest | None:
     for flag in ("peak_tflops", "gpus"):
         if getattr(arguments, flag) is not None:
             raise UsageError(f"--{flag.replace('_', '-')} goes with --flops-per-step")
-    if arguments.step_range is not None and not arguments.baseline:
+    is_flag = arguments.step_range not in (None, config_of(arguments).options.get("step_range"))
+    if is_flag and not arguments.baseline:
         raise UsageError("--step-range goes with --flops-per-step or --baseline")
     return None
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsystui.commands.configuration import NO_CONFIG, Config, config_of
 from nsystui.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,22 +40,25 @@ def add_limits(group: argparse._ArgumentGroup) -> None:
 
 
 def limits_of(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Limits:
-    """What the flags allow, else the variables, else what suits the machine.
+    """What the flags allow, else the variables, else the config file, else what suits the machine.
 
     Raises UsageError for a variable that makes no sense.
     """
     from nsystui.store.database import Limits
 
-    jobs, memory = arguments.jobs, arguments.memory_limit
+    jobs, memory, config = arguments.jobs, arguments.memory_limit, config_of(arguments)
     if jobs is None and environ.get("NSYSTUI_JOBS"):
-        jobs = _jobs(environ["NSYSTUI_JOBS"], "NSYSTUI_JOBS=")
+        jobs = jobs_number(environ["NSYSTUI_JOBS"], "NSYSTUI_JOBS=")
     if memory is None and environ.get("NSYSTUI_MEMORY_LIMIT"):
-        memory = _memory(environ["NSYSTUI_MEMORY_LIMIT"], "NSYSTUI_MEMORY_LIMIT=")
-    return Limits(jobs or _default_jobs(), memory or _default_memory())
+        memory = memory_size(environ["NSYSTUI_MEMORY_LIMIT"], "NSYSTUI_MEMORY_LIMIT=")
+    return Limits(
+        jobs or config.jobs or _default_jobs(),
+        memory or config.memory_limit or _default_memory(),
+    )
 
 
-def default_cache(environ: Mapping[str, str] = os.environ) -> Cache:
-    """The cache of this system, or that of the variables.
+def default_cache(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.environ) -> Cache:
+    """The cache that the variables name, else the config file, else that of this system.
 
     Raises UsageError for a variable that makes no sense.
     """
@@ -61,7 +66,10 @@ def default_cache(environ: Mapping[str, str] = os.environ) -> Cache:
     from nsystui.store.place import default_directory
 
     limit = environ.get("NSYSTUI_CACHE_LIMIT")
-    return Cache(default_directory(environ), _size(limit, "NSYSTUI_CACHE_LIMIT=") if limit else DEFAULT_CAP)
+    is_configured = config.cache_dir and not environ.get("NSYSTUI_CACHE_DIR")
+    directory = Path(config.cache_dir) if is_configured else default_directory(environ)
+    usual = DEFAULT_CAP if config.cache_limit is None else config.cache_limit
+    return Cache(directory, size(limit, "NSYSTUI_CACHE_LIMIT=") if limit else usual)
 
 
 def _default_jobs() -> int:
@@ -80,31 +88,34 @@ def _default_memory() -> int:
 
 
 def _jobs_option(text: str) -> int:
-    return _jobs(text, "--jobs ")
+    return jobs_number(text, "--jobs ")
 
 
 def _memory_option(text: str) -> int:
-    return _memory(text, "--memory-limit ")
+    return memory_size(text, "--memory-limit ")
 
 
-def _jobs(text: str, name: str) -> int:
+def jobs_number(text: str, name: str) -> int:
+    """A number of threads. ``name`` is what to call it in an error, up to the value; raises UsageError."""
     number = int(text) if text.strip().isdecimal() else 0
     if not 1 <= number <= _MOST_JOBS:
         raise UsageError(f"{name}{text}: give a number of threads, 1 to {_MOST_JOBS}")
     return number
 
 
-def _memory(text: str, name: str) -> int:
+def memory_size(text: str, name: str) -> int:
+    """A size in bytes that is enough to read an export with; raises UsageError."""
     from nsystui.store.database import SMALLEST_MEMORY
     from nsystui.store.sizes import size_words
 
-    memory = _size(text, name)
+    memory = size(text, name)
     if memory < SMALLEST_MEMORY:
         raise UsageError(f"{name}{text}: too little to read an export with, {size_words(SMALLEST_MEMORY)} is the least")
     return memory
 
 
-def _size(text: str, name: str) -> int:
+def size(text: str, name: str) -> int:
+    """A size in bytes; raises UsageError."""
     from nsystui.store.sizes import parse_size
 
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -49,9 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_screen(group: argparse._ArgumentGroup) -> None:
     """How the screens are drawn, and whether they take the mouse."""
-    group.add_argument("--ascii", action="store_true", help="draw with ASCII only (automatic without UTF-8)")
-    group.add_argument("--mouse", action="store_true", help="use the mouse (off by default over SSH)")
-    group.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
+    _add_switch(group, "ascii", "draw with ASCII only (automatic without UTF-8)", "only where there is no UTF-8")
+    _add_switch(group, "color", "colours, even with NO_COLOR", "no colours")
+    _add_switch(group, "mouse", "use the mouse (off by default over SSH)", "leave the mouse to the terminal")
+
+
+def _add_switch(group: argparse._ArgumentGroup, name: str, yes: str, no: str) -> None:
+    """``--name`` and ``--no-name``, of which the last counts; ``None`` where neither is given."""
+    group.add_argument(f"--{name}", action="store_true", default=None, help=yes)
+    group.add_argument(f"--no-{name}", dest=name, action="store_false", default=None, help=no)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -87,8 +94,12 @@ def look_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Look:
     from nsystui.ui.app import Look
 
     encoding = sys.__stderr__.encoding if sys.__stderr__ is not None else None
+    no_color = terminal.no_color(environ) if arguments.color is None else not arguments.color
+    if arguments.color is not None:  # Textual asks the environment itself
+        os.environ.pop("NO_COLOR", None)
+        os.environ.update({"NO_COLOR": "1"} if no_color else {})
     return Look(
-        no_color=terminal.no_color(environ),
+        no_color=no_color,
         few_colors=terminal.few_colors(environ),
         ascii_only=arguments.ascii or terminal.wants_ascii(environ, encoding),
     )
@@ -98,7 +109,7 @@ def run_app(arguments: argparse.Namespace, environ: Mapping[str, str], app: Nsys
     """Runs it to its end, tells why nothing could be shown, and returns the exit status."""
     from nsystui.commands.arguments import complain
 
-    app.run(mouse=arguments.mouse or not (arguments.no_mouse or terminal.over_ssh(environ)))
+    app.run(mouse=not terminal.over_ssh(environ) if arguments.mouse is None else arguments.mouse)
     for reason in app.reasons:
         complain(reason)
     return app.return_code or 0
@@ -114,10 +125,11 @@ def _log_app(files: NamedFiles, look: Look) -> NsystuiApp:
 
 def source_of(arguments: argparse.Namespace, files: NamedFiles) -> Source:
     """What the flags say of opening exports."""
+    from nsystui.commands.configuration import config_of
     from nsystui.commands.limits import default_cache, limits_of
     from nsystui.ui.loading import Source
 
-    cache = default_cache()
+    cache = default_cache(config_of(arguments))
     limits = limits_of(arguments)
     return Source(
         files.exports,

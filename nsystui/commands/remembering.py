@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from nsystui.commands.configuration import config_of
 from nsystui.commands.limits import default_cache
 from nsystui.errors import ExportError
 
@@ -25,6 +26,6 @@ def remembered(arguments: argparse.Namespace) -> Remembered | None:
     from nsystui.exports.discover import discover
 
     try:
-        return Remembered.of_files(default_cache(), discover(arguments.files))
+        return Remembered.of_files(default_cache(config_of(arguments)), discover(arguments.files))
     except (ExportError, OSError):
         return None

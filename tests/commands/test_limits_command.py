@@ -173,9 +173,9 @@ class TestTooLittleMemory:
 
 class TestCacheLimit:
     def test_it_is_twenty_gigabytes_unless_the_variable_says_else(self, monkeypatch):
-        assert default_cache({"NSYSTUI_CACHE_DIR": "/c"}).cap == 20 << 30
-        assert default_cache({"NSYSTUI_CACHE_DIR": "/c", "NSYSTUI_CACHE_LIMIT": "512M"}).cap == 512 * MB
-        assert default_cache({"NSYSTUI_CACHE_DIR": "/c", "NSYSTUI_CACHE_LIMIT": "0"}).cap == 0
+        assert default_cache(environ={"NSYSTUI_CACHE_DIR": "/c"}).cap == 20 << 30
+        assert default_cache(environ={"NSYSTUI_CACHE_DIR": "/c", "NSYSTUI_CACHE_LIMIT": "512M"}).cap == 512 * MB
+        assert default_cache(environ={"NSYSTUI_CACHE_DIR": "/c", "NSYSTUI_CACHE_LIMIT": "0"}).cap == 0
 
     def test_what_older_commands_kept_goes_when_another_needs_the_room(self, run, tmp_path, directory, monkeypatch):
         monkeypatch.setenv("NSYSTUI_CACHE_LIMIT", "1k")

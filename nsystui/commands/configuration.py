@@ -1,0 +1,256 @@
+"""The user's config file: defaults for options, in TOML. Flags beat the environment, and that beats the file.
+
+It is only looked for by a command that runs, and TOML is only imported where there is a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nsystui.errors import UsageError
+
+CLOCKS = ("collectives", "utc", "own")
+_TRIAGE = "triage"
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the file says; without one nothing. ``path`` is that of the file, empty where none was read.
+
+    ``options`` are defaults by their names in a parsed command line. What has an environment variable is apart, since
+    that comes between the flag and the file: ``jobs``, and sizes in bytes.
+    """
+
+    path: str = ""
+    cache_dir: str = ""
+    cache_limit: int | None = None
+    jobs: int | None = None
+    memory_limit: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+NO_CONFIG = Config()
+
+
+def config_of(arguments: argparse.Namespace | None) -> Config:
+    """The config that a parsed command line came with."""
+    return getattr(arguments, "config", None) or NO_CONFIG
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """``--config`` and ``--no-config``."""
+    group = parser.add_argument_group("config file").add_mutually_exclusive_group()
+    group.add_argument(
+        "--config",
+        dest="config_file",
+        metavar="FILE",
+        help="defaults for options, instead of $XDG_CONFIG_HOME/nsystui/config.toml",
+    )
+    group.add_argument("--no-config", action="store_true", help="read no config file")
+
+
+def configured(
+    parser: argparse.ArgumentParser, words: Sequence[str], environ: Mapping[str, str] = os.environ
+) -> argparse.Namespace:
+    """Parses a command line, over what the config file says.
+
+    Raises UsageError for a file that makes no sense, or is named and is not there.
+    """
+    arguments = parser.parse_args(words)
+    config = NO_CONFIG if arguments.no_config else _found(arguments.config_file, environ)
+    if config.options:
+        apply(parser, config)
+        arguments = parser.parse_args(words)
+    arguments.config = config
+    return arguments
+
+
+def apply(parser: argparse.ArgumentParser, config: Config) -> None:
+    """Makes the options of the file the defaults of those that the parser has."""
+    known = {action.dest for action in parser._actions}
+    parser.set_defaults(**{dest: value for dest, value in config.options.items() if dest in known})
+
+
+def default_path(environ: Mapping[str, str]) -> Path | None:
+    """Where the file is looked for; ``None`` for a user without a home."""
+    base = environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(base):  # as the XDG specification has it, a relative one counts as not set
+        home = os.path.expanduser("~")
+        if home == "~":
+            return None
+        base = os.path.join(home, ".config")
+    return Path(base, "nsystui", "config.toml")
+
+
+def _found(named: str | None, environ: Mapping[str, str]) -> Config:
+    path = Path(named) if named else default_path(environ)
+    if path is None or not (named or os.path.lexists(path)):
+        return NO_CONFIG
+    return read_config(path, environ)
+
+
+def read_config(path: Path, environ: Mapping[str, str]) -> Config:
+    """What a config file says. Raises UsageError with the file, the line and what may stand there."""
+    import tomllib
+
+    try:
+        text = path.read_bytes().decode()
+        given = tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error} (--no-config starts without a config file)") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 at byte {error.start}, so no TOML") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f'{path}: no TOML: {error}; a line is KEY = VALUE, such as memory-limit = "1G"') from None
+    return _Reader(path, text, environ).config(given)
+
+
+class _Reader:
+    """Checks what a file says key by key, and tells the line of what is wrong."""
+
+    def __init__(self, path: Path, text: str, environ: Mapping[str, str]) -> None:
+        self._path = path
+        self._lines = text.splitlines()
+        self._environ = environ
+
+    def config(self, given: Mapping[str, Any]) -> Config:
+        read: dict[str, Any] = {}
+        for key, value in given.items():
+            if key not in _KEYS:
+                raise self._wrong(key, _unknown(key, _KEYS))
+            read[key] = _KEYS[key].read(self, key, value)
+        options = {key.dest: read[name] for name, key in _KEYS.items() if key.dest and name in read}
+        apart = {name.replace("-", "_"): read[name] for name, key in _KEYS.items() if not key.dest and name in read}
+        return Config(path=str(self._path), options=options, **apart)
+
+    def _wrong(self, key: str, problem: str, section: str = "") -> UsageError:
+        number = _line_of(self._lines, key, section)
+        return UsageError(f"{self._path}{f':{number}' if number else ''}: {problem}")
+
+    def _typed(self, key: str, value: object, kind: type, example: str) -> Any:
+        if type(value) is not kind:
+            raise self._wrong(key, f"{key} is {_told(value)}; write {key} = {example}")
+        return value
+
+    def directory(self, key: str, value: object) -> str:
+        text = str(self._typed(key, value, str, '"$SCRATCH/nsystui-cache"'))
+        unset = [name for name in re.findall(r"\$\{?(\w+)", text) if name not in self._environ]
+        if unset:
+            raise self._wrong(key, f"{key} names ${unset[0]}, which is not set")
+        return os.path.expanduser(re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda m: self._environ[m[1] or m[2]], text))
+
+    def size(self, key: str, value: object) -> int:
+        from nsystui.commands.limits import memory_size, size
+
+        text = str(value) if type(value) is int else self._typed(key, value, str, '"1G"')
+        return self._checked(memory_size if key == "memory-limit" else size, key, text)
+
+    def jobs(self, key: str, value: object) -> int:
+        from nsystui.commands.limits import jobs_number
+
+        return self._checked(jobs_number, key, str(self._typed(key, value, int, "4")))
+
+    def _checked(self, check: Callable[[str, str], int], key: str, text: str) -> int:
+        try:
+            return check(text, f"{key} = ")
+        except UsageError as error:
+            raise self._wrong(key, str(error)) from None
+
+    def clock(self, key: str, value: object) -> str:
+        if value not in CLOCKS:
+            names = ", ".join(f'"{clock}"' for clock in CLOCKS)
+            raise self._wrong(key, f"{key} is {_told(value)}; it may be {names}")
+        return str(value)
+
+    def pattern(self, key: str, value: object) -> str:
+        text = str(self._typed(key, value, str, "'^iteration (\\d+)'"))
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise self._wrong(key, f"{key} is no regular expression: {error}") from None
+        return text
+
+    def switch(self, key: str, value: object) -> bool:
+        return bool(self._typed(key, value, bool, "true, or false"))
+
+    def thresholds(self, key: str, value: object) -> list[str]:
+        """As ``--set`` takes them; that of the command line comes after these and wins."""
+        from nsystui.analysis.triage.thresholds import Thresholds, meanings
+
+        if not isinstance(value, dict):
+            raise self._wrong(key, f"{key} is {_told(value)}; write [triage] and below it lines such as gap_ms = 5")
+        names = [name for name, *_ in meanings()]
+        settings = []
+        for name, number in value.items():
+            if name not in names:
+                raise self._wrong(name, _unknown(name, names, f"[{key}] has no"), key)
+            if type(number) not in (int, float):
+                raise self._wrong(name, f"{name} is {_told(number)}; write {name} = 5", key)
+            settings.append(f"{name}={number}")
+            try:
+                Thresholds().changed(settings[-1:])
+            except UsageError as error:
+                raise self._wrong(name, str(error).removeprefix("--set "), key) from None
+        return settings
+
+
+@dataclass(frozen=True)
+class _Key:
+    """How a key is read, and which option of a command line it is the default of; empty for what is kept apart."""
+
+    read: Callable[[_Reader, str, Any], Any]
+    dest: str = ""
+
+
+_KEYS: Mapping[str, _Key] = {
+    "cache-dir": _Key(_Reader.directory),
+    "cache-limit": _Key(_Reader.size),
+    "jobs": _Key(_Reader.jobs),
+    "memory-limit": _Key(_Reader.size),
+    "clock": _Key(_Reader.clock, "clock"),
+    "step-range": _Key(_Reader.pattern, "step_range"),
+    "ascii": _Key(_Reader.switch, "ascii"),
+    "color": _Key(_Reader.switch, "color"),
+    "mouse": _Key(_Reader.switch, "mouse"),
+    _TRIAGE: _Key(_Reader.thresholds, "set"),
+}
+
+
+def keys() -> tuple[str, ...]:
+    """Every key that a file may have."""
+    return tuple(_KEYS)
+
+
+def _unknown(key: str, names: Mapping[str, _Key] | Sequence[str], problem: str = "there is no") -> str:
+    import difflib
+
+    close = difflib.get_close_matches(key.lower().replace("_", "-") if "-" in "".join(names) else key.lower(), names, 1)
+    advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+    return f"{problem} key {key!r}: {advice}"
+
+
+def _told(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list):
+        return "a list"
+    return f'the text "{value}"' if isinstance(value, str) else f"{value}"
+
+
+def _line_of(lines: Sequence[str], key: str, section: str) -> int | None:
+    """The line that sets a key or begins its section, from 1; ``None`` where it is written in a way of its own."""
+    name = re.compile(rf"""\s*(\[\s*)?(?:{re.escape(section)}\s*\.\s*)?["']?{re.escape(key)}["']?\s*[=.\]]""")
+    begun = not section
+    for number, line in enumerate(lines, 1):
+        begun = begun or line.strip().startswith(f"[{section}") or line.strip().startswith(f"{section}.")
+        if begun and name.match(line):
+            return number
+    return None

@@ -1,0 +1,157 @@
+"""The config file: what it sets, what beats it, and how its mistakes are told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nsystui.cli import command_parser
+from nsystui.commands.configuration import configured, default_path, keys, read_config
+from nsystui.commands.limits import default_cache, limits_of
+from nsystui.errors import UsageError
+
+EVERYTHING = """# for the cluster
+cache-dir = "$SCRATCH/nsystui"
+cache-limit = "5G"
+jobs = 4
+memory-limit = "1.5G"
+clock = "utc"
+step-range = '^iteration (\\d+)'
+ascii = true
+color = false
+mouse = false
+
+[triage]
+gap_ms = 5
+straggler_percent = 1.5
+"""
+
+
+@pytest.fixture
+def home(tmp_path):
+    """An environment of a user, and where the config file of that user is."""
+    environ = {"XDG_CONFIG_HOME": str(tmp_path), "SCRATCH": "/scratch/me"}
+    path = tmp_path / "nsystui" / "config.toml"
+    path.parent.mkdir()
+    return environ, path
+
+
+def parsed(command, words, environ):
+    return configured(command_parser(command), words, environ)
+
+
+def test_the_example_sets_every_key(home):
+    environ, path = home
+    path.write_text(EVERYTHING)
+    opened = parsed("open", ["a.sqlite"], environ)
+    assert (opened.clock, opened.step_range) == ("utc", r"^iteration (\d+)")
+    assert (opened.ascii, opened.color, opened.mouse) == (True, False, False)
+    limits = limits_of(opened, environ)
+    assert (limits.threads, limits.memory) == (4, 3 << 29)
+    cache = default_cache(opened.config, environ)
+    assert (cache.directory, cache.cap) == (Path("/scratch/me/nsystui"), 5 << 30)
+    assert parsed("triage", ["a.sqlite"], environ).set == ["gap_ms=5", "straggler_percent=1.5"]
+    assert all(f"{key} =" in EVERYTHING or f"[{key}]" in EVERYTHING for key in keys())
+
+
+def test_flags_beat_the_environment_which_beats_the_file(home):
+    environ, path = home
+    path.write_text(EVERYTHING)
+    both = {**environ, "NSYSTUI_JOBS": "3", "NSYSTUI_CACHE_DIR": "/other", "NSYSTUI_CACHE_LIMIT": "1G"}
+    assert limits_of(parsed("open", ["a.sqlite"], both), both).threads == 3
+    assert limits_of(parsed("open", ["a.sqlite", "--jobs", "2"], both), both).threads == 2
+    cache = default_cache(parsed("open", ["a.sqlite"], both).config, both)
+    assert (cache.directory, cache.cap) == (Path("/other"), 1 << 30)
+    flags = ["a.sqlite", "--clock", "own", "--mouse", "--no-ascii", "--color"]
+    opened = parsed("open", flags, environ)
+    assert (opened.clock, opened.mouse, opened.ascii, opened.color) == ("own", True, False, True)
+    assert parsed("triage", ["a.sqlite", "--set", "gap_ms=7"], environ).set[-1] == "gap_ms=7"
+
+
+def test_a_file_that_is_named_takes_the_place_of_the_users(home, tmp_path):
+    environ, path = home
+    path.write_text("jobs = 4\n")
+    other = tmp_path / "other.toml"
+    other.write_text('clock = "own"\n')
+    config = parsed("open", ["a.sqlite", "--config", str(other)], environ).config
+    assert (config.path, config.jobs) == (str(other), None)
+    assert parsed("open", ["a.sqlite", "--no-config"], environ).config.path == ""
+
+
+def test_a_named_file_that_is_not_there_is_an_error_and_the_usual_one_is_not(home, tmp_path):
+    environ, _ = home
+    assert parsed("open", ["a.sqlite"], environ).config.path == ""
+    with pytest.raises(UsageError, match=r"none\.toml: No such file or directory"):
+        parsed("open", ["a.sqlite", "--config", str(tmp_path / "none.toml")], environ)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("# one\nmemory_limit = '1G'\n", ":2: there is no key 'memory_limit': did you mean memory-limit?"),
+        ("jobz = 4\n", ":1: there is no key 'jobz': did you mean jobs?"),
+        ("telemetry = true\n", ":1: there is no key 'telemetry': there are cache-dir, cache-limit, jobs,"),
+        ("[triage]\n\ngap_sm = 5\n", ":3: [triage] has no key 'gap_sm': did you mean gap_ms?"),
+        ("triage.gap = 5\n", ":1: [triage] has no key 'gap': did you mean gap_ms?"),
+        ("[triag]\ngap_ms = 5\n", ":1: there is no key 'triag': did you mean triage?"),
+        ('jobs = "4"\n', ':1: jobs is the text "4"; write jobs = 4'),
+        ("jobs = 0\n", ":1: jobs = 0: give a number of threads, 1 to 256"),
+        ("jobs = true\n", ":1: jobs is true; write jobs = 4"),
+        ("memory-limit = 1.5\n", ':1: memory-limit is 1.5; write memory-limit = "1G"'),
+        ("memory-limit = '1X'\n", ":1: memory-limit = 1X: '1X' is not a size: give a number with M or G"),
+        ("memory-limit = '1M'\n", ":1: memory-limit = 1M: too little to read an export with"),
+        ("clock = 'gps'\n", ':1: clock is the text "gps"; it may be "collectives", "utc", "own"'),
+        ("step-range = '('\n", ":1: step-range is no regular expression:"),
+        ("ascii = 'yes'\n", ':1: ascii is the text "yes"; write ascii = true, or false'),
+        ("cache-dir = '$NOWHERE/x'\n", ":1: cache-dir names $NOWHERE, which is not set"),
+        ("triage = 5\n", ":1: triage is 5; write [triage] and below it lines such as gap_ms = 5"),
+        ("[triage]\ngap_ms = '5'\n", ':2: gap_ms is the text "5"; write gap_ms = 5'),
+        ("[triage]\ngap_ms = -5\n", ":2: gap_ms=-5: '-5' is not a number of 0 or more"),
+        ("jobs = \n", ": no TOML: Invalid value (at line 1,"),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_place_and_what_to_write(tmp_path, text, said):
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as raised:
+        read_config(path, {})
+    assert str(raised.value).startswith(str(path) + said)
+    assert "\n" not in str(raised.value)
+
+
+def test_bytes_that_are_no_text_are_told(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_bytes(b"jobs = 4\n# \xff\n")
+    with pytest.raises(UsageError, match="not UTF-8 at byte 11"):
+        read_config(path, {})
+
+
+def test_a_mistake_ends_a_command_with_status_2(run, tmp_path, demo_job):
+    path = tmp_path / "config.toml"
+    path.write_text("jobz = 4\n")
+    done = run("kernels", demo_job[0], "--config", path)
+    assert (done.status, done.out) == (2, "")
+    assert done.err == f"nsystui: {path}:1: there is no key 'jobz': did you mean jobs?\n"
+
+
+def test_a_step_range_for_every_command_is_no_mistake_in_one_that_needs_none(run, tmp_path, demo_job):
+    path = tmp_path / "config.toml"
+    path.write_text("step-range = '^step (\\d+)'\n")
+    assert run("efficiency", demo_job[0], "--config", path).status == 0
+
+
+def test_where_the_file_is_looked_for(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert default_path({"XDG_CONFIG_HOME": "/etc/xdg"}) == Path("/etc/xdg/nsystui/config.toml")
+    for environ in ({}, {"XDG_CONFIG_HOME": ""}, {"XDG_CONFIG_HOME": "relative"}):
+        assert default_path(environ) == Path("/home/me/.config/nsystui/config.toml")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["kernels", "--help"], ["--version"], ["kernels", "none.sqlite"]])
+def test_no_toml_is_imported_without_a_file(words):
+    code = "import sys\nfrom nsystui.cli import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\n"
+    code += "sys.exit('tomllib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=False).returncode == 0

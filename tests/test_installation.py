@@ -1,0 +1,162 @@
+"""Installs the program as a stranger does, into new virtual environments: minutes, so only on request.
+
+``NSYSTUI_INSTALL_TESTS=1 python -m pytest -n 0 tests/test_installation.py`` tries every Python from 3.11 on that is
+found, each with the oldest dependencies that ``pyproject.toml`` allows and with the newest, and an offline install.
+There is no compiler on the ``PATH`` of any of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOOLS = ("sh", "env", "git", "uname")
+"""What the shell of a stranger has at least; no compiler."""
+
+# Floors that have no wheels for a newer Python: the oldest that do.
+FIRST_WHEELS = {(3, 13): {"numpy": "2.1.0", "pandas": "2.2.3", "sqlalchemy": "2.0.31"}}
+
+A_SCREEN = """
+import asyncio, sys
+from scenes import play
+from nsystui.ui.app import NsystuiApp
+from nsystui.ui.loading import Source
+
+async def main():
+    app = NsystuiApp(Source(tuple(sys.argv[1:])))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await play(app, pilot, ("2", "7", "1"))
+        print(app.export_screenshot())
+
+asyncio.run(main())
+"""
+
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("NSYSTUI_INSTALL_TESTS"),
+    reason="installs into new environments for minutes: set NSYSTUI_INSTALL_TESTS=1",
+)
+
+
+def pythons() -> list[str]:
+    """Every Python from 3.11 on, one of each minor version: on the PATH, and where pyenv keeps them."""
+    places = [Path(place) for place in os.environ.get("PATH", "").split(os.pathsep)]
+    places += sorted((Path.home() / ".pyenv/versions").glob("*/bin"))
+    found: dict[int, str] = {}
+    for place in places:
+        for path in sorted(place.glob("python3.*")):
+            match = re.fullmatch(r"python3\.(\d+)", path.name)
+            if match and int(match[1]) >= 11 and int(match[1]) not in found and works(path):
+                found[int(match[1])] = str(path)
+    return [found[minor] for minor in sorted(found)] or [sys.executable]
+
+
+def works(python: Path) -> bool:
+    """Whether it can make virtual environments; pyenv has commands of versions that are not chosen."""
+    return subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode == 0
+
+
+PYTHONS = pythons() if os.environ.get("NSYSTUI_INSTALL_TESTS") else [sys.executable]
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    """A fresh clone of what is committed."""
+    directory = tmp_path_factory.mktemp("stranger") / "nsystui"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(directory)], check=True)
+    return directory
+
+
+@pytest.fixture
+def environ(tmp_path):
+    """An environment without a compiler, and with directories of its own."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in filter(None, map(shutil.which, TOOLS)):
+        (tools / Path(tool).name).symlink_to(tool)
+    kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "LANG", "LC_", "SSL_"))}
+    for name in ("HOME", "TMPDIR"):
+        (tmp_path / name).mkdir()
+    own = {"PATH": str(tools), "HOME": str(tmp_path / "HOME"), "TMPDIR": str(tmp_path / "TMPDIR")}
+    pip_config = Path.home() / ".config/pip/pip.conf"
+    return {**kept, **({"PIP_CONFIG_FILE": str(pip_config)} if pip_config.exists() else {}), **own}
+
+
+def told(words, environ, **options) -> str:
+    """What a program prints; the test fails with what it says where it fails."""
+    done = subprocess.run([str(word) for word in words], env=environ, capture_output=True, text=True, **options)
+    assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def new_environment(python: str, directory: Path, environ) -> Path:
+    told([python, "-m", "venv", directory], environ)
+    return directory / "bin"
+
+
+def floors(python: str) -> list[str]:
+    """The oldest version of each dependency that is allowed, and has a wheel for this Python."""
+    version = subprocess.run([python, "-c", "import sys; print(sys.version_info[1])"], capture_output=True, text=True)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    oldest = {}
+    for line in project["dependencies"]:
+        name, floor = re.fullmatch(r"([\w-]+)>=([\d.]+).*", line).groups()
+        oldest[name] = floor
+    for since, wheels in FIRST_WHEELS.items():
+        if (3, int(version.stdout)) >= since:
+            oldest.update(wheels)
+    return [f"{name}=={floor}" for name, floor in oldest.items()]
+
+
+def try_it(binaries: Path, directory: Path, environ) -> None:
+    """One command of each kind, and three screens."""
+    assert shutil.which("cc", path=environ["PATH"]) is None
+    assert "usage: nsystui" in told([binaries / "nsystui", "--help"], environ)
+    words = ["demo", "--write-only", "--ranks", "2", "--steps", "4", "--directory", directory / "job"]
+    exports = told([binaries / "nsystui", *words], environ).split()
+    assert len(told([binaries / "nsystui", "kernels", *exports, "--format", "csv"], environ).splitlines()) > 2
+    assert "rank" in told([binaries / "nsystui", "triage", *exports], environ)
+    told([binaries / "nsystui", "nvtx", exports[0], "-o", directory / "nvtx.parquet"], environ)
+    told([binaries / "nsystui", "pack", *exports, "-o", directory / "packed"], environ)
+    assert "duckdb" in told([binaries / "nsystui", "info", "--diagnostics", directory / "packed"], environ)
+    picture = told([binaries / "python", "-c", A_SCREEN, *exports], {**environ, "PYTHONPATH": str(ROOT / "tests")})
+    assert "Overview" in picture
+    assert "GPU" in picture
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("versions", ["newest", "oldest"])
+def test_it_installs_and_works(python, versions, clone, tmp_path, environ):
+    binaries = new_environment(python, tmp_path / "venv", environ)
+    exactly = floors(python) if versions == "oldest" else []
+    told([binaries / "pip", "install", "--quiet", "--only-binary", ":all:", clone, *exactly], environ)
+    print(told([binaries / "pip", "list", "--format=freeze"], environ))
+    try_it(binaries, tmp_path, environ)
+
+
+@pytest.mark.parametrize("python", PYTHONS[:1])
+def test_it_installs_offline_from_a_wheelhouse(python, clone, tmp_path, environ):
+    online = new_environment(python, tmp_path / "online", environ)
+    told([online / "pip", "wheel", "--quiet", clone, "-w", tmp_path / "wheelhouse"], environ)
+    offline = {name: value for name, value in environ.items() if not name.startswith("PIP_")}
+    offline |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1"}
+    binaries = new_environment(python, tmp_path / "offline", offline)
+    told([binaries / "pip", "install", "--quiet", "--find-links", tmp_path / "wheelhouse", "nsystui"], offline)
+    try_it(binaries, tmp_path, offline)
+
+
+def test_the_two_commands_of_the_readme_work(clone, tmp_path, environ):
+    """The first as it stands there, but that the demo is written instead of opened: there is no terminal."""
+    readme = (clone / "README.md").read_text(encoding="utf-8")
+    (line,) = [line for line in readme.splitlines() if line.endswith(".venv/bin/nsystui demo")]
+    python3 = Path(environ["PATH"]) / "python3"
+    python3.symlink_to(PYTHONS[0])
+    told(["sh", "-euc", f"{line} --write-only --directory {tmp_path / 'job'}"], environ, cwd=clone)
+    assert len(list((tmp_path / "job").glob("rank*.sqlite"))) == 4
