@@ -53,14 +53,15 @@ def pythons() -> list[str]:
     for place in places:
         for path in sorted(place.glob("python3.*")):
             match = re.fullmatch(r"python3\.(\d+)", path.name)
-            if match and int(match[1]) >= 11 and int(match[1]) not in found and works(path):
-                found[int(match[1])] = str(path)
+            if match and int(match[1]) >= 11 and int(match[1]) not in found and (real := real_python(path)):
+                found[int(match[1])] = real
     return [found[minor] for minor in sorted(found)] or [sys.executable]
 
 
-def works(python: Path) -> bool:
-    """Whether it can make virtual environments; pyenv has commands of versions that are not chosen."""
-    return subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode == 0
+def real_python(python: Path) -> str:
+    """Where it lies, if it can make virtual environments; pyenv has commands that only choose, or choose nothing."""
+    asked = [python, "-c", "import ensurepip, sys, venv; print(sys._base_executable)"]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
 
 PYTHONS = pythons() if os.environ.get("NSYSTUI_INSTALL_TESTS") else [sys.executable]
