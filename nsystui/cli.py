@@ -53,6 +53,8 @@ LOG_COMMANDS = {
 
 _EVERY_COMMAND = COMMANDS | LOG_COMMANDS
 
+_PRINTING = ("--print-completion", "--print-man")
+
 _EPILOG = """examples:
   nsystui rank*.sqlite                          open all ranks of a job
   nsystui triage rank*.sqlite                   what is wrong with it, and what to try
@@ -65,6 +67,10 @@ _EPILOG = """examples:
   nsystui pack rank*.sqlite -o packed           columns ahead of time: `nsystui packed` needs no exports
   nsystui demo                                  a demo job to look around in
 
+for your shell:
+  nsystui --print-completion bash               completion for bash, zsh or fish, to source
+  nsystui --print-man | man -l -                the manual page
+
 files:
   A FILE is what `nsys export -t sqlite` writes, a directory of such files, or a glob; or what `nsystui pack` wrote.
   Logs of NCCL (NCCL_DEBUG=INFO) open too: alone, or beside exports with --nccl-log.
@@ -76,6 +82,7 @@ environment:
   NSYSTUI_JOBS          CPU threads to use, as --jobs (default: 2 at most)
   NSYSTUI_MEMORY_LIMIT  memory for the columns, as --memory-limit (default: 2G, or half of what there is)
   NO_COLOR              no colours, when set and not empty
+  XDG_CONFIG_HOME       where nsystui/config.toml has defaults for options (default: ~/.config)
 
 exit status:
   0    done
@@ -128,6 +135,8 @@ def _run(words: list[str]) -> int:
     if words[0] in ("-V", "--version"):
         _say(f"nsystui {__version__}\n")
         return 0
+    if words[0].partition("=")[0] in _PRINTING:
+        return _print_from_parsers(words)
     if re.fullmatch(r"[\w-]+", words[0]) and words[0] == name and not os.path.lexists(name):
         import difflib
 
@@ -136,6 +145,26 @@ def _run(words: list[str]) -> int:
         hint = f"did you mean `nsystui {close[0]}`?" if close else "`nsystui --help` lists the commands"
         raise UsageError(f"no file and no command is called {name!r}: {hint}")
     return _run_command("open", words)
+
+
+def _print_from_parsers(words: list[str]) -> int:
+    """The manual page, or a completion script, made from the parsers of all commands."""
+    from nsystui.commands.parser_shape import commands_of
+
+    flag, _, value = " ".join(words).replace("=", " ", 1).partition(" ")
+    shapes = commands_of({name: (line, command_parser(name)) for name, line in _EVERY_COMMAND.items()})
+    if flag == "--print-man":
+        from nsystui.commands.manual import manual
+
+        _say(manual(shapes, _EPILOG))
+        return 0
+    from nsystui.commands.completion import SHELLS, script
+
+    if value not in SHELLS:
+        names = ", ".join(SHELLS)
+        raise UsageError(f"--print-completion {value}: name the shell, one of {names}")
+    _say(script(value, shapes))
+    return 0
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

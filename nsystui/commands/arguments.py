@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     Expected = tuple[Mapping[sa.Table, Collection[str]], Collection[sa.Table]]
 
 
-def add_files(parser: argparse.ArgumentParser) -> None:
-    """The exports and how they are kept."""
+def add_files(parser: argparse.ArgumentParser, least: str = "+") -> None:
+    """The exports and how they are kept; ``least`` is ``*`` where none need be named."""
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="an export (.sqlite), a directory of them, a packed job, or a glob"
+        "files", nargs=least, metavar="FILE", help="an export (.sqlite), a directory of them, a packed job, or a glob"
     )
     group = parser.add_argument_group("opening")
     group.add_argument("--no-cache", action="store_true", help="keep the columns in memory, write no cache")

@@ -1,0 +1,204 @@
+"""What is made from the parsers: completion in each shell, the manual page; and the examples of every help."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+
+import pytest
+
+from nsystui.cli import COMMANDS, LOG_COMMANDS, _run_command, command_parser, main, top_parser
+from nsystui.commands import parser_shape
+
+EVERY = (*COMMANDS, *LOG_COMMANDS)
+
+
+def printed(capsys, *words):
+    assert main(list(words)) == 0
+    return capsys.readouterr().out
+
+
+def needed(program):
+    return shutil.which(program) or pytest.skip(f"{program} is not on this machine")
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """Where somebody types: two exports, one with a blank in its name, and a folder."""
+    for name in ("rank0.sqlite", "rank 1.sqlite"):
+        (tmp_path / name).touch()
+    (tmp_path / "results").mkdir()
+    return tmp_path
+
+
+LINES = [
+    # What is typed, some words that are offered, some that are not.
+    ("nsystui tri", ["triage"], ["kernels"]),
+    ("nsystui kernels --na", ["--names"], ["--nccl-log"]),
+    ("nsystui kernels --names s", ["short"], ["full"]),
+    ("nsystui triage --clock ", ["collectives", "utc", "own"], ["rank0.sqlite"]),
+    ("nsystui stats -r cuda_gpu_kern_s", ["cuda_gpu_kern_sum"], ["osrt_sum"]),
+    ("nsystui stats -r osrt_sum,cuda_gpu_kern_s", ["osrt_sum,cuda_gpu_kern_sum"], ["osrt_sum"]),
+    ("nsystui recipe nccl_gpu_t", ["nccl_gpu_time_util_map"], ["cuda_gpu_kern_sum"]),
+    ("nsystui kernels ra", ["rank0.sqlite"], ["ranks"]),
+    ("nsystui ra", ["rank0.sqlite", "ranks"], ["triage"]),
+    ("nsystui pack -o re", ["results"], ["rank0.sqlite"]),
+    ("nsystui --print-completion ", ["bash", "zsh", "fish"], ["triage"]),
+    ("nsystui rank0.sqlite --asc", ["--ascii"], ["--names"]),
+    ("nsystui nccl-log --ta", ["--tables"], ["--clock"]),
+]
+
+BASH = """
+source {script}
+COMP_WORDS=({words})
+COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+_nsystui
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+def in_bash(script, line):
+    words = [shlex.quote(word) for word in line.split(" ")]
+    return [needed("bash"), "-c", BASH.format(script=script, words=" ".join(words))]
+
+
+def in_fish(script, line):
+    return [needed("fish"), "--no-config", "-c", f"source {script}; complete -C {shlex.quote(line)}"]
+
+
+@pytest.mark.parametrize(("line", "offered", "not_offered"), LINES, ids=[line for line, *_ in LINES])
+@pytest.mark.parametrize(("shell", "asked"), [("bash", in_bash), ("fish", in_fish)], ids=["bash", "fish"])
+def test_the_shell_completes(capsys, tmp_path_factory, directory, shell, asked, line, offered, not_offered):
+    script = tmp_path_factory.mktemp("script") / "nsystui"
+    script.write_text(printed(capsys, "--print-completion", shell))
+    done = subprocess.run(asked(script, line), cwd=directory, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    words = [each.partition("\t")[0].rstrip("/") for each in done.stdout.splitlines()]
+    assert set(offered) <= set(words)
+    assert set(not_offered).isdisjoint(words)
+
+
+def test_names_with_blanks_stay_one_word_in_bash(capsys, tmp_path_factory, directory):
+    script = tmp_path_factory.mktemp("script") / "nsystui"
+    script.write_text(printed(capsys, "--print-completion", "bash"))
+    done = subprocess.run(in_bash(script, "nsystui rank"), cwd=directory, capture_output=True, text=True, check=True)
+    assert "rank 1.sqlite" in done.stdout.splitlines()
+
+
+ZSH = """
+import os, pty, sys, time, select
+pid, screen = pty.fork()
+if pid == 0:
+    os.environ.update(TERM="dumb", ZDOTDIR=sys.argv[1], HOME=sys.argv[1])
+    os.execvp("zsh", ["zsh", "-f", "-i"])
+
+def read(until, seconds=20):
+    text, end = "", time.monotonic() + seconds
+    while until not in text and time.monotonic() < end:
+        if select.select([screen], [], [], 0.2)[0]:
+            text += os.read(screen, 65536).decode(errors="replace")
+    return text
+
+def say(line):
+    os.write(screen, line.encode())
+
+say("PS1= PS2=; autoload -Uz compinit; compinit -u -D; zstyle ':completion:*' insert-tab false; LISTMAX=9999\\n")
+say(f"source {sys.argv[2]}; echo rea''dy\\n")
+read("ready")
+say(sys.argv[3] + "\\t\\t")
+time.sleep(1.5)
+say("\\x15echo do''ne\\n")
+sys.stdout.write(read("done"))
+os.close(screen)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("nsystui tria", "triage"),
+        ("nsystui kernels --names s", "short"),
+        ("nsystui stats -r osrt_sum,cuda_gpu_kern_gb_s", "osrt_sum,cuda_gpu_kern_gb_sum"),
+        ("nsystui recipe nccl_gpu_ti", "nccl_gpu_time_util_map"),
+        ("nsystui kernels rank0", "rank0.sqlite"),
+        ("nsystui rank0.sqlite --asci", "--ascii"),
+    ],
+)
+def test_zsh_completes(capsys, tmp_path_factory, directory, line, offered):
+    needed("zsh")
+    script = tmp_path_factory.mktemp("script") / "_nsystui"
+    script.write_text(printed(capsys, "--print-completion", "zsh"))
+    words = ["python3", "-c", ZSH, str(directory), str(script), line]
+    done = subprocess.run(words, cwd=directory, capture_output=True, text=True, check=False, timeout=60)
+    assert offered in done.stdout.replace("\a", ""), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_is_one_that_the_shell_reads(capsys, tmp_path, shell):
+    program = needed(shell)
+    script = tmp_path / "script"
+    script.write_text(printed(capsys, f"--print-completion={shell}"))
+    done = subprocess.run([program, "-n", str(script)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_another_shell_is_refused_with_those_there_are(run):
+    done = run("--print-completion", "tcsh")
+    assert (done.status, done.out) == (2, "")
+    assert done.err == "nsystui: --print-completion tcsh: name the shell, one of bash, zsh, fish\n"
+
+
+def test_the_manual_page_has_every_command_and_option(capsys):
+    page = printed(capsys, "--print-man").replace("\\-", "-")
+    shapes = parser_shape.commands_of({name: ("", command_parser(name)) for name in EVERY})
+    for shape in shapes:
+        assert f".SS nsystui {shape.name}\n" in page
+        for option in shape.options:
+            assert option.spellings == ("-h", "--help") or f"\\fB{option.spellings[-1]}\\fR" in page
+    assert [line for line in page.splitlines() if line.startswith(".TH")] == page.splitlines()[:1]
+    assert page.isascii()
+
+
+def test_roff_finds_nothing_wrong_with_the_manual_page(capsys):
+    program = needed("groff")
+    page = printed(capsys, "--print-man")
+    done = subprocess.run([program, "-man", "-ww", "-Tascii"], input=page, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "OPTIONS OF SEVERAL COMMANDS" in re.sub(".\b|\x1b\\[[0-9;]*m", "", done.stdout)
+
+
+def examples(text):
+    """The command lines of a help's examples, as words; what a shell does with them is left out."""
+    found = []
+    for line in re.findall(r"^  (.*\bnsystui\b .*)$", text, re.MULTILINE):
+        for part in re.split(r" \|\|? ", re.split(r"\s{3,}", line)[0]):
+            words = shlex.split(part.partition(" > ")[0].replace("$SLURM_PROCID", "0"))
+            if words[:1] == ["nsystui"]:
+                found.append(words[1:])
+    return found
+
+
+@pytest.mark.parametrize("name", ["", *EVERY])
+def test_the_examples_of_the_help_are_command_lines(monkeypatch, name):
+    """Each is parsed by the command that it names, which is all but run."""
+    text = top_parser().format_help() if not name else command_parser(name).epilog
+    lines = examples(text)
+    assert lines, "no examples"
+    asked = []
+    for command in EVERY:
+        module = f"nsystui.commands.{command.replace('-', '_')}.run"
+        monkeypatch.setattr(module, lambda arguments, command=command: asked.append((command, arguments)) or 0)
+    for words in lines:
+        command = words[0] if words[0] in EVERY else "open"
+        rest = words[1:] if words[0] in EVERY else words
+        if rest[:1] and rest[0].startswith("--print"):
+            continue
+        try:
+            assert _run_command(command, rest) == 0
+        except SystemExit as end:
+            assert not end.code, words  # --list-reports prints and ends
+    if name:
+        named = {command for command, _ in asked}
+        assert name in named or name == "recipe"
