@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from nsystui import __version__
 from nsystui.errors import NsystuiError, UsageError
@@ -194,18 +194,41 @@ class _Parser(argparse.ArgumentParser):
         else:
             super().print_help(file)
 
+    def error(self, message: str) -> NoReturn:
+        """Says what is wrong and what was meant, instead of the usage with its thirty options."""
+        options = [option for action in self._actions for option in action.option_strings]
+        _, _, words = message.partition("unrecognized arguments: ")
+        hint = ""
+        if words.startswith("--"):
+            import difflib
+
+            close = difflib.get_close_matches(words.split()[0].partition("=")[0], options, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+        places = [str(action.metavar) for action in self._actions if not action.option_strings]
+        usage = (
+            f"usage: {self.prog} [OPTIONS] {' '.join(f'{place}…' if place == 'FILE' else place for place in places)}"
+        )
+        advice = f"`{self.prog} --help` has the options and examples"
+        text = f"{usage}\n{self.prog}: error: {message}{hint}\n{advice}\n"
+        self.exit(2, _encodable(text, sys.stderr.encoding if sys.stderr else None))
+
 
 def _say(text: str) -> None:
     from nsystui.output.pipe import quiet_pipe
 
     with quiet_pipe() as stream:
-        try:
-            text.encode(stream.encoding or "ascii")
-        except UnicodeEncodeError:
-            from nsystui.text import ascii_glyphs
+        stream.write(_encodable(text, stream.encoding))
 
-            text = ascii_glyphs(text)
-        stream.write(text)
+
+def _encodable(text: str, encoding: str | None) -> str:
+    """The text itself where it can be written, else in ASCII."""
+    try:
+        text.encode(encoding or "ascii")
+    except UnicodeEncodeError:
+        from nsystui.text import ascii_glyphs
+
+        return ascii_glyphs(text)
+    return text
 
 
 def top_parser() -> argparse.ArgumentParser:

@@ -225,7 +225,14 @@ def test_wrong_usage_is_one_line_and_status_2(run, demo_job, words, monkeypatch,
 def test_words_that_no_parser_takes_are_status_2_with_the_usage(run, words):
     done = run(*words)
     assert (done.status, done.out) == (2, "")
-    assert done.err.startswith("usage: nsystui")
+    assert done.err.startswith("usage: nsystui kernels [OPTIONS] FILE…\n")
+    assert done.err.endswith("`nsystui kernels --help` has the options and examples\n")
+
+
+def test_a_misspelt_option_is_told_with_the_one_that_was_meant(run):
+    done = run("kernels", "x.sqlite", "--nmes", "short")
+    assert done.status == 2
+    assert "unrecognized arguments: --nmes short; did you mean --names?" in done.err
 
 
 @pytest.mark.parametrize(
