@@ -1,13 +1,17 @@
 """Makes every picture in ``screenshots/`` from the running program: ``python tests/screenshots.py``.
 
 On the demo job at 120x36 and 80x24, and on real exports where they are (``../shared/data/exports``, or the directory
-named on the command line). SVG always; PNG too where ``resvg-py`` (the extra ``screenshots``)
-and a monospaced font are.
+named on the command line), as SVG and PNG; needs ``resvg-py`` (the extra ``screenshots``) and a monospaced font.
+
+``made-from.json`` beside them says which accepted snapshot of its screen each picture was made with: a test fails where
+that is another one by now. So accept snapshots first, then make the pictures.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -27,6 +31,25 @@ REAL = {
     "gpu-metrics": ("gpu",),
     "no-kernel-table": ("overview", "kernels"),
 }
+MADE_FROM = TARGET / "made-from.json"
+SNAPSHOTS = HERE / "tests/ui/__snapshots__/test_snapshots"
+
+
+def snapshot_of(scene: str, size: tuple[int, int]) -> str:
+    """The fingerprint of the accepted snapshot of a scene."""
+    path = SNAPSHOTS / f"test_screen_looks_as_it_was_accepted[{scene}-{size[0]}x{size[1]}].svg"
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def expected(with_real: bool) -> dict[str, str]:
+    """Every picture that there should be, with the fingerprint of the snapshot of what it shows."""
+    names = {
+        f"{scene.name}-{size[0]}x{size[1]}": snapshot_of(scene.name, size)
+        for scene in SCENES
+        for size in (WIDE, NARROW)
+    }
+    real = {f"real-{export}-{name}": snapshot_of(name, WIDE) for export, scenes in REAL.items() for name in scenes}
+    return {**names, **real} if with_real else names
 
 
 async def picture(files: list[str], scene: Scene, size: tuple[int, int], directory: Path) -> str:
@@ -38,27 +61,31 @@ async def picture(files: list[str], scene: Scene, size: tuple[int, int], directo
 
 
 def save(name: str, svg: str) -> None:
-    """The SVG, and the PNG if it can be made here."""
+    """The SVG, and the PNG of it."""
     # Without this, programs that draw the SVG drop the blanks that begin a line.
     svg = svg.replace("<text class", '<text xml:space="preserve" class')
     (TARGET / f"{name}.svg").write_text(svg, encoding="utf-8")
-    try:
-        import resvg_py
-    except ImportError:
-        return
+    import resvg_py
+
     drawable = svg.replace("Fira Code, monospace", "DejaVu Sans Mono, monospace")
     (TARGET / f"{name}.png").write_bytes(bytes(resvg_py.svg_to_bytes(svg_string=drawable)))
 
 
 async def main(exports: Path) -> None:
+    import resvg_py  # noqa: F401 - before the minutes of work, rather than after the first picture
+
     TARGET.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="nsystui-pictures-") as name:
-        directory = Path(name)
+    made: dict[str, str] = json.loads(MADE_FROM.read_text()) if MADE_FROM.exists() else {}
+    wanted = expected(with_real=True)
+    with tempfile.TemporaryDirectory(prefix="nsystui-pictures-") as place:
+        directory = Path(place)
         (directory / "demo-job").mkdir()
         demo = [str(path) for path in training_job(directory / "demo-job")]
         for scene in SCENES:
             for size in (WIDE, NARROW):
-                save(f"{scene.name}-{size[0]}x{size[1]}", await picture(demo, scene, size, directory))
+                name = f"{scene.name}-{size[0]}x{size[1]}"
+                save(name, await picture(demo, scene, size, directory))
+                made[name] = wanted[name]
         for export, names in REAL.items():
             path = exports / f"{export}.sqlite"
             if not path.exists():
@@ -66,7 +93,11 @@ async def main(exports: Path) -> None:
                 continue
             for scene in SCENES:
                 if scene.name in names:
-                    save(f"real-{export}-{scene.name}", await picture([str(path)], scene, WIDE, directory))
+                    name = f"real-{export}-{scene.name}"
+                    save(name, await picture([str(path)], scene, WIDE, directory))
+                    made[name] = wanted[name]
+    kept = {name: made[name] for name in sorted(wanted) if name in made}
+    MADE_FROM.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,31 @@
+"""The pictures in ``screenshots/`` are those of the screens as they were last accepted, and the README shows them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from support import SHARED
+
+from screenshots import HERE, MADE_FROM, REAL, TARGET, expected
+
+AGAIN = "a screen has changed and its picture has not: python tests/screenshots.py"
+
+
+def test_every_picture_was_made_since_its_screen_changed():
+    has_real = all((SHARED / "exports" / f"{name}.sqlite").exists() for name in REAL)
+    made = json.loads(MADE_FROM.read_text(encoding="utf-8"))
+    stale = [name for name, snapshot in expected(has_real).items() if made.get(name) != snapshot]
+    assert stale == [], AGAIN
+
+
+def test_every_picture_is_there_and_no_other():
+    names = {f"{name}.{kind}" for name in expected(with_real=True) for kind in ("svg", "png")}
+    assert {path.name for path in TARGET.iterdir()} == {*names, MADE_FROM.name}
+
+
+def test_the_pictures_of_the_readme_are_there():
+    readme = (HERE / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"\]\((screenshots/[^)]+)\)", readme)
+    assert shown
+    assert [name for name in shown if not (HERE / name).is_file()] == []
