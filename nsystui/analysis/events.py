@@ -317,4 +317,4 @@ def window_of(row: Row) -> Window:
     """The time span of an event of the list."""
     values = dict(zip(_KEYS, row, strict=True))
     start = int(values["start"] or 0)
-    return Window(start, start + int(values["duration"] or 0))
+    return Window.of_event(start, start + int(values["duration"] or 0))

@@ -29,6 +29,11 @@ class Window:
         if self.end < self.start:
             raise UsageError(f"the time window ends ({self.end} ns) before it starts ({self.start} ns)")
 
+    @classmethod
+    def of_event(cls, start: int, end: int) -> Window:
+        """That of an event in an export; one that ends before it starts, which is damage, has no length."""
+        return cls(start, max(start, end))
+
 
 @dataclass(frozen=True)
 class NameFilter:

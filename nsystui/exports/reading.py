@@ -18,7 +18,7 @@ class Reader:
         import adbc_driver_sqlite
         from adbc_driver_manager import AdbcConnection, AdbcDatabase, Error
 
-        self._path = path
+        self.path = path
         try:
             self._database = AdbcDatabase(driver=adbc_driver_sqlite._driver_path(), uri=opening.uri(path))
             self._connection = AdbcConnection(self._database)
@@ -51,7 +51,7 @@ class Reader:
             statement.set_sql_query(query)
             handle, _ = statement.execute_query()
         except Error as error:
-            raise opening.corrupt(self._path, error) from None
+            raise opening.corrupt(self.path, error) from None
         return handle
 
     def _close_statement(self) -> None:

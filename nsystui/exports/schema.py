@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsystui.errors import ExportError
-from nsystui.exports import opening
+from nsystui.exports import opening, whole
 
 # An nsys export of any version has the first; the others tell it from any other SQLite file with such a name.
 _ALWAYS = "StringIds"
@@ -26,6 +26,10 @@ _TELLING = frozenset(
         "OSRT_API",
     }
 )
+
+_TIMES = frozenset({"start", "end", "timestamp"})
+LATEST = 1 << 54
+"""No event is farther from the start of its session than this, ns (208 days): beyond, a time is no time, but damage."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,14 @@ class Schema:
     def integer(self, table: str, column: str) -> str:
         """SQL for an integer column, or a NULL where this version has no such column.
 
-        The cast gives the column one type for the reader, which settles types on the first rows it sees.
+        The cast gives the column one type for the reader, which settles types on the first rows it sees. A time that
+        cannot be one, text or so large that a sum of two is no integer, is missing.
         """
-        return f'CAST("{column}" AS INTEGER)' if self.has_column(table, column) else "CAST(NULL AS INTEGER)"
+        if not self.has_column(table, column):
+            return "CAST(NULL AS INTEGER)"
+        value = f'CAST("{column}" AS INTEGER)'
+        # To SQLite text is greater than any number.
+        return f'CASE WHEN "{column}" BETWEEN {-LATEST} AND {LATEST} THEN {value} END' if column in _TIMES else value
 
     def text(self, table: str, column: str) -> str:
         """SQL for the bytes of a text column; a missing column or a NULL is the empty string.
@@ -80,21 +89,26 @@ def probe(path: Path, connection: sqlite3.Connection) -> Schema:
         # A virtual table is none of nsys's own, and may need a module that is not here.
         query = "SELECT name FROM sqlite_master WHERE type = 'table' AND coalesce(sql, '') NOT LIKE 'CREATE VIRTUAL%'"
         names = [name for (name,) in connection.execute(query)]
+        ((rows, last_row),) = connection.execute("SELECT count(*), max(rowid) FROM sqlite_master").fetchall()
+        if rows < (last_row or 0):
+            whole.check_pages(path, connection, "sqlite_master", f"{rows} of {last_row} entries")
         for name in names:
             quoted = name.replace('"', '""')
             columns[name] = frozenset(row[1] for row in connection.execute(f'PRAGMA table_info("{quoted}")'))
+            if not columns[name]:  # the name of a table is there twice, and one of them is damaged
+                raise opening.corrupt(path, sqlite3.DatabaseError(f"malformed database schema ({name})"))
         if _ALWAYS not in columns or not _TELLING & columns.keys():
             raise ExportError(
                 str(path), "a SQLite file, but not an Nsight Systems export", "nsys export -t sqlite FILE.nsys-rep"
             )
         for name in names:
-            last[name] = _last_rowid(connection, name)
+            last[name] = _last_rowid(path, connection, name)
     except opening.READ_ERRORS as error:
         raise opening.corrupt(path, error) from None
     return Schema(columns, last)
 
 
-def _last_rowid(connection: sqlite3.Connection, table: str) -> int:
+def _last_rowid(path: Path, connection: sqlite3.Connection, table: str) -> int:
     """The highest rowid: the row count of an event table, found without a scan. 0 for an empty table."""
     quoted = table.replace('"', '""')
     try:
@@ -103,6 +117,8 @@ def _last_rowid(connection: sqlite3.Connection, table: str) -> int:
         if "rowid" in str(error):  # a WITHOUT ROWID table: none of nsys's own
             return 0
         raise
+    if last is not None:
+        whole.check_last(path, connection, table, last)
     if last == 0:  # StringIds starts at 0
         return 1
     return int(last or 0)

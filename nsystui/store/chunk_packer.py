@@ -14,9 +14,11 @@ from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.nccl_payload import PayloadSchemas
 from nsystui.exports.reading import Reader
 from nsystui.exports.schema import Schema
+from nsystui.exports.whole import check_rows
 from nsystui.store import nccl_rows
 from nsystui.store.chunks import Chunk
 from nsystui.store.device_rows import WORK_TABLES
+from nsystui.store.row_check import count_chunk
 from nsystui.store.written import Written
 
 if TYPE_CHECKING:
@@ -75,7 +77,10 @@ def shared_lookups(path: Path, connection: duckdb.DuckDBPyConnection, tables: Sc
                 connection.execute(f"CREATE TABLE {name} ({lookup.definition})")
                 names[lookup.name] = name
                 connection.execute(f"CREATE OR REPLACE TEMP VIEW {lookup.name} AS SELECT * FROM {name}")
-                if tables.has(lookup.table) and receive(connection, "incoming", reader.stream(lookup.query)):
+                rows = receive(connection, "incoming", reader.stream(lookup.query)) if tables.has(lookup.table) else 0
+                if lookup.is_whole:
+                    check_rows(path, lookup.table, rows, tables.last_rowid.get(lookup.table, 0))
+                if rows:
                     connection.execute(f"INSERT INTO {name} {lookup.resolve}")
         connection.execute("DROP TABLE IF EXISTS incoming")
         yield names
@@ -120,7 +125,8 @@ class ChunkPacker:
         source, place = chunk.source, chunk.source.first_row + chunk.first
         # Replacing the chunk before would keep both in memory for a while.
         self.connection.execute("DROP TABLE IF EXISTS chunk")
-        rows = receive(self.connection, "chunk", reader.stream(source.scan % (chunk.first, chunk.last)))
+        receive(self.connection, "chunk", reader.stream(source.scan % (chunk.first, chunk.last)))
+        rows = count_chunk(reader.path, self.connection, source.table, chunk.first, chunk.last)
         if rows:
             self._find_strings()
             for name, select in source.transforms.items():

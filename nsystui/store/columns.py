@@ -18,8 +18,10 @@ from nsystui.exports.nccl_payload import PayloadSchemas
 from nsystui.exports.reading import Reader
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import NO_INTEGER, Source, Transform
+from nsystui.exports.whole import check_rows
 from nsystui.store import nccl_rows
 from nsystui.store.pack import CHUNK_ROWS
+from nsystui.store.row_check import count_chunk
 
 if TYPE_CHECKING:
     import duckdb
@@ -92,6 +94,8 @@ class ColumnReader:
                     with _arriving(self.connection, reader.stream(lookup.query)) as columns:
                         query = f"{create} SELECT {columns} FROM arriving"
                         ((found,),) = self.connection.execute(query).fetchall()
+                    if lookup.is_whole:
+                        check_rows(self.path, lookup.table, found, self.native.last_rowid[lookup.table])
                     if found:  # of no rows the driver knows no types
                         self.connection.execute(f"INSERT INTO {lookup.name} {lookup.resolve}")
                 self._filled.add(lookup.name)
@@ -116,28 +120,30 @@ class _Pass:
         """Reads up to the rowid ``last``; gives how many rows a chunk made for each table."""
         needed = self.words(first_choice=True) & {"row_id", *self.source.columns}
         rows = CHUNK_ROWS * (_MANY_ROWS if len(needed) <= _FEW else 1)
-        start = 0  # some keys of nsys begin at 0
+        start, found = 0, 0  # some keys of nsys begin at 0
         while start <= last:
             end = min(start + rows - 1, last)
             with _read_errors(self.path):
                 received = self._receive(start, end, first_choice=True)
+                found += received
                 first_choice = not received or all(map(self._needs_no_other, self.chosen))
                 if not first_choice:
                     self._receive(start, end, first_choice)
             for table in self.chosen if received else ():
                 yield table, sinks[table].write(self.connection, self._select(table, first_choice, received))
             start = end + 1 if received else _row_after(self.path, self.connection, self.reader, self.source, end, last)
+        check_rows(self.path, self.source.table, found, last)
 
     def _receive(self, start: int, end: int, first_choice: bool) -> int:
         """Reads the rows of a chunk with the columns that are needed; how many there are."""
-        needed = self.words(first_choice) & {"row_id", *self.source.columns}
+        needed = (self.words(first_choice) & self.source.columns.keys()) | {"row_id"}
         absent = [name for name in sorted(needed) if self.source.columns.get(name) == NO_INTEGER]
         stream = self.reader.stream(self.source.scan_of(needed.difference(absent)) % (start, end))
         with _arriving(self.connection, stream) as columns:
             nothing = "".join(f', CAST(NULL AS BIGINT) AS "{name}"' for name in absent)
             create = "CREATE OR REPLACE TEMP TABLE chunk AS"
-            ((rows,),) = self.connection.execute(f"{create} SELECT {columns}{nothing} FROM arriving").fetchall()
-        return int(rows)
+            self.connection.execute(f"{create} SELECT {columns}{nothing} FROM arriving")
+        return count_chunk(self.path, self.connection, self.source.table, start, end)
 
     def _needs_no_other(self, table: str) -> bool:
         """Whether the first choices of all fields give a value in every row of the chunk."""

@@ -12,6 +12,7 @@ from nsystui.exports import canonical, opening, sources
 from nsystui.exports.metadata import Metadata
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import Source, Transform
+from nsystui.exports.whole import check_rows
 from nsystui.store.cache import Cache
 from nsystui.store.column_cache import ColumnFiles, PartialColumns, find_columns
 from nsystui.store.columns import ColumnReader, Sink
@@ -192,11 +193,20 @@ class OnDemand:
             return self.loaded[table].rows
         connection = opening.connect(self.path)
         try:
-            return count(connection, self._parts(table))
+            return self._whole(table, count(connection, self._parts(table)))
         except opening.READ_ERRORS as error:
             raise opening.corrupt(self.path, error) from None
         finally:
             connection.close()
+
+    def _whole(self, table: str, rows: int) -> int:
+        """``rows`` of a canonical table; raises ExportError where that is not all because the export is damaged."""
+        parts = list(self._parts(table))
+        if not any(transform.where for _, transform in parts):
+            expected = sum(self.native.last_rowid[source.table] for source, _ in parts)
+            for source, _ in parts if rows < expected else ():
+                check_rows(self.path, source.table, rows, expected)
+        return rows
 
     def _is_made(self, table: str) -> bool:
         """Whether it takes more than SQL of SQLite's to say which rows a table has."""
@@ -242,7 +252,9 @@ class OnDemand:
         if self._is_made(table):
             self.load({table: needed})
         if table not in self.loaded or not needed <= self.loaded[table].names:
-            return tally(connection, self._parts(table))
+            found = tally(connection, self._parts(table))
+            self._whole(table, found.rows)
+            return found
         return tally_columns(self.connection, self._from(table), needed) if self.loaded[table].rows else Tally()
 
     @cached_property

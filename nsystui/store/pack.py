@@ -20,6 +20,7 @@ from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import Metadata
 from nsystui.exports.nccl_payload import PayloadSchemas
 from nsystui.exports.reading import Reader
+from nsystui.exports.whole import check_rows
 from nsystui.store.chunk_packer import ChunkPacker, shared_lookups
 from nsystui.store.chunks import Chunks
 from nsystui.store.device_rows import device_rows
@@ -107,6 +108,7 @@ class Packer:
     slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(2))
     workers: int = 2
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _found: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> PackedReport:
         """Packs the export.
@@ -122,6 +124,8 @@ class Packer:
             tables = schema.probe(self.path, plain)
             facts = metadata.read(self.path, plain, tables)
             payload = nccl_calls.payload_schemas(plain, tables)
+        except opening.READ_ERRORS as error:
+            raise opening.corrupt(self.path, error) from None
         finally:
             plain.close()
         try:
@@ -148,6 +152,11 @@ class Packer:
                 with ReadAhead(self.path) as ahead, pool:
                     running = [pool.submit(self._work, worker, chunks, ahead) for worker in workers]
                     _first_failure(running, chunks)
+                for source in every:
+                    if tables.has(source.table):
+                        check_rows(
+                            self.path, source.table, self._found.get(source.table, 0), tables.last_rowid[source.table]
+                        )
                 packed = workers[0].packed
                 for worker in workers[1:]:
                     packed.add(worker.packed)
@@ -170,9 +179,11 @@ class Packer:
                     raise PackingCancelled
                 ahead.reach(chunk.part)
                 with self.slots:
-                    if not worker.pack(reader, chunk):
+                    rows = worker.pack(reader, chunk)
+                    if not rows:
                         chunks.skip_to(chunk.source, worker.row_after(reader, chunk))
                 with self._lock:
+                    self._found[chunk.source.table] = self._found.get(chunk.source.table, 0) + rows
                     done = min(chunks.done(), chunks.total)
                     self.report_progress(Progress(self.path, chunk.source.table, done, chunks.total))
 

@@ -28,5 +28,5 @@ def written_of(table: CanonicalTable, rows: int, statistics: Mapping[str, Mappin
         return Written(rows)
     starts, ends = statistics['"start"'], statistics.get('"end"', {})
     # A range that was never closed reaches at least to its start.
-    last = max(int(values["max"]) for values in (starts, ends) if "max" in values)
-    return Written(rows, int(starts["min"]), last)
+    last = max((int(values["max"]) for values in (starts, ends) if "max" in values), default=None)
+    return Written(rows, int(starts["min"]) if "min" in starts else None, last)

@@ -196,10 +196,10 @@ class TestSummary:
         with ExportWriter(tmp_path / "long.sqlite") as export:
             process = export.process(5_000)
             for start in (0, 1):
-                export.kernel(process, 0, 7, start, 2**61 + 1 + start, name="a", correlation_id=start)
+                export.kernel(process, 0, 7, start, 2**53 + 1 + start, name="a", correlation_id=start)
         session.add(tmp_path / "long.sqlite")
         (row,) = kernel_summary(session, EVERYTHING).rows()
-        assert row[1:3] == (2**62 + 2, 2)
+        assert row[1:3] == (2**54 + 2, 2)
 
     def test_without_tasks_grouping_by_rank_is_an_empty_table(self, tmp_path, session):
         session.add(demo.empty_export(tmp_path / "empty.sqlite"))

@@ -134,7 +134,8 @@ def _who(job: Job, ranks: dict[Task, RankedTask], task: Task) -> tuple[Task, int
     if ranked is not None:
         return task, ranked.rank, ranked.host, ranked.pid, ranked.process_name
     host = next((report.metadata.host for report in job.session.reports if report.index == task.report), "")
-    return task, None, host, (task.process >> 24) & 0xFFFFFF, ""
+    pid = 0 if task.process is None else (task.process >> 24) & 0xFFFFFF
+    return task, None, host, pid, ""
 
 
 def _identity(table: sa.Table, base: NameBase | None) -> sa.ColumnElement[str]:

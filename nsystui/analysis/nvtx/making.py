@@ -66,8 +66,8 @@ class NodeMaker:
             gpu_total=int(totals.gpu_total[path]) if launched else None,
             gpu_median=self.median(path) if launched and not is_group else None,
             gpu_ops=int(totals.gpu_ops[path]) if totals.known[path] else None,
-            window=Window(int(totals.first[path]), int(totals.last[path])),
-            gpu_window=Window(int(totals.gpu_first[path]), int(totals.gpu_last[path])) if launched else None,
+            window=Window.of_event(int(totals.first[path]), int(totals.last[path])),
+            gpu_window=Window.of_event(int(totals.gpu_first[path]), int(totals.gpu_last[path])) if launched else None,
             child_count=inside if is_group or is_single else inside + 1 if inside else count,
             variants=int(self.paths.variants[path]),
             open_count=int(totals.open_count[path]),
@@ -91,8 +91,8 @@ class NodeMaker:
 
     def _range_node(self, index: int, name: str, depth: int) -> Node:
         ranges, lane, ops = self.ranges, self.ranges.lane_of(index), int(self.ranges.op_count[index])
-        window = Window(int(ranges.start[index]), int(ranges.end[index]))
-        gpu = Window(int(ranges.gpu_start[index]), int(ranges.gpu_end[index])) if ops > 0 else None
+        window = Window.of_event(int(ranges.start[index]), int(ranges.end[index]))
+        gpu = Window.of_event(int(ranges.gpu_start[index]), int(ranges.gpu_end[index])) if ops > 0 else None
         return Node(
             id=2 * len(self.paths) + index,
             kind=NodeKind.RANGE,

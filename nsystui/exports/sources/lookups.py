@@ -20,6 +20,8 @@ class Lookup:
     table: str
     query: str
     resolve: str
+    is_whole: bool = False
+    """Whether it has every row of its native table."""
 
 
 def lookups(schema: Schema) -> list[Lookup]:
@@ -31,8 +33,11 @@ def lookups(schema: Schema) -> list[Lookup]:
             "strings",
             "id BIGINT, value VARCHAR",
             "StringIds",
-            f"SELECT id, {schema.text('StringIds', 'value')} AS value FROM StringIds",
+            # By groups, which costs nothing where the id is the key: two strings of one id would double rows.
+            f"SELECT {schema.integer('StringIds', 'id')} AS id, {schema.text('StringIds', 'value')} AS value "
+            "FROM StringIds WHERE typeof(id) = 'integer' GROUP BY id",
             "SELECT id, value FROM incoming",
+            is_whole=True,
         )
     )
     found.append(

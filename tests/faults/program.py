@@ -1,0 +1,129 @@
+"""The program as the fault tests run it: every command on some files, in this process, and what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from support import fingerprint
+
+from nsystui.analysis import stats
+from nsystui.analysis.recipes import RECIPES
+from nsystui.cli import main
+
+SECONDS = 60
+"""A command that takes longer on a small export hangs."""
+
+# Status 1 is asked for by --fail-on alone, and 130 is an interruption: neither is ever right here.
+_SAID = (0, 2, 3)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command did. ``trouble`` is a traceback, or why it is a failure all the same; empty is well."""
+
+    words: tuple[str, ...]
+    status: int
+    out: str
+    err: str
+    trouble: str = ""
+
+
+class Hangs(BaseException):
+    """No Exception, so that nothing but the test catches it."""
+
+
+@contextlib.contextmanager
+def in_time(seconds: int = SECONDS) -> Iterator[None]:
+    """Raises Hangs in what takes too long."""
+
+    def over(*_: object) -> None:
+        raise Hangs(f"longer than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def run(*words: str | Path, seconds: int = SECONDS) -> Ran:
+    """Runs a command in this process; never raises."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    texts, status, trouble = tuple(map(str, words)), -1, ""
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            with in_time(seconds):
+                status = main(list(texts))
+        except SystemExit as end:
+            status = int(end.code or 0)
+        except BaseException:
+            trouble = traceback.format_exc()
+    said = [_text(stream) for stream in (out, err)]
+    if not trouble and status not in _SAID:
+        trouble = f"status {status}"
+    if not trouble and (status == 2) and not said[1].strip():
+        trouble = "status 2 without a word"
+    if not trouble and "Traceback" in said[0] + said[1]:
+        trouble = "a traceback is printed"
+    return Ran(texts, status, *said, trouble)
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    assert isinstance(stream.buffer, io.BytesIO)
+    return stream.buffer.getvalue().decode("utf-8", "replace")
+
+
+def questions() -> list[tuple[str, ...]]:
+    """The words of every command that answers with tables, each in every way in which it asks for other rows."""
+    plain = ["triage", "overview", "kernels", "nccl", "ranks", "steps", "gpu", "efficiency", "nvtx", "timeline"]
+    plain += ["events", "memory", "api", "osrt", "mpi", "ncu", "info"]
+    more = [
+        ("kernels", "--by", "rank"),
+        ("kernels", "--instances", ""),
+        ("nccl", "--sizes", "exact"),
+        ("nccl", "--calls", "AllReduce"),
+        ("nccl", "--kernels", "AllReduce"),
+        ("nccl", "--by", "communicator,step,rank"),
+        ("gpu", "--over-time"),
+        ("nvtx", "--summary"),
+        ("nvtx", "--by", "all", "--no-fold"),
+        ("timeline", "--all-lanes", "--width", "60"),
+        ("info", "--show", "diagnostics"),
+        ("info", "--show", "contents"),
+        ("diff", "--time-a", "0:", "--time-b", "0:"),
+    ]
+    reports = ",".join(stats.NAMES)
+    recipes = [("recipe", recipe.name) for recipe in RECIPES if recipe.name != "diff"]
+    return [*((name,) for name in plain), *more, ("stats", "-r", reports), *recipes]
+
+
+def writers(directory: Path, files: Sequence[Path]) -> list[tuple[str, ...]]:
+    """The commands that write files of their own, into ``directory``, about these exports."""
+    names = [*map(str, files)]
+    ranks = ",".join(f"{name}={number}" for number, name in enumerate(names))
+    everything = ("--kinds", "kernel,nccl,memory,graph,api,nvtx,mark,mpi,metrics,os")
+    return [
+        ("export", "--trace", str(directory / "job.json"), *everything, *names),
+        ("export", "--paraver", str(directory / "job.prv"), *everything, *names),
+        ("export", "--trace", "-", *names),
+        ("pack", *names, "-o", str(directory / "packed"), "--ranks", ranks),
+    ]
+
+
+def unchanged(directory: Path) -> object:
+    """What must be the same after a command: names, sizes, times and bytes of what lies in a directory."""
+    return fingerprint(directory), sorted(os.listdir(directory))
+
+
+def failures(ran: Sequence[Ran]) -> str:
+    """What went wrong, for the message of an assertion; empty where nothing did."""
+    return "\n\n".join(f"{' '.join(one.words)}\n{one.err}\n{one.trouble}" for one in ran if one.trouble)

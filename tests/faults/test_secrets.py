@@ -1,0 +1,72 @@
+"""What is captured of an environment or a command line is for nobody to see: not on a screen, not in any file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jobs
+import pytest
+import program
+
+from nsystui.exports.demo import ExportWriter, TrainingJob
+from nsystui.exports.demo import Session as Capture
+
+SECRET = "s3cret-9f8e7d6c"
+FORMATS = ("csv", "json", "md", "txt", "parquet")
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory):
+    """A demo job whose captured environment and command line hold a secret in every variable that is not ours."""
+    directory = tmp_path_factory.mktemp("secret")
+    patch = pytest.MonkeyPatch()
+    patch.setattr("nsystui.exports.demo.ranks.PLANTED_SECRET", SECRET)
+    paths = TrainingJob(ranks=2, steps=2, layers=1, gpu_metrics=False).write(directory)
+    patch.undo()
+    names = ["AWS_SECRET_ACCESS_KEY", "RANK_TOKEN", "rank", "RANK ", "PATH", "HOME", "WANDB_API_KEY", "LD_PRELOAD"]
+    environment = {name: f"x {SECRET}" for name in names} | {"RANK": "2"}
+    capture = Capture(environment=environment, command=("python", "train.py", f"--token={SECRET}"))
+    with ExportWriter(directory / "rank2.sqlite", session=capture) as export:
+        process = export.process(7_000, "python")
+        export.nvtx_range(export.thread(process, 7_000, "main"), 1_000, 2_000, "step 0")
+    paths.append(directory / "rank2.sqlite")
+    assert all(SECRET.encode() in path.read_bytes() for path in paths), "nothing was planted"
+    return paths
+
+
+def told(directory: Path) -> list[Path]:
+    """The files below a directory that hold the secret, by name or content."""
+    return [
+        path
+        for path in directory.rglob("*")
+        if SECRET in str(path) or (path.is_file() and SECRET.encode() in path.read_bytes())
+    ]
+
+
+def test_no_command_tells_it_in_any_form(exports, tmp_path, monkeypatch):
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+    before = program.unchanged(exports[0].parent)
+    ran = []
+    for number, words in enumerate(program.questions()):
+        ran.append(program.run(*words, *exports))
+        if words[0] not in ("diff", "stats"):
+            target = tmp_path / f"{number}.{FORMATS[number % len(FORMATS)]}"
+            ran.append(program.run(*words, *exports, "-o", target))
+    ran += [program.run(*words) for words in program.writers(tmp_path, exports)]
+    assert not program.failures(ran)
+    assert not [one.words for one in ran if SECRET in one.out + one.err]
+    assert len(list(tmp_path.glob("*.*"))) > 30 and (tmp_path / "cache").is_dir() and (tmp_path / "packed").is_dir()
+    assert told(tmp_path) == []
+    assert program.unchanged(exports[0].parent) == before
+
+
+@pytest.mark.parametrize("cached", [True, False])
+async def test_no_screen_shows_it(exports, tmp_path, cached):
+    shown = []
+    async with jobs.running(exports, tmp_path / "cache" if cached else None, jobs.WIDE) as (app, pilot):
+        for keys in ("d", "escape", "i", "escape", "l", "escape", "2", "u", "escape", "3", "4", "5", "6", "7", "L"):
+            await jobs.hit(app, pilot, keys)
+            shown += jobs.screen_text(app)
+    assert any("python" in line or "rank" in line for line in shown)
+    assert SECRET not in "\n".join(shown)
+    assert told(tmp_path) == []
