@@ -21,7 +21,7 @@ def exports(tmp_path_factory):
     directory = tmp_path_factory.mktemp("secret")
     patch = pytest.MonkeyPatch()
     patch.setattr("nsystui.exports.demo.ranks.PLANTED_SECRET", SECRET)
-    paths = TrainingJob(ranks=2, steps=2, layers=1, gpu_metrics=False).write(directory)
+    paths = TrainingJob(ranks=1, steps=2, layers=1, gpu_metrics=False).write(directory)
     patch.undo()
     names = ["AWS_SECRET_ACCESS_KEY", "RANK_TOKEN", "rank", "RANK ", "PATH", "HOME", "WANDB_API_KEY", "LD_PRELOAD"]
     environment = {name: f"x {SECRET}" for name in names} | {"RANK": "2"}
@@ -48,22 +48,20 @@ def test_no_command_tells_it_in_any_form(exports, tmp_path, monkeypatch):
     before = program.unchanged(exports[0].parent)
     ran = []
     for number, words in enumerate(program.questions()):
-        ran.append(program.run(*words, *exports))
-        if words[0] not in ("diff", "stats"):
-            target = tmp_path / f"{number}.{FORMATS[number % len(FORMATS)]}"
-            ran.append(program.run(*words, *exports, "-o", target))
+        target = tmp_path / f"{number}.{FORMATS[number % len(FORMATS)]}"
+        is_one_table = words[0] not in ("diff", "stats")
+        ran.append(program.run(*words, *exports, *(("-o", target) if is_one_table and number % 2 else ())))
     ran += [program.run(*words) for words in program.writers(tmp_path, exports)]
     assert not program.failures(ran)
     assert not [one.words for one in ran if SECRET in one.out + one.err]
-    assert len(list(tmp_path.glob("*.*"))) > 30 and (tmp_path / "cache").is_dir() and (tmp_path / "packed").is_dir()
+    assert len(list(tmp_path.glob("*.*"))) > 15 and (tmp_path / "cache").is_dir() and (tmp_path / "packed").is_dir()
     assert told(tmp_path) == []
     assert program.unchanged(exports[0].parent) == before
 
 
-@pytest.mark.parametrize("cached", [True, False])
-async def test_no_screen_shows_it(exports, tmp_path, cached):
+async def test_no_screen_shows_it(exports, tmp_path):
     shown = []
-    async with jobs.running(exports, tmp_path / "cache" if cached else None, jobs.WIDE) as (app, pilot):
+    async with jobs.running(exports, tmp_path / "cache", jobs.WIDE) as (app, pilot):
         for keys in ("d", "escape", "i", "escape", "l", "escape", "2", "u", "escape", "3", "4", "5", "6", "7", "L"):
             await jobs.hit(app, pilot, keys)
             shown += jobs.screen_text(app)

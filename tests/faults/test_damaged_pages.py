@@ -1,0 +1,216 @@
+"""Cut and flipped bytes: rows are read as they are, or the file is named with what is wrong; none is lost unsaid."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from program import in_time
+from support import edit, native, native_count, shared
+
+from nsystui.errors import ExportError
+from nsystui.exports import demo
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+CASES = int(os.environ.get("NSYSTUI_CAMPAIGN", "0"))
+"""How many cases the long campaigns run, 10,000 for instance; a few dozen without."""
+
+NATIVE = {
+    "kernels": ("CUPTI_ACTIVITY_KIND_KERNEL",),
+    "memory_ops": ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"),
+    "api_calls": ("CUPTI_ACTIVITY_KIND_RUNTIME",),
+    "os_calls": ("OSRT_API",),
+}
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory) -> list[Path]:
+    place = tmp_path_factory.mktemp("originals")
+    return [
+        demo.two_process_export(place / "two.sqlite"),
+        demo.payload_export(place / "payload.sqlite"),
+        demo.hostile_names_export(place / "names.sqlite"),
+        demo.whole_graph_export(place / "graph.sqlite"),
+    ]
+
+
+@pytest.fixture
+def export(tmp_path) -> Path:
+    """An export whose calls fill many pages."""
+    return demo.benchmark_export(tmp_path / "rank0.sqlite", kernels=1_000)
+
+
+def counted(path: Path, whole: bool) -> Mapping[str, int]:
+    """The rows of an export that the program finds, each read."""
+    with closing(Session()) as session:
+        session.add(path, whole=whole)
+        count = sa.func.count
+        return {
+            name: next(iter(session.rows(sa.select(count(), sa.func.sum(table.c.row)).select_from(table))))[0]
+            for name in NATIVE
+            if (table := tables.METADATA.tables[name]) is not None
+        }
+
+
+def written(path: Path) -> Mapping[str, int]:
+    return {name: sum(native_count(path, one) for one in natives) for name, natives in NATIVE.items()}
+
+
+def said_of(path: Path, whole: bool) -> str:
+    """The one line about a damaged export."""
+    with pytest.raises(ExportError) as error:
+        counted(path, whole)
+    assert str(path) in str(error.value) and len(str(error.value).splitlines()) == 1
+    return error.value.cause
+
+
+def loses_nothing_unsaid(path: Path, expected: Mapping[str, int]) -> bool:
+    """Whether an export is read whole or refused, packed and not."""
+    for whole in (True, False):
+        try:
+            with in_time(30):
+                found = counted(path, whole)
+        except ExportError as error:
+            assert str(path) in str(error) and len(str(error).splitlines()) == 1
+        else:
+            if found != expected:
+                return False
+    return True
+
+
+def flipped(data: bytes, chance: random.Random) -> bytes:
+    """Some bits or bytes changed, most of them where pages say what is in them."""
+    broken = bytearray(data)
+    for _ in range(chance.choice([1, 1, 1, 2, 5])):
+        place = chance.randrange(100, len(broken))
+        if chance.random() < 0.6:
+            place = max(place // 4096 * 4096 + chance.randrange(40), 100)
+        broken[place] ^= 1 << chance.randrange(8) if chance.random() < 0.5 else chance.randrange(1, 256)
+    return bytes(broken)
+
+
+def campaign(path: Path, originals: list[Path], seeds: range) -> list[int]:
+    """The seeds of flips that lose rows without a word, or end in anything but an ExportError."""
+    expected = [written(original) for original in originals]
+    data = [original.read_bytes() for original in originals]
+    lost = []
+    for seed in seeds:
+        chance = random.Random(seed)
+        which = chance.randrange(len(originals))
+        path.write_bytes(flipped(data[which], chance))
+        if not loses_nothing_unsaid(path, expected[which]):
+            lost.append(seed)
+    return lost
+
+
+# Seeds of earlier campaigns in which rows were lost, or a traceback was printed.
+@pytest.mark.parametrize("seeds", [range(159, 161), range(245, 248), range(10)], ids=str)
+def test_flips_lose_no_row_unsaid(tmp_path, originals, seeds):
+    assert campaign(tmp_path / "flipped.sqlite", originals, seeds) == []
+
+
+@pytest.mark.campaign
+@pytest.mark.skipif(not CASES, reason="set NSYSTUI_CAMPAIGN to the number of cases")
+def test_many_flips_lose_no_row_unsaid(tmp_path, originals):
+    assert campaign(tmp_path / "flipped.sqlite", originals, range(1_000, 1_000 + CASES)) == []
+
+
+@pytest.mark.campaign
+@pytest.mark.skipif(not CASES, reason="set NSYSTUI_CAMPAIGN to the number of cases")
+@pytest.mark.parametrize("name", ["schema2021-no-metadata", "cuda-graphs"])
+def test_many_flips_of_real_exports(tmp_path, name):
+    assert campaign(tmp_path / "flipped.sqlite", shared(name), range(CASES // 10)) == []
+
+
+def test_a_file_cut_anywhere_is_told(tmp_path, originals):
+    data, chance, path = originals[0].read_bytes(), random.Random(7), tmp_path / "cut.sqlite"
+    for size in (chance.randrange(len(data)) for _ in range(max(CASES // 10, 60))):
+        path.write_bytes(data[:size])
+        with in_time(30), pytest.raises(ExportError) as error:
+            counted(path, whole=False)
+        assert str(path) in str(error.value)
+
+
+class TestExactDamage:
+    """What the campaigns found, each by itself."""
+
+    def leaves(self, path: Path, table: str) -> list[int]:
+        """Where the pages of a table's rows begin in the file, in the order of the rows."""
+        (root,) = native(path, "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))[0]
+        data = path.read_bytes()
+
+        def children(page: int) -> list[int]:
+            at = (page - 1) * 4096
+            if data[at] == 13:
+                return [at]
+            cells = int.from_bytes(data[at + 3 : at + 5], "big")
+            places = [int.from_bytes(data[at + 12 + 2 * n : at + 14 + 2 * n], "big") for n in range(cells)]
+            pages = [int.from_bytes(data[at + place : at + place + 4], "big") for place in places]
+            pages.append(int.from_bytes(data[at + 8 : at + 12], "big"))
+            return [leaf for child in pages for leaf in children(child)]
+
+        return children(root)
+
+    def patch(self, path: Path, place: int, data: bytes) -> None:
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(data)
+
+    @pytest.mark.parametrize("whole", [True, False], ids=["packed", "read"])
+    @pytest.mark.parametrize("number", [0, 1, -2])
+    def test_a_page_that_forgets_rows(self, export, whole, number):
+        leaf = self.leaves(export, RUNTIME)[number]
+        cells = int.from_bytes(export.read_bytes()[leaf + 3 : leaf + 5], "big")
+        self.patch(export, leaf + 3, (cells - 2).to_bytes(2, "big"))
+        said = said_of(export, whole)
+        assert RUNTIME in said and ("out of order" in said or "can be found" in said)
+
+    @pytest.mark.parametrize("whole", [True, False], ids=["packed", "read"])
+    @pytest.mark.parametrize(("number", "other"), [(1, 2), (2, 1), (-1, 0), (0, -1)])
+    def test_a_page_in_the_place_of_another(self, export, whole, number, other):
+        leaves, data = self.leaves(export, RUNTIME), export.read_bytes()
+        assert len(leaves) >= 3
+        self.patch(export, leaves[number], data[leaves[other] : leaves[other] + 4096])
+        assert RUNTIME in said_of(export, whole)
+
+    def test_rows_that_were_deleted_are_no_damage(self, export):
+        edit(export, f"DELETE FROM {RUNTIME} WHERE rowid % 3 = 0")
+        left = native_count(export, RUNTIME)
+        assert counted(export, whole=True)["api_calls"] == counted(export, whole=False)["api_calls"] == left
+
+    def test_a_page_of_payload_schemas_is_an_error_of_the_export(self, tmp_path, originals):
+        path = tmp_path / "payload.sqlite"
+        path.write_bytes(originals[1].read_bytes())
+        for leaf in self.leaves(path, "NVTX_PAYLOAD_SCHEMA_ENTRIES"):
+            self.patch(path, leaf + 8, b"\xff\xff")
+        assert said_of(path, whole=True).startswith("SQLite cannot read it")
+
+    def test_a_table_whose_name_is_damaged_in_one_of_two_places(self, export):
+        data = export.read_bytes()
+        place = data.index(b"CREATE TABLE " + RUNTIME.encode())
+        self.patch(export, place + len("CREATE TABLE CUPTI"), b"X")
+        assert "malformed database schema" in said_of(export, whole=True)
+
+    def test_other_files_are_unaffected(self, export, originals):
+        leaf = self.leaves(export, RUNTIME)[1]
+        self.patch(export, leaf, b"\xff" * 4096)
+        with closing(Session(warn=lambda _: None)) as session:
+            session.add(originals[0])
+            with pytest.raises(ExportError):
+                session.add(export)
+            count = sa.select(sa.func.count()).select_from(tables.api_calls)
+            assert session.scalar(count) == native_count(originals[0], RUNTIME)
+
+
+def test_the_sqlite_module_agrees_that_the_originals_are_whole(originals):
+    for path in originals:
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -1,0 +1,181 @@
+"""Files that lie in odd places or change while they are read, and systems that give less than one expects."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import program
+import pytest
+import sqlalchemy as sa
+from disks import half_written
+from support import fingerprint
+
+from nsystui.errors import ExportError
+from nsystui.exports import demo
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+NO_LOCKS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#define REFUSE(name) int name(int fd, int command, ...) { \\
+    va_list words; va_start(words, command); void *word = va_arg(words, void *); va_end(words); \\
+    if (command == F_SETLK || command == F_SETLKW || command == F_GETLK || command == F_OFD_SETLK) \\
+        { errno = ENOSYS; return -1; } \\
+    static int (*real)(int, int, ...); if (!real) real = dlsym(RTLD_NEXT, #name); \\
+    return real(fd, command, word); }
+REFUSE(fcntl)
+REFUSE(fcntl64)
+int flock(int fd, int how) { errno = ENOSYS; return -1; }
+int lockf(int fd, int how, long size) { errno = ENOSYS; return -1; }
+"""
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory) -> Path:
+    return demo.two_process_export(tmp_path_factory.mktemp("original") / "rank0.sqlite")
+
+
+@pytest.fixture
+def export(tmp_path, original) -> Path:
+    (tmp_path / "job").mkdir()
+    return Path(shutil.copyfile(original, tmp_path / "job" / "rank0.sqlite"))
+
+
+def outside(*words: str | Path, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """The program in a process of its own; ``before`` is Python that it runs first."""
+    lines = f"import sys\n{before}\nfrom nsystui.cli import main\nsys.exit(main(sys.argv[1:]))"
+    return subprocess.run(
+        [sys.executable, "-c", lines, *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+        env={**os.environ, **environment},
+    )
+
+
+def of_bad_file(path: Path, good: Path) -> str:
+    """What is said about a file that is none, beside one that is answered as if it were alone."""
+    alone, both = program.run("kernels", good, "--format", "csv"), program.run("kernels", path, good, "--format", "csv")
+    assert not program.failures([alone, both])
+    assert (both.status, both.out) == (0, alone.out)
+    (line,) = [line for line in both.err.splitlines() if path.name in line]
+    return line
+
+
+class TestKinds:
+    def test_a_socket(self, tmp_path, export, monkeypatch):
+        monkeypatch.chdir(tmp_path)  # the name of a socket may not be long
+        with closing(socket.socket(socket.AF_UNIX)) as listening:
+            listening.bind("s.sqlite")
+            assert "not a regular file" in of_bad_file(tmp_path / "s.sqlite", export)
+
+    def test_links_in_a_circle(self, tmp_path, export):
+        (tmp_path / "a.sqlite").symlink_to(tmp_path / "b.sqlite")
+        (tmp_path / "b.sqlite").symlink_to(tmp_path / "a.sqlite")
+        assert "Too many levels of symbolic links" in of_bad_file(tmp_path / "a.sqlite", export)
+
+    @pytest.mark.parametrize("name", ["a b'c\"d.sqlite", "new\nline.sqlite", os.fsdecode(b"\xff\xfe.sqlite"), "y" * 248])
+    @pytest.mark.parametrize("words", [("triage",), ("info",), ("export", "--trace", "-"), ("ncu",)])
+    def test_names_in_every_message_and_table(self, tmp_path, original, name, words):
+        path = shutil.copyfile(original, tmp_path / name)
+        ran = program.run(*words, path)
+        assert not program.failures([ran]) and ran.status == 0
+        assert not [line for line in ran.err.splitlines() if line.startswith("line.sqlite")]
+
+
+class TestChanges:
+    """Of a file that is exchanged while it is open nothing is kept under the name of the other."""
+
+    @pytest.mark.parametrize("how", ["deleted", "replaced", "cut"])
+    def test_while_it_is_open(self, export, tmp_path, how):
+        count = sa.select(sa.func.count(), sa.func.sum(tables.kernels.c.start))
+        with closing(Session()) as session:
+            session.add(export, whole=False)
+            if how == "deleted":
+                export.unlink()
+            elif how == "replaced":
+                other = demo.empty_export(tmp_path / "other.sqlite")
+                os.replace(other, export)
+            else:
+                os.truncate(export, 10_000)
+            try:
+                ((rows, _),) = session.rows(count)
+            except ExportError as error:
+                assert str(export) in str(error) and len(str(error).splitlines()) == 1
+            else:
+                assert rows == 200
+
+    def test_one_that_grows_is_said_to_be_written(self, export, original):
+        export.write_bytes(original.read_bytes()[:-4096])
+        assert "cut short or still being written" in program.run("kernels", export).err
+        export.write_bytes(original.read_bytes())
+        assert program.run("kernels", export).status == 0
+
+
+class TestWithLess:
+    @pytest.fixture(scope="class")
+    def no_locks(self, tmp_path_factory) -> str:
+        compiler = shutil.which("cc") or shutil.which("gcc")
+        if compiler is None or sys.platform != "linux":
+            pytest.skip("this takes a C compiler and Linux")
+        place = tmp_path_factory.mktemp("locks")
+        (place / "locks.c").write_text(NO_LOCKS)
+        words = [compiler, "-shared", "-fPIC", "-o", str(place / "locks.so"), str(place / "locks.c"), "-ldl"]
+        if subprocess.run(words, capture_output=True, check=False).returncode:
+            pytest.skip("the C compiler here makes no shared library")
+        return str(place / "locks.so")
+
+    @pytest.mark.parametrize(
+        "words", [("triage",), ("kernels", "--no-cache"), ("pack", "-o", "packed"), ("export", "--trace", "job.json")]
+    )
+    def test_a_mount_without_locks(self, export, tmp_path, no_locks, words, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        before = fingerprint(export.parent)
+        more = ("--ranks", f"{export}=0") if words[0] == "pack" else ()
+        done = outside(*words, export, *more, LD_PRELOAD=no_locks, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
+        assert done.returncode == 0, done.stderr
+        assert "warning" not in done.stderr and "Traceback" not in done.stderr
+        assert fingerprint(export.parent) == before
+
+    def test_the_library_refuses_locks(self, no_locks):
+        done = subprocess.run(
+            [sys.executable, "-c", "import fcntl, tempfile\nfcntl.lockf(tempfile.TemporaryFile(), fcntl.LOCK_EX)"],
+            env={**os.environ, "LD_PRELOAD": no_locks},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "not implemented" in done.stderr
+
+    def test_fewer_open_files_than_exports(self, tmp_path, original):
+        place = tmp_path / "many"
+        place.mkdir()
+        for number in range(120):
+            shutil.copyfile(original, place / f"rank{number}.sqlite")
+        before = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))"
+        done = outside("kernels", place, "--format", "csv", before=before, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
+        assert "Traceback" not in done.stderr
+        assert done.returncode == 0 or "Too many open files" in done.stderr, done.stderr
+        assert half_written(tmp_path / "cache") == []
+
+    @pytest.mark.parametrize("words", [("overview",), ("triage",), ("events",), ("nvtx",)])
+    def test_little_address_space_is_a_message(self, tmp_path, words):
+        path = demo.benchmark_export(tmp_path / "rank0.sqlite", kernels=30_000)
+        before = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (700 << 20, 700 << 20))"
+        done = outside(*words, path, before=before, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"), NSYSTUI_JOBS="1")
+        assert done.returncode in (0, 2), (done.returncode, done.stderr)
+        assert "Traceback" not in done.stderr
+        assert done.returncode == 0 or "memory" in done.stderr
+        assert half_written(tmp_path / "cache") == []
