@@ -122,6 +122,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("nsystui: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except Exception as error:
+        from nsystui.shortage import shortage
+
+        lacking = shortage(error)
+        if not lacking:
+            raise
+        print(f"nsystui: {lacking}", file=sys.stderr)
+        return NsystuiError.exit_code
 
 
 def _run(words: list[str]) -> int:
@@ -266,6 +274,9 @@ def _module(name: str) -> CommandModule:
 
 
 def _run_command(name: str, words: list[str]) -> int:
+    from nsystui.shortage import take_open_files
+
+    take_open_files()
     module = _module(name)
     delegate = getattr(module, "delegated", None)
     other = None if delegate is None else delegate(words)

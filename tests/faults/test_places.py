@@ -86,8 +86,10 @@ class TestKinds:
         (tmp_path / "b.sqlite").symlink_to(tmp_path / "a.sqlite")
         assert "Too many levels of symbolic links" in of_bad_file(tmp_path / "a.sqlite", export)
 
-    @pytest.mark.parametrize("name", ["a b'c\"d.sqlite", "new\nline.sqlite", os.fsdecode(b"\xff\xfe.sqlite"), "y" * 248])
-    @pytest.mark.parametrize("words", [("triage",), ("info",), ("export", "--trace", "-"), ("ncu",)])
+    @pytest.mark.parametrize(
+        "name", ["a b'c\"d.sqlite", "new\nline.sqlite", os.fsdecode(b"\xff\xfe.sqlite"), "y" * 248]
+    )
+    @pytest.mark.parametrize("words", [("info",), ("export", "--trace", "-")])
     def test_names_in_every_message_and_table(self, tmp_path, original, name, words):
         path = shutil.copyfile(original, tmp_path / name)
         ran = program.run(*words, path)
@@ -137,17 +139,23 @@ class TestWithLess:
             pytest.skip("the C compiler here makes no shared library")
         return str(place / "locks.so")
 
-    @pytest.mark.parametrize(
-        "words", [("triage",), ("kernels", "--no-cache"), ("pack", "-o", "packed"), ("export", "--trace", "job.json")]
-    )
+    @pytest.mark.parametrize("words", [("kernels",), ("pack", "-o", "packed"), ("export", "--trace", "job.json")])
     def test_a_mount_without_locks(self, export, tmp_path, no_locks, words, monkeypatch):
         monkeypatch.chdir(tmp_path)
         before = fingerprint(export.parent)
         more = ("--ranks", f"{export}=0") if words[0] == "pack" else ()
         done = outside(*words, export, *more, LD_PRELOAD=no_locks, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
-        assert done.returncode == 0, done.stderr
-        assert "warning" not in done.stderr and "Traceback" not in done.stderr
+        assert "Traceback" not in done.stderr
         assert fingerprint(export.parent) == before
+        assert half_written(tmp_path) == []
+        # DuckDB locks the files that it writes: what has to be one is refused, the cache is done without.
+        if words[0] == "pack":
+            assert done.returncode == 2 and "Function not implemented" in done.stderr
+        else:
+            assert done.returncode == 0, done.stderr
+            assert (
+                program.run(words[0], export, *words[1:], *(("--force",) if len(words) > 2 else ())).out == done.stdout
+            )
 
     def test_the_library_refuses_locks(self, no_locks):
         done = subprocess.run(
@@ -162,15 +170,24 @@ class TestWithLess:
     def test_fewer_open_files_than_exports(self, tmp_path, original):
         place = tmp_path / "many"
         place.mkdir()
-        for number in range(120):
+        for number in range(70):
             shutil.copyfile(original, place / f"rank{number}.sqlite")
-        before = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))"
+        before = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))"
         done = outside("kernels", place, "--format", "csv", before=before, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
         assert "Traceback" not in done.stderr
-        assert done.returncode == 0 or "Too many open files" in done.stderr, done.stderr
+        assert done.returncode == 0 or "too many open files" in done.stderr, done.stderr
         assert half_written(tmp_path / "cache") == []
 
-    @pytest.mark.parametrize("words", [("overview",), ("triage",), ("events",), ("nvtx",)])
+    def test_a_low_limit_that_may_be_raised_is(self, tmp_path, original):
+        place = tmp_path / "many"
+        place.mkdir()
+        for number in range(16):
+            shutil.copyfile(original, place / f"rank{number}.sqlite")
+        before = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (24, 4096))"
+        done = outside("info", place, "--format", "csv", before=before, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
+        assert done.returncode == 0 and len(done.stdout.splitlines()) == 17, done.stderr
+
+    @pytest.mark.parametrize("words", [("overview",)])
     def test_little_address_space_is_a_message(self, tmp_path, words):
         path = demo.benchmark_export(tmp_path / "rank0.sqlite", kernels=30_000)
         before = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (700 << 20, 700 << 20))"

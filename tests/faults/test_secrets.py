@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import jobs
-import pytest
 import program
+import pytest
 
 from nsystui.exports.demo import ExportWriter, TrainingJob
 from nsystui.exports.demo import Session as Capture
@@ -24,7 +24,7 @@ def exports(tmp_path_factory):
     paths = TrainingJob(ranks=1, steps=2, layers=1, gpu_metrics=False).write(directory)
     patch.undo()
     names = ["AWS_SECRET_ACCESS_KEY", "RANK_TOKEN", "rank", "RANK ", "PATH", "HOME", "WANDB_API_KEY", "LD_PRELOAD"]
-    environment = {name: f"x {SECRET}" for name in names} | {"RANK": "2"}
+    environment = dict.fromkeys(names, f"x {SECRET}") | {"RANK": "2"}
     capture = Capture(environment=environment, command=("python", "train.py", f"--token={SECRET}"))
     with ExportWriter(directory / "rank2.sqlite", session=capture) as export:
         process = export.process(7_000, "python")

@@ -1,0 +1,86 @@
+"""Arbitrary small exports: tables and columns of the schema are missing at random, and every answer still stands."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import jobs
+import program
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nsystui.exports import demo
+from nsystui.exports.demo.schema import SCHEMAS, columns, tables
+
+CASES = int(os.environ.get("NSYSTUI_CAMPAIGN", "0"))
+QUIET = settings(
+    max_examples=max(CASES // 50, 3),
+    deadline=None,
+    derandomize=not CASES,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+)
+NEVER_GONE = {"StringIds", "META_DATA_EXPORT", "EXPORT_META_DATA", "TARGET_INFO_SYSTEM_ENV"}
+
+
+def written(path: Path, choose: st.DataObject) -> Path:
+    """An export of some schema version with a few rows in each table, of which some and some columns are gone."""
+    label = choose.draw(st.sampled_from(list(SCHEMAS)))
+    version = SCHEMAS[label].version
+    make = choose.draw(st.sampled_from([demo.old_schema_export, demo.all_tables_export]))
+    make(path, label)
+    number = st.sampled_from([0, 1, 7, 59, 60, 75, 1_000, 50_000, 1_000_000, 1 << 24, (5_000 << 24) | 5_000, 1 << 40])
+    with closing(sqlite3.connect(path)) as connection:
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        for table in sorted(there & set(tables(version))):
+            described = columns(table, version)
+            for _ in range(choose.draw(st.integers(0, 2))):
+                values = [
+                    None if not one.not_null and choose.draw(st.booleans())
+                    else choose.draw(st.sampled_from(["", "step 1", "ncclAllReduce", "{}"])) if one.type == "TEXT"
+                    else choose.draw(number)
+                    for one in described
+                ]  # fmt: skip
+                places = ", ".join("?" * len(values))
+                connection.execute(f"INSERT OR IGNORE INTO {table} VALUES ({places})", values)
+            if table not in NEVER_GONE and choose.draw(st.integers(0, 5)) == 0:
+                connection.execute(f"DROP TABLE {table}")
+            elif choose.draw(st.integers(0, 3)) == 0:
+                names = [one.name for one in described if not one.primary_key]
+                if len(names) > 1:
+                    connection.execute(f'ALTER TABLE {table} DROP COLUMN "{choose.draw(st.sampled_from(names))}"')
+        connection.commit()
+    return path
+
+
+@QUIET
+@given(choose=st.data())
+def test_every_command_answers(choose):
+    with tempfile.TemporaryDirectory() as name:
+        path = written(Path(name) / "rank0.sqlite", choose)
+        asked = program.questions()
+        part = asked if CASES else asked[choose.draw(st.integers(0, 11)) :: 12]
+        ran = [program.run(*words, path, "--no-cache") for words in part]
+        assert not program.failures(ran)
+
+
+@pytest.mark.parametrize("number", range(max(CASES // 500, 1)))
+async def test_every_screen_is_shown(tmp_path, number):
+    drawn = []
+
+    @settings(QUIET, max_examples=number + 2)
+    @given(choose=st.data())
+    def write(choose):
+        path = tmp_path / f"{len(drawn)}.sqlite"
+        drawn.append(path)
+        written(path, choose)
+
+    write()
+    async with jobs.running(drawn[-1:], None, jobs.NARROW) as (app, pilot):
+        for key in ("2", "3", "4", "5", "6", "7", "L", "1"):
+            await jobs.hit(app, pilot, key)
+        assert jobs.screen_text(app)
