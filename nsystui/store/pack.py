@@ -21,6 +21,7 @@ from nsystui.exports.metadata import Metadata
 from nsystui.exports.nccl_payload import PayloadSchemas
 from nsystui.exports.reading import Reader
 from nsystui.exports.whole import check_rows
+from nsystui.shortage import shortage
 from nsystui.store.chunk_packer import ChunkPacker, shared_lookups
 from nsystui.store.chunks import Chunks
 from nsystui.store.device_rows import device_rows
@@ -139,6 +140,8 @@ class Packer:
                 raise PackingCancelled from None
             if _is_disk_trouble(error):
                 raise
+            if lacking := shortage(error):
+                raise ExportError(str(self.path), lacking) from None
             raise opening.corrupt(self.path, error) from None
 
     def _pack(self, tables: schema.Schema, facts: Metadata, payload: PayloadSchemas) -> PackedReport:

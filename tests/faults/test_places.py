@@ -170,9 +170,9 @@ class TestWithLess:
     def test_fewer_open_files_than_exports(self, tmp_path, original):
         place = tmp_path / "many"
         place.mkdir()
-        for number in range(70):
+        for number in range(50):
             shutil.copyfile(original, place / f"rank{number}.sqlite")
-        before = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))"
+        before = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))"
         done = outside("kernels", place, "--format", "csv", before=before, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
         assert "Traceback" not in done.stderr
         assert done.returncode == 0 or "too many open files" in done.stderr, done.stderr
@@ -189,8 +189,8 @@ class TestWithLess:
 
     @pytest.mark.parametrize("words", [("overview",)])
     def test_little_address_space_is_a_message(self, tmp_path, words):
-        path = demo.benchmark_export(tmp_path / "rank0.sqlite", kernels=30_000)
-        before = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (700 << 20, 700 << 20))"
+        path = demo.benchmark_export(tmp_path / "rank0.sqlite", kernels=60_000)
+        before = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))"
         done = outside(*words, path, before=before, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"), NSYSTUI_JOBS="1")
         assert done.returncode in (0, 2), (done.returncode, done.stderr)
         assert "Traceback" not in done.stderr
