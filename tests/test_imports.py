@@ -19,7 +19,7 @@ SCREENS = ("textual", "rich")
 
 ROOMS = {
     "exports": {"errors"},
-    "store": {"errors", "exports"},
+    "store": {"errors", "exports", "shortage"},
     "analysis": {"errors", "exports", "store", "units", "text"},
     "output": {"errors", "analysis", "units", "text", "terminal"},
     "commands": {"errors", "exports", "store", "analysis", "output", "ui", "units", "text", "terminal"},
