@@ -213,12 +213,12 @@ class TestPages:
     def test_events_far_apart_do_not_take_the_memory(self, tmp_path, session):
         with ExportWriter(tmp_path / "far.sqlite") as export:
             main = export.thread(export.process(5_000), 5_000, "main")
-            for start in (0, 1, 2**61):
+            for start in (0, 1, 2**53):
                 export.nvtx_mark(main, start, "x")
         session.add(tmp_path / "far.sqlite")
         listed = build(session)
         assert len(listed.counts) < 10
-        assert [row[0] for row in listed.page(0, 5)] == [0, 1, 2**61]
+        assert [row[0] for row in listed.page(0, 5)] == [0, 1, 2**53]
 
 
 class TestNothing:

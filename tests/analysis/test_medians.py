@@ -36,7 +36,7 @@ class _Asked:
 def engine():
     connection = duckdb.connect()
     connection.execute("CREATE TABLE given (name BIGINT, value BIGINT)")
-    yield connection, engine_of(connection)
+    yield connection, engine_of(connection.cursor)
     connection.close()
 
 

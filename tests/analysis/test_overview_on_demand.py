@@ -177,7 +177,7 @@ class TestWhatIsRead:
         asked(job[:1], cache)
         (kernels,) = scans(read, KERNEL)
         columns = [part.rpartition(" AS ")[2] for part in kernels.partition(" FROM ")[0].split(", ")]
-        assert sorted(columns) == ['"device"', '"end"', '"process"', '"short_id"', '"start"']
+        assert sorted(columns) == ['"device"', '"end"', '"process"', '"row_id"', '"short_id"', '"start"']
         assert scans(read, RUNTIME) == []
         assert read.count(f"tally {RUNTIME}") == 2  # of calls, and of the second rows of --cudabacktrace
         assert f"tally {KERNEL}" not in read
