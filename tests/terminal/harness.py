@@ -133,8 +133,9 @@ class Terminal:
                 target = os.open(self._stdout, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
                 os.dup2(target, 1)
                 os.close(target)
-            # As from a terminal, though the tests may run where nobody hears a hang-up.
-            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            # As from a terminal, though the tests may run in the background, where these are not heard.
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
+                signal.signal(number, signal.SIG_DFL)
             os.execvpe(self._args[0], self._args, self._env)
         except BaseException as error:  # the parent's code must not go on running in the child
             os.write(2, f"cannot run {self._args[0]}: {error}\n".encode())
