@@ -48,7 +48,7 @@ WHY = """## Why targets are missed
 
 - Two cores of a shared machine whose speed changes by a third from hour to hour: compare the ratios within one run. By
   that measure `window` (CPU), `--help` and opening a million kernels lie at their targets, on either side of them.
-- Window: see "Where the window's time goes". The imports of Textual and Rich alone are most of what is allowed.
+- Window: see "Where the window's time goes". The imports of Textual and Rich alone are half of what is allowed.
 - Kernel summary, cold, 1 million: see "Where the time goes". A third are imports (SQLAlchemy and DuckDB), a third is
   SQLite itself, a third is making columns of the rows. The figure of nsys is from another machine.
 - Opening 100 thousand kernels: 0.3 s of CPU for every file, whatever is in it (a connection, the lookups and up to 25
