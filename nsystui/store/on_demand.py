@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Expected:
+    """What will be asked of every report: columns by canonical table, and tables whose tallies are enough."""
+
+    columns: Mapping[str, frozenset[str]]
+    tallied: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class ColumnTable:
     """Columns of one canonical table in a table of the session's database."""
 

@@ -24,7 +24,7 @@ from nsystui.store.cache import Cache, PackedFiles, Room
 from nsystui.store.column_cache import ColumnFiles
 from nsystui.store.database import Limits, connect, empty_view, engine_of, memory_errors, series, union
 from nsystui.store.kept import Kept
-from nsystui.store.on_demand import OnDemand
+from nsystui.store.on_demand import Expected, OnDemand
 from nsystui.store.opened import open_export
 from nsystui.store.pack import Progress
 from nsystui.store.packed_job import read_report
@@ -50,14 +50,6 @@ _FEW = 4
 # Of DuckDB's vectors of 2,048 rows.
 _VECTORS = 64
 _PLACE = frozenset({"report", "clock_offset"})
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What will be asked of every report: columns by canonical table, and tables whose tallies are enough."""
-
-    columns: Mapping[str, frozenset[str]]
-    tallied: tuple[str, ...]
 
 
 @dataclass

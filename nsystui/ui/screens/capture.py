@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-
 from nsystui.analysis.answer import Answer, FrameAnswer, Row
 from nsystui.analysis.capture import contents_table, diagnostics_table
 from nsystui.analysis.job import Job
@@ -12,20 +10,11 @@ from nsystui.ui import keys
 from nsystui.ui.overview_lines import SHOWN_BY, files_answer
 from nsystui.ui.screens.going import show_table
 from nsystui.ui.screens.table_pane import TablePane
+from nsystui.ui.screens.words_pane import WordsPane
 
 
-class DiagnosticsScreen(TablePane):
+class DiagnosticsScreen(WordsPane):
     """What nsys recorded of the capture, each text once; the panel has all of the text."""
-
-    MODE_KEY = "1"
-    PLACES = ("table", "everywhere")
-    BINDINGS = keys.bindings("table", "everywhere")
-    HAS_PANEL = True
-
-    DEFAULT_CSS = """
-    DiagnosticsScreen #body { layout: vertical; }
-    DiagnosticsScreen SidePanel { display: block; width: 100%; height: 4; }
-    """
 
     def __init__(self) -> None:
         super().__init__("1 Overview", "diagnostics")
@@ -36,9 +25,8 @@ class DiagnosticsScreen(TablePane):
     def counted(self) -> str:
         return "texts"
 
-    def row_changed(self) -> None:
-        text = self.values().get("text")
-        self.panel.show_lines(textwrap.wrap(str(text or ""), max(20, self.app.size.width - 3)))
+    def words(self) -> str:
+        return str(self.values().get("text") or "")
 
     def open_row(self) -> None:
         self.say("there is nothing behind a diagnostic: the line below has all of its text")
@@ -76,18 +64,8 @@ class ContentsScreen(TablePane):
             self.say("no screen shows these rows yet")
 
 
-class FilesScreen(TablePane):
+class FilesScreen(WordsPane):
     """Every file: what is known of it, how far it is read, or why it is left out."""
-
-    MODE_KEY = "1"
-    PLACES = ("table", "everywhere")
-    BINDINGS = keys.bindings("table", "everywhere")
-    HAS_PANEL = True
-
-    DEFAULT_CSS = """
-    FilesScreen #body { layout: vertical; }
-    FilesScreen SidePanel { display: block; width: 100%; height: 4; }
-    """
 
     def __init__(self) -> None:
         super().__init__("1 Overview", "files")
@@ -98,10 +76,9 @@ class FilesScreen(TablePane):
     def counted(self) -> str:
         return "files"
 
-    def row_changed(self) -> None:
+    def words(self) -> str:
         values = self.values()
-        words = f"{values.get('file')}: {values.get('state')}"
-        self.panel.show_lines(textwrap.wrap(words, max(20, self.app.size.width - 3)))
+        return f"{values.get('file')}: {values.get('state')}"
 
     def open_row(self) -> None:
         self.say("r selects ranks; the line below says how far this file is")

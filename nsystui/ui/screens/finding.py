@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from nsystui.ui.finding_lines import finding_lines, not_checked_answer
 from nsystui.ui.plain_answer import PlainAnswer
 from nsystui.ui.screens.going import show_finding
 from nsystui.ui.screens.table_pane import TablePane
+from nsystui.ui.screens.words_pane import WordsPane
 from nsystui.ui.widgets.part_lines import PartLines
 
 if TYPE_CHECKING:
@@ -89,18 +89,8 @@ class FindingScreen(TablePane):
         self.app.call_later(show_finding, self.explorer, self.finding)
 
 
-class NotCheckedScreen(TablePane):
+class NotCheckedScreen(WordsPane):
     """The rules that could not judge; the panel says all of what one needs."""
-
-    MODE_KEY = "1"
-    PLACES = ("table", "everywhere")
-    BINDINGS = keys.bindings("table", "everywhere")
-    HAS_PANEL = True
-
-    DEFAULT_CSS = """
-    NotCheckedScreen #body { layout: vertical; }
-    NotCheckedScreen SidePanel { display: block; width: 100%; height: 4; }
-    """
 
     def __init__(self, found: Triage) -> None:
         super().__init__("1 Overview", "not checked")
@@ -112,9 +102,8 @@ class NotCheckedScreen(TablePane):
     def counted(self) -> str:
         return "rules"
 
-    def row_changed(self) -> None:
-        words = f"{self.values().get('rule')}: {self.values().get('why')}"
-        self.panel.show_lines(textwrap.wrap(words, max(20, self.app.size.width - 3)))
+    def words(self) -> str:
+        return f"{self.values().get('rule')}: {self.values().get('why')}"
 
     def open_row(self) -> None:
         self.say("there is nothing behind this: the lines below say what it needs")

@@ -14,9 +14,8 @@ from nsystui.analysis.selection import Selection, Window
 from nsystui.ui import keys
 from nsystui.ui.gpu_lanes import GpuPicture, Wanted, gpu_picture
 from nsystui.ui.gpu_lines import detail_lines
-from nsystui.ui.screens.chart_pane import ChartPane
+from nsystui.ui.screens.zooming_pane import ZoomingPane
 from nsystui.ui.widgets.strip_chart import StripChart
-from nsystui.ui.zooming import panned, zoomed
 from nsystui.units import format_value
 
 _LABEL_WIDTH = 16
@@ -33,7 +32,7 @@ class _Eye:
     time: int | None = None
 
 
-class GpuScreen(ChartPane):
+class GpuScreen(ZoomingPane):
     """Lanes over time, a cursor in time, and the values under it.
 
     One or few GPUs have a lane for all of their work, for each part of it and for each metric; of many there is the
@@ -149,46 +148,29 @@ class GpuScreen(ChartPane):
 
     # -- the view -------------------------------------------------------------------------------------------------
 
-    def _look_at(self, view: Window | None) -> None:
+    @property
+    def view(self) -> Window | None:
+        return self.eye.view
+
+    @property
+    def base(self) -> Window | None:
+        return self._picture.base if self._picture is not None else None
+
+    @property
+    def time(self) -> int:
         start, end = self.chart.cursor_times
-        self._eyes[self.selection] = _Eye(view, self.eye.time if self.eye.time is not None else (start + end) // 2)
+        return self.eye.time if self.eye.time is not None else (start + end) // 2
+
+    @property
+    def columns(self) -> int:
+        return self.chart.chart_width
+
+    def why_empty(self) -> str:
+        return "" if self._picture is not None and self._picture.lanes else "there is nothing to zoom"
+
+    def look_at(self, view: Window | None, time: int) -> None:
+        self._eyes[self.selection] = _Eye(view, time)
         self.job_changed()
-
-    def action_zoom(self, direction: int) -> None:
-        picture = self._picture
-        if picture is None or not picture.lanes:
-            self.say("there is nothing to zoom")
-            return
-        view = self.eye.view or picture.base
-        width = view.end - view.start
-        if direction > 0 and width <= self.chart.chart_width:
-            self.say("a column is 1 ns already")
-        elif direction < 0 and self.eye.view is None:
-            self.say("this is all of the selection: Esc goes back to the one before")
-        else:
-            start, end = self.chart.cursor_times
-            time = self.eye.time if self.eye.time is not None else (start + end) // 2
-            self._look_at(zoomed(view, picture.base, time, direction > 0, self.chart.chart_width))
-
-    def action_pan(self, direction: int) -> None:
-        picture, view = self._picture, self.eye.view
-        if picture is None or view is None:
-            self.say("all of the selection is in view: + zooms in")
-            return
-        moved = panned(view, picture.base, direction)
-        if moved is None:
-            self.say("the selection ends here")
-            return
-        shift = moved.start - view.start
-        time = self.eye.time
-        self._eyes[self.selection] = _Eye(moved, None if time is None else time + shift)
-        self.job_changed()
-
-    def action_whole(self) -> None:
-        if self.eye.view is None:
-            self.say("all of the selection is in view")
-        else:
-            self._look_at(None)
 
     def action_metrics(self) -> None:
         picture = self._picture

@@ -8,16 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import VerticalScroll
 from textual.message import Message
-from textual.screen import ModalScreen
-from textual.widgets import Static
 
 from nsystui.ui.screens.exporting import checker
 from nsystui.ui.screens.pane import Pane
-from nsystui.ui.widgets.quiet import PatientScreen
+from nsystui.ui.screens.words_dialog import WordsDialog
 
 if TYPE_CHECKING:
     from nsystui.analysis.handover.ncu_command import NcuCommand
@@ -95,27 +91,16 @@ class TracingScreen(HandingOver):
         return "a trace of the selection", write
 
 
-class NcuScreen(ModalScreen[None], PatientScreen[None]):
+class NcuScreen(WordsDialog):
     """The commands, which are on the clipboard already; ``y`` copies them again."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,enter,u", "dismiss", "close"), ("y", "copy", "copy")]
 
-    DEFAULT_CSS = """
-    NcuScreen { align: center middle; }
-    NcuScreen VerticalScroll {
-        width: 100; max-width: 100%; height: auto; max-height: 100%; border: round $foreground; padding: 0 1;
-        background: $background;
-    }
-    NcuScreen Static { width: 1fr; }
-    """
+    DEFAULT_CSS = "NcuScreen VerticalScroll { width: 100; }"
 
     def __init__(self, commands: Sequence[NcuCommand]) -> None:
-        super().__init__()
+        super().__init__(ncu_lines(commands))
         self._commands = tuple(commands)
-
-    def compose(self) -> ComposeResult:
-        with VerticalScroll():
-            yield Static("\n".join(ncu_lines(self._commands)), markup=False)
 
     def on_mount(self) -> None:
         self.action_copy()

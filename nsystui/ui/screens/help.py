@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
-from textual.widgets import Static
 
 from nsystui.ui import keys
-from nsystui.ui.widgets.quiet import PatientScreen
+from nsystui.ui.screens.words_dialog import WordsDialog
 
 
 def help_lines(places: Sequence[str]) -> list[str]:
@@ -28,25 +24,10 @@ def help_lines(places: Sequence[str]) -> list[str]:
     return lines
 
 
-class HelpScreen(ModalScreen[None], PatientScreen[None]):
+class HelpScreen(WordsDialog):
     """Closes with any of the keys that close things."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,question_mark,enter", "dismiss", "close")]
 
-    DEFAULT_CSS = """
-    HelpScreen { align: center middle; }
-    HelpScreen VerticalScroll {
-        width: 78; max-width: 100%; height: auto; max-height: 100%; border: round $foreground; padding: 0 1;
-        background: $background;
-    }
-    HelpScreen Static { width: 1fr; }
-    """
-
     def __init__(self, places: Sequence[str]) -> None:
-        super().__init__()
-        self._places = tuple(places)
-
-    def compose(self) -> ComposeResult:
-        lines = [*help_lines(self._places), "esc closes this help"]
-        with VerticalScroll():
-            yield Static("\n".join(lines), markup=False)
+        super().__init__([*help_lines(places), "esc closes this help"])

@@ -14,12 +14,12 @@ from nsystui.analysis.job import Job
 from nsystui.analysis.selection import NameFilter, Selection, Task, Window
 from nsystui.analysis.timeline.lanes import Lane
 from nsystui.ui.describe import describe
-from nsystui.ui.screens.chart_pane import ChartPane
+from nsystui.ui.screens.zooming_pane import ZoomingPane
 from nsystui.ui.timeline_lines import HEIGHT, EventFacts, column_line, event_facts
 from nsystui.ui.timeline_picture import TimelinePicture, Wanted, timeline_picture
 from nsystui.ui.widgets.crumbs import SelectionLine
 from nsystui.ui.widgets.lanes import LaneChart
-from nsystui.ui.zooming import inside, panned, zoomed
+from nsystui.ui.zooming import inside
 from nsystui.units import format_value
 
 _LABEL_WIDTH, _WIDE_LABEL_WIDTH = 11, 20
@@ -43,7 +43,7 @@ class _Eye:
     event: Row | None = None
 
 
-class TimelineView(ChartPane):
+class TimelineView(ZoomingPane):
     """Lanes over time, a view on them, and a cursor at a lane and a time.
 
     A picture is computed of the lanes in sight only. While a key is held, names and what must be read first are left
@@ -303,11 +303,16 @@ class TimelineView(ChartPane):
     def action_page(self, direction: int) -> None:
         self.action_lane(direction * len(self.chart.rows))
 
+    def why_empty(self) -> str:
+        if self._picture is None:
+            return "a moment: the lanes are being computed"
+        return "" if self._picture.lanes else "there is no lane here"
+
     def _is_empty(self) -> bool:
-        if self._picture is None or not self._picture.lanes:
-            self.say("there is no lane here" if self._picture is not None else "a moment: the lanes are being computed")
-            return True
-        return False
+        why = self.why_empty()
+        if why:
+            self.say(why)
+        return bool(why)
 
     def _center(self, time: int) -> None:
         """Moves the view so that ``time`` is in its middle."""
@@ -324,36 +329,18 @@ class TimelineView(ChartPane):
 
     # -- the view -------------------------------------------------------------------------------------------------
 
-    def action_zoom(self, direction: int) -> None:
-        picture = self._picture
-        if self._is_empty() or picture is None:
-            return
-        view = self._view_of(picture)
-        width = view.end - view.start
-        if direction > 0 and width <= self.chart.width:
-            self.say("a column is 1 ns already")
-        elif direction < 0 and self.eye.view is None:
-            self.say("this is all of the selection: Esc goes back to the one before")
-        else:
-            time = self.time
-            self._look(view=zoomed(view, picture.base, time, direction > 0, self.chart.width), time=time)
-            self._changed()
+    @property
+    def view(self) -> Window | None:
+        return self.eye.view
 
-    def action_pan(self, direction: int) -> None:
-        picture, view = self._picture, self.eye.view
-        if picture is None or view is None:
-            self.say("all of the selection is in view: + zooms in")
-            return
-        moved = panned(view, picture.base, direction)
-        if moved is None:
-            self.say("the selection ends here")
-            return
-        self._look(view=moved, time=self.time + moved.start - view.start, event=None)
+    @property
+    def base(self) -> Window | None:
+        return self._picture.base if self._picture is not None else None
+
+    @property
+    def columns(self) -> int:
+        return self.chart.width
+
+    def look_at(self, view: Window | None, time: int) -> None:
+        self._look(view=view, time=time, event=self.eye.event if time == self.time else None)
         self._changed()
-
-    def action_whole(self) -> None:
-        if self.eye.view is None:
-            self.say("all of the selection is in view")
-        else:
-            self._look(view=None, time=self.time)
-            self._changed()

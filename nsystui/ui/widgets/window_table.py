@@ -7,7 +7,7 @@ markup; ``safe_text`` (in ``columns``) keeps escape sequences out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -15,6 +15,7 @@ from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region
+from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 from textual.timer import Timer
@@ -23,8 +24,8 @@ from nsystui.analysis.answer import Answer, Row
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
 from nsystui.ui.widgets.pages import PageCache
 from nsystui.ui.widgets.table_layout import TableLayout, message_lines
-from nsystui.ui.widgets.table_messages import PageFailed, PagesArrived, RowHighlighted, RowSelected, SortRequested
-from nsystui.ui.widgets.table_sorting import SortedTable
+from nsystui.ui.widgets.table_messages import PageFailed, RowHighlighted, RowSelected, SortRequested
+from nsystui.ui.widgets.table_pages import PagedTable
 from nsystui.ui.widgets.window import Window
 
 MARKER = "▸ "
@@ -34,7 +35,7 @@ PATIENCE = 0.15
 """Seconds that ``background`` waits for rows before it draws ``…`` in their places."""
 
 
-class WindowTable(SortedTable, can_focus=True):
+class WindowTable(PagedTable, can_focus=True):
     """A scrolling table of an ``Answer``.
 
     Args:
@@ -118,15 +119,12 @@ class WindowTable(SortedTable, can_focus=True):
         self.elastic = elastic
         self.is_prose = is_prose
         self._answer: Answer | None = None
-        self._cache: PageCache | None = None
         self._table = TableLayout(())
         self._formatted: dict[int, list[str]] = {}  # the rows in sight, as text
         self._window_changed = True  # rows or room in sight differ from what was measured
         self._window = Window()
         self._patience: Timer | None = None
         self._room = (0, 0)  # cells of a line and lines of rows, as last laid out
-        self._fetching = False
-        self._failure: Exception | None = None
         if answer is not None:
             self.set_answer(answer)
 
@@ -160,16 +158,6 @@ class WindowTable(SortedTable, can_focus=True):
         """``row 12 of 4,010``, for a screen's line of words; empty when there are no rows."""
         return f"row {self.cursor_row + 1:,} of {self.row_count:,}" if self.row_count else ""
 
-    def row_at(self, index: int) -> Row | None:
-        """Row ``index``; ``None`` if there is none, or (``background``) if its page has not arrived."""
-        if self._cache is None or not 0 <= index < len(self._cache):
-            return None
-        row = self._cache.row(index)
-        if row is None and not self.background and self._failure is None:
-            self._fetch_now(self._cache.missing(index, 1))
-            row = self._cache.row(index)
-        return row
-
     @property
     def current_row(self) -> Row | None:
         """The row under the cursor, as ``row_at`` gives it."""
@@ -183,6 +171,9 @@ class WindowTable(SortedTable, can_focus=True):
         """Draw everything again: after the screen changed ``prefix``, ``row_style`` or ``empty_text``."""
         self._formatted.clear()
         self._redraw()
+
+    def page_failed(self, error: Exception) -> Message:
+        return self.PageFailed(self, error)
 
     def post_sort(self, key: str, descending: bool) -> None:
         self.post_message(self.SortRequested(self, key, descending))
@@ -281,63 +272,6 @@ class WindowTable(SortedTable, can_focus=True):
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         event.stop()
         self._scroll(-3)
-
-    # -- pages ----------------------------------------------------------------------------------------------------
-
-    def _missing(self) -> list[int]:
-        """The pages that the window lacks (none once one failed: not to ask again and again)."""
-        if self._cache is None or self._failure is not None:
-            return []
-        return self._cache.missing(self._window.top, self._window.height)
-
-    def _fetch_now(self, numbers: Sequence[int]) -> None:
-        """Fetch pages and wait for them."""
-        assert self._cache is not None
-        for number in numbers:
-            try:
-                self._cache.put(number, self._cache.fetch(number))
-            except Exception as error:  # whatever a query can raise: the table says it, the program lives on
-                self._fail(error)
-                return
-
-    def _fetch_in_thread(self, numbers: Sequence[int]) -> None:
-        """Fetch pages in a thread, one request at a time.
-
-        While one runs nothing is queued: when it is back, the window as it is by then asks for what it lacks.
-        """
-        cache = self._cache
-        assert cache is not None
-        if self._fetching:
-            return
-        self._fetching = True
-
-        def work() -> None:
-            try:
-                pages = {number: cache.fetch(number) for number in numbers}
-            except Exception as error:  # as above; it reaches the user through the message
-                self.post_message(PagesArrived(cache, {}, error))
-            else:
-                self.post_message(PagesArrived(cache, pages))
-
-        self.run_worker(work, thread=True, exit_on_error=False, group="pages")
-
-    def on_window_table_pages_arrived(self, message: PagesArrived) -> None:
-        message.stop()
-        self._fetching = False
-        if message.cache is self._cache:
-            cursor_was_missing = self._cache.row(self.cursor_row) is None
-            for number, rows in message.pages.items():
-                self._cache.put(number, rows)
-            if message.error is not None:
-                self._fail(message.error)
-            if cursor_was_missing and self._cache.row(self.cursor_row) is not None:
-                self._announce()
-        self._redraw()
-
-    def _fail(self, error: Exception) -> None:
-        self._failure = error
-        # Not posted here: this may be a repaint, where Textual takes the screen for the sender and does not tell it.
-        self.call_next(lambda: self.post_message(self.PageFailed(self, error)))
 
     # -- drawing --------------------------------------------------------------------------------------------------
 
