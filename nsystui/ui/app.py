@@ -5,10 +5,7 @@ What is imported here is imported before the first window is painted: Textual an
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,7 +16,7 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 
 from nsystui.analysis.selection import Selection
-from nsystui.ui import messages
+from nsystui.ui import messages, signals
 from nsystui.ui.ascii import AsciiFilter
 from nsystui.ui.loading import Loading, Source
 from nsystui.ui.log_loading import LogLoading, LogState
@@ -33,9 +30,6 @@ if TYPE_CHECKING:
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
     from nsystui.store.working import Working
-
-ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-"""They end the program with 128 and their number, as a shell counts: killed, the line dropped, interrupted."""
 
 
 @dataclass(frozen=True)
@@ -110,11 +104,7 @@ class NsystuiApp(App[int]):
         self._log_loading: LogLoading | None = None
 
     def on_mount(self) -> None:
-        loop = asyncio.get_running_loop()
-        # Textual leaves the terminal as it is when a signal ends the process: no login node user wants that.
-        for number in ENDING_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-                loop.add_signal_handler(number, partial(self.exit, return_code=128 + number))
+        signals.obey(self)
         self.call_after_refresh(self._begin)
 
     def on_unmount(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -84,6 +85,86 @@ def test_it_stops_and_comes_back(job, environment):
         terminal.wait_for("shell$", timeout=10)
         terminal.settle()
         assert modes_left(terminal.received) <= {BASH}
+
+
+STOPPED_WHILE_IT_WRITES = """
+import os, queue, signal, sys
+from nsystui.cli import main
+
+class StoppedOnce(queue.Queue):
+    left = 40
+
+    def _put(self, item):  # with the lock that other writers wait for
+        StoppedOnce.left -= 1
+        if not StoppedOnce.left:
+            os.kill(os.getpid(), signal.SIGTSTP)
+        super()._put(item)
+
+import textual.drivers._writer_thread as writer
+writer.Queue = StoppedOnce
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_stop_while_it_writes_does_not_wait_for_itself(job, environment, tmp_path):
+    script = tmp_path / "writing.py"
+    script.write_text(STOPPED_WHILE_IT_WRITES)
+    with Terminal(["bash", "--norc", "-i"], environment) as terminal:
+        terminal.wait_for("shell$", timeout=10)
+        terminal.send(f"{shlex.join([sys.executable, str(script), *job])}\n".encode())
+        for _ in range(60):
+            terminal.press("j")
+            terminal.listen(0.2)
+            if "Stopped" in terminal.text:
+                break
+        terminal.wait_for("Stopped", timeout=10)
+        terminal.settle()
+        assert modes_left(terminal.received) <= {BASH}
+        terminal.send(b"fg\n")
+        terminal.wait_for("? help", timeout=30)
+        terminal.press("q")
+        terminal.wait_for("shell$", timeout=10)
+
+
+def test_stopped_from_outside_it_leaves_the_terminal_as_it_was(job, environment):
+    with in_a_shell([*PROGRAM, *job], environment) as terminal:
+        terminal.wait_for("? help", timeout=30)
+        terminal.settle()
+        program = int(subprocess.run(["pgrep", "-P", str(terminal.pid)], capture_output=True, check=True).stdout)
+        os.kill(program, signal.SIGSTOP)
+        terminal.listen(0.3)
+        terminal.mark()
+        os.kill(program, signal.SIGCONT)
+        while ALTERNATE_ON not in terminal.since_mark:
+            assert terminal.listen(5.0), "it does not take the terminal again"
+        terminal.wait_for("? help", timeout=10)
+        terminal.press("q")
+        terminal.wait_for("gone", timeout=30)
+        lines = [line for line in terminal.received.decode(errors="replace").splitlines() if line.count(":") > 10]
+        assert len(lines) == 2 and lines[0] == lines[1][-len(lines[0]) :], "stty -g, before and after"
+        assert modes_left(terminal.received) == set()
+
+
+def test_without_a_shell_to_go_back_to_it_does_not_stop(job, environment):
+    with Terminal([*PROGRAM, *job], environment) as terminal:
+        terminal.wait_for("? help", timeout=30)
+        terminal.settle()
+        terminal.mark()
+        terminal.kill(signal.SIGTSTP)
+        while ALTERNATE_ON not in terminal.since_mark:
+            assert terminal.listen(5.0), "it does not come back"
+        terminal.press("2")
+        terminal.wait_for(" names", timeout=20)
+        terminal.press("q")
+        assert terminal.wait_exit(20) == 0
+
+
+def test_it_ends_with_its_terminal_even_where_it_must_not_be_told(job, environment):
+    ignoring = "trap '' HUP; exec " + shlex.join([*PROGRAM, *job])
+    with Terminal(["sh", "-c", ignoring], environment) as terminal:
+        terminal.wait_for("? help", timeout=60)
+        terminal.hang_up()
+        terminal.wait_exit(20)
 
 
 @pytest.mark.parametrize("words", [["JOB"], ["demo", "--ranks", "2", "--steps", "3"]])
