@@ -14,6 +14,7 @@ from nsystui.errors import UsageError
 if TYPE_CHECKING:
     from nsystui.store.cache import Cache
     from nsystui.store.database import Limits
+    from nsystui.store.place import CachePlace
 
 # Two keep a disk busy (one reads while the other writes), and a login node has others on its 128 CPUs.
 _MOST_JOBS_UNASKED = 2
@@ -58,18 +59,25 @@ def limits_of(arguments: argparse.Namespace, environ: Mapping[str, str] = os.env
 
 
 def default_cache(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.environ) -> Cache:
-    """The cache that the variables name, else the config file, else that of this system.
+    """The cache at the place of ``default_place``, which raises what this raises."""
+    from nsystui.store.cache import Cache
+
+    place = default_place(config, environ)
+    return Cache(place.directory, place.cap)
+
+
+def default_place(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.environ) -> CachePlace:
+    """The cache's place that the variables name, else the config file, else that of this system.
 
     Raises UsageError for a variable that makes no sense.
     """
-    from nsystui.store.cache import DEFAULT_CAP, Cache
-    from nsystui.store.place import default_directory
+    from nsystui.store.place import DEFAULT_CAP, CachePlace, default_directory
 
     limit = environ.get("NSYSTUI_CACHE_LIMIT")
     is_configured = config.cache_dir and not environ.get("NSYSTUI_CACHE_DIR")
     directory = Path(config.cache_dir) if is_configured else default_directory(environ)
     usual = DEFAULT_CAP if config.cache_limit is None else config.cache_limit
-    return Cache(directory, size(limit, "NSYSTUI_CACHE_LIMIT=") if limit else usual)
+    return CachePlace(directory, size(limit, "NSYSTUI_CACHE_LIMIT=") if limit else usual)
 
 
 def _default_jobs() -> int:

@@ -126,19 +126,19 @@ def _log_app(files: NamedFiles, look: Look) -> NsystuiApp:
 def source_of(arguments: argparse.Namespace, files: NamedFiles) -> Source:
     """What the flags say of opening exports."""
     from nsystui.commands.configuration import config_of
-    from nsystui.commands.limits import default_cache, limits_of
+    from nsystui.commands.limits import default_place, limits_of
     from nsystui.ui.loading import Source
 
-    cache = default_cache(config_of(arguments))
+    place = default_place(config_of(arguments))
     limits = limits_of(arguments)
     return Source(
         files.exports,
-        None if arguments.no_cache else cache.directory,
+        None if arguments.no_cache else place.directory,
         limits.threads,
         arguments.convert,
-        cache.conversions,
+        place.conversions,
         limits.memory,
-        cache.cap,
+        place.cap,
         files.logs,
         _numbered(arguments, files),
         arguments.clock,

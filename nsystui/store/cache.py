@@ -23,6 +23,7 @@ from nsystui.exports.canonical import CanonicalTable
 from nsystui.store import trimming
 from nsystui.store.pack import PackedReport
 from nsystui.store.pack_files import PackFiles
+from nsystui.store.place import CachePlace
 from nsystui.store.written import Written, written_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 # Raised whenever packed reports change their form: older ones are then packed again.
 STORE_VERSION = 10
-DEFAULT_CAP = 20 << 30
 # The delta encodings of the second version are smaller by a third, and faster to write and to read.
 PARQUET_FORM = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION V2"
 """How packs are written, as options of DuckDB's ``COPY``."""
@@ -58,20 +58,13 @@ class PackedFiles:
 
 
 @dataclass(frozen=True)
-class Cache:
-    """A directory of packed reports, and what else is kept of exports, of at most about ``cap`` bytes.
+class Cache(CachePlace):
+    """The packed reports, and what else is kept of exports, at a place.
 
     Unless it ``is_required``, a session goes on in its memory where the cache cannot be written.
     """
 
-    directory: Path
-    cap: int = DEFAULT_CAP
     is_required: bool = False
-
-    @property
-    def conversions(self) -> Path:
-        """Where exports lie that were converted from reports."""
-        return self.directory / trimming.CONVERTED
 
     def place_of(self, export: Path) -> Path:
         """The directory of ``export``; another size, time or store version is another place."""

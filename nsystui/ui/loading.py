@@ -65,8 +65,9 @@ class Loading:
         from nsystui.analysis.job import Job
         from nsystui.analysis.numbering import numbering
         from nsystui.exports.discover import discover
-        from nsystui.store.cache import DEFAULT_CAP, Cache
+        from nsystui.store.cache import Cache
         from nsystui.store.database import Limits
+        from nsystui.store.place import DEFAULT_CAP
         from nsystui.store.session import Session
 
         source = self.source

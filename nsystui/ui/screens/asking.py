@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.message import Message
 from textual.widget import Widget
@@ -154,7 +154,7 @@ class AskingScreen(QuietScreen[None]):
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
-    def on_screen_resume(self) -> None:
+    def on_screen_resume(self, event: events.ScreenResume) -> None:
         self.job_changed()
 
     def job_changed(self) -> None:
