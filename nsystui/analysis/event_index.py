@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nsystui.analysis.event_kinds import KIND_TABLES, EventKind
 from nsystui.analysis.kept_facts import facts_of
-from nsystui.analysis.where import Condition
+from nsystui.analysis.where import Condition, by_report
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
@@ -67,12 +67,23 @@ def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins
 def _counted(
     session: Session, kind: EventKind, reports: Sequence[Report], grids: Mapping[int, list[int]]
 ) -> dict[int, Arrays]:
-    read = session.arrays(_of_kind(kind, reports, KIND_TABLES[kind].table.c.start.label("start")))
+    table = KIND_TABLES[kind].table
+    _, width, bins = grids[reports[0].index]
+    low = by_report(table, {report.index: grids[report.index][0] for report in reports})
+    place = sa.func.divide(table.c.start - low, width, type_=sa.BigInteger)
+    first = sa.func.min(table.c.start - low).label("first")
+    query = _of_kind(kind, reports, place.label("bin"), first, sa.func.count().label("events"))
+    read = {
+        name: np.ma.getdata(column)
+        for name, column in session.arrays(query.group_by(table.c.report, sa.text("bin"))).items()
+    }
+    if len(read["first"]) and read["first"].min() < 0:
+        raise ValueError("an event starts before the first bin")
     found: dict[int, Arrays] = {}
     for report in reports:
-        low, width, bins = grids[report.index]
-        starts = read["start"][read["report"] == report.index] if len(reports) > 1 else read["start"]
-        counts = np.bincount((np.ma.getdata(starts) - low) // width, minlength=bins)
+        mine = read["report"] == report.index
+        counts = np.zeros(bins, np.int64)
+        counts[read["bin"][mine]] = read["events"][mine]
         found[report.index] = {"grid": np.array(grids[report.index], np.int64), "counts": counts}
     return found
 

@@ -16,7 +16,7 @@ from nsystui.analysis.paged import PagedAnswer
 from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
-from nsystui.analysis.where import duration, job_start, where
+from nsystui.analysis.where import by_report, duration, job_start, where
 from nsystui.analysis.whole_job import whole_job_rows
 from nsystui.errors import UsageError
 from nsystui.store import tables
@@ -125,25 +125,18 @@ def _group_keys(group: GroupBy, table: sa.Table, ranks: Sequence[RankedTask]) ->
 
 def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnElement[Any]:
     """The rank number of a row's task; NULL for a process that is no task of the job."""
-    by_report: dict[int, list[RankedTask]] = {}
+    of_report: dict[int, list[RankedTask]] = {}
     for item in ranks:
-        by_report.setdefault(item.task.report, []).append(item)
+        of_report.setdefault(item.task.report, []).append(item)
     whens = []
     # A branch for the first task of every report, one for the second and so on: a branch for each task of hundreds of
     # ranks would take longer to compile than the query runs.
-    for tasks in zip_longest(*by_report.values()):
+    for tasks in zip_longest(*of_report.values()):
         there = {item.task.report: item for item in tasks if item is not None}
-        places = range(max(there) + 1)
-        process = _by_report(table, [there[n].task.process if n in there else None for n in places])
-        rank = _by_report(table, [there[n].rank if n in there else None for n in places])
+        process = by_report(table, {report: item.task.process for report, item in there.items()})
+        rank = by_report(table, {report: item.rank for report, item in there.items()})
         whens.append((table.c.process == process, rank))
     return sa.case(*whens, else_=sa.null()) if whens else sa.cast(sa.null(), sa.BigInteger)
-
-
-def _by_report(table: sa.FromClause, values: list[int | None]) -> sa.ColumnElement[Any]:
-    """What ``values`` has at the place of a row's report."""
-    given = sa.literal(values, sa.ARRAY(sa.BigInteger))
-    return sa.func.list_extract(given, table.c.report + 1, type_=sa.BigInteger)
 
 
 def grid_of(table: sa.FromClause) -> sa.ColumnElement[Any]:

@@ -64,12 +64,15 @@ class Remembered:
 
 
 def remember_first_questions(job: Job, cache: Cache, paths: Iterable[Path]) -> None:
-    """Answers what every look at a job begins with, the kernel summary, for the commands that will ask it again.
+    """Answers what every look at a job begins with: the kernel summary, for the commands that will ask it again.
 
+    Of large jobs the summary of API calls and the index of the event list as well, which take a second or two there.
     Raises ExportError and OSError where one of the files is not there any more.
     """
+    from nsystui.analysis.events import EventList
     from nsystui.analysis.kernels import Names
     from nsystui.analysis.stats import report_of
+    from nsystui.analysis.work import API, work_summary
 
     known = Remembered.of_files(cache, paths)
     text = "cuda_gpu_kern_sum"
@@ -79,6 +82,8 @@ def remember_first_questions(job: Job, cache: Cache, paths: Iterable[Path]) -> N
         if len(answer):
             known.keep(job, answer, report.what, "stats", text)
             known.keep(job, answer, "", "kernels", Names.FULL.value, "")
+    work_summary(job.session, Selection(), API)
+    EventList.build(job.session, Selection(), job.ranks)
 
 
 def to_json(answer: Answer) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -99,6 +100,12 @@ def _refusal(pattern: str) -> str:
 def duration(table: sa.FromClause) -> sa.ColumnElement[int]:
     """``end - start`` in ns."""
     return table.c.end - table.c.start
+
+
+def by_report(table: sa.FromClause, values: Mapping[int, int]) -> sa.ColumnElement[Any]:
+    """What ``values`` has for the index of a row's report; NULL where it has none. There must be some."""
+    given = [values.get(report) for report in range(max(values) + 1)]
+    return sa.func.list_extract(sa.literal(given, sa.ARRAY(sa.BigInteger)), table.c.report + 1, type_=sa.BigInteger)
 
 
 def job_start(table: sa.FromClause) -> sa.ColumnElement[int]:

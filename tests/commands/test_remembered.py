@@ -7,19 +7,28 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from support import edit
 
 import nsystui.commands.arguments as shared
+from nsystui.analysis import event_index, statistics, whole_job
+from nsystui.analysis.alignment import ClockMode
 from nsystui.analysis.answer import Column, Unit
+from nsystui.analysis.events import EventList
+from nsystui.analysis.job import Job
 from nsystui.analysis.remembered import from_json, to_json
 from nsystui.analysis.rows_answer import RowsAnswer
+from nsystui.analysis.selection import Selection
+from nsystui.analysis.work import API, work_summary
 from nsystui.exports.demo import two_process_export
 from nsystui.store import cache as cache_module
 from nsystui.store.answers import Answers
+from nsystui.store.cache import Cache
 from nsystui.store.place import default_directory
+from nsystui.store.session import Session
 from nsystui.ui.loading import Loading, Source
 
 SUM = ("stats", "-r", "cuda_gpu_kern_sum", "--format", "csv")
@@ -251,6 +260,23 @@ class TestRememberedWhileLoading:
         told = run(*words, *demo_job)
         assert opened == []
         assert told.out == run(*words, "--no-cache", *demo_job).out != ""
+
+    def test_the_event_list_and_api_summary_compute_nothing_then(self, demo_job, directory, monkeypatch):
+        monkeypatch.setattr(whole_job, "_MANY", 1)
+        Loading(Source(tuple(map(str, demo_job)), default_directory()), lambda message: None).start()
+
+        def compute(*arguments: object) -> object:
+            raise AssertionError("computed again")
+
+        monkeypatch.setattr(event_index, "_counted", compute)
+        monkeypatch.setattr(statistics, "summary_rows", compute)
+        with closing(Session(cache=Cache(default_directory()))) as session:
+            for path in demo_job:
+                session.add(path)
+            job = Job(session)
+            job.align(ClockMode.COLLECTIVES)
+            assert len(EventList.build(session, Selection(), job.ranks))
+            assert len(work_summary(session, Selection(), API))
 
     def test_nothing_is_kept_of_a_loading_that_was_stopped(self, demo_job, directory):
         loading = Loading(Source(tuple(map(str, demo_job)), default_directory()), lambda message: None)
