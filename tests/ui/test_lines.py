@@ -126,6 +126,23 @@ async def test_the_last_progress_is_shown_even_if_nothing_follows(monkeypatch):
         assert await becomes(pilot, lambda: line(app.selection_line).endswith("2 %"))
 
 
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (80, "loading 0 of 1  ▓░░░░░░░░░ 10 %  344,062 rows"),
+        (54, "loading 0 of 1  ▓░░░░░░░░░ 10 %"),
+        (40, "▓░░░░░░░░░ 10 %"),
+    ],
+)
+async def test_progress_leaves_words_away_before_it_cuts_the_bar(width, shown, monkeypatch):
+    monkeypatch.setattr(crumbs, "UPDATE_INTERVAL", 0.0)
+    app = LinesApp()
+    async with app.run_test(size=(width, 24)):
+        app.selection_line.update("ranks 0-3 all time")
+        app.selection_line.set_status("loading 0 of 1  ▓░░░░░░░░░ 10 %  344,062 rows")
+        assert line(app.selection_line) == "ranks 0-3 all time" + shown.rjust(width - len("ranks 0-3 all time"))
+
+
 def test_a_full_bar_means_done():
     assert progress_bar(0.71) == "▓▓▓▓▓▓▓░░░ 71 %"
     assert progress_bar(0.999) == "▓▓▓▓▓▓▓▓▓░ 99 %"

@@ -22,6 +22,9 @@ CRUMB = " › "
 GAP = "   "
 """Between what stands left and what stands right on a line, at least."""
 
+BETWEEN = "  "
+"""Between the phrases of a status."""
+
 SHORTEST_CUT = 8
 """Cells below which a second piece of text is left out rather than cut to something unreadable."""
 
@@ -79,6 +82,15 @@ class TextLine(Widget):
             if text
         ]
         return Strip(Segment.simplify(segments), width)
+
+
+def _fewer_phrases(text: str, room: int) -> str:
+    """``loading 0 of 1  ▓░░░ 10 %  344,062 rows`` with as many of its phrases as there is room for; the bar stays."""
+    phrases = text.split(BETWEEN)
+    for some in (phrases, phrases[:-1], phrases[1:2]):
+        if some and width_of(BETWEEN.join(some)) <= room:
+            return BETWEEN.join(some)
+    return text
 
 
 def _cut(parts: Sequence[Part], room: int) -> list[Part]:
@@ -189,6 +201,10 @@ class StatusText(TextLine):
         self._shown_at = time.monotonic()
         right = [(self._status, "status-text--status")] if self._status else []
         self.show_parts([(self._text, "")] if self._text else [], right)
+
+    def parts_for(self, width: int) -> tuple[Sequence[Part], Sequence[Part]]:
+        room = width - sum(width_of(text) for text, _ in self._left) - len(GAP)
+        return self._left, [(_fewer_phrases(text, room), name) for text, name in self._right]
 
 
 class SelectionLine(StatusText):
