@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.segment import Segment
+from textual.app import App
 from textual.color import Color
 from textual.filter import LineFilter
 
 from nsystui.text import ascii_glyphs
+
+
+def key_name(shown: str, app: App[Any]) -> str:
+    """What to call a key that is ``shown`` as a glyph: ``⏎`` would be ``>`` in ASCII, which is a key itself."""
+    in_ascii = any(isinstance(line_filter, AsciiFilter) for line_filter in app._filters)
+    return "enter" if in_ascii and shown == "⏎" else shown
 
 
 class AsciiFilter(LineFilter):

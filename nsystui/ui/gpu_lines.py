@@ -46,7 +46,7 @@ def _place_of(gpu: GpuLanes) -> str:
 def _time_line(times: tuple[int, int], marked: bool) -> Line:
     start, length = format_value(Unit.TIME, times[0]), format_value(Unit.DURATION, times[1] - times[0])
     what = "marked " if marked else "column "
-    return [(what, ""), (f"{start} + {length}", "bold"), ("   ⏎ selects it for every screen", "dim")]
+    return [(what, ""), (f"{start} + {length}", "bold"), ("   enter selects it for every screen", "dim")]
 
 
 def _work_values(gpu: GpuLanes, occurring: Collection[str], columns: Columns) -> list[Part]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from jobs import becomes
 from textual.app import App, ComposeResult
 from textual.message import Message
 from textual.widgets import Input
 
+from nsystui.ui.ascii import AsciiFilter, key_name
+from nsystui.ui.screens.help import help_lines
 from nsystui.ui.widgets import crumbs
 from nsystui.ui.widgets.crumbs import KeyLine, SelectionLine, TextLine, TitleLine, progress_bar
 from nsystui.ui.widgets.prompt import LinePrompt
@@ -124,6 +128,14 @@ async def test_the_last_progress_is_shown_even_if_nothing_follows(monkeypatch):
         app.selection_line.set_status("1 %")
         app.selection_line.set_status("2 %")
         assert await becomes(pilot, lambda: line(app.selection_line).endswith("2 %"))
+
+
+async def test_in_ascii_the_enter_key_has_a_name():
+    app = LinesApp()
+    app._filters.append(AsciiFilter())
+    async with app.run_test(size=(44, 24)):
+        assert line(app.key_line) == "enter open  / find  t time window  ? help"
+        assert "  enter   " in "\n".join(help_lines(["kernels"], partial(key_name, app=app)))
 
 
 @pytest.mark.parametrize(

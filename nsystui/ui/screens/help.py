@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual.binding import BindingType
@@ -11,8 +11,8 @@ from nsystui.ui import keys
 from nsystui.ui.screens.words_dialog import WordsDialog
 
 
-def help_lines(places: Sequence[str]) -> list[str]:
-    """The keys of ``places`` in aligned lines, a title before each place."""
+def help_lines(places: Sequence[str], name: Callable[[str], str] = str) -> list[str]:
+    """The keys of ``places`` in aligned lines, a title before each place; ``name`` says what a shown key is called."""
     lines: list[str] = []
     taken: set[str] = set()
     for place in places:
@@ -20,7 +20,7 @@ def help_lines(places: Sequence[str]) -> list[str]:
         taken |= {key.shown for key in here}
         told = [key for key in here if key.help]
         if told:
-            lines += [keys.PLACES[place], *(f"  {key.shown:7} {key.help}" for key in told), ""]
+            lines += [keys.PLACES[place], *(f"  {name(key.shown):7} {key.help}" for key in told), ""]
     return lines
 
 
@@ -29,5 +29,5 @@ class HelpScreen(WordsDialog):
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,question_mark,enter", "dismiss", "close")]
 
-    def __init__(self, places: Sequence[str]) -> None:
-        super().__init__([*help_lines(places), "esc closes this help"])
+    def __init__(self, places: Sequence[str], name: Callable[[str], str] = str) -> None:
+        super().__init__([*help_lines(places, name), "esc closes this help"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from textual import on
 
+from nsystui.ui.ascii import key_name
 from nsystui.ui.describe import spans
 from nsystui.ui.screens.exporting import ExportingScreen, checker
 from nsystui.ui.widgets.prompt import LinePrompt
@@ -56,7 +58,7 @@ class Pane(ExportingScreen):
     def action_help(self) -> None:
         from nsystui.ui.screens.help import HelpScreen
 
-        self.app.push_screen(HelpScreen(self.places()))
+        self.app.push_screen(HelpScreen(self.places(), partial(key_name, app=self.app)))
 
     # -- recipes --------------------------------------------------------------------------------------------------
 

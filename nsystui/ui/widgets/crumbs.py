@@ -17,6 +17,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from nsystui.text import safe_text, shorten, width_of
+from nsystui.ui.ascii import key_name
 
 CRUMB = " › "
 GAP = "   "
@@ -263,11 +264,12 @@ class KeyLine(TextLine):
     def parts_for(self, width: int) -> tuple[Sequence[Part], Sequence[Part]]:
         if self._left:
             return self._left, ()
-        sizes = [width_of(key) + 1 + width_of(label) for key, label in self._keys]
-        room = width - sum(size + 2 for size, (key, _) in zip(sizes, self._keys, strict=True) if key == self.ALWAYS)
+        keys = [(key_name(key, self.app), label) for key, label in self._keys]
+        sizes = [width_of(key) + 1 + width_of(label) for key, label in keys]
+        room = width - sum(size + 2 for size, (key, _) in zip(sizes, keys, strict=True) if key == self.ALWAYS)
         parts: list[Part] = []
         full = False
-        for size, (key, label) in zip(sizes, self._keys, strict=True):
+        for size, (key, label) in zip(sizes, keys, strict=True):
             if key != self.ALWAYS:
                 full = full or size > room  # nothing less useful squeezes in after one that did not fit
                 if full:
