@@ -283,9 +283,7 @@ class NsystuiApp(App[int]):
     def _log_read(self, message: messages.LogRead) -> None:
         self.nccl_log = message.state
         self._tell_progress()
-        screen = self.screen
-        if hasattr(screen, "log_changed"):
-            screen.log_changed()
+        self._tell("log_changed")
         if self.nccl_log.is_over and self.nccl_log.failed:
             self._say(self.nccl_log.failed)
         if self.nccl_log.is_over and not self.nccl_log.is_stopped and self.job is not None:
@@ -324,16 +322,16 @@ class NsystuiApp(App[int]):
         return f"loading {ready} of {len(self.files)}  {bar}  {rows:,} rows"
 
     def _tell_progress(self) -> None:
-        screen = self.screen
-        if hasattr(screen, "show_status"):
-            screen.show_status(self.status)
+        self._tell("show_status", self.status)
 
     def _tell_screen(self) -> None:
-        screen: Screen[object] = self.screen
-        if hasattr(screen, "job_changed"):
-            screen.job_changed()
+        self._tell("job_changed")
 
     def _say(self, text: str) -> None:
-        screen = self.screen
-        if hasattr(screen, "say"):
-            screen.say(text)
+        self._tell("say", text)
+
+    def _tell(self, what: str, *words: str) -> None:
+        """Calls a method of the screen, if it has such. One that is still being made asks for itself later."""
+        screen: Screen[object] = self.screen
+        if screen.is_mounted and hasattr(screen, what):
+            getattr(screen, what)(*words)

@@ -12,8 +12,10 @@ from nsystui.cli import main
 from nsystui.exports.demo import node_graph_export, training_job
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import Source
+from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.events import EventsScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen
+from nsystui.ui.screens.nccl_log import NcclLogScreen
 from nsystui.ui.widgets.crumbs import KeyLine, SelectionLine, TitleLine
 
 SHARED = Path(__file__).parents[3] / "shared/data/exports"
@@ -302,3 +304,17 @@ async def test_a_report_is_converted_when_asked_and_counts_as_one_file(tmp_path,
         await settle(app, pilot)
         assert list(app.files) == [report]
         assert app.files[report].ready
+
+
+@pytest.mark.parametrize("name", ["kernels", "nccl", "gpu", "nvtx", "events", "ranks", "timeline", "log"])
+async def test_what_ends_while_a_screen_is_made_does_not_end_the_program(job, name):
+    async with running(*job) as (app, pilot):
+        screen = NcclLogScreen() if name == "log" else screen_of(name)
+        made = app.push_screen(screen)
+        assert not screen.is_mounted
+        app._tell_screen()
+        app._tell_progress()
+        app._say("the log is read")
+        await made
+        await pilot.pause()
+        assert app.screen is screen and app.return_code is None
