@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from scenes import play, settle
+from textual.events import Key
 
 from nsystui.cli import main
 from nsystui.exports.demo import node_graph_export, training_job
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import Source
+from nsystui.ui.palette import RecipePalette
 from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.events import EventsScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen
@@ -318,3 +320,36 @@ async def test_what_ends_while_a_screen_is_made_does_not_end_the_program(job, na
         await made
         await pilot.pause()
         assert app.screen is screen and app.return_code is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "above"),
+    [
+        (("ctrl+p", "4"), [RecipePalette]),
+        (("ctrl+p", "enter", "escape", "4"), []),
+        (("enter", "enter"), [KernelInstancesScreen]),
+    ],
+)
+async def test_keys_faster_than_screens_open_end_in_one_place(job, keys, above):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, "2")
+        for key in keys:
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await settle(app, pilot)
+        await settle(app, pilot)
+        assert [type(screen) for screen in app.screen_stack[1:]] == above
+        assert app.return_code is None
+
+
+async def test_a_dialog_that_is_closed_twice_takes_no_other_screen_with_it(job):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, ["2", "enter", "question_mark"])
+        dialog, drilled = app.screen_stack[-1], app.screen_stack[-2]
+        dialog.dismiss()
+        dialog.dismiss()
+        await settle(app, pilot)
+        assert app.screen is drilled
+        drilled.leave()
+        drilled.leave()
+        await settle(app, pilot)
+        assert len(app.screen_stack) == 1

@@ -56,9 +56,9 @@ class ContentsScreen(TablePane):
         if not self.values().get("rows"):
             self.say(f"nothing of it was recorded: {self.values().get('record')}")
         elif table == "diagnostics":
-            self.app.push_screen(DiagnosticsScreen())
+            self.lay_over(DiagnosticsScreen())
         elif table in SHOWN_BY:
-            self.app.pop_screen()
+            self.leave()
             self.app.call_later(show_table, self.app, table)
         else:
             self.say("no screen shows these rows yet")

@@ -95,7 +95,7 @@ class ComparingScreen(Pane):
         a, b = (
             Side(job, own.with_tasks(job.tasks_of_ranks(frozenset(group))), _label(group)) for group in (first, second)
         )
-        self.app.push_screen(DiffScreen((a, b)))
+        self.lay_over(DiffScreen((a, b)))
 
 
 def _label(ranks: Collection[int]) -> str:

@@ -150,7 +150,7 @@ class EfficiencyScreen(TablePane):
     async def _go(self, place: str) -> None:
         """To the screen that is ``place`` or shows it; over that screen itself, back to it."""
         if place == self.app.current_mode:
-            self.app.pop_screen()
+            self.leave()
         elif place in _MODES:
             await self.action_mode(place)
         else:

@@ -172,7 +172,7 @@ class EventsScreen(TracingScreen, TablePane):
         elif len(rows) == 1:
             self.jump_to(key_of(rows[0]))
         else:
-            self.app.push_screen(PartnersScreen(rows), self._partner_chosen)
+            self.lay_over(PartnersScreen(rows), self._partner_chosen)
 
     def _partner_chosen(self, key: EventKey | None) -> None:
         if key is not None:

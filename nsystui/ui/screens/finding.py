@@ -85,7 +85,7 @@ class FindingScreen(TablePane):
         return frozenset({"enter"})
 
     def action_show_finding(self) -> None:
-        self.app.pop_screen()
+        self.leave()
         self.app.call_later(show_finding, self.explorer, self.finding)
 
 

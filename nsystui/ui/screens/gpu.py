@@ -185,7 +185,7 @@ class GpuScreen(ZoomingPane):
     def action_efficiency(self) -> None:
         from nsystui.ui.screens.efficiency import EfficiencyScreen
 
-        self.app.push_screen(EfficiencyScreen())
+        self.lay_over(EfficiencyScreen())
 
     # -- the selection --------------------------------------------------------------------------------------------
 

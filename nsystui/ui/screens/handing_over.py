@@ -56,7 +56,7 @@ class HandingOver(Pane):
     def _commanded(self, message: Commanded) -> None:
         message.stop()
         if message.commands:
-            self.app.push_screen(NcuScreen(message.commands))
+            self.lay_over(NcuScreen(message.commands))
         else:
             self.say(message.reason)
 

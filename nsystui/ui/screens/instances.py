@@ -61,7 +61,7 @@ class _InstancesScreen(TablePane):
         key = EventKey(
             int(values["report"] or 0), self.event_kind(), int(values["row"] or 0), int(values["start"] or 0)
         )
-        self.app.push_screen(EventsScreen(key))
+        self.lay_over(EventsScreen(key))
 
 
 class KernelInstancesScreen(HandingOver, _InstancesScreen):

@@ -130,11 +130,11 @@ class KernelsScreen(HandingOver, TablePane):
         if not isinstance(name, str):
             return
         if self._current == _KERNELS:
-            self.app.push_screen(KernelInstancesScreen(name, self.names))
+            self.lay_over(KernelInstancesScreen(name, self.names))
         elif self._current == _SIZES:
-            self.app.push_screen(WorkInstancesScreen(name, WORKS["memory"]))
+            self.lay_over(WorkInstancesScreen(name, WORKS["memory"]))
         else:
-            self.app.push_screen(WorkInstancesScreen(name, WORKS[self._current]))
+            self.lay_over(WorkInstancesScreen(name, WORKS[self._current]))
 
     def ncu_question(self) -> Ask | str:
         name, rank = self.values().get("name"), self.values().get("rank")

@@ -68,7 +68,7 @@ class NcclScreen(TablePane):
     def action_log(self) -> None:
         if self.explorer.source.logs:
             self.explorer.read_log(again=False)
-            self.app.push_screen(NcclLogScreen())
+            self.lay_over(NcclLogScreen())
         else:
             self.say("no log of NCCL is open: nsystui FILE… --nccl-log 'nccl*.log'")
 
@@ -91,7 +91,7 @@ class NcclScreen(TablePane):
     def action_sizes(self) -> None:
         from nsystui.ui.screens.nccl_sizes import NcclSizesScreen
 
-        self.app.push_screen(NcclSizesScreen())
+        self.lay_over(NcclSizesScreen())
 
     def open_row(self) -> None:
         values = self.values()
@@ -100,4 +100,4 @@ class NcclScreen(TablePane):
             row: dict[By, Any] = {By.COLLECTIVE: values["collective"]}
             if self.by is not None:
                 row[self.by] = values[COLUMNS[self.by].key]
-            self.app.push_screen(NcclCallsScreen(what, row))
+            self.lay_over(NcclCallsScreen(what, row))

@@ -103,4 +103,4 @@ class NcclCallsScreen(TablePane):
     def _go(self, report: Any, kind: Any, row: Any, start: Any) -> None:
         from nsystui.ui.screens.events import EventsScreen
 
-        self.app.push_screen(EventsScreen(EventKey(int(report), EventKind(kind), int(row), int(start))))
+        self.lay_over(EventsScreen(EventKey(int(report), EventKind(kind), int(row), int(start))))

@@ -142,7 +142,7 @@ class NcclLogScreen(TablePane):
         if inside is None:
             self.say("a log tells no more of this row: it has no times of single calls")
         else:
-            self.app.push_screen(NcclLogScreen(inside))
+            self.lay_over(NcclLogScreen(inside))
 
     def action_filter(self) -> None:
         self.prompt.open(_FILTER, _FILTER, self.words.text if self.words else "", checker(_filter_of))
@@ -163,7 +163,7 @@ class NcclLogScreen(TablePane):
         if self.words is not None:
             self._look_for(None)
         elif self.is_drilled:
-            self.app.pop_screen()
+            self.leave()
         elif self.explorer.stop_log():
             self.say("stopping…")
         else:

@@ -131,7 +131,7 @@ class NcclSizesScreen(TablePane):
         if values:
             key = {By.BYTES: "message_size", By.POW2: "size_from", By.SIZE: "bucket"}[self.by]
             row = {By.COLLECTIVE: values["collective"], self.by: values[key]}
-            self.app.push_screen(NcclCallsScreen(KERNEL, row))
+            self.lay_over(NcclCallsScreen(KERNEL, row))
 
 
 def _most(bars: Sequence[SizeBin], count: int) -> list[SizeBin]:

@@ -110,7 +110,7 @@ class NvtxScreen(TablePane):
             return
         from nsystui.ui.screens.events import EventsScreen
 
-        self.app.push_screen(EventsScreen(key))
+        self.lay_over(EventsScreen(key))
 
     def _event_of(self, node: Node) -> EventKey | None:
         if node.index is None or self.outline is None:
@@ -134,13 +134,13 @@ class NvtxScreen(TablePane):
         from nsystui.ui.screens.range_work import RangeWorkScreen
 
         ranges, index = self.outline.tree.ranges, node.index
-        self.app.push_screen(RangeWorkScreen(node.label, lambda job: kernels_of(ranges, index, job.ranks)))
+        self.lay_over(RangeWorkScreen(node.label, lambda job: kernels_of(ranges, index, job.ranks)))
 
     def action_by_name(self) -> None:
         """The ranges by name instead of by path."""
         from nsystui.ui.screens.nvtx_names import NvtxNamesScreen
 
-        self.app.push_screen(NvtxNamesScreen())
+        self.lay_over(NvtxNamesScreen())
 
     # -- arranging ------------------------------------------------------------------------------------------------
 

@@ -49,4 +49,4 @@ class NvtxNamesScreen(TablePane):
     def open_row(self) -> None:
         name = self.values().get("name")
         if isinstance(name, str):
-            self.app.push_screen(RangeInstancesScreen(name))
+            self.lay_over(RangeInstancesScreen(name))

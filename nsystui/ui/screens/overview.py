@@ -283,7 +283,7 @@ class OverviewScreen(SeekingScreen):
 
         name = self.values(self.kernels).get("name")
         if isinstance(name, str):
-            self.app.push_screen(KernelInstancesScreen(name, Names.FULL))
+            self.lay_over(KernelInstancesScreen(name, Names.FULL))
 
     def rank_to_compare(self) -> Value:
         return self.values(self.ranks).get("rank") if self._picture is not None else None
@@ -291,17 +291,17 @@ class OverviewScreen(SeekingScreen):
     def action_diagnostics(self) -> None:
         from nsystui.ui.screens.capture import DiagnosticsScreen
 
-        self.app.push_screen(DiagnosticsScreen())
+        self.lay_over(DiagnosticsScreen())
 
     def action_files(self) -> None:
         from nsystui.ui.screens.capture import FilesScreen
 
-        self.app.push_screen(FilesScreen())
+        self.lay_over(FilesScreen())
 
     def action_contents(self) -> None:
         from nsystui.ui.screens.capture import ContentsScreen
 
-        self.app.push_screen(ContentsScreen())
+        self.lay_over(ContentsScreen())
 
 
 def _category(row: Row) -> str | None:

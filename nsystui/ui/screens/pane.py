@@ -27,6 +27,9 @@ class Pane(ExportingScreen):
         """Whether this screen lies over another one of its mode."""
         return len(self.app.screen_stack) > 1
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return not self.is_covered
+
     async def action_mode(self, name: str) -> None:
         await self.app.switch_mode(name)
 
@@ -40,7 +43,7 @@ class Pane(ExportingScreen):
 
     def action_back(self) -> None:
         if self.is_drilled:
-            self.app.pop_screen()
+            self.leave()
         elif not self.explorer.undo_selection():
             if self.explorer.stop_loading():
                 self.say("stopping…")
@@ -58,7 +61,7 @@ class Pane(ExportingScreen):
     def action_help(self) -> None:
         from nsystui.ui.screens.help import HelpScreen
 
-        self.app.push_screen(HelpScreen(self.places(), partial(key_name, app=self.app)))
+        self.lay_over(HelpScreen(self.places(), partial(key_name, app=self.app)))
 
     # -- recipes --------------------------------------------------------------------------------------------------
 
@@ -67,7 +70,7 @@ class Pane(ExportingScreen):
         from nsystui.ui.palette import RecipePalette
 
         if self._needs_job():
-            self.app.push_screen(RecipePalette())
+            self.lay_over(RecipePalette())
 
     def open_recipe(self, recipe: Recipe) -> None:
         """The table of a recipe, or its map, over this screen."""
@@ -76,7 +79,7 @@ class Pane(ExportingScreen):
             return
         from nsystui.ui.screens.recipe import RecipeMapScreen, RecipeScreen
 
-        self.app.push_screen(RecipeMapScreen(recipe) if recipe.is_map else RecipeScreen(recipe))
+        self.lay_over(RecipeMapScreen(recipe) if recipe.is_map else RecipeScreen(recipe))
 
     # -- the selection by hand ------------------------------------------------------------------------------------
 

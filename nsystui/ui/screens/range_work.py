@@ -51,4 +51,4 @@ class RangeWorkScreen(TablePane):
             int(values["row"] or 0),
             int(values["start"] or 0),
         )
-        self.app.push_screen(EventsScreen(key))
+        self.lay_over(EventsScreen(key))

@@ -101,12 +101,12 @@ class RanksScreen(TablePane, ComparingScreen):
     def action_map(self) -> None:
         from nsystui.ui.screens.rank_map import RankMapScreen
 
-        self.app.push_screen(RankMapScreen())
+        self.lay_over(RankMapScreen())
 
     def action_efficiency(self) -> None:
         from nsystui.ui.screens.efficiency import RanksEfficiencyScreen
 
-        self.app.push_screen(RanksEfficiencyScreen())
+        self.lay_over(RanksEfficiencyScreen())
 
     def action_clock(self) -> None:
         """Another clock: refined by collectives, UTC alone, none."""

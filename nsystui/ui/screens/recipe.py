@@ -94,7 +94,7 @@ class RecipeScreen(TablePane):
         if screen is None:
             self.say("there is nothing behind these rows")
         else:
-            self.app.push_screen(screen)
+            self.lay_over(screen)
 
 
 def _instances(recipe: str, name: str, names: Names) -> TablePane | None:
@@ -210,7 +210,7 @@ class RecipeMapScreen(ChartPane):
             self._show_figure()
 
     def action_table(self) -> None:
-        self.app.push_screen(RecipeScreen(self.recipe))
+        self.lay_over(RecipeScreen(self.recipe))
 
     def action_take_window(self) -> None:
         if self._map is None or not self._map.lines:

@@ -64,8 +64,8 @@ class SeekingScreen(ComparingScreen):
         elif found is None:
             self.say(f"findings: {self.findings.status or 'they come when everything is loaded'}")
         elif place is not None:
-            self.app.push_screen(FindingScreen(found, place))
+            self.lay_over(FindingScreen(found, place))
         elif found.not_checked and self.findings.is_last:
-            self.app.push_screen(NotCheckedScreen(found))
+            self.lay_over(NotCheckedScreen(found))
         else:
             self.say("no rule found anything wrong" + ("" if found.not_checked else ", and all of them could judge"))

@@ -122,7 +122,7 @@ class TimelineScreen(TracingScreen, TimelineView):
             return
         from nsystui.ui.screens.events import EventsScreen
 
-        self.app.push_screen(EventsScreen(key_of(row)))
+        self.lay_over(EventsScreen(key_of(row)))
 
     def action_open_rank(self) -> None:
         picture, lane = self._picture, self.lane

@@ -10,9 +10,11 @@ Textual 8.2 repaints a whole widget when it gets or loses the focus, and the who
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TypeVar
 
 from textual import events
+from textual.await_complete import AwaitComplete
 from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.widget import Widget
@@ -20,6 +22,7 @@ from textual.widget import Widget
 from nsystui import terminal
 
 Result = TypeVar("Result")
+Other = TypeVar("Other")
 
 
 class PatientScreen(Screen[Result]):
@@ -29,6 +32,29 @@ class PatientScreen(Screen[Result]):
         if not self._is_line_full():
             super()._on_timer_update()
         # else its timer goes on, and asks again
+
+    # -- keys pressed faster than screens open ---------------------------------------------------------------------
+    #
+    # What the focused widget was sent before it lost the focus it still handles. A key pressed twice would lay two
+    # screens over each other, or take away the one below; a mode changed beneath the palette would leave it there.
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether another screen lies over this one, which keys are for."""
+        return self in self.app.screen_stack[:-1]
+
+    def lay_over(self, screen: Screen[Other], then: Callable[[Other | None], None] | None = None) -> None:
+        """Opens a screen over this one, if this is the one that is shown; ``then`` hears what it is dismissed with."""
+        if self.is_active:
+            self.app.push_screen(screen, then)
+
+    def leave(self) -> None:
+        """Goes back to the screen below, if this is the one that is shown and lies over one."""
+        if self.is_active and len(self.app.screen_stack) > 1:
+            self.app.pop_screen()
+
+    def dismiss(self, result: Result | None = None) -> AwaitComplete:
+        return super().dismiss(result) if self.is_active else AwaitComplete()
 
     def _is_line_full(self) -> bool:
         drawn_on = sys.__stderr__
