@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
@@ -14,6 +14,7 @@ from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.nccl_payload import PayloadSchemas
 from nsystui.exports.reading import Reader
 from nsystui.exports.schema import Schema
+from nsystui.exports.sources import Source, Transform
 from nsystui.exports.whole import check_rows
 from nsystui.store import nccl_rows
 from nsystui.store.chunks import Chunk
@@ -63,45 +64,67 @@ class Packed:
 
 
 @contextmanager
-def shared_lookups(path: Path, connection: duckdb.DuckDBPyConnection, tables: Schema) -> Iterator[dict[str, str]]:
-    """The lookup tables of an export, for every connection to one database; gives their names by those in the SQL.
+def shared_lookups(path: Path, connection: duckdb.DuckDBPyConnection, tables: Schema) -> Iterator[str]:
+    """The lookup tables of an export, for every connection to one database; gives the schema that they are in.
 
-    Exports that are packed side by side in one database must not see each other's, so the names are made up.
+    Exports that are packed side by side in one database must not see each other's, so its name is made up.
+    ``connection`` finds them from now on.
     """
-    prefix = f"lookup_{uuid4().hex[:12]}"
-    names: dict[str, str] = {}
+    schema = f"lookup_{uuid4().hex[:12]}"
+    connection.execute(f"CREATE SCHEMA {schema}")
     try:
+        find_lookups(connection, schema)
+        used = _words(sources.sources(tables))
         with Reader(path) as reader:
             for lookup in sources.lookups(tables):
-                name = f"{prefix}_{lookup.name}"
-                connection.execute(f"CREATE TABLE {name} ({lookup.definition})")
-                names[lookup.name] = name
-                connection.execute(f"CREATE OR REPLACE TEMP VIEW {lookup.name} AS SELECT * FROM {name}")
-                rows = receive(connection, "incoming", reader.stream(lookup.query)) if tables.has(lookup.table) else 0
-                if lookup.is_whole:
-                    check_rows(path, lookup.table, rows, tables.last_rowid.get(lookup.table, 0))
-                if rows:
-                    connection.execute(f"INSERT INTO {name} {lookup.resolve}")
-        connection.execute("DROP TABLE IF EXISTS incoming")
-        yield names
+                if lookup.is_whole or lookup.name in used:
+                    _fill(f"{schema}.{lookup.name}", lookup, connection, reader, tables)
+        yield schema
     finally:
-        for lookup_name, name in names.items():
-            connection.execute(f"DROP VIEW IF EXISTS {lookup_name}")
-            connection.execute(f"DROP TABLE IF EXISTS {name}")
+        connection.execute(f"DROP SCHEMA {schema} CASCADE")
 
 
-def receive(connection: duckdb.DuckDBPyConnection, name: str, stream: Any) -> int:
-    """Reads an Arrow stream into a temporary table and counts its rows (of none the driver knows no types)."""
+def find_lookups(connection: duckdb.DuckDBPyConnection, schema: str) -> None:
+    """Lets a connection find the lookup tables by their names; what it makes still is where it would be."""
+    connection.execute(f"SET search_path = 'main,{schema}'")
+
+
+def _words(every: Sequence[Source]) -> frozenset[str]:
+    """Every word in the SQL that makes rows of these tables, the names of lookups among them."""
+    return frozenset().union(*(made.words(made.fields) for source in every for made in source.makes.values()))
+
+
+def _fill(
+    name: str, lookup: sources.Lookup, connection: duckdb.DuckDBPyConnection, reader: Reader, tables: Schema
+) -> None:
+    connection.execute(f"CREATE TABLE {name} ({lookup.definition})")
+    rows = 0
+    if tables.has(lookup.table):
+        with _arriving(connection, reader.stream(lookup.query)) as received:
+            insert = f"INSERT INTO {name} WITH incoming AS (SELECT {received} FROM arriving) {lookup.resolve}"
+            ((rows,),) = connection.execute(insert).fetchall()
+    if lookup.is_whole:
+        check_rows(reader.path, lookup.table, int(rows), tables.last_rowid.get(lookup.table, 0))
+
+
+@contextmanager
+def _arriving(connection: duckdb.DuckDBPyConnection, stream: Any) -> Iterator[str]:
+    """An Arrow stream as ``arriving`` for one statement, and the list of its columns with bytes as text."""
     # Registered is as good as a temporary view: exports that are packed side by side must not see each other's.
     connection.register("arriving", stream)
     try:
         arriving = connection.view("arriving")
         columns = zip(arriving.columns, map(str, arriving.types), strict=True)
-        received = ", ".join(_text_of(column) if kind == "BLOB" else f'"{column}"' for column, kind in columns)
-        connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {received} FROM arriving")
+        yield ", ".join(_text_of(column) if kind == "BLOB" else f'"{column}"' for column, kind in columns)
     finally:
         connection.unregister("arriving")
-    ((rows,),) = connection.execute(f"SELECT count(*) FROM {name}").fetchall()
+
+
+def receive(connection: duckdb.DuckDBPyConnection, name: str, stream: Any) -> int:
+    """Reads an Arrow stream into a temporary table and counts its rows (of none the driver knows no types)."""
+    with _arriving(connection, stream) as received:
+        create = f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {received} FROM arriving"
+        ((rows,),) = connection.execute(create).fetchall()
     return int(rows)
 
 
@@ -109,36 +132,51 @@ class ChunkPacker:
     """Packs chunks, one after the other, and knows what it packed."""
 
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, lookups: dict[str, str], sink: _Sink, payload: PayloadSchemas
+        self, connection: duckdb.DuckDBPyConnection, lookups: str, sink: _Sink, payload: PayloadSchemas
     ) -> None:
         self.connection = connection
         self.packed = Packed()
         self._sink = sink
         self._payload = payload
-        for view, name in lookups.items():
-            connection.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS SELECT * FROM {name}")
-        self._strings = lookups["strings"]
-        connection.execute("DROP VIEW strings")
+        self._strings = f"{lookups}.strings"
+        find_lookups(connection, lookups)
+        ((strings,),) = connection.execute(f"SELECT count(*) FROM {self._strings}").fetchall()
+        self._has_many_strings = strings > _FEW_STRINGS
 
     def pack(self, reader: Reader, chunk: Chunk) -> int:
         """Packs the rows of a chunk; how many the native table has there."""
         source, place = chunk.source, chunk.source.first_row + chunk.first
         # Replacing the chunk before would keep both in memory for a while.
         self.connection.execute("DROP TABLE IF EXISTS chunk")
-        receive(self.connection, "chunk", reader.stream(source.scan % (chunk.first, chunk.last)))
+        if not receive(self.connection, "chunk", reader.stream(source.scan % (chunk.first, chunk.last))):
+            return 0
         rows = count_chunk(reader.path, self.connection, source.table, chunk.first, chunk.last)
-        if rows:
-            self._find_strings()
-            for name, select in source.transforms.items():
-                self._keep(canonical.BY_NAME[name], select, place)
-            if canonical.NCCL_CALLS.name in source.decoded:
-                self._keep_nccl_calls(place)
+        if self._has_many_strings:
+            self._find_strings(source)
+        for name, transform in self._with_rows(source).items():
+            self._keep(canonical.BY_NAME[name], _typed(canonical.BY_NAME[name], transform), place)
+            if name in WORK_TABLES:
+                used = transform.select(("process", "device"), tie="")
+                pairs = self.connection.execute(f"SELECT DISTINCT process, device FROM ({used})").fetchall()
+                self.packed.devices.update((process, device) for process, device in pairs if process is not None)
+        if canonical.NCCL_CALLS.name in source.decoded:
+            self._keep_nccl_calls(place)
         return rows
 
-    def _find_strings(self) -> None:
+    def _with_rows(self, source: Source) -> Mapping[str, Transform]:
+        """Of several canonical tables that a chunk may have rows for, those that it has some for.
+
+        To write none costs more than to count.
+        """
+        if len(source.makes) == 1:
+            return source.makes
+        counts = ", ".join(f"count(*) FILTER (WHERE {made.where or 'true'})" for made in source.makes.values())
+        (found,) = self.connection.execute(f"SELECT {counts} FROM chunk c").fetchall()
+        return {name: made for (name, made), rows in zip(source.makes.items(), found, strict=True) if rows}
+
+    def _find_strings(self, source: Source) -> None:
         """The strings that the chunk names: a join with all of an export's builds a table of all of them, each time."""
-        columns = self.connection.table("chunk").columns
-        used = ", ".join(column for column in _STRING_IDS if column in columns)
+        used = ", ".join(column for column in _STRING_IDS if column in source.columns)
         ids = f"SELECT DISTINCT unnest([{used}]) AS id FROM chunk" if used else "SELECT CAST(NULL AS BIGINT) AS id"
         found = f"SELECT id, value FROM {self._strings} SEMI JOIN ({ids}) USING (id)"
         self.connection.execute(f"CREATE OR REPLACE TEMP TABLE strings AS {found}")
@@ -151,20 +189,15 @@ class ChunkPacker:
         return _NO_ROW if found is None else int(found)
 
     def _keep(self, table: CanonicalTable, select: str, place: int) -> None:
-        """Hands what ``select`` makes of the chunk to the sink, its columns with the canonical types."""
-        fields = ", ".join(f'CAST("{item.name}" AS {item.kind.value}) AS "{item.name}"' for item in table.fields)
-        written = self._sink.write(table, self.connection, f"SELECT {fields} FROM ({select})", place)
-        if not written.rows:
-            return
-        self.packed.count(table, written)
-        if table.name in WORK_TABLES:
-            pairs = self.connection.execute(f"SELECT DISTINCT process, device FROM ({select})").fetchall()
-            self.packed.devices.update((process, device) for process, device in pairs if process is not None)
+        """Hands rows to the sink, whose columns have the names and the canonical types of ``table``."""
+        written = self._sink.write(table, self.connection, select, place)
+        if written.rows:
+            self.packed.count(table, written)
 
     def _keep_nccl_calls(self, place: int) -> None:
         """NCCL API calls, decoded by Python only where a payload or an instrumented name is there to decode."""
         nccl_rows.find_calls(self.connection)
-        self._keep(canonical.NCCL_CALLS, nccl_rows.WITHOUT_PAYLOAD, place)
+        self._keep(canonical.NCCL_CALLS, _cast(canonical.NCCL_CALLS, nccl_rows.WITHOUT_PAYLOAD), place)
         rows = nccl_rows.decoded_calls(self.connection, self._payload)
         if rows:
             self.keep_rows(canonical.NCCL_CALLS, rows, place)
@@ -172,9 +205,22 @@ class ChunkPacker:
     def keep_rows(self, table: CanonicalTable, rows: Sequence[tuple[Any, ...]], place: int) -> None:
         """Keeps rows that Python made."""
         nccl_rows.make_table(self.connection, table, rows, "made")
-        self._keep(table, "SELECT * FROM made", place)
+        self._keep(table, "SELECT * FROM made", place)  # has the types already
 
 
+def _typed(table: CanonicalTable, transform: Transform) -> str:
+    """The SELECT of a transform with the types of the table, in one: to plan two, one in the other, takes longer."""
+    fields = {item.name: f"CAST({transform.fields[item.name]} AS {item.kind.value})" for item in table.fields}
+    return replace(transform, fields=fields).select()
+
+
+def _cast(table: CanonicalTable, select: str) -> str:
+    fields = ", ".join(f'CAST("{item.name}" AS {item.kind.value}) AS "{item.name}"' for item in table.fields)
+    return f"SELECT {fields} FROM ({select})"
+
+
+# So many are joined as they are: looking for those that a chunk names would take longer.
+_FEW_STRINGS = 4096
 _NO_ROW = 1 << 62
 _STRING_IDS = ("name_id", "short_id", "mangled_id", "text_id", "instruction_id", "file_id")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.store.written import Written, has_extent
 
@@ -19,36 +20,46 @@ class MemorySink:
         self.connection = connection
         self.names: dict[str, str] = {}
         self._index = index
+        self._begun: set[str] = set()
         self._lock = threading.Lock()
+        self._locks = {name: threading.Lock() for name in canonical.BY_NAME}
 
     def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, place: int) -> Written:
         """Adds rows to the table of ``table``."""
         name = f"report_{self._index:d}_{table.name}"
+        with self._locks[table.name]:  # two threads pack, and a table is made once
+            if table.name not in self.names:
+                return self._make(table, connection, select, name)
         connection.execute(f"CREATE OR REPLACE TEMP TABLE kept AS {select}")
-        written = _extent(table, connection)
-        if not written.rows:
-            return written
-        rows = connection.table("kept")
-        with self._lock:  # two threads pack, and a table is made once
-            if table.name in self.names:
-                rows.insert_into(name)
-            else:
-                rows.create(name)
-                self.names[table.name] = name
+        written = _extent(table, connection, "kept")
+        if written.rows:
+            with self._lock:
+                connection.table("kept").insert_into(name)
+        return written
+
+    def _make(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, name: str) -> Written:
+        """Makes a table of its first rows; there is none as long as there are none."""
+        self._begun.add(name)
+        connection.execute(f"CREATE TABLE {name} AS {select}")
+        written = _extent(table, connection, name)
+        if written.rows:
+            self.names[table.name] = name
+        else:
+            connection.execute(f"DROP TABLE {name}")
         return written
 
     def abandon(self) -> None:
         """Leaves nothing behind."""
-        for name in self.names.values():
+        for name in self._begun:
             self.connection.execute(f"DROP TABLE IF EXISTS {name}")
 
 
-def _extent(table: CanonicalTable, connection: duckdb.DuckDBPyConnection) -> Written:
-    """Rows of ``kept`` with their first start and last end."""
+def _extent(table: CanonicalTable, connection: duckdb.DuckDBPyConnection, name: str) -> Written:
+    """Rows of the table called ``name`` with their first start and last end."""
     first, last = "NULL", "NULL"
     if has_extent(table):
         # A range that was never closed reaches at least to its start.
         end = 'greatest("start", "end")' if "end" in table.field_names else '"start"'
         first, last = 'min("start")', f"max({end})"
-    ((rows, start, end),) = connection.execute(f"SELECT count(*), {first}, {last} FROM kept").fetchall()
+    ((rows, start, end),) = connection.execute(f"SELECT count(*), {first}, {last} FROM {name}").fetchall()
     return Written(rows, start, end)

@@ -146,10 +146,10 @@ class Packer:
 
     def _pack(self, tables: schema.Schema, facts: Metadata, payload: PayloadSchemas) -> PackedReport:
         every = sources.sources(tables)
-        with shared_lookups(self.path, self.connection, tables) as views:
+        with shared_lookups(self.path, self.connection, tables) as lookups:
             chunks = Chunks([source for source in every if tables.has(source.table)], tables.last_rowid, CHUNK_ROWS)
             every_worker = range(self.workers)
-            workers = [ChunkPacker(self.connection.cursor(), views, self.sink, payload) for _ in every_worker]
+            workers = [ChunkPacker(self.connection.cursor(), lookups, self.sink, payload) for _ in every_worker]
             try:
                 pool = ThreadPoolExecutor(self.workers, thread_name_prefix="pack", initializer=step_back)
                 with ReadAhead(self.path) as ahead, pool:

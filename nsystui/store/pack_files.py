@@ -23,6 +23,7 @@ class PackFiles:
         self._directory = directory
         self._parts = itertools.count()
         self._joined: dict[tuple[str, int, bytes], JoinedFile] = {}
+        self._first: dict[tuple[str, int], tuple[int, Path] | None] = {}
         self._alone: list[tuple[str, int, Path]] = []
         self._lock = threading.Lock()
 
@@ -32,6 +33,17 @@ class PackFiles:
 
     def add(self, table: str, place: int, part: Path) -> None:
         """Takes the rows that a chunk has for ``table``; ``place`` grows with the rows of a table. Raises OSError."""
+        which = (table, place // ROWS_PER_FILE)
+        with self._lock:
+            # The only part of a file is the file: it is not looked into before there is another.
+            if which not in self._first:
+                self._first[which] = (place, part)
+                return
+            first, self._first[which] = self._first[which], None
+        for number, path in [*([first] if first else []), (place, part)]:
+            self._join(table, number, path)
+
+    def _join(self, table: str, place: int, part: Path) -> None:
         try:
             found = read_part(part)
         except ValueError:  # what another DuckDB writes is no worse for being a file of its own
@@ -52,6 +64,7 @@ class PackFiles:
     def finish(self) -> None:
         """Makes the files whole and gives them their names, in each table in the order of its rows. Raises OSError."""
         files = list(self._alone)
+        files += [(table, *first) for (table, _), first in self._first.items() if first is not None]
         for (table, *_), file in self._joined.items():
             file.finish()
             files.append((table, file.first, file.path))

@@ -273,5 +273,5 @@ def threads(schema: Schema) -> Source:
         "name": "s.value",
         **as_they_are("priority"),
     }
-    transform = Transform(fields, STRINGS, "thread IS NOT NULL", order="")
+    transform = Transform(fields, STRINGS, "thread IS NOT NULL", order="row_id")
     return Source(table, integers(schema, table, wanted), {"threads": transform})

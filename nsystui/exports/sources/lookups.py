@@ -48,7 +48,9 @@ def lookups(schema: Schema) -> list[Lookup]:
             f"SELECT {schema.integer(nvtx, 'globalTid')} AS thread, {schema.integer(nvtx, 'domainId')} AS domain_id, "
             f"{schema.text(nvtx, 'text')} AS text, {schema.integer(nvtx, 'textId')} AS text_id "
             f"FROM NVTX_EVENTS WHERE eventType = {DOMAIN_TYPE}",
-            f"SELECT {process_of('thread')}, domain_id, any_value({NVTX_TEXT}) FROM incoming "
+            # The text as text, which it is not of its own where there is no row.
+            f"SELECT {process_of('thread')}, domain_id, any_value({NVTX_TEXT}) "
+            "FROM (SELECT * REPLACE (CAST(text AS VARCHAR) AS text) FROM incoming) "
             "LEFT JOIN strings s ON s.id = text_id GROUP BY 1, 2",
         )
     )
