@@ -15,6 +15,7 @@ import pytest
 from support import SHARED
 
 from nsystui.exports.demo import TrainingJob
+from nsystui.store import machine, priority
 from nsystui.store.session import Session
 
 SMALL_JOB = TrainingJob(ranks=4, steps=3, layers=2)
@@ -27,20 +28,16 @@ def _end_quietly() -> None:
         os.dup2(nowhere.fileno(), 2)
 
 
-_SLOW_FIRST = ("terminal", "ui", "parity", "store", "analysis")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The folders whose files take longest come first, so that no worker is left alone with one of them at the end."""
-    places = {name: number for number, name in enumerate(_SLOW_FIRST)}
-    items.sort(key=lambda item: places.get(item.path.parent.name, len(places)))
-
-
 @pytest.hookimpl(optionalhook=True)  # unknown without xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are CPUs: the tests of the screens and terminals wait for most of their time."""
-    return (os.cpu_count() or 1) + 1
+    """More than there are CPUs, if there is memory for them: the tests of screens and terminals mostly wait."""
+    cpus, allowed = machine.cpus(), machine.memory()
+    workers = min(2 * cpus, cpus + 4)
+    return workers if allowed is None else max(min(workers, allowed // _WORKER_MEMORY), 1)
 
+
+# What a worker takes at the most, with the programs that its tests start.
+_WORKER_MEMORY = 1 << 30
 
 _PR_CAPBSET_DROP = 24
 _DAC_OVERRIDE, _DAC_READ_SEARCH = 1, 2
@@ -55,6 +52,8 @@ def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("XDG_CONFIG_HOME", str(directory / "no-config"))
         for name in ("NO_COLOR", "COLUMNS", "LINES"):
             patch.delenv(name, raising=False)
+        # A test waits for the threads in the background: behind all other tests they would take minutes.
+        patch.setattr(priority, "NICE", -20)
         yield directory
 
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from nsystui.errors import ExportError, UsageError
 from nsystui.exports.demo import benchmark_export, two_process_export
-from nsystui.store import machine, tables
+from nsystui.store import machine, priority, tables
 from nsystui.store.cache import Cache
 from nsystui.store.column_cache import PartialColumns
 from nsystui.store.database import SMALLEST_MEMORY, Limits
@@ -245,6 +245,10 @@ class TestTooLittleMemory:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
 class TestPriority:
+    @pytest.fixture(autouse=True)
+    def as_for_users(self, monkeypatch):
+        monkeypatch.setattr(priority, "NICE", NICE)
+
     def nice(self) -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
