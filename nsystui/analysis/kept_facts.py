@@ -35,18 +35,19 @@ def facts_of(
     fits: Callable[[Report, Arrays], bool] = lambda report, arrays: True,
     by: sa.Table | None = None,
     doing: str = "",
+    is_small: bool = False,
 ) -> dict[int, Arrays]:
     """The arrays called ``name`` of each report, by its index.
 
     ``compute`` makes those of the reports that have none yet, or none that ``fits`` the question: all in one go, or in
     runs whose rows of ``by`` fit into memory together, each kept before the next begins. It is given a session of these
     reports. ``version`` is raised whenever it would make others of the same report. ``doing`` says what is computed,
-    for the session's ``tell``.
+    for the session's ``tell``. What ``is_small`` the session has at hand after that.
     """
     found: dict[int, Arrays] = {}
     missing = []
     for report in reports:
-        arrays = session.kept(report).load(name, version)
+        arrays = session.kept(report, is_small).load(name, version)
         if arrays is None or not fits(report, arrays):
             missing.append(report)
         else:
@@ -56,7 +57,7 @@ def facts_of(
         readable = {report.index for report in session.reports}
         for report in run:
             if report.index in readable:  # what could not be read whole was left out meanwhile
-                session.kept(report).save(name, version, computed[report.index])
+                session.kept(report, is_small).save(name, version, computed[report.index])
             found[report.index] = computed[report.index]
         give_back()
     return found

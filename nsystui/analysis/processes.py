@@ -75,7 +75,7 @@ def _facts(session: Session) -> Mapping[int, Arrays]:
             for report in reports
         }
 
-    return facts_of(session, session.reports, "processes", _VERSION, compute)
+    return facts_of(session, session.reports, "processes", _VERSION, compute, is_small=True)
 
 
 _Rows = dict[int, list[tuple[Any, ...]]]

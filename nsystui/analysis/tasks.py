@@ -184,7 +184,7 @@ def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
 
 def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
     """The rank that a process has in the largest communicator it made."""
-    kept = facts_of(session, session.reports, "nccl-ranks", _VERSION, _nccl_ranks)
+    kept = facts_of(session, session.reports, "nccl-ranks", _VERSION, _nccl_ranks, is_small=True)
     found = {
         Task(report, process): rank
         for report, arrays in kept.items()

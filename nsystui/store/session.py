@@ -69,6 +69,7 @@ class Session:
     _on_demand: dict[int, OnDemand] = field(default_factory=dict)
     _identities: dict[int, str] = field(default_factory=dict)
     _at_hand: dict[int, dict[tuple[str, int], Arrays]] = field(default_factory=dict)
+    _small: dict[int, dict[tuple[str, int], Arrays]] = field(default_factory=dict)
     _expected: Expected | None = None
     _shown: dict[str, frozenset[str]] = field(default_factory=dict)
     _parts_made: dict[tuple[int, ...], Session] = field(default_factory=dict)
@@ -371,9 +372,14 @@ class Session:
         """Rows of a table over all reports, without a query."""
         return sum(report.count(table) for report in self.reports)
 
-    def kept(self, report: Report) -> Kept:
-        """What was computed of a report before; nothing where its columns are in memory."""
+    def kept(self, report: Report, is_small: bool = False) -> Kept:
+        """What was computed of a report before; nothing where its columns are in memory.
+
+        Unless it ``is_small``: the session itself keeps that too.
+        """
         at_hand = self._at_hand.get(report.index)
+        if at_hand is None and is_small:
+            at_hand = self._small.setdefault(report.index, {})
         if report.index in self._identities:
             return Kept(report.path, self._identities[report.index], at_hand)
         if isinstance(self._packed.get(report.index), PackedTables):
