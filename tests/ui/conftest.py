@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+from textual.css.stylesheet import Stylesheet
 
 from nsystui.ui.screens import findings_table
 
@@ -12,3 +16,20 @@ def findings_wait(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Findings are not looked for unasked, except in tests that say so: every test begins on the overview."""
     if "findings" not in request.keywords:
         monkeypatch.setattr(findings_table, "MOST_KERNELS", -1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def styles_are_parsed_once() -> Iterator[None]:
+    """Every test starts the program, whose styles are always the same: parsing them would be a tenth of its time."""
+    parsed: dict[Any, Any] = {}
+    parse = Stylesheet._parse_rules
+
+    def parse_once(sheet: Stylesheet, css: str, *words: Any, **options: Any) -> Any:
+        key = (css, words, *sorted(options.items()), *sorted(sheet._variables.items()))
+        if key not in parsed:
+            parsed[key] = parse(sheet, css, *words, **options)
+        return parsed[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stylesheet, "_parse_rules", parse_once)
+        yield
