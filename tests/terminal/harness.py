@@ -145,11 +145,23 @@ class Terminal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the child if it still runs, politely first, and close the terminal."""
+        """End the child if it still runs, politely first, with the job of a shell, and close the terminal."""
+        job = self._job()
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
             if self._wait_exit(2.0 if self._signal(signal_number) else 0.0):
                 break
+        if job:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(job, signal.SIGKILL)
         self.hang_up()
+
+    def _job(self) -> int:
+        """The group that a shell with jobs runs in the foreground: a test that fails must not leave it; 0 for none."""
+        if self._fd < 0 or self.exit_code is not None:
+            return 0
+        with contextlib.suppress(OSError):
+            return self.foreground if self.foreground not in (0, self._pid) else 0
+        return 0
 
     def hang_up(self) -> None:
         """Drops the connection, as a closed window or a broken line does."""
