@@ -282,3 +282,11 @@ class TestJob:
             for number in range(50):
                 job.once(("other", number), list)
             assert len(job._kept) <= 12
+
+
+def test_the_reports_are_asked_once_in_a_session(job, monkeypatch):
+    session = job({"nccl": [(3, 8)]}, {"nccl": [(5, 8)]}).session
+    first = ranked_tasks(session)
+    assert [task.rank for task in first] == [3, 5]
+    monkeypatch.setattr(Session, "rows", lambda *words: pytest.fail("asked again"))
+    assert ranked_tasks(session) == first

@@ -26,7 +26,7 @@ from nsystui.exports.demo import (
     NcclPayloads,
     TrainingJob,
 )
-from nsystui.store import pack, tables
+from nsystui.store import chunk_packer, pack, tables
 from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
 from nsystui.store.pack import PackingCancelled, Progress
@@ -427,6 +427,12 @@ class TestChunks:
     def test_neither_does_the_size_of_the_batches_that_the_driver_reads(self, exports, whole, monkeypatch):
         """It settles the type of a column on the first of them, which may hold nothing but NULLs."""
         monkeypatch.setattr(reading, "_BATCH_ROWS", 3)
+        assert self.everything(exports) == whole
+
+    def test_neither_does_looking_for_the_strings_that_each_names(self, exports, whole, monkeypatch):
+        """As is done where an export has many."""
+        monkeypatch.setattr(chunk_packer, "_FEW_STRINGS", -1)
+        monkeypatch.setattr(pack, "CHUNK_ROWS", 16)
         assert self.everything(exports) == whole
 
     @pytest.mark.parametrize("size", [16, 1 << 18])

@@ -77,11 +77,6 @@ class Source:
     decoded: tuple[str, ...] = ()
 
     @property
-    def transforms(self) -> Mapping[str, str]:
-        """The whole SELECT of each canonical table."""
-        return {name: transform.select() for name, transform in self.makes.items()}
-
-    @property
     def feeds(self) -> tuple[str, ...]:
         """The names of the canonical tables that its rows go to."""
         return (*self.makes, *self.decoded)
