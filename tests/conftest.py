@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from support import SHARED
 
 from nsystui.exports.demo import TrainingJob
@@ -19,6 +20,11 @@ from nsystui.store import machine, priority
 from nsystui.store.session import Session
 
 SMALL_JOB = TrainingJob(ranks=4, steps=3, layers=2)
+
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 @atexit.register

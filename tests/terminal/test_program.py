@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from harness import Terminal
@@ -132,9 +133,13 @@ def test_resizing_while_it_runs_draws_the_new_size(job):
     with start(job) as terminal:
         terminal.wait_for("Kernels", timeout=30)
         terminal.press("2")
-        terminal.settle(quiet=0.5)
+        terminal.wait_for(" names", timeout=60)
         terminal.resize(120, 36)
-        terminal.settle(quiet=0.7)
+        deadline = time.monotonic() + 60
+        while not any(len(line) > 80 for line in terminal.screen) and time.monotonic() < deadline:
+            terminal.listen(0.1)
+        assert any(len(line) > 80 for line in terminal.screen), terminal.text
+        terminal.settle(quiet=0.7, timeout=60)
         assert "stddev" in terminal.text or "max" in terminal.text
         terminal.resize(60, 15)
         terminal.settle(quiet=0.7)
