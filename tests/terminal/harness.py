@@ -202,7 +202,7 @@ class Terminal:
                 self._status = os.waitstatus_to_exitcode(status)
         return self._status
 
-    def wait_exit(self, timeout: float = 5.0) -> int:
+    def wait_exit(self, timeout: float = 30.0) -> int:
         """Wait for the child's end and give its status; raise ``TimeoutError`` if it goes on."""
         if not self._wait_exit(timeout):
             raise TimeoutError(f"still running after {timeout} s:\n{self.text}")
@@ -278,7 +278,7 @@ class Terminal:
         """Those bytes."""
         return bytes(self._received[self._mark :])
 
-    def settle(self, quiet: float = 0.3, timeout: float = 10.0) -> None:
+    def settle(self, quiet: float = 0.3, timeout: float = 60.0) -> None:
         """Read until nothing came for ``quiet`` seconds."""
         now = time.monotonic()
         deadline, last = now + timeout, now
@@ -305,7 +305,7 @@ class Terminal:
             self._read(min(left, 0.05))
         return len(self._received) - before
 
-    def wait_for(self, text: str, timeout: float = 10.0) -> None:
+    def wait_for(self, text: str, timeout: float = 60.0) -> None:
         """Read until ``text`` stands somewhere on the screen."""
         deadline = time.monotonic() + timeout
         while text not in self.text:
