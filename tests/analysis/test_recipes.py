@@ -401,6 +401,36 @@ class TestRules:
         assert [row["duration"] for row in table(job, "gpu_gaps", gap=30)] == [60]
         assert table(job, "gpu_gaps") == []
 
+    def test_what_the_profiler_did_is_no_part_of_a_gap(self, opened, tmp_path):
+        """It cuts a gap in two; what another process suffered from it is its own."""
+
+        def fill(export, process, thread):
+            other = export.process(200, "python")
+            export.cuda_context(other)
+            export.cuda_device(other, 0, 0)
+            for number, start in enumerate((0, 1000)):
+                for one in (process, other):
+                    export.kernel(one, 0, 7, start, start + 100, name="k", correlation_id=number)
+            export.profiler_overhead(thread, 50, 150, "flush")
+            export.profiler_overhead(thread, 140, 200, "flush")
+            export.profiler_overhead(thread, 600, 650, "flush")
+            export.profiler_overhead(thread, 1500, 1600, "flush")
+
+        job = Job(opened(written(tmp_path / "overhead.sqlite", fill)))
+        found = [(row["rank"], row["start"], row["duration"]) for row in table(job, "gpu_gaps", gap=10)]
+        assert found == [(1, 100, 900), (0, 200, 400), (0, 650, 350)]
+        assert [row["duration"] for row in table(job, "gpu_gaps", gap=400)] == [900]
+        assert "profiler" not in notes(job, "gpu_gaps", gap=10)
+
+    def test_where_nothing_says_what_the_profiler_did_a_note_does(self, opened, tmp_path):
+        def fill(export, process, _):
+            for number, start in enumerate((0, 1000)):
+                export.kernel(process, 0, 7, start, start + 100, name="k", correlation_id=number)
+
+        job = Job(opened(written(tmp_path / "silent.sqlite", fill)))
+        assert "gaps that the profiler made are listed too" in notes(job, "gpu_gaps", gap=10)
+        assert notes(job, "gpu_gaps") == ""
+
     def test_operations_side_by_side_do_not_make_a_gpu_busier_than_it_is(self, opened, tmp_path):
         """Two streams, both busy in the first half of each part: summed up, that is 100 %."""
 

@@ -38,6 +38,14 @@ def test_it_is_found_at_its_cost(tmp_path, name):
     command_parser(command).parse_args(["file.sqlite", *flags])
 
 
+def test_idle_time_that_the_profiler_made_is_told_once(tmp_path):
+    """Of 2 ms idle in every 20 the profiler works in the first: only the second is a gap of the program."""
+    ill = illnesses.profiler_at_work(tmp_path / "ill.sqlite")
+    found = triaged(*ill.paths, rules=("idle_gaps", "profiler_overhead"), settings=("gap_percent=0",))
+    assert finding(found, "profiler-overhead").cost == ill.cost
+    assert finding(found, "idle-gaps").cost == 19 * MS
+
+
 class TestSlowPace:
     def test_the_clock_is_the_reason_where_it_was_sampled(self, tmp_path):
         ill = illnesses.throttled(tmp_path / "clock.sqlite")

@@ -171,7 +171,8 @@ RECIPES: tuple[Recipe, ...] = (
         frozenset({GAP}),
         (
             _GRAPHS,
-            "NVIDIA's leaves out gaps in which the profiler itself worked; what it recorded of that is not read here",
+            "gaps begin and end with GPU work, or with work of the profiler between it; what the profiler does before the "
+            "first operation and after the last one is no end of a gap here",
         ),
     ),
     Recipe(

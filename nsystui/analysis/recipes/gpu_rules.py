@@ -1,6 +1,7 @@
 """The expert rules on the time of GPUs, over all ranks: long gaps, and parts of it with low utilisation (domain §4.3).
 
-What counts as busy is the union of all work of a GPU, whole CUDA graphs among it (`device_time`).
+What counts as busy is the union of all work of a GPU, whole CUDA graphs among it (`device_time`). Gaps are without what
+the profiler itself did in the process meanwhile, as they are in nsys.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import numpy as np
 
 from nsystui.analysis.answer import Answer, Column, Row, Unit
 from nsystui.analysis.extent import extents
+from nsystui.analysis.intervals import EMPTY, subtract
 from nsystui.analysis.job import Job
+from nsystui.analysis.profiler_overhead import profiler_overhead, unnoticed
 from nsystui.analysis.recipes.asking import RANK, Ask, Options
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection, Window
@@ -28,19 +31,24 @@ _PART_COLUMNS = (
 
 
 def _gaps(job: Job, selection: Selection, options: Options) -> Answer:
-    """A row for each gap of more than ``options.gap`` ns between the operations of a GPU, longest first."""
+    """A row for each gap of more than ``options.gap`` ns between the operations of a GPU, longest first.
+
+    Work of the profiler ends a gap and begins another one.
+    """
     busy, windows = job.busy(selection), extents(job.session, selection)
+    overhead = profiler_overhead(job.session, selection)
     rows: list[Row] = []
     every = 0
     for item in busy.devices:
         place = item.device
-        gaps = item.gaps(windows[place.task.task.report])
+        gaps = subtract(item.gaps(windows[place.task.task.report]), overhead.get(place.task.task, EMPTY))
         lengths = gaps.ends - gaps.starts
         every += len(gaps)
         for number in np.flatnonzero(lengths > options.gap).tolist():
             rows.append((int(lengths[number]), place.task.rank, place.device, int(gaps.starts[number])))
     rows.sort(key=lambda row: (-int(row[0] or 0), row[1:]))
-    return answer_of("gpu-gaps", _GAP_COLUMNS, rows, every, busy.notes)
+    note = unnoticed(job.session) if rows else ""
+    return answer_of("gpu-gaps", _GAP_COLUMNS, rows, every, (*busy.notes, *([note] if note else ())))
 
 
 def _low_utilisation(job: Job, selection: Selection, options: Options) -> Answer:

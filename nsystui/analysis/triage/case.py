@@ -12,8 +12,9 @@ import numpy as np
 from nsystui.analysis.answer import Unit
 from nsystui.analysis.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.analysis.extent import extents, selected_reports
-from nsystui.analysis.intervals import Intervals
+from nsystui.analysis.intervals import EMPTY, Intervals, subtract
 from nsystui.analysis.job import Job
+from nsystui.analysis.profiler_overhead import profiler_overhead
 from nsystui.analysis.ranks.step_times import StepTimes, step_times
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
@@ -95,13 +96,27 @@ class Case:
         """How the time of all GPUs was spent."""
         return total(one.breakdown(self.window_of(one)) for one in self.devices) if self.devices else NOTHING
 
-    def gaps(self, device: DeviceIntervals) -> Intervals:
+    def idle(self, device: DeviceIntervals) -> Intervals:
         """When a GPU was idle between its first operation (of its first step, where steps are known) and its last."""
+        return self._idle[self.devices.index(device)]
+
+    def gaps(self, device: DeviceIntervals) -> Intervals:
+        """When it was ``idle``, and the profiler itself did not work in its process (domain §4.3)."""
         return self._gaps[self.devices.index(device)]
 
     @cached_property
-    def _gaps(self) -> list[Intervals]:
+    def _idle(self) -> list[Intervals]:
         return [device.gaps(self.working(device)) for device in self.devices]
+
+    @cached_property
+    def _gaps(self) -> list[Intervals]:
+        own = [self.overhead.get(device.device.task.task, EMPTY) for device in self.devices]
+        return [subtract(idle, part) if len(part) else idle for idle, part in zip(self._idle, own, strict=True)]
+
+    @cached_property
+    def overhead(self) -> Mapping[Task, Intervals]:
+        """When the profiler itself worked in each process."""
+        return profiler_overhead(self.job.session, self.chosen)
 
     def working(self, device: DeviceIntervals) -> Window:
         """The window of a GPU without what lies before the first step of its task: setting up is judged apart."""

@@ -1,4 +1,7 @@
-"""Long idle gaps of the GPUs, between their first and last operation, and what the CPU did in them (domain §4.3)."""
+"""Long idle gaps of the GPUs, between their first and last operation, and what the CPU did in them (domain §4.3).
+
+What the profiler itself did is no part of a gap: that is the finding of `profiler_overhead`.
+"""
 
 from __future__ import annotations
 
@@ -104,8 +107,7 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
         cost,
         case.percent(cost),
         "time without any operation between the first one (of the first step) and the last one "
-        "of each GPU, long gaps only; "
-        "mean over the GPUs",
+        "of each GPU, and without the profiler's own work, long gaps only; mean over the GPUs",
         _table(case, works, len(spans)),
         longest.window,
         ranks,

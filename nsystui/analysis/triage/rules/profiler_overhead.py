@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from nsystui.analysis.answer import Column, Row, Unit
-from nsystui.analysis.intervals import intersect
+from nsystui.analysis.intervals import EMPTY, intersect
+from nsystui.analysis.profiler_overhead import overhead_conditions
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.triage.case import Case, number_of, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.analysis.triage.spans import spans
-from nsystui.analysis.where import duration, where
+from nsystui.analysis.where import duration
 from nsystui.store import tables
 
 _NAME = "profiler-overhead"
@@ -28,14 +28,15 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     table = tables.profiler_overhead
     if not case.job.session.count(table) or not case.devices:
         return [NotChecked(_NAME, "needs GPU work and the times of the profiler's own work: these exports have none")]
-    own = spans(case, table)
-    idle = [intersect(case.gaps(one), own.of(one.device.task.task)).length for one in case.devices]
+    own = [case.overhead.get(one.device.task.task, EMPTY) for one in case.devices]
+    idle = [intersect(case.idle(one), part).length for one, part in zip(case.devices, own, strict=True)]
     cost = case.mean(idle)
     if case.percent(cost) < case.thresholds.overhead_percent:
         return []
     evidence = _by_name(case)
+    count = sum(int(row[1] or 0) for row in evidence)
     sentence = (
-        f"GPUs are idle for {time_words(cost)} each while the profiler itself works ({number_of(own.count, 'time')}; "
+        f"GPUs are idle for {time_words(cost)} each while the profiler itself works ({number_of(count, 'time')}; "
         f"most of it: {evidence[0][3] or '(no name)'}): this is not time of the program"
     )
     advice = Advice(
@@ -55,7 +56,7 @@ def _by_name(case: Case) -> list[Row]:
     total = sa.cast(sa.func.sum(duration(table)), sa.BigInteger).label("total")
     query = (
         sa.select(total, sa.func.count(), sa.func.max(duration(table)), table.c.name)
-        .where(*where(table, case.chosen), table.c.end.is_not(None))
+        .where(*overhead_conditions(case.chosen))
         .group_by(table.c.name)
         .order_by(total.desc(), table.c.name)
     )

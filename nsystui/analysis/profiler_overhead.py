@@ -1,0 +1,49 @@
+"""When the profiler itself worked: a GPU that is idle meanwhile is not kept waiting by the program (domain §4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.analysis.intervals import Intervals, union
+from nsystui.analysis.missing import absent_note
+from nsystui.analysis.selection import Selection, Task
+from nsystui.analysis.where import Condition, job_start, where
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+_TABLE = tables.profiler_overhead
+
+
+def profiler_overhead(session: Session, selection: Selection) -> Mapping[Task, Intervals]:
+    """The union of what nsys noticed of its own work in each selected process that has any, job time."""
+    if not session.count(_TABLE):
+        return {}
+    columns = _TABLE.c
+    query: sa.Select[Any] = sa.select(
+        columns.report,
+        columns.process,
+        job_start(_TABLE).label("start"),
+        (columns.end + columns.clock_offset).label("end"),
+    ).where(*overhead_conditions(selection))
+    rows = session.arrays(query)
+    found: dict[Task, Intervals] = {}
+    for report, process in np.unique(np.stack([rows["report"], rows["process"]]), axis=1).T.tolist():
+        is_own = (rows["report"] == report) & (rows["process"] == process)
+        found[Task(report, process)] = union(rows["start"][is_own], rows["end"][is_own])
+    return found
+
+
+def overhead_conditions(selection: Selection) -> list[Condition]:
+    """Which rows count: those of the selected processes and window, whatever their names."""
+    chosen = Selection(selection.window, selection.tasks)
+    return [*where(_TABLE, chosen), _TABLE.c.end.is_not(None), _TABLE.c.process.is_not(None)]
+
+
+def unnoticed(session: Session) -> str:
+    """A sentence where an export cannot tell what the profiler did; else the empty string."""
+    lacking = absent_note(session, _TABLE)
+    return f"{lacking.partition(':')[0]}: gaps that the profiler made are listed too" if lacking else ""
