@@ -8,6 +8,7 @@ on its own cursor, so that a screen may ask from several threads.
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -73,6 +74,8 @@ class Session:
     _expected: Expected | None = None
     _shown: dict[str, frozenset[str]] = field(default_factory=dict)
     _parts_made: dict[tuple[int, ...], Session] = field(default_factory=dict)
+    _part_numbers: Iterator[int] = field(default_factory=itertools.count)
+    """Of this session and its parts together: a part may have parts."""
     _schema: str = ""
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -195,7 +198,7 @@ class Session:
         part._fresh, part._shown, part._parts_made = set(), {}, {}
         part._lock = threading.RLock()
         part.tell = lambda working: None  # what is asked of a part is itself a part of something
-        part._schema = f"part_{self.version}_{len(self._parts_made)}"
+        part._schema = f"part_{next(self._part_numbers)}"
         self._database.execute(f"CREATE SCHEMA {part._schema}")
         part._database = part._cursor()
         return part

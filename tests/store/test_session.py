@@ -269,6 +269,14 @@ class TestPart:
         count = sa.select(sa.func.count()).select_from(tables.kernels).where(columns.report.in_([0, 1]))
         assert part.scalar(count) == session.scalar(count) == 3
 
+    def test_it_may_have_parts_itself(self, tmp_path):
+        with closing(Session()) as session:
+            for number in range(10):
+                session.add(export(tmp_path / f"rank{number}.sqlite", START + number * SECOND, kernels=number + 1))
+            half = session.part(range(5))
+            count = sa.select(sa.func.count()).select_from(tables.kernels)
+            assert [half.part([1]).scalar(count), half.part([2]).scalar(count), half.scalar(count)] == [2, 3, 15]
+
     def test_it_tells_nothing_of_its_own(self, session):
         told = []
         session.tell = told.append
