@@ -13,15 +13,16 @@ from nsystui.store.session import Session
 
 def missing_note(session: Session, table: sa.Table) -> str:
     """A sentence if no open report has rows of ``table``, or some have none; else the empty string."""
-    return _note(session, table, [report for report in session.reports if not report.count(table)])
+    return lacking_note(session, table, [report for report in session.reports if not report.count(table)])
 
 
 def absent_note(session: Session, table: sa.Table) -> str:
     """As ``missing_note``, of reports where nothing was recorded: a table that is there without rows says 0."""
-    return _note(session, table, [report for report in session.reports if not report.has(table)])
+    return lacking_note(session, table, [report for report in session.reports if not report.has(table)])
 
 
-def _note(session: Session, table: sa.Table, lacking: Sequence[Report]) -> str:
+def lacking_note(session: Session, table: sa.Table, lacking: Sequence[Report]) -> str:
+    """The sentence on the reports of ``lacking``; empty where there are none."""
     if not lacking:
         return ""
     what, record = canonical.BY_NAME[table.name].what, canonical.BY_NAME[table.name].record

@@ -119,7 +119,7 @@ def summary(
 
 def summary_rows(
     session: Session,
-    table: sa.Table,
+    table: sa.FromClause,
     value: sa.ColumnElement[Any],
     keys: Sequence[sa.Label[Any]],
     conditions: Sequence[sa.ColumnElement[bool]],
@@ -127,7 +127,7 @@ def summary_rows(
     first: sa.ColumnElement[Any] | None = None,
 ) -> list[Row]:
     """The rows of ``summary`` in the order of ``columns``; of a large table the medians come in a pass of their own."""
-    if session.count(table) < MANY:
+    if not isinstance(table, sa.Table) or session.count(table) < MANY:
         return asked(session, summary(table, value, keys, conditions, first), columns)
     rows = asked(session, summary(table, value, keys, conditions, first, with_median=False), columns)
     place = [column.key for column in columns].index("median")

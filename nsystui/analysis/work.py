@@ -2,6 +2,7 @@
 
 The memory, API and OS runtime tables have the columns, order and values of nsys's ``cuda_gpu_mem_time_sum``,
 ``cuda_gpu_mem_size_sum``, ``cuda_api_sum`` and ``osrt_sum``; calls that ``--cudabacktrace`` wrote twice count once.
+MPI calls are those that nsys recorded as such, or as NVTX ranges (`mpi`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from nsystui.analysis import statistics
 from nsystui.analysis.answer import FILES_ONLY, Column, Row, Unit
 from nsystui.analysis.kernels import rank_of
 from nsystui.analysis.missing import missing_note
+from nsystui.analysis.mpi import has_mpi, mpi_notes, mpi_rows
 from nsystui.analysis.paged import PagedAnswer
 from nsystui.analysis.rows_answer import RowsAnswer, asked
 from nsystui.analysis.selection import Selection
@@ -47,26 +49,41 @@ WORKS = {work.name: work for work in (MEMORY, API, OS, MPI)}
 
 def work_summary(session: Session, selection: Selection, work: Work) -> RowsAnswer:
     """One row for each name: share of the time, statistics of durations in ns."""
-    conditions = where(work.table, selection, work.label)
-    names = [work.label.label("name")]
     columns = (*statistics.duration_columns(work.count_header), Column("name", work.name_header, "name", Unit.TEXT))
 
     def ask() -> list[Row]:
-        table = work.table
+        table, label = rows_of(session, work)
+        names, conditions = [label.label("name")], where(table, selection, label)
         return statistics.summary_rows(session, table, duration(table), names, conditions, columns, table.c.row)
 
     rows = whole_job_rows(session, selection, work.table, work.name, ask)
     return RowsAnswer(work.name, columns, rows, _names(session, selection, work, rows), _notes(session, work))
 
 
+def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, sa.ColumnElement[Any]]:
+    """What holds the rows of some work, and their names: its table, but for MPI calls that are NVTX ranges."""
+    if work is not MPI:
+        return work.table, work.label
+    rows = mpi_rows(session)
+    return rows, rows.c.name
+
+
+def has_rows(session: Session, work: Work) -> bool:
+    """Whether there is any such work."""
+    return has_mpi(session) if work is MPI else session.count(work.table) > 0
+
+
 def _names(session: Session, selection: Selection, work: Work, rows: Sequence[Row]) -> int:
     """How many names there are without the selection."""
     if selection.is_everything:
         return sum(name is not None for *_, name in rows)
-    return int(session.scalar(sa.select(sa.func.count(work.label.distinct()))) or 0)
+    _, label = rows_of(session, work)
+    return int(session.scalar(sa.select(sa.func.count(label.distinct()))) or 0)
 
 
 def _notes(session: Session, work: Work) -> tuple[str, ...]:
+    if work is MPI:
+        return mpi_notes(session)
     lacking = missing_note(session, work.table)
     notes = [lacking] if lacking else []
     doubles = session.count(tables.api_backtraces) if work is API else 0
@@ -123,8 +140,8 @@ def work_instances(
     session: Session, selection: Selection, work: Work, name: str, ranks: Sequence[RankedTask] = ()
 ) -> PagedAnswer:
     """The single operations or calls of one name, a page at a time; start in job time, ns."""
-    table = work.table
-    conditions = [*where(table, selection.with_name(None)), work.label == name]
+    table, label = rows_of(session, work)
+    conditions = [*where(table, selection.with_name(None)), label == name]
     query = sa.select(
         job_start(table).label("start"),
         duration(table).label("duration"),
@@ -137,8 +154,8 @@ def work_instances(
         table.c.row,
     ).where(*conditions)
     count = sa.select(sa.func.count()).select_from(table).where(*conditions)
-    everything = sa.select(sa.func.count()).select_from(table).where(work.label == name)
-    return PagedAnswer.of(
+    everything = sa.select(sa.func.count()).select_from(table).where(label == name)
+    answer = PagedAnswer.of(
         session,
         f"{work.name}-instances",
         INSTANCE_COLUMNS,
@@ -147,31 +164,32 @@ def work_instances(
         everything,
         ("start", False),
         ("report", "row"),
-    ).in_time(table)
+    )
+    return answer.in_time(table) if isinstance(table, sa.Table) else answer
 
 
 def _text(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     return sa.cast(value, sa.Text)
 
 
-def _place(table: sa.Table) -> sa.ColumnElement[Any]:
+def _place(table: sa.FromClause) -> sa.ColumnElement[Any]:
     """``d0 s7`` for GPU work, ``t4711`` for a call."""
     if "device" in table.c:
         return sa.func.concat("d", _text(table.c.device), " s", _text(table.c.stream))
     return sa.func.concat("t", _text(table.c.thread.op("&")(0xFFFFFF)))
 
 
-def _bytes(table: sa.Table) -> sa.ColumnElement[Any]:
+def _bytes(table: sa.FromClause) -> sa.ColumnElement[Any]:
     for name in ("bytes", "send_bytes"):
         if name in table.c:
             return table.c[name]
     return sa.cast(sa.null(), sa.BigInteger)
 
 
-def _detail(table: sa.Table) -> sa.ColumnElement[Any]:
+def _detail(table: sa.FromClause) -> sa.ColumnElement[Any]:
     if table is tables.memory_ops:
         return sa.func.concat_ws(" → ", table.c.source_memory, table.c.target_memory)
-    if table is tables.mpi_calls:
+    if "remote_rank" in table.c:
         peer = sa.func.coalesce(table.c.remote_rank, table.c.root_rank)
         return sa.case((peer.is_(None), sa.null()), else_=sa.func.concat("peer ", _text(peer)))
     if "return_value" in table.c:

@@ -28,6 +28,7 @@ from nsystui.analysis.recipes.histogram import EDGES
 from nsystui.analysis.recipes.metric_maps import mean_rate
 from nsystui.analysis.selection import Selection, Window
 from nsystui.analysis.stats.nvtx_groups import quartiles
+from nsystui.analysis.work import MPI, work_instances
 from nsystui.errors import UsageError
 from nsystui.exports import canonical
 from nsystui.exports.demo import ExportWriter, old_schema_export, simulation_export
@@ -253,6 +254,41 @@ class TestSums:
         job = Job(opened(written(tmp_path / "helper.sqlite", fill)))
         (row,) = table(job, "osrt_sum")
         assert (row["count"], row["max"], row["max_rank"], row["min_rank"]) == (2, 900, None, 0)
+
+    def test_mpi_calls_may_be_nvtx_ranges_of_old_exports(self, opened, tmp_path):
+        """They are told as such; where a report has both, its ranges are no second calls."""
+
+        def old(export, process, thread):
+            export.nvtx_domain(thread, 0, 3, "MPI")
+            export.nvtx_range(thread, 0, 100, "step 0")
+            for start in (10, 50):
+                export.nvtx_range(thread, start, start + 20, "MPI_Send", domain_id=3)
+            export.nvtx_range(thread, 80, 85, "MPI_Barrier", domain_id=4)  # the row that names 4 is missing
+            export.nvtx_range(thread, 90, 95, "MPI_Mine")
+
+        def both(export, process, thread):
+            old(export, process, thread)
+            export.mpi_p2p(thread, 12, 52, "MPI_Send", peer=1, size=8)
+
+        paths = (
+            written(tmp_path / "old.sqlite", old, "3.0.0"),
+            written(tmp_path / "both.sqlite", both),
+            written(tmp_path / "none.sqlite", lambda *_: None),
+        )
+        alone = Job(opened(paths[0]))
+        assert {row["name"]: (row["count"], row["total"]) for row in table(alone, "mpi_sum")} == {
+            "MPI_Send": (2, 40),
+            "MPI_Barrier": (1, 5),
+        }
+        assert "the MPI calls of old are NVTX ranges" in notes(alone, "mpi_sum")
+        job = Job(opened(*paths))
+        sends, barrier = table(job, "mpi_sum")
+        assert (sends["name"], sends["count"], sends["total"], sends["max"]) == ("MPI_Send", 3, 80, 40)
+        assert barrier["name"] == "MPI_Barrier"
+        assert [row["rank"] for row in table(job, "mpi_sum", by_rank=True)] == [0, 0, 1]
+        assert "no MPI calls in none" in notes(job, "mpi_sum")
+        (instance, *_) = rows(work_instances(job.session, EVERYTHING, MPI, "MPI_Send", job.ranks))
+        assert (instance["start"], instance["duration"], instance["bytes"]) == (10, 20, None)
 
     def test_projected_ranges_have_the_quartiles_of_their_trace(self, job):
         spans: dict[tuple[str, str], list[int]] = defaultdict(list)

@@ -46,6 +46,15 @@ def test_idle_time_that_the_profiler_made_is_told_once(tmp_path):
     assert finding(found, "idle-gaps").cost == 19 * MS
 
 
+@pytest.mark.parametrize("schemas", [("3.0.0", "3.0.0"), ("3.25.0", "3.0.0")])
+def test_mpi_calls_that_are_nvtx_ranges_are_waited_in_too(tmp_path, schemas):
+    """Also where the other rank's export has the tables of MPI."""
+    ills = [illnesses.mpi_waits(tmp_path / schema, schema) for schema in schemas]
+    found = triaged(*(ill.paths[rank] for rank, ill in enumerate(ills)), rules=("mpi_waits",))
+    assert finding(found, "mpi-waits").cost == ills[0].cost
+    assert "most time in MPI_Allreduce" in finding(found, "mpi-waits").sentence
+
+
 class TestSlowPace:
     def test_the_clock_is_the_reason_where_it_was_sampled(self, tmp_path):
         ill = illnesses.throttled(tmp_path / "clock.sqlite")

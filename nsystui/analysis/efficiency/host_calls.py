@@ -14,6 +14,7 @@ from nsystui.analysis.busy_arrays import blocks_at, put_blocks
 from nsystui.analysis.interval_blocks import BlockBuilder, IntervalBlocks, UnionBuilder, slices
 from nsystui.analysis.intervals import subtract
 from nsystui.analysis.kept_facts import facts_of
+from nsystui.analysis.mpi import is_mpi_range
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
 from nsystui.store import tables
@@ -23,8 +24,7 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays
 
-_VERSION = 3
-_MPI_DOMAIN = "MPI"
+_VERSION = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ def _mpi_query(report: Report) -> sa.Select[Any]:
 
 
 def _nvtx_query(report: Report) -> sa.Select[Any]:
-    return _query(tables.nvtx_ranges, report).where(tables.nvtx_ranges.c.domain == _MPI_DOMAIN)
+    return _query(tables.nvtx_ranges, report).where(is_mpi_range())
 
 
 def _merged(session: Session, query: sa.Select[Any]) -> dict[int, IntervalBlocks]:

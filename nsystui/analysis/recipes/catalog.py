@@ -171,8 +171,8 @@ RECIPES: tuple[Recipe, ...] = (
         frozenset({GAP}),
         (
             _GRAPHS,
-            "gaps begin and end with GPU work, or with work of the profiler between it; what the profiler does before the "
-            "first operation and after the last one is no end of a gap here",
+            "NVIDIA's takes work of the profiler for work of the GPU also before its first operation and after its last "
+            "one; here a gap lies between operations",
         ),
     ),
     Recipe(
@@ -209,7 +209,14 @@ RECIPES: tuple[Recipe, ...] = (
         ("calls that never returned last to the end of the session", _HEAT),
         is_map=True,
     ),
-    Recipe("mpi_sum", "how long MPI calls took, by name", "sums", (("mpi_calls",),), _SUM, (_DESCRIBED,)),
+    Recipe(
+        "mpi_sum",
+        "how long MPI calls took, by name",
+        "sums",
+        (("mpi_calls",),),
+        _SUM,
+        (_DESCRIBED, "calls that nsys 2022 and older wrote as NVTX ranges of the domain MPI count too"),
+    ),
     Recipe(
         "nccl_gpu_overlap_trace",
         "how much of each kernel's time NCCL ran beside it, and of NCCL's the kernels",

@@ -24,7 +24,7 @@ from nsystui.analysis.selection import Selection
 from nsystui.analysis.stats import Options as ReportOptions
 from nsystui.analysis.stats import report_named
 from nsystui.analysis.where import duration, where
-from nsystui.analysis.work import API, MEMORY, MPI, OS, Work, memory_sizes, work_summary
+from nsystui.analysis.work import API, MEMORY, MPI, OS, Work, memory_sizes, rows_of, work_summary
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -37,7 +37,7 @@ class _Rows:
     """The rows behind a summary: their ``value`` (ns or bytes) by ``keys``, which name a row of the summary."""
 
     source: sa.FromClause
-    events: sa.Table
+    events: sa.FromClause
     value: sa.ColumnElement[Any]
     keys: tuple[sa.Label[Any], ...]
     conditions: list[sa.ColumnElement[bool]]
@@ -52,7 +52,7 @@ class _Rows:
 
 def _of_rows(
     summary: Callable[[Session, Selection, Options], Answer],
-    rows_of: Callable[[Selection, Options], _Rows],
+    rows_of: Callable[[Session, Selection, Options], _Rows],
     unit: float = 1.0,
 ) -> Ask:
     """A recipe of a summary, and of the query for its rows; ``unit``: what one of the summary's is in the query's."""
@@ -60,7 +60,7 @@ def _of_rows(
     def asked(job: Job, selection: Selection, options: Options) -> Answer:
         if options.by_rank:
             return of_each_rank(job, selection, lambda session, own: summary(session, own, options))
-        rows = rows_of(selection, options)
+        rows = rows_of(job.session, selection, options)
         keys = [key.name for key in rows.keys]
         found = job.session.rows(rows.grouped(*statistics.quartiles(rows.value)))
         quartiles: dict[Key, tuple[Value, Value]] = {tuple(key): (q1 / unit, q3 / unit) for *key, q1, q3 in found}
@@ -93,26 +93,26 @@ def _of_frame(keys: tuple[str, ...], summary: Callable[[Job, Session, Selection]
 
 
 def _work(work: Work) -> Ask:
-    def rows_of(selection: Selection, _: Options) -> _Rows:
-        table, conditions = work.table, where(work.table, selection, work.label)
-        return _Rows(table, table, duration(table), (work.label.label("name"),), conditions)
+    def found(session: Session, selection: Selection, _: Options) -> _Rows:
+        table, label = rows_of(session, work)
+        return _Rows(table, table, duration(table), (label.label("name"),), where(table, selection, label))
 
-    return _of_rows(lambda session, selection, _: work_summary(session, selection, work), rows_of)
+    return _of_rows(lambda session, selection, _: work_summary(session, selection, work), found)
 
 
-def _kernels(selection: Selection, options: Options) -> _Rows:
+def _kernels(_session: Session, selection: Selection, options: Options) -> _Rows:
     table = tables.kernels
     name = name_of(table, options.names)
     return _Rows(table, table, duration(table), (name.label("name"),), where(table, selection, name))
 
 
-def _sizes(selection: Selection, _: Options) -> _Rows:
+def _sizes(_session: Session, selection: Selection, _: Options) -> _Rows:
     table = tables.memory_ops
     name = table.c.operation
     return _Rows(table, table, table.c.bytes, (name.label("name"),), where(table, selection, name))
 
 
-def _ranges(selection: Selection, _: Options) -> _Rows:
+def _ranges(_session: Session, selection: Selection, _: Options) -> _Rows:
     table, last = tables.nvtx_ranges, last_times()
     style = sa.case((table.c.event_type.in_(PUSH_POP_TYPES), "PushPop"), else_="StartEnd")
     conditions = [table.c.event_type.in_((*PUSH_POP_TYPES, *START_END_TYPES)), table.c.start.is_not(None)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from nsystui.analysis.intervals import EMPTY, Intervals, merge, subtract, union
+from nsystui.analysis.mpi import DOMAIN
 from nsystui.analysis.nvtx.report_ranges import FOLDED_LABEL
 from nsystui.analysis.selection import Task, Window
 from nsystui.analysis.where import job_start
@@ -25,7 +26,7 @@ KINDS = (ALLOCATING, SYNCHRONISING, COPYING, IN_MPI, LAUNCHING, OTHER_CALLS, NOT
 """In this order where two threads are in calls of different kinds at once."""
 
 
-_MPI_DOMAIN = "MPI:"
+_MPI_PREFIX = f"{DOMAIN}:"
 _SPAN = ("number", "report", "process", "lo", "hi")
 
 
@@ -82,7 +83,7 @@ def host_work(session: Session, spans: Sequence[Span]) -> list[HostWork]:
         for start, end, name in cuda[number]:
             by_kind.setdefault(kind_of(name), []).append((start, end, name))
         # Before it had a table of its own, nsys wrote MPI as NVTX ranges.
-        in_mpi = [*mpi[number], *(one for one in ranges[number] if one[2].startswith(_MPI_DOMAIN))]
+        in_mpi = [*mpi[number], *(one for one in ranges[number] if one[2].startswith(_MPI_PREFIX))]
         if in_mpi:
             by_kind[IN_MPI] = in_mpi
         found.append(_work(span, by_kind, ranges[number]))
@@ -109,7 +110,7 @@ def _work(span: Span, by_kind: Mapping[str, Sequence[_Call]], ranges: Sequence[_
     around = [
         (end - start, name)
         for start, end, name in ranges
-        if start <= middle < end and name and not name.startswith(_MPI_DOMAIN)
+        if start <= middle < end and name and not name.startswith(_MPI_PREFIX)
     ]
     return HostWork(span, spent, longest, min(around)[1] if around else None)
 

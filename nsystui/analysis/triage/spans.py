@@ -32,7 +32,7 @@ class Spans:
         return self.merged.get((task, device), EMPTY)
 
 
-def spans(case: Case, table: sa.Table, conditions: Sequence[Condition] = (), by_device: bool = False) -> Spans:
+def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = (), by_device: bool = False) -> Spans:
     """The selected rows of ``table`` that have an end, by process, or by process and device."""
     columns = table.c
     device = columns.device if by_device else sa.literal(_NO_DEVICE)

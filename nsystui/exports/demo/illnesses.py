@@ -5,7 +5,7 @@ Each function writes a job and returns its `Ill`. Times are ns; a GPU that is no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -106,23 +106,45 @@ def profiler_at_work(path: Path) -> Ill:
     return Ill((path,), 19 * MS)
 
 
-def mpi_waits(folder: Path) -> Ill:
-    """Two ranks of 20 rounds of 10 ms; rank 0 waits 3 ms of each in ``MPI_Allreduce``, 1 ms of it beside a kernel."""
+def mpi_waits(folder: Path, schema: str = _SCHEMA) -> Ill:
+    """Two ranks of 20 rounds of 10 ms; rank 0 waits 3 ms of each in ``MPI_Allreduce``, 1 ms of it beside a kernel.
+
+    Before schema 3.1 MPI calls are NVTX ranges of a domain of their own.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     paths = (folder / "rank0.sqlite", folder / "rank1.sqlite")
     for rank, path in enumerate(paths):
-        with ExportWriter(path, _SCHEMA, session=Session(environment={"RANK": str(rank)})) as export:
+        with ExportWriter(path, schema, session=Session(environment={"RANK": str(rank)})) as export:
             gpu = OneGpu(export)
-            export.mpi_rank(gpu.main, rank)
-            export.mpi_other(gpu.main, 0, 900_000, "MPI_Init")
+            mpi = _mpi_writer(gpu, rank)
+            mpi("MPI_Init", 0, 900_000)
             for number in range(20):
                 start = MS + 10 * MS * number
                 gpu.kernel(start, start + (8 if rank == 0 else 10) * MS, launched=start - 10_000)
                 begin = start + (7_000_000 if rank == 0 else 9_990_000)
-                export.mpi_collective(gpu.main, begin, start + 10 * MS, "MPI_Allreduce", size=8, receive_size=8)
+                mpi("MPI_Allreduce", begin, start + 10 * MS)
                 # Starting a request waits for nothing.
-                export.mpi_wait(gpu.main, start + 10 * MS, start + 10 * MS + 500, "MPI_Start")
+                mpi("MPI_Start", start + 10 * MS, start + 10 * MS + 500)
     return Ill(paths, 20 * 2 * MS // 2)
+
+
+def _mpi_writer(gpu: OneGpu, rank: int) -> Callable[[str, int, int], None]:
+    """What writes an MPI call (name, start, end) as the version of nsys does."""
+    export, main = gpu.export, gpu.main
+    if not export.has("MPI_RANKS"):
+        export.nvtx_domain(main, 0, 1, "MPI")
+        return lambda name, start, end: export.nvtx_range(main, start, end, name, domain_id=1)
+    export.mpi_rank(main, rank)
+
+    def write(name: str, start: int, end: int) -> None:
+        if name == "MPI_Allreduce":
+            export.mpi_collective(main, start, end, name, size=8, receive_size=8)
+        elif name == "MPI_Start":
+            export.mpi_wait(main, start, end, name)
+        else:
+            export.mpi_other(main, start, end, name)
+
+    return write
 
 
 def unified_memory_faults(path: Path) -> Ill:

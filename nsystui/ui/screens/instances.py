@@ -10,9 +10,10 @@ from nsystui.analysis.event_kinds import EventKind
 from nsystui.analysis.events import EventKey
 from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import Names, durations, kernel_instances
+from nsystui.analysis.mpi import is_by_range
 from nsystui.analysis.nvtx.instances import range_instances
 from nsystui.analysis.selection import Selection
-from nsystui.analysis.work import Work, work_instances
+from nsystui.analysis.work import MPI, Work, work_instances
 from nsystui.ui import keys
 from nsystui.ui.screens.handing_over import Ask, HandingOver, of_event
 from nsystui.ui.screens.table_pane import TablePane
@@ -128,4 +129,6 @@ class WorkInstancesScreen(_InstancesScreen):
         return work_instances(job.session, selection, self.work, self.call, job.ranks)
 
     def event_kind(self) -> EventKind:
-        return _KINDS[self.work.name]
+        report = self.values().get("report")
+        is_range = self.work is MPI and self.job is not None and is_by_range(self.job.session, int(report or 0))
+        return EventKind.NVTX if is_range else _KINDS[self.work.name]

@@ -9,7 +9,7 @@ from nsystui.analysis.answer import Answer, Row
 from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import GroupBy, Names, kernel_summary
 from nsystui.analysis.selection import Selection
-from nsystui.analysis.work import WORKS, Work, memory_sizes, work_summary
+from nsystui.analysis.work import WORKS, Work, has_rows, memory_sizes, work_summary
 from nsystui.ui import keys
 from nsystui.ui.screens.handing_over import Ask, HandingOver
 from nsystui.ui.screens.instances import KernelInstancesScreen, WorkInstancesScreen
@@ -155,10 +155,12 @@ def _has(job: Job, what: str) -> bool:
     if what == _KERNELS:
         return True
     work: Work = WORKS["memory" if what == _SIZES else what]
-    return bool(job.session.count(work.table))
+    return has_rows(job.session, work)
 
 
 def _others(job: Job) -> str:
     """The tables that have rows, with how many, as a sentence for an export without kernels."""
-    found = [f"{work.title} ({job.session.count(work.table):,})" for work in WORKS.values() if _has(job, work.name)]
+    counts = [(work.title, job.session.count(work.table)) for work in WORKS.values() if _has(job, work.name)]
+    # MPI calls that are NVTX ranges are no rows of a table of their own.
+    found = [f"{title} ({count:,})" if count else title for title, count in counts]
     return f"o shows {', '.join(found)}" if found else ""

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from nsystui.analysis.answer import Column, Row, Unit
 from nsystui.analysis.intervals import EMPTY, Intervals, merge, subtract
+from nsystui.analysis.mpi import has_mpi, mpi_rows
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.triage.case import Case, number_of, time_words
@@ -18,7 +19,6 @@ from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severit
 from nsystui.analysis.triage.spans import Spans, spans
 from nsystui.analysis.where import Condition, duration, where
 from nsystui.exports import canonical
-from nsystui.store import tables
 
 _NAME = "mpi-waits"
 _BLOCKING = (
@@ -42,9 +42,9 @@ _ADVICE_OF_ONE = Advice(
 
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
-    table, conditions = _calls(case)
-    if table is None:
+    if not has_mpi(case.job.session):
         return [NotChecked(_NAME, f"needs MPI calls: {canonical.MPI_CALLS.record}")]
+    table, conditions = _calls(case)
     calls = spans(case, table, conditions)
     waited = {item: _waited(case, item, calls) for item in case.ranks}
     if not waited:
@@ -80,15 +80,10 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, ranks=ranks)]
 
 
-def _calls(case: Case) -> tuple[sa.Table | None, list[Condition]]:
-    """The blocking calls; older versions of nsys wrote MPI as NVTX ranges of a domain of its own."""
-    session = case.job.session
-    for table, more in ((tables.mpi_calls, []), (tables.nvtx_ranges, [tables.nvtx_ranges.c.domain == "MPI"])):
-        if session.count(table):
-            query = sa.select(sa.func.count()).select_from(table).where(*more)
-            if int(session.scalar(query) or 0):
-                return table, [*more, sa.func.regexp_matches(table.c.name, f"^{_BLOCKING}", type_=sa.Boolean)]
-    return None, []
+def _calls(case: Case) -> tuple[sa.FromClause, list[Condition]]:
+    """What holds the MPI calls, and which of them block."""
+    rows = mpi_rows(case.job.session)
+    return rows, [sa.func.regexp_matches(rows.c.name, f"^{_BLOCKING}", type_=sa.Boolean)]
 
 
 def _waited(case: Case, item: RankedTask, calls: Spans) -> Intervals:
@@ -108,7 +103,7 @@ def _waited(case: Case, item: RankedTask, calls: Spans) -> Intervals:
 
 
 def _rows(
-    case: Case, table: sa.Table, conditions: list[Condition], waited: dict[RankedTask, Intervals], calls: Spans
+    case: Case, table: sa.FromClause, conditions: list[Condition], waited: dict[RankedTask, Intervals], calls: Spans
 ) -> list[Row]:
     """By rank, who waits longest first."""
     query = (
