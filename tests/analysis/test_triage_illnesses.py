@@ -21,7 +21,7 @@ ILL = {
     "mpi-waits": (illnesses.mpi_waits, "mpi_waits"),
     "unified-memory": (illnesses.unified_memory_faults, "unified_memory"),
     "slow-pace": (illnesses.throttled, "kernel_pace"),
-    "kernel-outliers": (illnesses.kernel_outliers, "kernel_pace"),
+    "kernel-outliers": (illnesses.kernel_outliers, "kernel_outliers"),
     "exposed-communication": (illnesses.exposed_communication, "exposed_communication"),
 }
 
@@ -73,9 +73,22 @@ class TestSlowPace:
 class TestOutliers:
     def test_a_kernel_of_two_kinds_of_work_has_none(self, tmp_path):
         ill = illnesses.kernel_outliers(tmp_path / "ill.sqlite")
-        one = finding(triaged(*ill.paths, settings=("outlier=1.5",), rules=("kernel_pace",)), "kernel-outliers")
+        one = finding(triaged(*ill.paths, settings=("outlier=1.5",), rules=("kernel_outliers",)), "kernel-outliers")
         assert one.cost == ill.cost
         assert "4 kernels" in one.sentence
+
+    def test_huge_ones_do_not_mask_the_others(self, tmp_path):
+        """Means, of the whole or of its parts, are larger than the smaller outliers."""
+        ill = illnesses.masked_outliers(tmp_path / "ill.sqlite")
+        one = finding(triaged(*ill.paths, rules=("kernel_outliers",)), "kernel-outliers")
+        assert "14 kernels" in one.sentence
+        assert one.cost == ill.cost
+
+    def test_a_kernel_that_always_varies_has_none(self, tmp_path):
+        """Its longest launches take more than three times the median, and are no further off than the others."""
+        path = illnesses.varying_kernel(tmp_path / "varying.sqlite")
+        assert triaged(path, rules=("kernel_outliers",)).findings == ()
+        assert ids(triaged(path, settings=("outlier_score=0",), rules=("kernel_outliers",))) == {"kernel-outliers"}
 
 
 class TestSlowPlaces:

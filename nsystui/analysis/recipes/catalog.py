@@ -171,8 +171,8 @@ RECIPES: tuple[Recipe, ...] = (
         frozenset({GAP}),
         (
             _GRAPHS,
-            "NVIDIA's takes work of the profiler for work of the GPU also before its first operation and after its last "
-            "one; here a gap lies between operations",
+            "NVIDIA's takes work of the profiler for work of the GPU before its first operation and after its last too; "
+            "here a gap lies between operations",
         ),
     ),
     Recipe(

@@ -1,7 +1,8 @@
 """How long the launches of the same kernel take: by GPU and over time, of the kernels that hold most of the time.
 
-Kernels are the same that have name, grid and block in common. The run is cut in parts; what is usual for a kernel is
-the median of the means of its parts, so that one stall of many launches leaves it alone, in one pass of sums.
+Kernels are the same that have name, grid and block in common. The run is cut in parts; what is usual for a kernel on a
+GPU is the median of the means of its parts, so that one stall of many launches leaves it alone, in one pass of sums.
+(`kernel_spread` has the medians of the launches themselves, for those kernels that may have outliers.)
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from nsystui.analysis.selection import Task
 from nsystui.analysis.triage.case import Case
-from nsystui.analysis.where import Condition, duration, job_start, where
+from nsystui.analysis.where import Condition, by_report, duration, job_start, where
 from nsystui.store import tables
 
 PARTS = 12
@@ -47,14 +48,20 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class Launches:
-    """The launches of one kernel on one GPU, arrays of shape ``(PARTS,)``: how many in each part, ns in sum."""
+    """The launches of one kernel on one GPU, arrays of shape ``(PARTS,)``: how many in each part, ns in sum and mean.
+
+    ``means`` has NaN where there is no launch; ``usual`` is their median, ns.
+    """
 
     kernel: Kernel
     task: Task
     device: int
     counts: NDArray[np.int64]
     totals: NDArray[np.int64]
+    means: NDArray[np.float64]
+    usual: float
     longest: int
+    shortest: int
 
     @property
     def count(self) -> int:
@@ -64,69 +71,78 @@ class Launches:
     def total(self) -> int:
         return int(self.totals.sum())
 
-    @property
-    def means(self) -> NDArray[np.float64]:
-        """The mean of each part, NaN where there is no launch."""
-        found = np.full(PARTS, np.nan)
-        np.divide(self.totals, self.counts, out=found, where=self.counts > 0)
-        return found
-
-    @property
-    def usual(self) -> float:
-        """ns"""
-        return float(np.nanmedian(self.means))
-
 
 def kernel_launches(case: Case) -> list[Launches]:
     """The launches of the kernels with most time but NCCL's, by kernel and GPU, from the first step on."""
     return case.once("kernel-launches", lambda: _load(case))
 
 
+_PLACE = ["report", "process", "device"]
+_NAME, _SIZES = "kernel", [f"key_{axis}" for axis in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")]
+
+
 def _load(case: Case) -> list[Launches]:
     bounds = part_bounds(case)
     if not bounds:
         return []
-    rows = case.job.session.rows(_grouped(case, bounds).limit(_MOST_GROUPS))
+    rows = case.job.session.frame(_grouped(case, bounds).limit(_MOST_GROUPS))
     if len(rows) == _MOST_GROUPS:  # grids that are never the same: only now it pays to look for the largest first
-        rows = case.job.session.rows(_grouped(case, bounds, _top(case)))
-    sums: dict[Kernel, int] = {}
-    found: dict[tuple[Task, int, Kernel], tuple[NDArray[np.int64], NDArray[np.int64], list[int]]] = {}
-    for report, process, device, name, *rest in rows:
-        kernel = Kernel(str(name), tuple(int(size) for size in rest[:6]))
-        part, count, total, longest = (int(value) for value in rest[6:])
-        sums[kernel] = sums.get(kernel, 0) + total
-        place = (Task(report, process), int(device), kernel)
-        if place not in found:
-            found[place] = np.zeros(PARTS, np.int64), np.zeros(PARTS, np.int64), []
-        counts, totals, maxima = found[place]
-        counts[part], totals[part] = count, total
-        maxima.append(longest)
-    top = set(sorted(sums, key=lambda kernel: (-sums[kernel], kernel.name, kernel.shape))[:MOST_KERNELS])
+        rows = case.job.session.frame(_grouped(case, bounds, _top(case)))
+    keys = [_NAME, *_SIZES]
+    sums = rows.groupby(keys, sort=False)["total"].sum().reset_index()
+    sums = sums.sort_values(["total", *keys], ascending=[False, *[True] * len(keys)], kind="stable")[:MOST_KERNELS]
+    top = rows.merge(sums[keys], on=keys)
+    groups = top.groupby([*_PLACE, *keys], sort=True)
+    number, part = groups.ngroup().to_numpy(np.int64), top["part"].to_numpy(np.int64)
+    counts = np.zeros((groups.ngroups, PARTS), np.int64)
+    totals = np.zeros_like(counts)
+    counts[number, part], totals[number, part] = top["count"], top["total"]
+    means = np.full(counts.shape, np.nan)
+    np.divide(totals, counts, out=means, where=counts > 0)
+    usual = np.nanmedian(means, axis=1).tolist() if len(means) else []
+    extremes = groups.agg(longest=("longest", "max"), shortest=("shortest", "min")).reset_index()
     return [
-        Launches(kernel, task, device, counts, totals, max(maxima))
-        for (task, device, kernel), (counts, totals, maxima) in sorted(found.items(), key=lambda item: _order(item[0]))
-        if kernel in top
+        Launches(
+            Kernel(str(name), tuple(int(size) for size in sizes)),
+            Task(int(report), int(process)),
+            int(device),
+            counts[place],
+            totals[place],
+            means[place],
+            usual[place],
+            int(longest),
+            int(shortest),
+        )
+        for place, (report, process, device, name, *sizes, longest, shortest) in enumerate(
+            zip(*(extremes[key].tolist() for key in extremes), strict=True)
+        )
     ]
 
 
-def _order(place: tuple[Task, int, Kernel]) -> tuple[Task, int, str, tuple[int, ...]]:
-    task, device, kernel = place
-    return task, device, kernel.name, kernel.shape
-
-
 def _grouped(case: Case, bounds: Mapping[int, tuple[int, int]], top: sa.CTE | None = None) -> sa.Select[Any]:
-    """Place, kernel and part; how many launches, their time in sum and the longest."""
+    """Place, kernel and part; how many launches, their time in sum, the longest and the shortest."""
     table = tables.kernels
-    begin = sa.case({report: lo for report, (lo, _) in bounds.items()}, value=table.c.report)
-    width = sa.case({report: max(hi - lo, 1) for report, (lo, hi) in bounds.items()}, value=table.c.report)
-    start, time, keys = job_start(table), duration(table), shape_columns()
+    begin, start, time, keys = begins(bounds), job_start(table), duration(table), shape_columns()
+    width = by_report(table, {report: max(hi - lo, 1) for report, (lo, hi) in bounds.items()})
     part = sa.func.least(((start - begin) * PARTS).op("//")(width), PARTS - 1).label("part")
-    places = (table.c.report, table.c.process, table.c.device)
-    total = sa.cast(sa.func.sum(time), sa.BigInteger)
-    query = sa.select(*places, *keys, part, sa.func.count(), total, sa.func.max(time))
+    places = [table.c[key] for key in _PLACE]
+    query = sa.select(
+        *places,
+        *keys,
+        part,
+        sa.func.count().label("count"),
+        sa.cast(sa.func.sum(time), sa.BigInteger).label("total"),
+        sa.func.max(time).label("longest"),
+        sa.func.min(time).label("shortest"),
+    )
     if top is not None:
         query = query.join_from(table, top, sa.and_(*(key == top.c[key.name] for key in keys)))
     return query.where(*conditions(case), start >= begin).group_by(*places, *keys, part)
+
+
+def begins(bounds: Mapping[int, tuple[int, int]]) -> sa.ColumnElement[Any]:
+    """From when on the kernels of a report count, job time; NULL for a report without bounds."""
+    return by_report(tables.kernels, {report: lo for report, (lo, _) in bounds.items()})
 
 
 def part_bounds(case: Case) -> dict[int, tuple[int, int]]:
@@ -142,9 +158,8 @@ def part_bounds(case: Case) -> dict[int, tuple[int, int]]:
 def shape_columns() -> list[sa.Label[Any]]:
     """What makes kernels the same."""
     columns = tables.kernels.c
-    sizes = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
-    name = sa.func.coalesce(columns.short_name, "(no name)").label("kernel")
-    return [name, *(sa.func.coalesce(columns[size], _NO_SIZE).label(f"key_{size}") for size in sizes)]
+    name = sa.func.coalesce(columns.short_name, "(no name)").label(_NAME)
+    return [name, *(sa.func.coalesce(columns[key.removeprefix("key_")], _NO_SIZE).label(key) for key in _SIZES)]
 
 
 def conditions(case: Case) -> list[Condition]:
@@ -152,17 +167,6 @@ def conditions(case: Case) -> list[Condition]:
     columns = tables.kernels.c
     is_nccl = sa.cast(columns.is_nccl, sa.Boolean)
     return [*where(tables.kernels, case.chosen), sa.not_(is_nccl), columns.end.is_not(None)]
-
-
-LIMIT = "least"
-"""The column of `given_kernels` that is no key."""
-
-
-def given_kernels(limits: Mapping[Kernel, float]) -> sa.CTE:
-    """The keys of some kernels, each with a number, ns."""
-    columns = [*(sa.column(key.name, key.type) for key in shape_columns()), sa.column(LIMIT, sa.Double)]
-    rows = [(one.name, *one.shape, limit) for one, limit in limits.items()]
-    return sa.select(sa.values(*columns, name="given").data(rows)).cte("top")
 
 
 def usual_times(launches: Sequence[Launches]) -> dict[Kernel, float]:

@@ -38,6 +38,7 @@ RULES = (
     "step_traffic",
     "unified_memory",
     "kernel_pace",
+    "kernel_outliers",
     "slow_places",
 )
 """The modules of ``rules``, each with a function ``check``."""

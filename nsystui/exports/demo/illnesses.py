@@ -197,6 +197,30 @@ def kernel_outliers(path: Path) -> Ill:
     return Ill((path,), 4 * 10 * MS)
 
 
+def masked_outliers(path: Path) -> Ill:
+    """480 launches of a kernel of 1 ms; 7 of them take 80 ms, and 7 take 5 ms: less than the mean around them."""
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        start = MS
+        for number in range(480):
+            time = {30: 80 * MS, 60: 5 * MS}.get(number % 68, MS)
+            gpu.kernel(start, start + time, launched=start - 10_000)
+            start += time
+    return Ill((path,), 7 * (79 + 4) * MS)
+
+
+def varying_kernel(path: Path) -> Path:
+    """240 launches of a kernel that take from 0.1 to 3.8 ms, the longest ones seldom: nothing is wrong with that."""
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        start = MS
+        for number in range(240):
+            time = 3_800_000 if number % 48 == 7 else 100_000 + 100_000 * (number * 7 % 23)
+            gpu.kernel(start, start + time, launched=start - 10_000)
+            start += time
+    return path
+
+
 def slow_numa_node(folder: Path, schema: str = "3.28.1") -> Ill:
     """4 GPUs on each of 2 hosts, 100 launches of 2 ms each; those of NUMA node 1 are by a quarter slower.
 

@@ -1,8 +1,8 @@
-"""Launches that take far longer than the others of their kernel, and kernels that become slower during the run."""
+"""Kernels that become slower during the run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,29 +10,12 @@ import sqlalchemy as sa
 
 from nsystui.analysis.answer import Column, Row, Unit
 from nsystui.analysis.rows import answer_of
-from nsystui.analysis.selection import Task, Window
-from nsystui.analysis.triage.case import Case, number_of, rank_words, time_words
+from nsystui.analysis.triage.case import Case, rank_words, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.analysis.triage.kernel_times import (
-    FEWEST,
-    LIMIT,
-    PARTS,
-    Kernel,
-    Launches,
-    conditions,
-    given_kernels,
-    kernel_launches,
-    part_bounds,
-    shape_columns,
-    usual_times,
-)
-from nsystui.analysis.where import duration, job_start
+from nsystui.analysis.triage.kernel_times import FEWEST, PARTS, Launches, kernel_launches, part_bounds
 from nsystui.store import tables
-from nsystui.text import shorten
 
 _THIRD = PARTS // 3
-_RARE = 0.03
-"""If a larger share of the launches is long, the kernel has two kinds of work, and no outliers."""
 _CLOCK_FELL = 0.03
 _SHOWN = Shown("Kernels", "kernels")
 _PACE = (
@@ -44,27 +27,14 @@ _PACE = (
     Column("last", "Last Third (ns)", "last third", Unit.DURATION, 0, 0),
     Column("kernel", "Kernel", "kernel", Unit.TEXT, None, 0),
 )
-_OUTLIERS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("device", "Device", "dev", Unit.NUMBER, None, 2),
-    Column("lost", "Over the Usual (ns)", "over usual", Unit.DURATION, None, 0),
-    Column("count", "Outliers", "outliers", Unit.COUNT, None, 0),
-    Column("launches", "Launches", "of", Unit.COUNT, None, 1),
-    Column("usual", "Usual (ns)", "usual", Unit.DURATION, 0, 0),
-    Column("max", "Max (ns)", "max", Unit.DURATION, None, 0),
-    Column("kernel", "Kernel", "kernel", Unit.TEXT, None, 0),
-)
 
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     launches = [one for one in kernel_launches(case) if one.count >= FEWEST]
     if not launches:
         return [NotChecked("kernel-pace", f"needs a kernel that a GPU runs {FEWEST} times or more")]
-    found = [_outliers(case, launches), _slower(case, launches)]
-    return [one for one in found if one is not None]
-
-
-# -- kernels that become slower ---------------------------------------------------------------------------------------
+    found = _slower(case, launches)
+    return [] if found is None else [found]
 
 
 @dataclass(frozen=True)
@@ -153,77 +123,3 @@ def _clock(case: Case) -> tuple[float, float] | None:
         return None
     scale = 1e-6 if first > 1e6 else 1.0  # before schema 3.13 in Hz
     return scale * float(first), scale * float(last)
-
-
-# -- outliers ---------------------------------------------------------------------------------------------------------
-
-
-def _outliers(case: Case, launches: Sequence[Launches]) -> Finding | None:
-    factor = case.thresholds.outlier
-    usual = usual_times(launches)
-    suspects = {one.kernel: usual[one.kernel] for one in launches if one.longest > factor * usual[one.kernel]}
-    if not suspects:
-        return None
-    counted = {(one.task, one.device, one.kernel): one.count for one in launches}
-    rows: list[Row] = []
-    worst: tuple[int, Window] | None = None
-    for task, device, kernel, count, time, longest, start in _rows(case, suspects, factor):
-        of, rank = counted.get((task, device, kernel), 0), case.rank_of.get(task)
-        lost = round(time - count * suspects[kernel])
-        if count <= _RARE * of:
-            rows.append((rank, device, lost, count, of, suspects[kernel], longest, kernel.words))
-            if worst is None or longest > worst[0]:
-                worst = longest, Window(start, start + longest)
-    cost = case.mean(int(row[2] or 0) for row in rows)
-    if not rows or worst is None or case.percent(cost) < case.thresholds.outlier_percent:
-        return None
-    rows.sort(key=lambda row: (-int(row[2] or 0), str(row)))
-    first = rows[0]
-    count = sum(int(row[3] or 0) for row in rows)
-    sentence = (
-        f"{number_of(count, 'kernel')} took more than {factor:g} times what is usual for their like, "
-        f"{time_words(cost)} over it on each GPU; most of it on rank {first[0]} in {shorten(str(first[7]), 48)} "
-        f"(up to {time_words(int(first[6] or 0))} instead of {time_words(float(first[5] or 0))})"
-    )
-    advice = Advice(
-        "look at what ran beside them (Timeline): other streams, copies, another process on this GPU, page faults",
-        "the same launch on the same GPU takes as long as before, unless something takes the GPU from it",
-    )
-    measured = (
-        "time of these launches over the usual of their kernel (name, grid and block alike; median of the means of "
-        "parts of the run), where they are rare (3 % or less); mean over the GPUs"
-    )
-    ranks = tuple(sorted({int(row[0]) for row in rows if isinstance(row[0], int)}))
-    evidence = answer_of("kernel-outliers", _OUTLIERS, rows, len(rows))
-    share, name = case.percent(cost), "kernel-outliers"
-    return Finding(name, Severity.WARNING, sentence, advice, _SHOWN, cost, share, measured, evidence, worst[1], ranks)
-
-
-def _rows(
-    case: Case, suspects: Mapping[Kernel, float], factor: float
-) -> Iterator[tuple[Task, int, Kernel, int, int, int, int]]:
-    """Task, device and kernel; of its outliers: how many, their time in sum, the longest, and when that began."""
-    table = tables.kernels
-    keys, top = shape_columns(), given_kernels({kernel: factor * usual for kernel, usual in suspects.items()})
-    bounds = part_bounds(case)
-    begin = sa.case({report: lo for report, (lo, _) in bounds.items()}, value=table.c.report)
-    time, start = duration(table), job_start(table)
-    places = (table.c.report, table.c.process, table.c.device)
-    query = (
-        sa.select(
-            *places,
-            *keys,
-            sa.func.count(),
-            sa.cast(sa.func.sum(time), sa.BigInteger),
-            sa.func.max(time),
-            sa.func.arg_max(start, time),
-        )
-        .join_from(table, top, sa.and_(*(key == top.c[key.name] for key in keys)))
-        # The least of all says the same, of rows that need not be joined then.
-        .where(*conditions(case), start >= begin, time > factor * min(suspects.values()), time > top.c[LIMIT])
-        .group_by(*places, *keys)
-    )
-    for report, process, device, name, *rest in case.job.session.rows(query):
-        kernel = Kernel(str(name), tuple(int(size) for size in rest[:6]))
-        count, total, longest, first = (int(value) for value in rest[6:])
-        yield Task(report, process), int(device), kernel, count, total, longest, first
