@@ -18,7 +18,7 @@ from nsystui.store.session import Session
 MANY = 1 << 24
 """Rows from which on the second pass costs less than the memory."""
 
-_CLASSES_PER_OCTAVE = 64.0
+CLASSES_PER_OCTAVE = 64.0
 _AT_ONCE = 100_000
 
 
@@ -35,7 +35,7 @@ def medians(
     Groups without any value are not in it.
     """
     known = [*conditions, value.is_not(None)]
-    klass = _class_of(value)
+    klass = class_of(value)
     counted = sa.select(group, klass, sa.func.count()).select_from(table).where(*known).group_by(group, klass)
     counts = _sorted(session, counted)
     wanted = {number: _middle_classes(own) for number, own in _by_group(counts)}
@@ -92,8 +92,8 @@ def _middle(values: Sequence[tuple[int, int]], before: int, total: int) -> float
     return (low + high) / 2.0
 
 
-def _class_of(value: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+def class_of(value: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
     """A number that never falls as values rise: 64 for each doubling; what is below 0 has one for itself."""
     octaves = sa.func.log2(sa.cast(sa.func.greatest(value, 0), sa.Double) + 1.0)
-    scaled = sa.cast(sa.func.floor(octaves * _CLASSES_PER_OCTAVE), sa.Integer)
+    scaled = sa.cast(sa.func.floor(octaves * CLASSES_PER_OCTAVE), sa.Integer)
     return sa.case((value < 0, -1), else_=scaled)

@@ -171,7 +171,7 @@ RECIPES: tuple[Recipe, ...] = (
         frozenset({GAP}),
         (
             _GRAPHS,
-            "NVIDIA's takes work of the profiler for work of the GPU before its first operation and after its last too; "
+            "NVIDIA's takes work of the profiler for the GPU's before its first operation and after its last too; "
             "here a gap lies between operations",
         ),
     ),

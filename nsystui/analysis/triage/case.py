@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
+import sqlalchemy as sa
 
 from nsystui.analysis.answer import Unit
 from nsystui.analysis.device_time import NOTHING, Breakdown, DeviceIntervals, total
@@ -19,6 +20,7 @@ from nsystui.analysis.ranks.step_times import StepTimes, step_times
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.triage.thresholds import Thresholds
+from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.units import format_value as worded
 
@@ -90,6 +92,16 @@ class Case:
     def mean(self, costs: Iterable[float]) -> int:
         """A cost summed over the GPUs as that of one of them, ns."""
         return round(sum(costs) / max(len(self.devices), 1))
+
+    @cached_property
+    def has_message_sizes(self) -> bool:
+        """Whether NCCL's message sizes are known of any call, from the exports or from a log."""
+        calls, session = tables.nccl_calls, self.job.session
+        if self.job.nccl_log is not None:
+            return bool(self.job.pairing().calls["message_size"].notna().any())
+        if not session.count(calls):
+            return False
+        return bool(session.rows(sa.select(calls.c.row).where(calls.c.message_size.is_not(None)).limit(1)))
 
     @cached_property
     def spent(self) -> Breakdown:

@@ -1,7 +1,7 @@
 """How the launches of a kernel scatter: their median, and the median of how far they are from it (MAD).
 
 Neither minds the outliers themselves, however large they are, as a mean and a standard deviation would. Both are exact,
-over all launches of the kernel on all GPUs, and looked for of the kernels in question alone: it takes four passes.
+over all launches of the kernel on all GPUs, and take four passes: `tails` says in one of which kernels it pays.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
-from nsystui.analysis.medians import medians
+from nsystui.analysis.medians import CLASSES_PER_OCTAVE, class_of, medians
 from nsystui.analysis.triage.case import Case
 from nsystui.analysis.triage.kernel_times import Kernel, begins, conditions, part_bounds, shape_columns
 from nsystui.analysis.where import duration, job_start
@@ -35,6 +37,62 @@ class Spread:
         That is 0.6745 · (x − median) / MAD (Iglewicz and Hoaglin 1993), as ranks are judged by (`ranks.oddity`).
         """
         return max(times * self.median, self.median + score * self.mad / _NORMAL)
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """The launches of a kernel in narrow classes (`medians.class_of`), the shortest first.
+
+    Of each, shapes ``(n,)``: its number, how many launches it holds, and their time in sum, ns.
+    """
+
+    number: NDArray[np.int64]
+    count: NDArray[np.int64]
+    total: NDArray[np.int64]
+
+    def tail(self, times: float, score: float) -> float:
+        """No less than what is over the median of the launches above `Spread.above`, ns in sum."""
+        low, high = _edge(self.number), _edge(self.number + 1)
+        middle = int(np.searchsorted(np.cumsum(self.count), (self.count.sum() + 1) // 2))
+        # Every distance from the median is at least that from the class in which it lies.
+        away = np.maximum(np.maximum(low - high[middle], low[middle] - high), 0.0)
+        order = np.argsort(away, kind="stable")
+        half = int(np.searchsorted(np.cumsum(self.count[order]), (self.count.sum() + 1) // 2))
+        limit = Spread(float(low[middle]), float(away[order][half])).above(times, score)
+        is_above = high > limit
+        return float((self.total - self.count * low[middle])[is_above].sum())
+
+
+def _edge(number: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The least value of a class."""
+    found: NDArray[np.float64] = np.exp2(number / CLASSES_PER_OCTAVE) - 1.0
+    return found
+
+
+def tails(case: Case, kernels: Sequence[Kernel], times: float, score: float) -> dict[Kernel, float]:
+    """For each kernel no less than what its launches above `Spread.above` are over its median, ns in sum."""
+    bounds = part_bounds(case)
+    if not kernels or not bounds:
+        return {}
+    table, (is_own, own) = tables.kernels, given_kernels(dict.fromkeys(kernels, 0.0))
+    time, number = duration(table), own.c[_NUMBER]
+    group = class_of(time).label("class")
+    total = sa.cast(sa.func.sum(time), sa.BigInteger).label("total")
+    query = (
+        sa.select(number, group, sa.func.count().label("count"), total)
+        .join_from(table, own, is_own)
+        .where(*conditions(case), job_start(table) >= begins(bounds))
+        .group_by(number, group)
+        .order_by(number, group)
+    )
+    rows = case.job.session.arrays(query)
+    found = {}
+    for place, kernel in enumerate(kernels):
+        of_kernel = rows[_NUMBER] == place
+        if of_kernel.any():
+            classes = Classes(*(np.asarray(rows[key][of_kernel], np.int64) for key in ("class", "count", "total")))
+            found[kernel] = classes.tail(times, score)
+    return found
 
 
 def spreads(case: Case, kernels: Sequence[Kernel]) -> dict[Kernel, Spread]:

@@ -117,7 +117,7 @@ def _missing(case: Case) -> Iterator[Finding]:
             Advice(canonical.NVTX_RANGES.record, "steps, layers and NCCL calls are known by their ranges"),
             Shown("NVTX", "nvtx"),
         )
-    if session.count(tables.nccl_calls) and not case.job.pairing().calls["message_size"].notna().any():
+    if session.count(tables.nccl_calls) and not case.has_message_sizes:
         yield Finding(
             "no-message-sizes",
             Severity.INFO,

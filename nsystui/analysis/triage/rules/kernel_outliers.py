@@ -11,7 +11,7 @@ from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Task, Window
 from nsystui.analysis.triage.case import Case, number_of, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.analysis.triage.kernel_spread import given_kernels, limit_of, spreads
+from nsystui.analysis.triage.kernel_spread import given_kernels, limit_of, spreads, tails
 from nsystui.analysis.triage.kernel_times import (
     FEWEST,
     Kernel,
@@ -76,17 +76,20 @@ def _suspects(case: Case, launches: Sequence[Launches]) -> list[Kernel]:
     No median is less than the shortest launch: what is not longer than that by the factor is no outlier. And so many
     are rare, each at most as long as the longest, that together they may not be worth a word.
     """
+    limits = case.thresholds
     shortest: dict[Kernel, int] = {}
     for one in launches:
         shortest[one.kernel] = min(one.shortest, shortest.get(one.kernel, one.shortest))
-    may = [one for one in launches if one.longest > case.thresholds.outlier * shortest[one.kernel]]
+    may = [one for one in launches if one.longest > limits.outlier * shortest[one.kernel]]
     most = case.mean(
         min(one.total - one.count * shortest[one.kernel], _RARE * one.count * (one.longest - shortest[one.kernel]))
         for one in may
     )
-    return (
-        list(dict.fromkeys(one.kernel for one in may)) if case.percent(most) >= case.thresholds.outlier_percent else []
-    )
+    if not may or case.percent(most) < limits.outlier_percent:
+        return []
+    found = tails(case, list(dict.fromkeys(one.kernel for one in may)), limits.outlier, limits.outlier_score)
+    is_worth_it = case.percent(case.mean(found.values())) >= limits.outlier_percent
+    return [kernel for kernel, time in found.items() if time > 0] if is_worth_it else []
 
 
 def _finding(case: Case, rows: Sequence[Row], cost: int, where: Window) -> Finding:

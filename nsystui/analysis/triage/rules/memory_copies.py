@@ -65,6 +65,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     session = case.job.session
     if not session.count(tables.memory_ops) or not session.count(tables.api_calls):
         return [NotChecked("memory-copies", "needs memory operations and CUDA API calls: `nsys profile -t cuda`")]
+    if case.percent(case.mean([case.spent.exposed_memory])) < case.thresholds.copy_percent:
+        return []  # no kind of them can cost more than all memory operations together
     found = [_checked(case, kind) for kind in (_SYNC_COPY, _PAGEABLE, _SYNC_MEMSET)]
     return [one for one in found if one is not None]
 

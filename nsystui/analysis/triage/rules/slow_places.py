@@ -17,6 +17,7 @@ from nsystui.analysis.answer import Column, Row, Unit
 from nsystui.analysis.device_time import DeviceIntervals
 from nsystui.analysis.extent import shares_clock
 from nsystui.analysis.rows import answer_of
+from nsystui.analysis.selection import Task
 from nsystui.analysis.triage.case import Case, rank_words, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 from nsystui.analysis.triage.kernel_times import FEWEST, Kernel, Launches, kernel_launches, usual_times
@@ -117,12 +118,13 @@ def _gpus(case: Case) -> list[_Gpu]:
     common = {kernel: own for kernel, own in by_kernel.items() if 2 * len(own) > len(case.devices)}
     usual = usual_times([one for ones in common.values() for one in ones])
     places = _places(case)
+    of_gpu: dict[tuple[Task, int], list[Launches]] = {}
+    for one in (one for ones in common.values() for one in ones):
+        of_gpu.setdefault((one.task, one.device), []).append(one)
     found = []
     for device in case.devices:
         place = device.device
-        own = [
-            one for ones in common.values() for one in ones if (one.task, one.device) == (place.task.task, place.device)
-        ]
+        own = of_gpu.get((place.task.task, place.device), [])
         here = sum(one.count * one.usual for one in own)
         elsewhere = sum(one.count * usual[one.kernel] for one in own)
         if elsewhere:

@@ -20,11 +20,14 @@ _NAME = "small-messages"
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     if not case.spent.nccl:
         return [NotChecked(_NAME, "needs NCCL kernels: this job has none")]
+    if not case.has_message_sizes:
+        return [_without_sizes()]
+    if case.percent(case.mean([case.spent.exposed_nccl])) < case.thresholds.small_message_percent:
+        return []  # what nothing hides of all messages together costs less
     kernels = selected(case.job.pairing().kernels, case.chosen)
     sizes = kernels["message_size"]
     if not sizes.notna().any():
-        how = "`nsys export --include-json=true --include-blobs=true`, or NCCL's log with --nccl-log"
-        return [NotChecked(_NAME, f"needs the message sizes of NCCL: {how}")]
+        return [_without_sizes()]
     is_small = (sizes.notna() & (sizes < case.thresholds.small_message_kb * 1024)).to_numpy(bool)
     transfer, is_matched = _transfer(case, whole(kernels["report"]), whole(kernels["row"]))
     paid = np.minimum(whole(kernels["exposed"]), transfer)
@@ -47,6 +50,11 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     measured = "of each kernel the shortest duration over the ranks (no waiting), as far as no other kernel hides it"
     shown, share = Shown("NCCL", "nccl --by collective,size"), case.percent(cost)
     return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
+
+
+def _without_sizes() -> NotChecked:
+    how = "`nsys export --include-json=true --include-blobs=true`, or NCCL's log with --nccl-log"
+    return NotChecked(_NAME, f"needs the message sizes of NCCL: {how}")
 
 
 def _transfer(case: Case, reports: Times, rows: Times) -> tuple[Times, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
