@@ -50,17 +50,30 @@ class Classes:
     count: NDArray[np.int64]
     total: NDArray[np.int64]
 
-    def tail(self, times: float, score: float) -> float:
-        """No less than what is over the median of the launches above `Spread.above`, ns in sum."""
+    def tail(self, times: float, score: float, rare: float) -> float:
+        """No less than what is over the median of the launches above `Spread.above`, ns in sum.
+
+        0 where these are certainly more than a share of ``rare`` of all.
+        """
         low, high = _edge(self.number), _edge(self.number + 1)
-        middle = int(np.searchsorted(np.cumsum(self.count), (self.count.sum() + 1) // 2))
-        # Every distance from the median is at least that from the class in which it lies.
-        away = np.maximum(np.maximum(low - high[middle], low[middle] - high), 0.0)
-        order = np.argsort(away, kind="stable")
-        half = int(np.searchsorted(np.cumsum(self.count[order]), (self.count.sum() + 1) // 2))
-        limit = Spread(float(low[middle]), float(away[order][half])).above(times, score)
-        is_above = high > limit
-        return float((self.total - self.count * low[middle])[is_above].sum())
+        lower, upper = self._middle(np.arange(len(self.count)))
+        least, most = low[lower], high[upper]
+        # A distance from the median is at least that of the class from where it may lie, and at most to its far end.
+        near = np.maximum(np.maximum(low - most, least - high), 0.0)
+        far = np.maximum(high - least, most - low)
+        nearest = near[self._middle(np.argsort(near, kind="stable"))[0]]
+        farthest = far[self._middle(np.argsort(far, kind="stable"))[1]]
+        certain = low >= Spread(most, farthest).above(times, score)
+        if self.count[certain].sum() > rare * self.count.sum():
+            return 0.0
+        possible = high > Spread(least, nearest).above(times, score)
+        return float((self.total - self.count * least)[possible].sum())
+
+    def _middle(self, order: NDArray[np.int64]) -> tuple[int, int]:
+        """The classes of the two launches in the middle, with the classes in some order."""
+        until, count = np.cumsum(self.count[order]), int(self.count.sum())
+        lower, upper = np.searchsorted(until, ((count - 1) // 2, count // 2), side="right")
+        return int(order[lower]), int(order[upper])
 
 
 def _edge(number: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -69,8 +82,8 @@ def _edge(number: NDArray[np.int64]) -> NDArray[np.float64]:
     return found
 
 
-def tails(case: Case, kernels: Sequence[Kernel], times: float, score: float) -> dict[Kernel, float]:
-    """For each kernel no less than what its launches above `Spread.above` are over its median, ns in sum."""
+def tails(case: Case, kernels: Sequence[Kernel], times: float, score: float, rare: float) -> dict[Kernel, float]:
+    """What `Classes.tail` says of each kernel."""
     bounds = part_bounds(case)
     if not kernels or not bounds:
         return {}
@@ -91,7 +104,7 @@ def tails(case: Case, kernels: Sequence[Kernel], times: float, score: float) -> 
         of_kernel = rows[_NUMBER] == place
         if of_kernel.any():
             classes = Classes(*(np.asarray(rows[key][of_kernel], np.int64) for key in ("class", "count", "total")))
-            found[kernel] = classes.tail(times, score)
+            found[kernel] = classes.tail(times, score, rare)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -28,7 +28,7 @@ from nsystui.text import shorten
 
 _NAME = "kernel-outliers"
 _RARE = 0.03
-"""If a larger share of the launches is long, the kernel has two kinds of work, and no outliers."""
+"""If a larger share of the launches is long, on a GPU or on all, the kernel has two kinds of work, and no outliers."""
 _COLUMNS = (
     Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
     Column("device", "Device", "dev", Unit.NUMBER, None, 2),
@@ -55,9 +55,12 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     counted = {(one.task, one.device, one.kernel): one.count for one in launches}
     rows: list[Row] = []
     worst: tuple[int, Window] | None = None
-    for task, device, kernel, count, time, longest, start in _outliers(case, above):
+    found = list(_outliers(case, above))
+    long = _sums((kernel, count) for _, _, kernel, count, *_ in found)
+    every = _sums((one.kernel, one.count) for one in launches)
+    for task, device, kernel, count, time, longest, start in found:
         of, one = counted.get((task, device, kernel), 0), usual[kernel]
-        if count <= _RARE * of:
+        if count <= _RARE * of and long[kernel] <= _RARE * every[kernel]:
             lost = round(time - count * one.median)
             told = (lost, count, of, one.median, one.mad, longest, kernel.words)
             rows.append((case.rank_of.get(task), device, *told))
@@ -68,6 +71,13 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     rows.sort(key=lambda row: (-int(row[2] or 0), str(row)))
     return [_finding(case, rows, cost, worst[1])]
+
+
+def _sums(counts: Iterable[tuple[Kernel, int]]) -> dict[Kernel, int]:
+    found: dict[Kernel, int] = {}
+    for kernel, count in counts:
+        found[kernel] = found.get(kernel, 0) + count
+    return found
 
 
 def _suspects(case: Case, launches: Sequence[Launches]) -> list[Kernel]:
@@ -87,7 +97,7 @@ def _suspects(case: Case, launches: Sequence[Launches]) -> list[Kernel]:
     )
     if not may or case.percent(most) < limits.outlier_percent:
         return []
-    found = tails(case, list(dict.fromkeys(one.kernel for one in may)), limits.outlier, limits.outlier_score)
+    found = tails(case, list(dict.fromkeys(one.kernel for one in may)), limits.outlier, limits.outlier_score, _RARE)
     is_worth_it = case.percent(case.mean(found.values())) >= limits.outlier_percent
     return [kernel for kernel, time in found.items() if time > 0] if is_worth_it else []
 

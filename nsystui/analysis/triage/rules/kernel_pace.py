@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +48,7 @@ class _Pace:
 
 
 def _slower(case: Case, launches: Sequence[Launches]) -> Finding | None:
-    paces = [pace for one in launches if (pace := _pace(one, case.thresholds.pace_growth)) is not None]
+    paces = list(_paces(launches, case.thresholds.pace_growth))
     cost = case.mean(pace.lost for pace in paces)
     if not paces or case.percent(cost) < case.thresholds.pace_percent:
         return None
@@ -94,15 +94,14 @@ def _slower(case: Case, launches: Sequence[Launches]) -> Finding | None:
     return Finding("slow-pace", severity, sentence, advice, _SHOWN, cost, share, measured, evidence, ranks=tuple(ranks))
 
 
-def _pace(one: Launches, growth: float) -> _Pace | None:
-    thirds = one.means.reshape(3, _THIRD)
-    if (np.isfinite(thirds).sum(axis=1) < 2).any():
-        return None
-    first, middle, last = np.nanmedian(thirds, axis=1).tolist()
-    if last < (1 + growth / 100) * first or not first <= middle <= last:
-        return None
-    lost = np.maximum(one.totals - one.counts * first, 0).sum()
-    return _Pace(one, first, last, int(lost))
+def _paces(launches: Sequence[Launches], growth: float) -> Iterator[_Pace]:
+    """The kernels that grow from third to third, by ``growth`` percent in all."""
+    known = [one for one in launches if (np.isfinite(one.means).reshape(3, _THIRD).sum(axis=1) >= 2).all()]
+    thirds = np.array([one.means for one in known]).reshape(len(known), 3, _THIRD)
+    for one, (first, middle, last) in zip(known, np.nanmedian(thirds, axis=2).tolist(), strict=True):
+        if last >= (1 + growth / 100) * first and first <= middle <= last:
+            lost = np.maximum(one.totals - one.counts * first, 0).sum()
+            yield _Pace(one, first, last, int(lost))
 
 
 def _clock(case: Case) -> tuple[float, float] | None:
