@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class NsystuiError(Exception):
     """A failure to report in one clear line; ``exit_code`` is what the shell gets."""
@@ -31,3 +33,13 @@ class MissingDataError(NsystuiError):
 
 class OutputError(NsystuiError):
     """Writing failed; nothing half-written was left behind."""
+
+
+def meant(word: str, names: Iterable[str], otherwise: str) -> str:
+    """``did you mean NAME?`` with the nearest of some names, else ``otherwise``: the end of an error's line."""
+    import difflib
+
+    known = list(names)
+    spelling = "-" if any("-" in name for name in known) else "_"
+    close = difflib.get_close_matches(word.lower().replace("-", spelling).replace("_", spelling), known, n=1)
+    return f"did you mean {close[0]}?" if close else otherwise

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nsystui.errors import UsageError
+from nsystui.errors import UsageError, meant
 
 CLOCKS = ("collectives", "utc", "own")
 _TRIAGE = "triage"
@@ -228,11 +228,7 @@ def keys() -> tuple[str, ...]:
 
 
 def _unknown(key: str, names: Mapping[str, _Key] | Sequence[str], problem: str = "there is no") -> str:
-    import difflib
-
-    close = difflib.get_close_matches(key.lower().replace("_", "-") if "-" in "".join(names) else key.lower(), names, 1)
-    advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
-    return f"{problem} key {key!r}: {advice}"
+    return f"{problem} key {key!r}: {meant(key, names, 'there are ' + ', '.join(names))}"
 
 
 def _told(value: object) -> str:

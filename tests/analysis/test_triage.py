@@ -275,6 +275,12 @@ def test_a_wrong_threshold_is_one_clear_line(setting):
         Thresholds().changed([setting])
 
 
+@pytest.mark.parametrize("setting", ["gap_sm=1", "gap-ms=1", "GAP_MS=1"])
+def test_a_misspelt_threshold_is_told_with_the_one_that_was_meant(setting):
+    with pytest.raises(UsageError, match=r"there is no threshold .*: did you mean gap_ms\?$"):
+        Thresholds().changed([setting])
+
+
 def test_findings_come_worst_first(stalled, slow_rank):
     for found in (stalled, slow_rank):
         order = [(one.severity.place, -(one.cost or 0)) for one in found.findings]

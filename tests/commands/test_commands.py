@@ -238,7 +238,7 @@ def test_a_misspelt_option_is_told_with_the_one_that_was_meant(run):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["stats", "-r", "cuda_kernels"], "no report 'cuda_kernels': --list-reports prints those there are"),
+        (["stats", "-r", "cuda_kernels"], "did you mean cuda_kern_exec_sum? --list-reports prints those there are"),
         (["stats", "-r", "osrt_sum:base"], "has no option 'base'"),
         (["events", "--kinds", "kernels"], "the kinds are api, kernel"),
     ],

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
-from nsystui.errors import UsageError
+from nsystui.errors import UsageError, meant
 
 BY_RANK, NAME, NAMES, BINS = "by-rank", "name", "names", "bins"
 GAP, THRESHOLD, CHUNKS = "gap", "threshold", "chunks"
@@ -327,7 +326,5 @@ def recipe_named(name: str) -> Recipe:
     """The recipe of that name; raises UsageError, with the one that may be meant."""
     known = {recipe.name: recipe for recipe in RECIPES}
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]}?" if close else "`nsystui recipe` lists them"
-        raise UsageError(f"no recipe {name!r}: {hint}")
+        raise UsageError(f"no recipe {name!r}: {meant(name, known, '`nsystui recipe` lists them')}")
     return known[name]

@@ -8,7 +8,7 @@ from importlib import import_module
 
 from nsystui.analysis.kernels import Names
 from nsystui.analysis.stats.report import Options, Report
-from nsystui.errors import UsageError
+from nsystui.errors import UsageError, meant
 
 __all__ = ["NAMES", "Options", "Report", "all_reports", "options_of", "report_named", "report_of"]
 
@@ -92,7 +92,8 @@ def report_of(text: str) -> tuple[Report, Options]:
     try:
         report = report_named(_OLD_NAMES.get(name, name))
     except KeyError:
-        raise UsageError(f"no report {name!r}: --list-reports prints those there are") from None
+        hint = f"{meant(name, NAMES, '')} --list-reports prints those there are".lstrip()
+        raise UsageError(f"no report {name!r}: {hint}") from None
     options = Options()
     for word in words:
         key, sign, value = word.partition("=")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from nsystui.errors import UsageError
+from nsystui.errors import UsageError, meant
 
 
 def _of(value: float, meaning: str) -> Any:
@@ -69,8 +69,11 @@ class Thresholds:
         values: dict[str, float] = {}
         for setting in settings:
             name, sign, text = setting.partition("=")
-            if name not in names or not sign:
-                raise UsageError(f"--set {setting}: NAME=VALUE with a NAME of {', '.join(names)}")
+            if name not in names:
+                hint = meant(name, names, f"write NAME=VALUE with a NAME of {', '.join(names)}")
+                raise UsageError(f"--set {setting}: there is no threshold {name!r}: {hint}")
+            if not sign:
+                raise UsageError(f"--set {setting}: write {name}=VALUE")
             values[name] = _number(setting, text)
         return replace(self, **values)
 
