@@ -12,6 +12,7 @@ import pytest
 from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text, shows
 
 from nsystui.analysis.comparison import Options, Side
+from nsystui.analysis.recipes import recipe_named
 from nsystui.analysis.selection import Selection
 from nsystui.errors import UsageError
 from nsystui.exports.demo import TrainingJob
@@ -20,6 +21,7 @@ from nsystui.ui.diff_app import DiffApp
 from nsystui.ui.loading import Source
 from nsystui.ui.screens.diff import DiffScreen
 from nsystui.ui.screens.kernels import KernelsScreen
+from nsystui.ui.screens.other_job import OtherJobScreen
 from nsystui.ui.screens.overview import OverviewScreen
 
 
@@ -245,3 +247,67 @@ async def test_sides_that_are_not_there_end_with_one_line(demo_job, cache_direct
     async with comparing([demo_job], cache_directory, sides=sides) as (app, pilot):
         await becomes(pilot, lambda: app.return_code is not None)
         assert (app.return_code, app.reasons) == (2, ["rank 9 is not open"])
+
+
+# Another job, from the palette
+
+
+async def ask_for_other(app, pilot) -> None:
+    app.screen.open_recipe(recipe_named("diff"))
+    await rest(app, pilot)
+
+
+async def compared(app, pilot) -> None:
+    assert await becomes(pilot, lambda: getattr(app.screen, "_whole", None) is not None)
+    await rest(app, pilot)
+
+
+async def test_the_palettes_diff_compares_with_another_job(demo_job, other_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await ask_for_other(app, pilot)
+        line_with(app, "compare with exports or a folder, or ranks A -- B")
+        await hit(app, pilot, *keys_of(str(other_job[0].parent)), "enter")
+        await compared(app, pilot)
+        assert isinstance(app.screen, DiffScreen)
+        a, b = app.screen.sides
+        assert (a.job, len(b.job.ranks)) == (app.job, 2)
+        line_with(app, "A = ")
+        await hit(app, pilot, "2")
+        await shows(app, pilot, "esc goes back to them")
+        await hit(app, pilot, "escape")
+        assert isinstance(app.screen, OverviewScreen)
+        assert len(app.job.ranks) == 4
+
+
+async def test_the_palettes_diff_compares_groups_of_ranks(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await ask_for_other(app, pilot)
+        await hit(app, pilot, *keys_of("0-1 -- 2,3"), "enter")
+        await compared(app, pilot)
+        assert [side.label for side in app.screen.sides] == ["ranks 0-1", "ranks 2-3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [("nowhere.sqlite", "nowhere.sqlite"), ("", "name the exports of the other job"), ('"a', "no closing quotation")],
+)
+async def test_a_wrong_name_of_another_job_is_one_line(demo_job, cache_directory, text, complaint):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await ask_for_other(app, pilot)
+        app.screen.prompt.query_one("Input").value = text
+        await hit(app, pilot, "enter")
+        await shows(app, pilot, complaint)
+        assert app.screen.prompt.is_open
+
+
+async def test_another_job_that_cannot_be_read_is_said_on_the_screen_before(demo_job, cache_directory, tmp_path):
+    """The first export is whole, so that only reading the rest tells."""
+    torn = tmp_path / "torn.sqlite"
+    torn.write_bytes(demo_job[0].read_bytes())
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        screen = OtherJobScreen(app.job, app.source, (str(torn),))
+        torn.write_bytes(demo_job[0].read_bytes()[:100_000])
+        app.push_screen(screen)
+        await rest(app, pilot)
+        await shows(app, pilot, "nothing to compare with:")
+        assert isinstance(app.screen, OverviewScreen)

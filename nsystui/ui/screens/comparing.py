@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,9 @@ from nsystui.ui.widgets.prompt import LinePrompt
 
 if TYPE_CHECKING:
     from nsystui.analysis.answer import Value
+    from nsystui.analysis.job import Job
+    from nsystui.analysis.selection import Selection
+    from nsystui.ui.screens.diff import DiffScreen
 
 _GROUPS = "groups"
 
@@ -60,24 +65,12 @@ class ComparingScreen(Pane):
         if self.job is None:
             self.say("nothing is loaded yet")
         elif len(self.job_ranks) < 2:
-            self.say("there is one rank only: `nsystui diff A… -- B…` compares two jobs")
+            self.say("there is one rank only: ctrl+p and diff compares with another job")
         return self.job is not None and len(self.job_ranks) > 1
 
-    def _groups(self, text: str) -> tuple[frozenset[int], frozenset[int]]:
-        """``0-3 -- 4-7``, or ``0-3`` against all others; raises UsageError."""
-        from nsystui.analysis.typed import numbers
-
+    def _groups(self, text: str) -> Groups:
         assert self.job is not None
-        first, dashes, second = (word.strip() for word in text.partition("--"))
-        a = numbers(first, "ranks")
-        b = numbers(second, "ranks") if dashes else frozenset(item.rank for item in self.job_ranks) - a
-        for group in (a, b):
-            self.job.tasks_of_ranks(group)
-        if not b:
-            raise UsageError("these are all ranks: there are no others to compare with")
-        if a == b:
-            raise UsageError("these are the same ranks twice")
-        return a, b
+        return groups_of(self.job, text)
 
     @on(LinePrompt.Submitted)
     def _groups_given(self, message: LinePrompt.Submitted) -> None:
@@ -86,16 +79,48 @@ class ComparingScreen(Pane):
             self._compare(*self._groups(message.value))
 
     def _compare(self, first: Collection[int], second: Collection[int]) -> None:
-        from nsystui.analysis.comparison import Side
-        from nsystui.ui.screens.diff import DiffScreen
-
         assert self.job is not None
         self._marked = None
-        job, own = self.job, self.selection.with_name(None)
-        a, b = (
-            Side(job, own.with_tasks(job.tasks_of_ranks(frozenset(group))), _label(group)) for group in (first, second)
-        )
-        self.lay_over(DiffScreen((a, b)))
+        self.lay_over(comparison(self.job, self.selection, first, second))
+
+
+Groups = tuple[frozenset[int], frozenset[int]]
+
+
+def is_of_ranks(text: str) -> bool:
+    """Whether a text is of numbers, as ``0-3 -- 4-7``, and of no file that is there."""
+    return bool(re.fullmatch(r"[\d\s,-]+", text)) and not os.path.lexists(text.strip())
+
+
+def groups_of(job: Job, text: str) -> Groups:
+    """``0-3 -- 4-7``, or ``0-3`` against all others; raises UsageError."""
+    from nsystui.analysis.typed import numbers
+
+    first, dashes, second = (word.strip() for word in text.partition("--"))
+    a = numbers(first, "ranks")
+    b = numbers(second, "ranks") if dashes else frozenset(item.rank for item in job.ranks) - a
+    for group in (a, b):
+        job.tasks_of_ranks(group)
+    if not b:
+        raise UsageError("these are all ranks: there are no others to compare with")
+    if a == b:
+        raise UsageError("these are the same ranks twice")
+    return a, b
+
+
+def comparison_of_groups(job: Job, selection: Selection, text: str) -> DiffScreen:
+    """The screen for two groups of ranks as they are typed; raises UsageError."""
+    return comparison(job, selection, *groups_of(job, text))
+
+
+def comparison(job: Job, selection: Selection, first: Collection[int], second: Collection[int]) -> DiffScreen:
+    """The screen for two groups of ranks in the time that is selected."""
+    from nsystui.analysis.comparison import Side
+    from nsystui.ui.screens.diff import DiffScreen
+
+    own = selection.with_name(None)
+    a, b = (Side(job, own.with_tasks(job.tasks_of_ranks(frozenset(group))), _label(group)) for group in (first, second))
+    return DiffScreen((a, b))
 
 
 def _label(ranks: Collection[int]) -> str:

@@ -13,6 +13,8 @@ from nsystui.ui.screens.exporting import ExportingScreen, checker
 from nsystui.ui.widgets.prompt import LinePrompt
 
 if TYPE_CHECKING:
+    from textual.screen import Screen
+
     from nsystui.analysis.recipes.catalog import Recipe
     from nsystui.analysis.selection import Selection, Window
 
@@ -75,11 +77,32 @@ class Pane(ExportingScreen):
     def open_recipe(self, recipe: Recipe) -> None:
         """The table of a recipe, or its map, over this screen."""
         if not recipe.module:
-            self.say("x on one rank, then on another one, on 1 or 7, compares them; `nsystui diff A… -- B…` two jobs")
+            self._ask_what_to_compare()
             return
         from nsystui.ui.screens.recipe import RecipeMapScreen, RecipeScreen
 
         self.lay_over(RecipeMapScreen(recipe) if recipe.is_map else RecipeScreen(recipe))
+
+    def _ask_what_to_compare(self) -> None:
+        """Another job, or groups of ranks where there are several."""
+        groups = ", or ranks A -- B" if self.job is not None and len(self.job.ranks) > 1 else ""
+        self.prompt.open("diff", f"compare with exports or a folder{groups}", "", checker(self._comparison))
+
+    def _comparison(self, text: str) -> Screen[None]:
+        """What a line of the palette's ``diff`` asks for; raises NsystuiError."""
+        from nsystui.ui.screens.comparing import comparison_of_groups, is_of_ranks
+        from nsystui.ui.screens.other_job import OtherJobScreen, files_of_other
+
+        assert self.job is not None
+        if is_of_ranks(text):
+            return comparison_of_groups(self.job, self.selection, text)
+        return OtherJobScreen(self.job, self.explorer.source, files_of_other(text))
+
+    @on(LinePrompt.Submitted)
+    def _to_compare_given(self, message: LinePrompt.Submitted) -> None:
+        if message.purpose == "diff":
+            message.stop()
+            self.lay_over(self._comparison(message.value))
 
     # -- the selection by hand ------------------------------------------------------------------------------------
 
