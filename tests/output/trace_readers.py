@@ -1,8 +1,9 @@
 """Readers of traces for tests, written after the published formats and not after what writes them.
 
-Chrome's: "Trace Event Format" (Google), and what Perfetto does with it: slices of a track nest, or are dropped; an
-arrow binds to the slice that is open where it begins and ends. Paraver's: "Paraver trace generation" (BSC) and its
-reader, paraver-kernel.
+Chrome's: "Trace Event Format" (Google), and what Perfetto's importer does with it: numbers of processes and tracks are
+32 bits wide, and a track's name belongs to its number whatever the process; events are sorted by time, and those of one
+time stay as they stand in the file; slices of a track nest, or are dropped; an arrow binds to the slice that began last
+on the track. Paraver's: "Paraver trace generation" (BSC) and its reader, paraver-kernel.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -54,14 +56,16 @@ class ChromeTrace:
 def read_chrome(path: Path) -> ChromeTrace:
     """Reads a trace; fails where it breaks the format, or where a viewer would lose something of it."""
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    found = json.loads(data, parse_float=Decimal)
+    found = json.loads(data, parse_float=Decimal, parse_constant=_refuse)
     trace = ChromeTrace(other=found["otherData"])
+    assert found["displayTimeUnit"] == "ns" and found["traceEvents"]
     open_pairs: dict[tuple[int, str, str], dict[str, Any]] = {}
-    begun: dict[int, Slice] = {}
-    last: dict[Track, Slice] = {}
+    flows: list[dict[str, Any]] = []
     for event in found["traceEvents"]:
         phase, pid, track = event["ph"], event["pid"], (event["pid"], event.get("tid", 0))
+        assert phase == "M" or isinstance(event["ts"], Decimal), "a time is a number with decimals"
         time = _ns(event["ts"]) if "ts" in event else 0
+        assert all(type(number) is int and 0 <= number < 2**31 for number in track)
         assert pid > 0 and time >= 0
         if phase == "M":
             if event["name"] == "process_name":
@@ -77,9 +81,10 @@ def read_chrome(path: Path) -> ChromeTrace:
             one = Slice(time, time + _ns(event["dur"]), event)
             assert one.end >= one.start and event["name"] is not None and track in trace.tracks
             trace.slices[track].append(one)
-            last[track] = one
+            assert isinstance(event["name"], str) and isinstance(event["args"], dict)
         elif phase in "be":
             key = (pid, event["cat"], event["id"])
+            assert isinstance(event["id"], str) and event["id"]
             if phase == "b":
                 assert key not in open_pairs
                 open_pairs[key] = event
@@ -92,21 +97,45 @@ def read_chrome(path: Path) -> ChromeTrace:
             trace.marks.append(event)
         elif phase == "C":
             trace.counters[pid, event["name"]].append((time, float(event["args"]["value"])))
-        elif phase == "s":
-            around = [one for one in trace.slices[track] if one.start <= time <= one.end] if track in last else []
-            assert around, "an arrow begins at no slice"
-            assert event["id"] not in begun
-            begun[event["id"]] = around[-1]
-        elif phase == "f":
-            assert event["bp"] == "e" and last[track].start <= time <= last[track].end, "an arrow ends at no slice"
-            trace.arrows.append((begun.pop(event["id"]), last[track]))
+        elif phase in "sf":
+            assert phase == "s" or event["bp"] == "e", "an arrow ends at the next slice"
+            assert type(event["id"]) is int and event["id"] > 0 and event["cat"] and event["name"]
+            flows.append(event)
         else:
             raise AssertionError(f"phase {phase}")
-    assert not open_pairs and not begun
+    assert not open_pairs
     assert {pid for pid, _ in trace.tracks} <= trace.processes.keys()
+    assert len({tid for _, tid in trace.tracks}) == len(trace.tracks), "two tracks of one number share a name"
     for slices in trace.slices.values():
         _check_nesting(slices)
+    trace.arrows = _bound(found["traceEvents"])
+    assert 2 * len(trace.arrows) == len(flows)
     return trace
+
+
+def _refuse(constant: str) -> Any:
+    raise AssertionError(f"{constant} is no JSON")
+
+
+def _bound(events: list[dict[str, Any]]) -> list[tuple[Slice, Slice]]:
+    """The arrows as Perfetto binds them: by (id, category, name), to what began last on the track by then."""
+    last: dict[Track, Slice] = {}
+    begun: dict[tuple[int, str, str], Slice] = {}
+    arrows = []
+    for event in sorted((one for one in events if one["ph"] in "Xsf"), key=lambda one: one["ts"]):
+        track, time = (event["pid"], event["tid"]), _ns(event["ts"])
+        if event["ph"] == "X":
+            last[track] = Slice(time, time + _ns(event["dur"]), event)
+            continue
+        assert track in last and last[track].start <= time <= last[track].end, "an arrow is bound to no slice"
+        key = (event["id"], event["cat"], event["name"])
+        if event["ph"] == "s":
+            assert key not in begun, "two arrows of one id"
+            begun[key] = last[track]
+        else:
+            arrows.append((begun.pop(key), last[track]))
+    assert not begun, "an arrow that goes nowhere"
+    return arrows
 
 
 def _check_nesting(slices: list[Slice]) -> None:
@@ -159,6 +188,8 @@ def read_paraver(path: Path) -> ParaverTrace:
     first, *lines = data.decode().splitlines()
     match = _HEADER.fullmatch(first)
     assert match, first
+    day, month, year, hour, minute = (int(match[number]) for number in range(1, 6))
+    datetime(year, month, day, hour, minute)  # a date that there is
     cpus = [int(number) for number in match[8].split(",")]
     tasks = [tuple(map(int, task.split(":"))) for task in match[11].split(",")]
     assert (int(match[7]), int(match[9]), int(match[10])) == (len(cpus), 1, len(tasks))
@@ -185,7 +216,8 @@ def _read_pcf(path: Path, trace: ParaverTrace) -> None:
         elif section == "STATES_COLOR":
             assert re.fullmatch(r"\d+\s+\{\d{1,3},\d{1,3},\d{1,3}\}", line)
         elif section == "EVENT_TYPE":
-            _, number, label = line.split(None, 2)
+            gradient, number, label = line.split(None, 2)
+            assert 0 <= int(gradient) < 100 and 0 < int(number) < 2**32 and label.isprintable()
             assert int(number) not in trace.types
             trace.types[int(number)] = label
             current = [int(number)]
@@ -204,9 +236,11 @@ def _read_row(path: Path, trace: ParaverTrace) -> None:
         if line:
             match = re.fullmatch(r"LEVEL (CPU|NODE|TASK|THREAD) SIZE (\d+)", line)
             assert match, line
+            assert match[1] not in trace.rows, "a level twice"
             trace.rows[match[1]] = [next(lines) for _ in range(int(match[2]))]
     sizes = {level: len(names) for level, names in trace.rows.items()}
     threads = sum(trace.threads)
+    assert all(name.strip() and name.isprintable() for names in trace.rows.values() for name in names)
     assert sizes == {
         "CPU": sum(trace.node_cpus),
         "NODE": len(trace.node_cpus),
@@ -246,5 +280,6 @@ def _read_records(lines: list[str], trace: ParaverTrace) -> None:
                 trace.events.append((where, begin, number, value))
         else:
             physical, there, logical, received, size, tag = numbers[5], numbers[6:10], *numbers[10:14]
-            assert physical == begin and logical == received <= trace.duration
+            assert physical == begin <= received == logical <= trace.duration, "received before it was sent"
+            assert size >= 0
             trace.arrows.append((where, begin, place(there), received, size, tag))

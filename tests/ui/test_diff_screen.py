@@ -265,7 +265,7 @@ async def compared(app, pilot) -> None:
 async def test_the_palettes_diff_compares_with_another_job(demo_job, other_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await ask_for_other(app, pilot)
-        line_with(app, "compare with exports or a folder, or ranks A -- B")
+        line_with(app, "compare with a path, or ranks A -- B")
         await hit(app, pilot, *keys_of(str(other_job[0].parent)), "enter")
         await compared(app, pilot)
         assert isinstance(app.screen, DiffScreen)

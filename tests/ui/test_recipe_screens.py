@@ -105,4 +105,4 @@ async def test_keys_that_cannot_act_say_why_and_what_is_missing_is_said(job, cac
         await shows(app, pilot, "only recipes of kernels")
         await hit(app, pilot, "escape")
         await open_recipe(app, pilot, "diff")
-        await shows(app, pilot, "compare with exports or a folder")
+        await shows(app, pilot, "compare with a path")

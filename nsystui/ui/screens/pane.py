@@ -86,7 +86,7 @@ class Pane(ExportingScreen):
     def _ask_what_to_compare(self) -> None:
         """Another job, or groups of ranks where there are several."""
         groups = ", or ranks A -- B" if self.job is not None and len(self.job.ranks) > 1 else ""
-        self.prompt.open("diff", f"compare with exports or a folder{groups}", "", checker(self._comparison))
+        self.prompt.open("diff", f"compare with a path{groups}", "", checker(self._comparison))
 
     def _comparison(self, text: str) -> Screen[None]:
         """What a line of the palette's ``diff`` asks for; raises NsystuiError."""
