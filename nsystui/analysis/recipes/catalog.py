@@ -265,7 +265,8 @@ RECIPES: tuple[Recipe, ...] = (
         (
             "NVIDIA's (2023.4) swaps received and sent",
             "here what was not sampled is missing, and a bin is the mean over its sampled part",
-            "metrics of AWS's EFA plugin are generic events, which are not read here",
+            "counters of AWS's EFA plugin are generic events, and not read here: what they are called, how devices are "
+            "told apart, and whether they are totals or differences is documented nowhere",
             _HEAT,
         ),
         is_map=True,
