@@ -1,4 +1,4 @@
-"""Stretches in which a GPU is mostly idle in short gaps: as ``gpu_time_util`` of nsys, but with unions (domain §4.3)."""
+"""Stretches in which a GPU is mostly idle in short gaps: ``gpu_time_util`` of nsys, but with unions (domain §4.3)."""
 
 from __future__ import annotations
 
