@@ -141,8 +141,8 @@ class OtherJobScreen(DiffScreen):
     @on(Unreadable)
     def _give_up(self, message: Unreadable) -> None:
         message.stop()
-        if self.is_current:
-            self.action_back()
+        if self.is_active:
+            self.leave()
             self.app.screen.say(f"nothing to compare with: {message.reason}")  # type: ignore[attr-defined]
 
     async def action_mode(self, name: str) -> None:
