@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nsystui.errors import ExportError
 from nsystui.exports import opening, whole
+from nsystui.exports.last_page import is_accounted_for
 
 # An nsys export of any version has the first; the others tell it from any other SQLite file with such a name.
 _ALWAYS = "StringIds"
@@ -87,12 +88,13 @@ def probe(path: Path, connection: sqlite3.Connection) -> Schema:
     last: dict[str, int] = {}
     try:
         # A virtual table is none of nsys's own, and may need a module that is not here.
-        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND coalesce(sql, '') NOT LIKE 'CREATE VIRTUAL%'"
-        names = [name for (name,) in connection.execute(query)]
+        query = "SELECT name, rootpage FROM sqlite_master WHERE type = 'table'"
+        query += " AND coalesce(sql, '') NOT LIKE 'CREATE VIRTUAL%'"
+        roots = dict(connection.execute(query).fetchall())
         ((rows, last_row),) = connection.execute("SELECT count(*), max(rowid) FROM sqlite_master").fetchall()
         if rows < (last_row or 0):
             whole.check_pages(path, connection, "sqlite_master", f"{rows} of {last_row} entries")
-        for name in names:
+        for name in roots:
             quoted = name.replace('"', '""')
             columns[name] = frozenset(row[1] for row in connection.execute(f'PRAGMA table_info("{quoted}")'))
             if not columns[name]:  # the name of a table is there twice, and one of them is damaged
@@ -101,9 +103,12 @@ def probe(path: Path, connection: sqlite3.Connection) -> Schema:
             raise ExportError(
                 str(path), "a SQLite file, but not an Nsight Systems export", "nsys export -t sqlite FILE.nsys-rep"
             )
-        for name in names:
-            last[name] = _last_rowid(path, connection, name)
-    except opening.READ_ERRORS as error:
+        with open(path, "rb") as file:
+            for name, root in roots.items():
+                last[name] = _last_rowid(path, connection, name)
+                if not is_accounted_for(file, root):
+                    whole.check_pages(path, connection, name, f"{last[name]:,} rows")
+    except (*opening.READ_ERRORS, OSError) as error:
         raise opening.corrupt(path, error) from None
     return Schema(columns, last)
 

@@ -112,7 +112,7 @@ def campaign(path: Path, originals: list[Path], seeds: range) -> list[int]:
 
 
 # Seeds of earlier campaigns in which rows were lost, or a traceback was printed.
-@pytest.mark.parametrize("seeds", [range(159, 161), range(245, 248), range(10)], ids=str)
+@pytest.mark.parametrize("seeds", [range(159, 161), range(245, 248), range(20787, 20788), range(10)], ids=str)
 def test_flips_lose_no_row_unsaid(tmp_path, originals, seeds):
     assert campaign(tmp_path / "flipped.sqlite", originals, seeds) == []
 
@@ -174,6 +174,23 @@ class TestExactDamage:
         assert RUNTIME in said and ("out of order" in said or "can be found" in said)
 
     @pytest.mark.parametrize("whole", [True, False], ids=["packed", "read"])
+    @pytest.mark.parametrize("kept", [1, -1])
+    def test_the_last_page_forgets_rows(self, export, whole, kept):
+        """No gap is left between rowids: the bytes of the rows are what tells."""
+        leaf = self.leaves(export, RUNTIME)[-1]
+        cells = int.from_bytes(export.read_bytes()[leaf + 3 : leaf + 5], "big")
+        self.patch(export, leaf + 3, (kept % cells).to_bytes(2, "big"))
+        assert RUNTIME in said_of(export, whole)
+
+    @pytest.mark.parametrize("kept", [0, 2])
+    def test_the_only_page_forgets_rows(self, tmp_path, originals, kept):
+        path = tmp_path / "graph.sqlite"
+        path.write_bytes(originals[3].read_bytes())
+        (leaf,) = self.leaves(path, RUNTIME)
+        self.patch(path, leaf + 3, kept.to_bytes(2, "big"))
+        assert RUNTIME in said_of(path, whole=False)
+
+    @pytest.mark.parametrize("whole", [True, False], ids=["packed", "read"])
     @pytest.mark.parametrize(("number", "other"), [(1, 2), (2, 1), (-1, 0), (0, -1)])
     def test_a_page_in_the_place_of_another(self, export, whole, number, other):
         leaves, data = self.leaves(export, RUNTIME), export.read_bytes()
@@ -185,6 +202,20 @@ class TestExactDamage:
         edit(export, f"DELETE FROM {RUNTIME} WHERE rowid % 3 = 0")
         left = native_count(export, RUNTIME)
         assert counted(export, whole=True)["api_calls"] == counted(export, whole=False)["api_calls"] == left
+
+    def test_last_rows_that_were_deleted_are_no_damage(self, export):
+        (last,) = native(export, f"SELECT max(rowid) FROM {RUNTIME}")[0]
+        edit(export, f"DELETE FROM {RUNTIME} WHERE rowid > {last - 20} AND rowid % 2 = {last % 2}")
+        edit(export, f"UPDATE {RUNTIME} SET correlationId = 1 WHERE rowid > {last - 10}")
+        assert counted(export, whole=False)["api_calls"] == native_count(export, RUNTIME)
+
+    def test_rows_too_long_for_a_page_are_no_damage(self, tmp_path):
+        path = tmp_path / "long.sqlite"
+        with demo.ExportWriter(path) as writer:
+            process = writer.process(5_000)
+            for number, length in enumerate((10, 4_000, 4_061, 4_062, 5_000, 100_000)):
+                writer.kernel(process, 0, 7, 1_000, 2_000, name="k" * length, correlation_id=number)
+        assert counted(path, whole=False)["kernels"] == 6
 
     def test_a_page_of_payload_schemas_is_an_error_of_the_export(self, tmp_path, originals):
         path = tmp_path / "payload.sqlite"
