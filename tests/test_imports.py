@@ -19,9 +19,9 @@ SCREENS = ("textual", "rich")
 
 ROOMS = {
     "exports": {"errors"},
-    "store": {"errors", "exports", "shortage"},
+    "store": {"errors", "exports", "shortage", "parquet_file"},
     "analysis": {"errors", "exports", "store", "units", "text"},
-    "output": {"errors", "analysis", "units", "text", "terminal"},
+    "output": {"errors", "analysis", "units", "text", "terminal", "parquet_file"},
     "commands": {"errors", "exports", "store", "analysis", "output", "ui", "units", "text", "terminal"},
     "ui": {"errors", "exports", "store", "analysis", "output", "units", "text", "terminal"},
 }

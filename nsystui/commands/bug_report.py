@@ -110,6 +110,8 @@ def _state(cache: Cache) -> Iterator[str]:
         yield f"cannot be looked at: {error.strerror}"
     else:
         yield f"mode {stat.S_IMODE(status.st_mode):04o}{'' if status.st_uid == os.getuid() else ', of another user'}"
+        if stat.S_IMODE(status.st_mode) & stat.S_IWOTH:
+            yield "every user can write to it, so it is not used"
         yield "writable" if os.access(cache.directory, os.W_OK | os.X_OK) else "not writable"
         yield f"{_megabytes(size_of(cache.directory))} in it"
     yield f"limit {_megabytes(cache.cap)}"

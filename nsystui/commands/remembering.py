@@ -26,6 +26,7 @@ def remembered(arguments: argparse.Namespace) -> Remembered | None:
     from nsystui.exports.discover import discover
 
     try:
-        return Remembered.of_files(default_cache(config_of(arguments)), discover(arguments.files))
+        cache = default_cache(config_of(arguments))
+        return Remembered.of_files(cache, discover(arguments.files)) if cache.is_ours else None
     except (ExportError, OSError):
         return None

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from nsystui.errors import ExportError
 from nsystui.exports.discover import REPORT_ENDINGS
+from nsystui.exports.own_directory import why_not_ours
+from nsystui.exports.partial import drop_abandoned, partial_name
 
 # What makes message sizes readable; older versions do not know these options.
 _WITH_PAYLOADS = ("--include-json=true", "--include-blobs=true")
@@ -51,6 +53,9 @@ def convert(report: Path, directory: Path) -> Path:
     fails, or ``directory`` cannot be written.
     """
     target = export_of(report, directory)
+    for place in (directory.parent, directory, target.parent):
+        if why := why_not_ours(place):
+            raise ExportError(str(report), f"is not exported into {place}: {why}", _ELSEWHERE)
     if target.exists():
         with suppress(OSError):  # the time of its last use, by which the cache is kept under its cap
             os.utime(target.parent)
@@ -59,9 +64,10 @@ def convert(report: Path, directory: Path) -> Path:
     if program is None:
         advice = "load the module that has it, or run `nsys export -t sqlite` where it is"
         raise ExportError(str(report), "a report, and nsys is not on the PATH to export it", advice)
-    partial = target.parent / f".partial-{os.getpid()}.sqlite"
+    partial = target.parent / partial_name(".sqlite")
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        drop_abandoned(target.parent)
         problem = _export(program, report, partial)
         if not problem:
             os.replace(partial, target)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsystui.analysis.answer import Answer, Column, Row, Unit, Value
 from nsystui.output.formats import Progress, file_values, pages
+from nsystui.parquet_file import copy_to_parquet
 
 if TYPE_CHECKING:
     import duckdb
@@ -99,8 +100,7 @@ def _copy(connection: duckdb.DuckDBPyConnection, select: str, path: Path) -> Non
     import duckdb
 
     try:
-        # USE_TMP_FILE would leave a file of a name that the caller does not know if writing fails.
-        connection.execute(f"COPY ({select}) TO {_quoted(path)} (FORMAT parquet, USE_TMP_FILE false)")
+        copy_to_parquet(connection, select, path, "COMPRESSION snappy")
     except duckdb.Error as error:
         # DuckDB's own text is a line of JSON about a write of a range; only the system's words in it tell a user why.
         for code in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOENT, errno.EFBIG, errno.EIO):

@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+
+from nsystui.exports.partial import partial_name
 
 _ENDING = ".json"
 # What reading a file raises that is none of ours, or not whole.
@@ -46,7 +47,7 @@ class Answers:
         """Keeps ``value``, made of plain JSON values. Never raises for the cache: where it is full, nothing is kept."""
         text = json.dumps({"question": question, "value": value}, separators=(",", ":"))
         file = self._file(question)
-        partial = file.with_name(f".partial-{os.getpid()}-{uuid4().hex[:8]}")
+        partial = file.with_name(partial_name())
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:

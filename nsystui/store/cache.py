@@ -17,9 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from nsystui.exports.canonical import CanonicalTable
+from nsystui.exports.own_directory import why_not_ours
+from nsystui.exports.partial import partial_name
+from nsystui.parquet_file import copy_to_parquet
 from nsystui.store import trimming
 from nsystui.store.pack import PackedReport
 from nsystui.store.pack_files import PackFiles
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 # Raised whenever packed reports change their form: older ones are then packed again.
 STORE_VERSION = 10
 # The delta encodings of the second version are smaller by a third, and faster to write and to read.
-PARQUET_FORM = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION V2"
+PARQUET_FORM = "COMPRESSION zstd, PARQUET_VERSION V2"
 """How packs are written, as options of DuckDB's ``COPY``."""
 _FACTS = trimming.FACTS
 # What reading a pack raises that is not one, or not whole.
@@ -65,6 +67,11 @@ class Cache(CachePlace):
     """
 
     is_required: bool = False
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether no other user can have written what lies in it."""
+        return not why_not_ours(self.directory)
 
     def place_of(self, export: Path) -> Path:
         """The directory of ``export``; another size, time or store version is another place."""
@@ -102,8 +109,7 @@ class Cache(CachePlace):
         except UnicodeEncodeError:  # DuckDB takes paths as text
             raise OSError(errno.EILSEQ, "its name is not UTF-8") from None
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        trimming.drop_stale(self.directory)
-        temporary = self.directory / f"{trimming.PARTIAL}{os.getpid()}-{uuid4().hex[:8]}"
+        temporary = self.directory / partial_name()
         temporary.mkdir(mode=0o700)
         return PartialPack(temporary, self.place_of(export))
 
@@ -152,8 +158,8 @@ class PartialPack:
     def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, place: int) -> Written:
         """Adds rows to ``table``; in its files, in the order of their names, rows are in the order of ``place``."""
         part = self._files.new_part()
-        copy = f"COPY ({select}) TO $1 ({PARQUET_FORM}, RETURN_STATS)"
-        ((_, rows, _, _, statistics, *_),) = connection.execute(copy, [str(part)]).fetchall()
+        told = copy_to_parquet(connection, select, part, f"{PARQUET_FORM}, RETURN_STATS")
+        ((_, rows, _, _, statistics, *_),) = told
         if rows:
             self._files.add(table.name, place, part)
         else:

@@ -14,9 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from nsystui.errors import ExportError
+from nsystui.exports.partial import partial_name
+from nsystui.parquet_file import copy_to_parquet
 from nsystui.store import trimming
 from nsystui.store.cache import Cache
 
@@ -69,7 +70,7 @@ class PartialColumns:
         self._place = self._place.with_name(f"{self._place.name}.{table}-{digest}")
         cache.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Under a name that the cache takes away if this process is killed.
-        self._temporary = cache.directory / f"{trimming.PARTIAL}{os.getpid()}-{uuid4().hex[:8]}"
+        self._temporary = cache.directory / partial_name()
         self._temporary.mkdir(mode=0o700)
         self._files = 0
 
@@ -82,10 +83,9 @@ class PartialColumns:
 
         file = self._temporary / f"{self._files:06d}.parquet"
         # The delta encodings of the second version leave little to compress, and more effort takes as long again.
-        form = "FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, PARQUET_VERSION V2"
-        copy = f"COPY ({select}) TO $1 ({form})"
+        form = "COMPRESSION zstd, COMPRESSION_LEVEL 1, PARQUET_VERSION V2"
         try:
-            ((rows,),) = connection.execute(copy, [str(file)]).fetchall()
+            ((rows,),) = copy_to_parquet(connection, select, file, form)
         except duckdb.OutOfMemoryException:  # which memory is no way out of
             raise ExportError(str(self._export), "its columns do not fit into the memory allowed") from None
         if rows:

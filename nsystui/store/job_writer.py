@@ -19,7 +19,8 @@ from nsystui.errors import ExportError, OutputError, UsageError
 from nsystui.exports import canonical
 from nsystui.exports.discover import EXPORT_ENDINGS, REPORT_ENDINGS
 from nsystui.exports.packed_job import FACTS, REPORTS, is_packed_report, name_of, rank_directory
-from nsystui.store import trimming
+from nsystui.exports.partial import drop_abandoned, partial_name
+from nsystui.parquet_file import copy_to_parquet
 from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
 from nsystui.store.database import Limits, connect
 from nsystui.store.packed_job import RENAMED, JobReport, facts_to_json, read_report
@@ -74,8 +75,8 @@ class JobWriter:
         """
         with self._write_errors():
             self.directory.mkdir(parents=True, exist_ok=True)
-            trimming.drop_stale(self.directory)
-            place = self.directory / f"{trimming.PARTIAL}{os.getpid()}-{uuid4().hex[:8]}"
+            drop_abandoned(self.directory)
+            place = self.directory / partial_name()
             place.mkdir()
         try:
             yield Cache(place, _NO_CAP, is_required=True)
@@ -176,8 +177,8 @@ def _prepared(files: PackedFiles, directory: Path) -> Iterator[Path]:
         connection = connect(Limits(1))
         try:
             for path in paths:
-                select = f'SELECT * RENAME ("{name}" AS "{stored}") FROM read_parquet($1)'
-                connection.execute(f"COPY ({select}) TO $2 ({PARQUET_FORM})", [str(path), str(new / path.name)])
+                select = f'SELECT * RENAME ("{name}" AS "{stored}") FROM read_parquet($2)'
+                copy_to_parquet(connection, select, new / path.name, PARQUET_FORM, (str(path),))
                 yield new / path.name
         finally:
             connection.close()

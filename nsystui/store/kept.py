@@ -15,7 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+
+from nsystui.exports.partial import drop_abandoned, partial_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,7 +69,8 @@ class Kept:
         if self.directory is None:
             return
         file = self.directory / _file_name(name, version)
-        partial = file.with_name(f"{file.name}.partial-{os.getpid()}-{uuid4().hex[:8]}")
+        partial = file.with_name(partial_name())
+        drop_abandoned(self.directory)
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with partial.open("wb") as out:

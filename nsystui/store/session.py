@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from nsystui.errors import ExportError
 from nsystui.exports import canonical, opening
 from nsystui.exports.canonical import CanonicalTable
+from nsystui.exports.own_directory import why_not_ours
 from nsystui.exports.packed_job import is_packed_report
 from nsystui.store.cache import Cache, PackedFiles, Room
 from nsystui.store.column_cache import ColumnFiles
@@ -33,7 +34,7 @@ from nsystui.store.packing import PackedTables, Packing
 from nsystui.store.priority import step_back
 from nsystui.store.report import Clock, Report, aligned
 from nsystui.store.tally import Tally
-from nsystui.store.trimming import size_of
+from nsystui.store.trimming import drop_left, size_of
 from nsystui.store.used_columns import used_columns
 from nsystui.store.working import Working
 
@@ -55,7 +56,10 @@ _PLACE = frozenset({"report", "clock_offset"})
 
 @dataclass
 class Session:
-    """The open reports and the SQL over them. ``cache=None`` keeps what is packed in memory."""
+    """The open reports and the SQL over them. ``cache=None`` keeps what is packed in memory.
+
+    So it is where others can write to the cache, after a warning.
+    """
 
     cache: Cache | None = None
     limits: Limits = field(default_factory=Limits)
@@ -80,6 +84,11 @@ class Session:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
+        if self.cache is not None and (why := why_not_ours(self.cache.directory)):
+            self.warn(f"the cache {self.cache.directory} is not used: {why}; keeping columns in memory")
+            self.cache = None
+        if self.cache is not None:
+            drop_left(self.cache.directory)
         self.room = Room(self.cache)
         self.large_questions = threading.Lock()
         """Held by whoever asks about all rows of a large table: two at once would need twice the memory."""

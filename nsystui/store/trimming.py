@@ -6,14 +6,13 @@ answers, and exports that were converted from reports. What is not the program's
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from nsystui.exports.partial import PARTIAL, drop_abandoned, is_abandoned, remove
 
 ANSWERS = "answers"
 """The folder of the remembered answers: a file for each."""
@@ -21,11 +20,6 @@ CONVERTED = "exports"
 """The folder of the converted exports: a directory for each."""
 FACTS = "report.json"
 """What a pack, or a set of single columns, says of itself; its time is that of the last use."""
-PARTIAL = ".partial-"
-"""How the names of what is being written begin."""
-
-# A partial directory older than this was left by a process that was killed.
-_STALE_SECONDS = 24 * 3600
 KEPT = ".kept"
 """How the name ends of the directory of arrays that were computed of a report; its own time is that of the last use."""
 _PACK_NAME = re.compile(r"[A-Za-z0-9-]*-[0-9a-f]{24}(\.[a-z_]+-[0-9a-f]{12}|\.kept)?")
@@ -54,7 +48,7 @@ def trim(directory: Path, cap: int, keep: Collection[Path] = ()) -> int:
         if total <= cap:
             break
         if item.may_go and not {item.place, _pack_of(item.place)}.intersection(keep):
-            _remove(item.place)
+            remove(item.place)
             total -= item.size
     return cap - total
 
@@ -68,12 +62,10 @@ def size_of(place: Path) -> int:
     return size
 
 
-def drop_stale(directory: Path) -> None:
-    """Removes what processes that were killed left half-written, once it is a day old."""
-    for place in directory.glob(f"{PARTIAL}*"):
-        with suppress(OSError):
-            if _is_stale(place):
-                _remove(place)
+def drop_left(directory: Path) -> None:
+    """Removes what processes that were killed left half-written in the cache. Never raises."""
+    for place in (directory, directory / ANSWERS):
+        drop_abandoned(place)
 
 
 def _items(directory: Path) -> Iterator[Item]:
@@ -109,16 +101,4 @@ def _pack_of(place: Path) -> Path:
 
 
 def _is_being_made(place: Path) -> bool:
-    return any(not _is_stale(file) for file in place.glob(f"{PARTIAL}*"))
-
-
-def _is_stale(place: Path) -> bool:
-    return time.time() - place.stat().st_mtime > _STALE_SECONDS
-
-
-def _remove(place: Path) -> None:
-    with suppress(OSError):
-        if place.is_dir() and not os.path.islink(place):
-            shutil.rmtree(place, ignore_errors=True)
-        else:
-            place.unlink()
+    return any(not is_abandoned(file) for file in place.glob(f"{PARTIAL}*"))

@@ -1,0 +1,83 @@
+"""Names of what is being written, which tell whether its writer still lives: what a killed process left can go."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+PARTIAL = ".partial-"
+"""How the names of what is being written begin."""
+
+# Of a process elsewhere nobody can say whether it lives.
+_STALE_SECONDS = 24 * 3600
+_NAME = re.compile(re.escape(PARTIAL) + r"([0-9a-f]{8})-([0-9]+)-")
+
+
+def partial_name(ending: str = "") -> str:
+    """A new name for what this process writes."""
+    return f"{PARTIAL}{_here()}-{os.getpid()}-{uuid4().hex[:8]}{ending}"
+
+
+def is_abandoned(place: Path) -> bool:
+    """Whether the process that wrote it is gone, or has left it alone for a day. Raises OSError where it is gone."""
+    name = _NAME.match(place.name)
+    if name is not None and name[1] == _here() and not _is_alive(int(name[2])):
+        return True
+    return time.time() - place.stat().st_mtime > _STALE_SECONDS
+
+
+def drop_abandoned(directory: Path) -> None:
+    """Removes what killed processes left half-written in a directory. Never raises: others may be at it as well."""
+    for place in _partial(directory):
+        with suppress(OSError):
+            if is_abandoned(place):
+                remove(place)
+
+
+def remove(place: Path) -> None:
+    """Removes a file or a directory with all in it, as far as that goes."""
+    with suppress(OSError):
+        if place.is_dir() and not os.path.islink(place):
+            shutil.rmtree(place, ignore_errors=True)
+        else:
+            place.unlink()
+
+
+def _partial(directory: Path) -> Iterator[Path]:
+    try:
+        with os.scandir(directory) as entries:
+            names = [entry.name for entry in entries if entry.name.startswith(PARTIAL)]
+    except OSError:
+        return
+    yield from (directory / name for name in names)
+
+
+@functools.cache
+def _here() -> str:
+    """What tells the processes of this machine since it started, in this container, from all others."""
+    parts = [platform.node()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return hashlib.sha256(" ".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:8]
+
+
+def _is_alive(process: int) -> bool:
+    if os.name != "posix":  # elsewhere this would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # another user's
+        return True
+    return True

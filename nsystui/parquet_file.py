@@ -1,0 +1,70 @@
+"""Parquet files written by DuckDB, on file systems without locks too.
+
+DuckDB locks every file that it writes and fails where there are no locks, as on some mounts of Lustre and NFS. It does
+not lock a pipe: there it writes into one, and a thread takes the bytes to the file. They are the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import duckdb
+
+_PIPES = "/dev/fd"
+_PART = 1 << 20
+
+
+def copy_to_parquet(
+    connection: duckdb.DuckDBPyConnection, select: str, path: Path, options: str, parameters: tuple[Any, ...] = ()
+) -> list[tuple[Any, ...]]:
+    """Writes what ``select`` gives to ``path``, over what is there; returns what DuckDB says of it.
+
+    ``options`` are those of DuckDB's ``COPY``; ``parameters`` are for ``$2`` and on. Raises duckdb.Error and OSError,
+    and may then leave a part of ``path``.
+    """
+    import duckdb
+
+    # USE_TMP_FILE would leave a file of a name that nobody knows if writing fails.
+    copy = f"COPY ({select}) TO $1 (FORMAT parquet, USE_TMP_FILE false, {options})"
+    # Absolute, or DuckDB would take a name such as ``s3:x`` for an address.
+    absolute = str(path.absolute())
+    try:
+        return connection.execute(copy, [absolute, *parameters]).fetchall()
+    except duckdb.IOException as error:
+        if "set lock" not in str(error) or not os.path.isdir(_PIPES):
+            raise
+    with _Pipe(absolute) as pipe:
+        return connection.execute(copy, [pipe.name, *parameters]).fetchall()
+
+
+class _Pipe:
+    """A pipe whose bytes go to a file. A context manager; raises OSError at its end where they could not be written."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "wb")  # noqa: SIM115
+        self._end, self._start = os.pipe()
+        self.name = f"{_PIPES}/{self._start}"
+        self._failure: OSError | None = None
+        self._thread = threading.Thread(target=self._run, name="pipe", daemon=True)
+
+    def __enter__(self) -> _Pipe:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._start)
+        self._thread.join()
+        if self._failure is not None:  # and not that the pipe is broken, which is all that DuckDB knows
+            raise self._failure from None
+
+    def _run(self) -> None:
+        try:
+            with open(self._end, "rb", buffering=0) as pipe, self._file as file:
+                while data := pipe.read(_PART):
+                    file.write(data)
+        except OSError as error:
+            self._failure = error
