@@ -1,7 +1,7 @@
 """Answers that were given before, kept as small JSON files in the cache: the same question of unchanged files.
 
 What a value means is the business of whoever keeps it. A file holds its question as well, so that it is only ever
-the answer to that one.
+the answer to that one, after a line with a checksum.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,10 @@ class Answers:
         """What was kept under ``question``; ``None`` where nothing is, or nothing whole."""
         file = self._file(question)
         try:
-            kept = json.loads(file.read_bytes())
+            check, _, text = file.read_bytes().partition(b"\n")
+            if int(check, 16) != zlib.crc32(text):
+                return None
+            kept = json.loads(text)
             if kept["question"] != question:
                 return None
             value = kept["value"]
@@ -46,6 +50,7 @@ class Answers:
     def save(self, question: str, value: Any) -> None:
         """Keeps ``value``, made of plain JSON values. Never raises for the cache: where it is full, nothing is kept."""
         text = json.dumps({"question": question, "value": value}, separators=(",", ":"))
+        text = f"{zlib.crc32(text.encode()):08x}\n{text}"
         file = self._file(question)
         partial = file.with_name(partial_name())
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import shutil
 import threading
@@ -26,13 +25,14 @@ from nsystui.store import trimming
 from nsystui.store.pack import PackedReport
 from nsystui.store.pack_files import PackFiles
 from nsystui.store.place import CachePlace
+from nsystui.store.seals import Seal, check, facts_of, facts_text, seal_of, sealed
 from nsystui.store.written import Written, written_of
 
 if TYPE_CHECKING:
     import duckdb
 
 # Raised whenever packed reports change their form: older ones are then packed again.
-STORE_VERSION = 10
+STORE_VERSION = 11
 # The delta encodings of the second version are smaller by a third, and faster to write and to read.
 PARQUET_FORM = "COMPRESSION zstd, PARQUET_VERSION V2"
 """How packs are written, as options of DuckDB's ``COPY``."""
@@ -52,6 +52,7 @@ class PackedFiles:
     report: PackedReport
     files: Mapping[str, tuple[Path, ...]]
     renamed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    seals: Mapping[Path, Seal] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -170,8 +171,8 @@ class PartialPack:
         """Makes the pack visible under its final name and returns it."""
         self._files.finish()
         facts = self._temporary / _FACTS
-        sizes = {file.name: file.stat().st_size for file in sorted(self._temporary.glob("*.parquet"))}
-        facts.write_text(json.dumps({**report.to_json(), "files": sizes}), encoding="utf-8")
+        files = sealed(sorted(self._temporary.glob("*.parquet")))
+        facts.write_text(facts_text({**report.to_json(), "files": files}), encoding="utf-8")
         try:
             os.rename(self._temporary, self.place)
         except OSError:  # another process packed the same export meanwhile, or a damaged pack is in the way
@@ -195,12 +196,11 @@ def read_packed(directory: Path) -> PackedFiles:
 
     Raises OSError, ValueError, KeyError, TypeError or AttributeError where it is not one or not whole.
     """
-    facts = json.loads((directory / _FACTS).read_text(encoding="utf-8"))
+    facts = facts_of((directory / _FACTS).read_text(encoding="utf-8"))
     report = PackedReport.from_json(facts)
+    seals = {directory / name: seal_of(seal) for name, seal in facts["files"].items()}
     files: dict[str, list[Path]] = {}
-    for name, size in facts["files"].items():
-        file = directory / name
-        if file.stat().st_size != size:
-            raise ValueError(f"{file}: not the {size} bytes that were written")
-        files.setdefault(name.partition("-")[0], []).append(file)
-    return PackedFiles(directory, report, {name: tuple(paths) for name, paths in files.items()})
+    for file, seal in seals.items():
+        check(file, seal)
+        files.setdefault(file.name.partition("-")[0], []).append(file)
+    return PackedFiles(directory, report, {name: tuple(paths) for name, paths in files.items()}, seals=seals)

@@ -6,10 +6,9 @@ A directory is never changed once it is there, so that another process may read 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from nsystui.exports.partial import partial_name
 from nsystui.parquet_file import copy_to_parquet
 from nsystui.store import trimming
 from nsystui.store.cache import Cache
+from nsystui.store.seals import Seal, check, facts_of, facts_text, seal_of, sealed
 
 if TYPE_CHECKING:
     import duckdb
@@ -36,7 +36,11 @@ class ColumnFiles:
     directory: Path
     names: frozenset[str]
     rows: int
-    files: tuple[Path, ...]
+    seals: Mapping[Path, Seal]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(self.seals)
 
 
 def find_columns(cache: Cache, export: Path, table: str, names: Collection[str]) -> ColumnFiles | None:
@@ -99,9 +103,9 @@ class PartialColumns:
 
         Raises OSError where they cannot be.
         """
-        sizes = {file.name: file.stat().st_size for file in sorted(self._temporary.glob("*.parquet"))}
-        facts = {"names": self._names, "rows": rows, "files": sizes}
-        (self._temporary / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
+        files = sealed(sorted(self._temporary.glob("*.parquet")))
+        facts = {"names": self._names, "rows": rows, "files": files}
+        (self._temporary / _FACTS).write_text(facts_text(facts), encoding="utf-8")
         try:
             os.rename(self._temporary, self._place)
         except OSError:  # another process read the same columns meanwhile, or damaged ones are in the way
@@ -121,11 +125,8 @@ class PartialColumns:
 
 
 def _read(directory: Path) -> ColumnFiles:
-    facts = json.loads((directory / _FACTS).read_text(encoding="utf-8"))
-    files = []
-    for name, size in facts["files"].items():
-        file = directory / name
-        if file.stat().st_size != size:
-            raise ValueError(f"{file}: not the {size} bytes that were written")
-        files.append(file)
-    return ColumnFiles(directory, frozenset(facts["names"]), int(facts["rows"]), tuple(files))
+    facts = facts_of((directory / _FACTS).read_text(encoding="utf-8"))
+    seals = {directory / name: seal_of(seal) for name, seal in facts["files"].items()}
+    for file, seal in seals.items():
+        check(file, seal)
+    return ColumnFiles(directory, frozenset(facts["names"]), int(facts["rows"]), seals)

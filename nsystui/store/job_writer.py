@@ -6,7 +6,6 @@ its own, and ``report.json``, which lists them, appears last: before that, nothi
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -24,6 +23,7 @@ from nsystui.parquet_file import copy_to_parquet
 from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
 from nsystui.store.database import Limits, connect
 from nsystui.store.packed_job import RENAMED, JobReport, facts_to_json, read_report
+from nsystui.store.seals import facts_text, sealed
 
 _NO_CAP = 1 << 62
 
@@ -99,9 +99,10 @@ class JobWriter:
                 for file in sorted(report.kept.iterdir()):
                     file.rename(prepared / file.name)
             moves = {self._target(report.rank, identity, file): file for file in _prepared(report.files, prepared)}
-            sizes = {str(target.relative_to(self.directory)): file.stat().st_size for target, file in moves.items()}
-            facts = facts_to_json(report.name, report.ranks, report.source, identity, report.files.report, sizes)
-            (prepared / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+            of_files = {target: sealed([file])[file.name] for target, file in moves.items()}
+            seals = {str(target.relative_to(self.directory)): seal for target, seal in of_files.items()}
+            facts = facts_to_json(report.name, report.ranks, report.source, identity, report.files.report, seals)
+            (prepared / FACTS).write_text(facts_text(facts, indent=1), encoding="utf-8")
             self._publish(moves, prepared, place, report)
         self._remove_others(report.rank, moves)
         try:

@@ -103,10 +103,10 @@ def _encoded(arrays: Arrays) -> list[bytes | memoryview]:
 
     narrow = {name: np.ascontiguousarray(_narrowest(array)) for name, array in arrays.items()}
     parts = [array.view(np.uint8).data for array in narrow.values()]
-    check = 0
+    described = [[name, array.dtype.str, arrays[name].dtype.str, len(array)] for name, array in narrow.items()]
+    check = zlib.crc32(json.dumps(described).encode())
     for part in parts:
         check = zlib.crc32(part, check)
-    described = [[name, array.dtype.str, arrays[name].dtype.str, len(array)] for name, array in narrow.items()]
     return [json.dumps({"arrays": described, "crc": check}).encode() + b"\n", *parts]
 
 
@@ -115,7 +115,8 @@ def _decoded(data: bytes) -> Arrays:
 
     start = data.index(b"\n") + 1
     described = json.loads(data[:start])
-    if zlib.crc32(memoryview(data)[start:]) != described["crc"]:
+    check = zlib.crc32(json.dumps(described["arrays"]).encode())
+    if zlib.crc32(memoryview(data)[start:], check) != described["crc"]:
         raise ValueError("not the bytes that were written")
     found = {}
     for name, stored, kind, length in described["arrays"]:

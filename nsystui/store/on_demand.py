@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from nsystui.exports.whole import check_rows
 from nsystui.store.cache import Cache
 from nsystui.store.column_cache import ColumnFiles, PartialColumns, find_columns
 from nsystui.store.columns import ColumnReader, Sink
+from nsystui.store.damage import raise_of_damage
 from nsystui.store.device_rows import WORK_TABLES, device_rows
 from nsystui.store.kept import Kept, json_array, json_of
 from nsystui.store.nccl_rows import make_table
@@ -169,13 +171,23 @@ class OnDemand:
         for table in WORK_TABLES:
             if self.loaded[table].rows:
                 query = f"SELECT DISTINCT process, device FROM {self._from(table)} WHERE process IS NOT NULL"
-                used.update(self.connection.execute(query).fetchall())
+                with self._damage(table):
+                    used.update(self.connection.execute(query).fetchall())
         devices = canonical.DEVICES
         rows = device_rows(self.metadata, sorted(used))
         make_table(self.connection, devices, rows, "made")
         sink = _MemoryColumns(f"columns_{self.index:d}_{devices.name}")
         sink.write(self.connection, "SELECT * FROM made")
         self.loaded[devices.name] = ColumnTable(frozenset(devices.field_names), len(rows), sink.name)
+
+    @contextmanager
+    def _damage(self, table: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            columns = self.loaded[table]
+            raise_of_damage(error, [(self.path, columns)] if isinstance(columns, ColumnFiles) else [], self.cache)
+            raise
 
     def _from(self, table: str) -> str:
         """The columns of a table that is loaded and has rows, as SQL."""
@@ -263,7 +275,8 @@ class OnDemand:
             found = tally(connection, self._parts(table))
             self._whole(table, found.rows)
             return found
-        return tally_columns(self.connection, self._from(table), needed) if self.loaded[table].rows else Tally()
+        with self._damage(table):
+            return tally_columns(self.connection, self._from(table), needed) if self.loaded[table].rows else Tally()
 
     @cached_property
     def _extent(self) -> tuple[int | None, int | None]:

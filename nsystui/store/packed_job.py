@@ -15,8 +15,9 @@ from nsystui.exports.metadata import Metadata
 from nsystui.exports.packed_job import FACTS, job_of
 from nsystui.store.cache import PackedFiles
 from nsystui.store.pack import PackedReport
+from nsystui.store.seals import Seal, check, facts_of, seal_of
 
-VERSION = 3
+VERSION = 4
 """Raised whenever packed jobs change their form, or the canonical tables theirs: older ones are packed again."""
 
 RENAMED: Mapping[str, tuple[str, str]] = {
@@ -68,9 +69,9 @@ class JobReport:
 
 
 def facts_to_json(
-    name: str, ranks: Mapping[int, int], source: str, identity: str, report: PackedReport, files: Mapping[str, int]
+    name: str, ranks: Mapping[int, int], source: str, identity: str, report: PackedReport, files: Mapping[str, Seal]
 ) -> dict[str, Any]:
-    """What ``read_report`` reads. ``source`` is what told the ranks; ``files`` are the sizes of the files in the job.
+    """What ``read_report`` reads. ``source`` is what told the ranks; ``files`` are the seals of the files in the job.
 
     Where programs lie on the machine is left out.
     """
@@ -88,7 +89,8 @@ def read_report(directory: Path) -> JobReport:
     """
     name = str(directory)
     try:
-        facts = json.loads((directory / FACTS).read_text(encoding="utf-8"))
+        text = (directory / FACTS).read_text(encoding="utf-8")
+        facts = json.loads(text)
     except FileNotFoundError:
         raise ExportError(name, f"not a whole packed report: no {FACTS} in it", _AGAIN) from None
     except OSError as error:
@@ -98,28 +100,33 @@ def read_report(directory: Path) -> JobReport:
     try:
         if facts["version"] != VERSION:
             raise ExportError(name, "packed by another version of nsystui", _AGAIN)
-        files = _files(directory, facts["files"])
+        facts = facts_of(text)
+        seals = {job_of(directory) / file: seal_of(seal) for file, seal in facts["files"].items()}
+        files = _files(directory, seals)
         ranks = {int(task["process"]): int(task["rank"]) for task in facts["tasks"]}
-        packed = PackedFiles(directory, PackedReport.from_json(facts), files, RENAMED)
+        packed = PackedFiles(directory, PackedReport.from_json(facts), files, RENAMED, seals)
         return JobReport(str(facts["name"]), ranks, str(facts["identity"]), packed)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ExportError(name, f"damaged: {FACTS} is not what was written", _AGAIN) from None
 
 
-def _files(directory: Path, sizes: Mapping[str, int]) -> dict[str, tuple[Path, ...]]:
+def _files(directory: Path, seals: Mapping[Path, Seal]) -> dict[str, tuple[Path, ...]]:
     """The files of each canonical table. Raises ExportError for one that is not as it was written."""
     job = job_of(directory)
     found: dict[str, tuple[Path, ...]] = {}
-    for name, size in sizes.items():
+    for file, seal in seals.items():
+        name = str(file.relative_to(job))
         match = _FILE.fullmatch(name)
         if match is None:
             raise ValueError(f"{name}: no file of a packed job")
-        file = job / name
         try:
             there_are = file.stat().st_size
+            if there_are != seal[0]:
+                raise ExportError(str(directory), f"damaged: {name} has {there_are:,} of {seal[0]:,} bytes", _AGAIN)
+            check(file, seal)
         except OSError as error:
             raise ExportError(str(directory), f"damaged: {name}: {error.strerror or error}", _AGAIN) from None
-        if there_are != size:
-            raise ExportError(str(directory), f"damaged: {name} has {there_are:,} of {size:,} bytes", _AGAIN)
+        except ValueError:
+            raise ExportError(str(directory), f"damaged: {name} is not what was written", _AGAIN) from None
         found[match[1]] = (*found.get(match[1], ()), file)
     return found

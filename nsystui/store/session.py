@@ -11,7 +11,7 @@ import copy
 import itertools
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from nsystui.exports.own_directory import why_not_ours
 from nsystui.exports.packed_job import is_packed_report
 from nsystui.store.cache import Cache, PackedFiles, Room
 from nsystui.store.column_cache import ColumnFiles
+from nsystui.store.damage import raise_of_damage
 from nsystui.store.database import Limits, connect, empty_view, engine_of, memory_errors, series, union
 from nsystui.store.kept import Kept
 from nsystui.store.on_demand import Expected, OnDemand
@@ -32,6 +33,7 @@ from nsystui.store.pack import Progress
 from nsystui.store.packed_job import read_report
 from nsystui.store.packing import PackedTables, Packing
 from nsystui.store.priority import step_back
+from nsystui.store.relations import loaded_columns, packed_rows
 from nsystui.store.report import Clock, Report, aligned
 from nsystui.store.tally import Tally
 from nsystui.store.trimming import drop_left, size_of
@@ -232,9 +234,10 @@ class Session:
             self._load(used)
             for name in used.keys() - self._fresh:
                 table = canonical.BY_NAME[name]
-                parts = [part for report in self.reports for part in self._parts(report, table)]
-                relation = union(parts) if parts else self._database.sql(empty_view(table))
-                relation.create_view(name, replace=True)
+                with self._query_errors():
+                    parts = [part for report in self.reports for part in self._parts(report, table)]
+                    relation = union(parts) if parts else self._database.sql(empty_view(table))
+                    relation.create_view(name, replace=True)
                 self._fresh.add(name)
 
     def _load(self, used: Mapping[str, Collection[str]]) -> None:
@@ -291,31 +294,14 @@ class Session:
         packed = self._packed.get(report.index)
         relation = None
         if report.index in self._on_demand:
-            relation = self._loaded(self._on_demand[report.index], table)
+            relation = loaded_columns(self._database, self._on_demand[report.index], table)
         elif isinstance(packed, PackedFiles) and table.name in packed.files:
-            relation = self._read(packed, table)
+            relation = packed_rows(self._database, packed, table)
         elif isinstance(packed, PackedTables) and table.name in packed.names:
             relation = self._database.table(packed.names[table.name])
         if relation is not None:
             place = f"CAST({report.index:d} AS BIGINT) AS report, CAST({report.clock_offset:d} AS BIGINT)"
             yield relation.project(", ".join([f"{place} AS clock_offset", *self._names(table)]))
-
-    def _read(self, packed: PackedFiles, table: CanonicalTable) -> duckdb.DuckDBPyRelation:
-        files = [str(path) for path in packed.files[table.name]]
-        # Directories are called ``rank=0`` in a packed job, which makes no column here.
-        relation = self._database.read_parquet(files, hive_partitioning=False)
-        if table.name not in packed.renamed:
-            return relation
-        name, stored = packed.renamed[table.name]
-        return relation.project(f'* RENAME ("{stored}" AS "{name}")')
-
-    def _loaded(self, report: OnDemand, table: CanonicalTable) -> duckdb.DuckDBPyRelation | None:
-        columns = report.loaded[table.name]
-        if not columns.rows:
-            return None
-        if isinstance(columns, ColumnFiles):
-            return self._database.read_parquet([str(path) for path in columns.files])
-        return self._database.table(columns.table)
 
     def _names(self, table: CanonicalTable) -> list[str]:
         """The columns of a view, as SQL."""
@@ -377,8 +363,21 @@ class Session:
         finally:
             cursor.close()
 
-    def _query_errors(self) -> AbstractContextManager[None]:
-        return memory_errors(self.limits, self.cache is not None, *(report.path for report in self.reports))
+    @contextmanager
+    def _query_errors(self) -> Iterator[None]:
+        with memory_errors(self.limits, self.cache is not None, *(report.path for report in self.reports)):
+            try:
+                yield
+            except Exception as error:
+                raise_of_damage(error, self._files(), self.cache)
+                raise
+
+    def _files(self) -> Iterator[tuple[Path, PackedFiles | ColumnFiles]]:
+        """What the reports are read from that this program wrote, with their paths."""
+        for report in self.reports:
+            unpacked = self._on_demand.get(report.index)
+            found = [self._packed.get(report.index)] if unpacked is None else unpacked.loaded.values()
+            yield from ((report.path, files) for files in found if isinstance(files, PackedFiles | ColumnFiles))
 
     def count(self, table: sa.Table | CanonicalTable) -> int:
         """Rows of a table over all reports, without a query."""

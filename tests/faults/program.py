@@ -6,6 +6,8 @@ import contextlib
 import io
 import os
 import signal
+import subprocess
+import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -117,6 +119,20 @@ def writers(directory: Path, files: Sequence[Path]) -> list[tuple[str, ...]]:
         ("export", "--trace", "-", *names),
         ("pack", *names, "-o", str(directory / "packed"), "--ranks", ranks),
     ]
+
+
+def alone(lines: str, *words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Python that may use the modules of the tests, in a process of its own."""
+    before = f"import sys\nfrom pathlib import Path\nsys.path[:] = {sys.path}\n"
+    return subprocess.run(
+        [sys.executable, "-c", before + lines, *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=600,
+        env={**os.environ, **environment},
+    )
 
 
 def unchanged(directory: Path) -> object:

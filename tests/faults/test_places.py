@@ -87,20 +87,6 @@ def outside(*words: str | Path, before: str = "", **environment: str) -> subproc
     )
 
 
-def alone(lines: str, *words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Python that may use the modules of the tests, in a process of its own."""
-    before = f"import sys\nfrom pathlib import Path\nsys.path[:] = {sys.path}\n"
-    return subprocess.run(
-        [sys.executable, "-c", before + lines, *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        timeout=600,
-        env={**os.environ, **environment},
-    )
-
-
 def of_bad_file(path: Path, good: Path) -> str:
     """What is said about a file that is none, beside one that is answered as if it were alone."""
     alone, both = program.run("kernels", good, "--format", "csv"), program.run("kernels", path, good, "--format", "csv")
@@ -196,14 +182,14 @@ class TestWithLess:
     def test_every_command_works_without_locks(self, export, tmp_path, no_locks):
         """And keeps what it read, so that the next one finds it."""
         place = {"LD_PRELOAD": no_locks, "NSYSTUI_CACHE_DIR": str(tmp_path / "cache")}
-        done = alone(EVERYTHING, export, tmp_path / "out", **place)
+        done = program.alone(EVERYTHING, export, tmp_path / "out", **place)
         assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
         assert list((tmp_path / "cache").glob("*/*.parquet"))
         assert half_written(tmp_path) == []
 
     def test_screens_keep_what_they_read_without_locks(self, export, tmp_path, no_locks):
         cache = tmp_path / "cache"
-        done = alone(SCREENS, export, cache, LD_PRELOAD=no_locks)
+        done = program.alone(SCREENS, export, cache, LD_PRELOAD=no_locks)
         assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
         assert list(cache.glob("*/kernels-*.parquet"))
         assert half_written(cache) == []
