@@ -18,7 +18,7 @@ HEAVY = ("pandas", "numpy", "sqlalchemy", "duckdb", "duckdb_engine", "adbc_drive
 SCREENS = ("textual", "rich")
 
 ROOMS = {
-    "exports": {"errors"},
+    "exports": {"errors", "shortage"},
     "store": {"errors", "exports", "shortage", "parquet_file"},
     "analysis": {"errors", "exports", "store", "units", "text"},
     "output": {"errors", "analysis", "units", "text", "terminal", "parquet_file"},

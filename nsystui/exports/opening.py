@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from nsystui.errors import ExportError
+from nsystui.shortage import shortage
 
 _MAGIC = b"SQLite format 3\x00"
 _EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true"
@@ -47,6 +48,8 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def corrupt(path: Path, error: Exception) -> ExportError:
     """The error for an export that SQLite stumbles over while reading."""
+    if lacking := shortage(error):
+        return ExportError(str(path), lacking)
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(error, UnicodeDecodeError):
         text = "malformed database schema"

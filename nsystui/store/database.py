@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsystui.errors import ExportError
 from nsystui.exports.canonical import CanonicalTable
+from nsystui.store import machine
 from nsystui.store.sizes import size_words
 
 if TYPE_CHECKING:
@@ -97,19 +98,41 @@ def memory_errors(limits: Limits, is_kept: bool, *paths: Path) -> Iterator[None]
         if not _is_out_of_memory(error):
             raise
         name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-        cause = f"its columns do not fit into the memory that DuckDB may take, {size_words(limits.memory)}"
-        advice = f"allow more, such as --memory-limit {size_words(2 * limits.memory)}"
+        cause, advice = _too_little(limits, refused=not _is_of_the_limit(error))
         if not is_kept:
             advice += ", or leave --no-cache out"
         raise ExportError(name, cause, advice) from None
 
 
+def _too_little(limits: Limits, refused: bool) -> tuple[str, str]:
+    """What was too little, and what to do about it. ``refused``: by the system, though DuckDB might have taken more."""
+    more, space = 2 * limits.memory, machine.address_space()
+    fits = f"its columns do not fit into the memory that DuckDB may take, {size_words(limits.memory)}"
+    # More memory for DuckDB is no use where the process may not have so many addresses.
+    if space is not None and (refused or more > space - machine.OWN_ADDRESSES):
+        cause = f"its columns do not fit into the memory that this process may take, {size_words(space)}"
+        return cause, "let it take more with `ulimit -v`, or ask for less of it"
+    if refused:
+        return "the system has not enough memory for its columns", "try a smaller --memory-limit, or another machine"
+    return fits, f"allow more, such as --memory-limit {size_words(more)}"
+
+
 def _is_out_of_memory(error: BaseException) -> bool:
     """Whether DuckDB's memory was too little, also where SQLAlchemy or one of our errors took the place of that."""
+    return any(_causes(error))
+
+
+def _is_of_the_limit(error: BaseException) -> bool:
+    """Whether it was DuckDB's own limit: then it says how much of it is used."""
+    return any(" used)" in str(cause) for cause in _causes(error))
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """DuckDB's errors about memory that are behind an error."""
     import duckdb
 
-    causes = (error, getattr(error, "orig", None), error.__context__)
-    return any(isinstance(cause, duckdb.OutOfMemoryException) for cause in causes)
+    every = (error, getattr(error, "orig", None), error.__context__)
+    return [cause for cause in every if isinstance(cause, duckdb.OutOfMemoryException)]
 
 
 def engine_of(cursor: Callable[[], duckdb.DuckDBPyConnection]) -> sa.Engine:

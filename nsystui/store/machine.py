@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 _ROOT = Path("/")
+OWN_ADDRESSES = 512 << 20
+"""The addresses that the program takes for itself, in bytes: its libraries, and the stacks of its threads."""
 
 
 def cpus(root: Path = _ROOT) -> int:
@@ -22,11 +24,28 @@ def cpus(root: Path = _ROOT) -> int:
 
 
 def memory(root: Path = _ROOT) -> int | None:
-    """How many bytes of memory there are for this process: what is available, or what its control groups allow.
+    """How many bytes of memory there are for this process: what is available, or what its limits and groups allow.
 
     ``None`` where neither can be read.
     """
-    return min([*_available(root), *_memory_limits(root)], default=None)
+    return min([*_available(root), *_memory_limits(root), *_address_space()], default=None)
+
+
+def address_space() -> int | None:
+    """How many bytes of addresses this process may use at most (``ulimit -v``); ``None`` where there is no limit."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _address_space() -> Iterator[int]:
+    """What the program itself leaves of the addresses it may use."""
+    space = address_space()
+    if space is not None:
+        yield max(space - OWN_ADDRESSES, 0)
 
 
 def _available(root: Path) -> Iterator[int]:

@@ -157,6 +157,15 @@ def test_a_name_of_ten_megabytes(tmp_path):
     assert max(len(line) for one in ran for line in one.out.splitlines()) < 20_000_000
 
 
+def test_ranges_nested_deeper_than_anyone_reads_are_cut_with_a_note(tmp_path):
+    path = demo.deep_nvtx_export(tmp_path / "deep.sqlite", depth=10_020)
+    ran = program.run("nvtx", path, "--no-cache", "--format", "csv")
+    assert not program.failures([ran])
+    assert len(ran.out.splitlines()) == 1 + 1_000 and len(ran.out) < 100_000_000
+    assert "20 ranges are left out that lie in more than 9,999 others" in ran.err
+    assert "9,000 paths more than 1,000 levels deep are left out: --depth shows more" in ran.err
+
+
 def test_ranges_nested_thousands_deep(tmp_path):
     path = demo.deep_nvtx_export(tmp_path / "deep.sqlite", depth=8_000)
     ran = [program.run(*words, path, "--no-cache") for words in (("nvtx", "--depth", "3"), ("timeline", "--all-lanes"))]

@@ -69,6 +69,8 @@ def last_times() -> sa.Subquery:
     return sa.select(times.c.report, sa.func.max(times.c.time).label("time")).group_by(times.c.report).subquery()
 
 
+MOST_LEVELS = 1_000
+"""So many levels of paths are listed unasked: each path has the names of all around it."""
 TREE_COLUMNS = (
     Column("path", "Path", "range", Unit.TEXT, None, 0),
     Column("level", "Level", "level", Unit.NUMBER, None, 4),
@@ -87,21 +89,27 @@ TREE_COLUMNS = (
 def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str = Order.TOTAL) -> FrameAnswer:
     """The paths of ``tree``, each below the one around it, siblings in ``order``; only the outermost ``depth`` levels.
 
+    Unless that is given they are ``MOST_LEVELS``, and a note tells of paths that are deeper.
     ``Path`` joins the names with ``›``, ``Level`` is 0 for an outermost range. Ranks and threads are columns here, not
     rows; they are missing where ranges of several are merged. Sums are over the ranges of the path: the time of ranges
     that overlap counts for each.
     """
     import pandas as pd
 
-    rows = list(_rows(tree, depth, Order(order)))
+    levels = MOST_LEVELS if depth is None else depth
+    rows = list(_rows(tree, levels, Order(order)))
+    total, notes = len(tree) - tree.maker.paths.groups, tree.ranges.notes
+    if depth is None and len(rows) < total:
+        deeper = f"{total - len(rows):,} paths more than {MOST_LEVELS:,} levels deep are left out: --depth shows more"
+        notes = (*notes, deeper)
     frame = pd.DataFrame(rows, columns=[column.key for column in TREE_COLUMNS])
     for column in TREE_COLUMNS:
         if column.unit is not Unit.TEXT:
             frame[column.key] = frame[column.key].astype("Int64" if column.decimals is None else "Float64")
-    return FrameAnswer("nvtx", TREE_COLUMNS, frame, len(tree) - tree.maker.paths.groups, tree.ranges.notes)
+    return FrameAnswer("nvtx", TREE_COLUMNS, frame, total, notes)
 
 
-def _rows(tree: NvtxTree, depth: int | None, order: Order) -> Iterator[tuple[Any, ...]]:
+def _rows(tree: NvtxTree, depth: int, order: Order) -> Iterator[tuple[Any, ...]]:
     maker, groups = tree.maker, tree.maker.paths.groups
     waiting = [(number, "", 0) for number in maker.sorted_paths(NO_NODE, order)[::-1].tolist()]
     while waiting:
@@ -113,5 +121,5 @@ def _rows(tree: NvtxTree, depth: int | None, order: Order) -> Iterator[tuple[Any
             tid = None if node.thread is None else node.thread & 0xFFFFFF
             gpu = (node.gpu_total, node.gpu_median, node.gpu_ops)
             yield (path, level, node.count, node.total, node.average, node.self_total, *gpu, node.rank, tid)
-        if depth is None or inner < depth:
+        if inner < depth:
             waiting += [(child, path, inner) for child in maker.sorted_paths(number, order)[::-1].tolist()]

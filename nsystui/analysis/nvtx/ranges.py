@@ -49,6 +49,10 @@ SmallInts = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 
 
+DEEPEST = 10_000
+"""So many levels deep ranges may nest: no program means more, and each level takes its time."""
+
+
 @dataclass(frozen=True)
 class Lane:
     """A thread that has NVTX ranges. ``rank`` is ``None`` where its process is no task of the job."""
@@ -113,7 +117,7 @@ class NvtxRanges:
         for report in session.reports:
             if report.count(tables.nvtx_ranges):
                 loader.add(report)
-        return loader.ranges().narrowed(selection)
+        return loader.ranges().no_deeper().narrowed(selection)
 
     def __len__(self) -> int:
         return len(self.start)
@@ -149,6 +153,15 @@ class NvtxRanges:
             found.update({(number, row): name for row, name in self.session.part([number]).rows(query)})
         keys = zip(reports.tolist(), self.row[wanted].tolist(), strict=True)
         return [found[key] for key in keys]
+
+    def no_deeper(self, deepest: int = DEEPEST) -> NvtxRanges:
+        """The ranges with less than ``deepest`` others around them, and a note about those that are left out."""
+        kept = self.level < deepest
+        left = len(kept) - int(np.count_nonzero(kept))
+        if not left:
+            return self
+        note = f"{left:,} ranges are left out that lie in more than {deepest - 1:,} others"
+        return replace(self._only(kept), notes=(*self.notes, note))
 
     def narrowed(self, selection: Selection) -> NvtxRanges:
         """What ``load`` gives for ``selection``, from the ranges of one that only lacks its window and name filter."""
