@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.store.cache import PackedFiles
 from nsystui.store.column_cache import ColumnFiles
+from nsystui.store.database import empty_view, union
 from nsystui.store.on_demand import OnDemand
 
 if TYPE_CHECKING:
     import duckdb
+
+
+_MOST = 64
+"""So many reports are one UNION: of more DuckDB's planner makes one that is hundreds of levels deep, and refuses it."""
+
+
+def make_view(
+    database: duckdb.DuckDBPyConnection, table: CanonicalTable, parts: Sequence[duckdb.DuckDBPyRelation]
+) -> None:
+    """Makes the view of a table over the rows of the reports; hundreds of them are views of views."""
+    if not parts:
+        database.sql(empty_view(table)).create_view(table.name, replace=True)
+        return
+    if len(parts) <= _MOST:
+        union(parts).create_view(table.name, replace=True)
+        return
+    # In one transaction, or a query of another thread would find some of the views new and others as they were.
+    database.begin()
+    try:
+        level = 0
+        while len(parts) > 1:
+            groups = [union(parts[first : first + _MOST]) for first in range(0, len(parts), _MOST)]
+            for number, group in enumerate(groups):
+                group.create_view(f"{table.name}_{level}_{number}", replace=True)
+            parts = [database.view(f"{table.name}_{level}_{number}") for number in range(len(groups))]
+            level += 1
+        parts[0].create_view(table.name, replace=True)
+        database.commit()
+    except BaseException:
+        database.rollback()
+        raise
 
 
 def packed_rows(

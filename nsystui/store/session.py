@@ -25,7 +25,7 @@ from nsystui.exports.packed_job import is_packed_report
 from nsystui.store.cache import Cache, PackedFiles, Room
 from nsystui.store.column_cache import ColumnFiles
 from nsystui.store.damage import raise_of_damage
-from nsystui.store.database import Limits, connect, empty_view, engine_of, memory_errors, series, union
+from nsystui.store.database import Limits, connect, engine_of, memory_errors, series
 from nsystui.store.kept import Kept
 from nsystui.store.on_demand import Expected, OnDemand
 from nsystui.store.opened import open_export
@@ -33,7 +33,7 @@ from nsystui.store.pack import Progress
 from nsystui.store.packed_job import read_report
 from nsystui.store.packing import PackedTables, Packing
 from nsystui.store.priority import step_back
-from nsystui.store.relations import loaded_columns, packed_rows
+from nsystui.store.relations import loaded_columns, make_view, packed_rows
 from nsystui.store.report import Clock, Report, aligned
 from nsystui.store.tally import Tally
 from nsystui.store.trimming import drop_left, size_of
@@ -236,8 +236,7 @@ class Session:
                 table = canonical.BY_NAME[name]
                 with self._query_errors():
                     parts = [part for report in self.reports for part in self._parts(report, table)]
-                    relation = union(parts) if parts else self._database.sql(empty_view(table))
-                    relation.create_view(name, replace=True)
+                    make_view(self._database, table, parts)
                 self._fresh.add(name)
 
     def _load(self, used: Mapping[str, Collection[str]]) -> None:
