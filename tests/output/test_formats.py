@@ -36,6 +36,12 @@ def test_csv_is_what_nsys_writes() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["=1+1", "+compute", "-x", "@step"])
+def test_csv_cells_that_a_spreadsheet_would_compute_stay_as_they_are(name: str) -> None:
+    (row,) = csv.DictReader(io.StringIO(written(Rows([(1.0, 2, 3, 4.0, name)]), "csv")))
+    assert row["Name"] == name
+
+
 def test_csv_of_nothing_is_the_header() -> None:
     assert written(Rows([]), "csv") == "Time (%),Total Time (ns),Instances,Avg (ns),Name\n"
 
