@@ -42,11 +42,13 @@ def _obey_stops(app: NsystuiApp, loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _stop(app: NsystuiApp, loop: asyncio.AbstractEventLoop) -> None:
-    """Gives the terminal back and stops; goes on from here when it is continued.
+    """Gives the terminal back and stops; goes on from here when it is continued. Nothing where it is at its end.
 
     All of the process group stops, as on Ctrl-Z in other programs: of a script only its shell is known to the user's.
     Nothing stops where there is no shell that could continue it: the kernel sees to that for SIGTSTP alone.
     """
+    if _is_ending(app):
+        return
     with app.suspend():
         for number in (signal.SIGTSTP, signal.SIGCONT):
             loop.remove_signal_handler(number)
@@ -56,10 +58,19 @@ def _stop(app: NsystuiApp, loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _go_on(app: NsystuiApp) -> None:
-    """Takes the terminal anew: it was stopped from outside (SIGSTOP), and others may have used it since."""
+    """Takes the terminal anew: it was stopped from outside (SIGSTOP), and others may have used it since.
+
+    A terminal that closes sends SIGHUP and SIGCONT: nobody would take it back from a program that is at its end.
+    """
+    if _is_ending(app):
+        return
     with app.suspend():
         pass
     app.refresh(layout=True)
+
+
+def _is_ending(app: NsystuiApp) -> bool:
+    return app.return_code is not None
 
 
 def _watch_line(loop: asyncio.AbstractEventLoop, leave: partial[None]) -> None:

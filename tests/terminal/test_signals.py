@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -39,6 +41,11 @@ def in_a_shell(words: list[str], environment: dict[str, str]) -> Terminal:
     return Terminal(["sh", "-c", script], environment)
 
 
+def settings_told(terminal: Terminal) -> list[str]:
+    """The settings of the terminal, each time that ``stty -g`` told them."""
+    return re.findall(r"(?:[0-9a-f]+:){20,}[0-9a-f]+", terminal.received.decode(errors="replace"))
+
+
 @pytest.mark.parametrize("moment", ["nsystui", "? help"])
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130), (None, 0)]
@@ -52,8 +59,8 @@ def test_an_end_leaves_the_terminal_as_it_was(job, environment, number, status, 
         else:
             terminal.kill(number)
         terminal.wait_for("gone", timeout=30)
-        lines = [line for line in terminal.received.decode(errors="replace").splitlines() if line.count(":") > 10]
-        assert len(lines) == 2 and lines[0] == lines[1][-len(lines[0]) :], "stty -g, before and after"
+        before, after = settings_told(terminal)
+        assert before == after
         assert f"status {status}" in terminal.text
         assert modes_left(terminal.received) == set()
         assert "Traceback" not in terminal.text
@@ -140,8 +147,8 @@ def test_stopped_from_outside_it_leaves_the_terminal_as_it_was(job, environment)
         terminal.wait_for("? help", timeout=10)
         terminal.press("q")
         terminal.wait_for("gone", timeout=30)
-        lines = [line for line in terminal.received.decode(errors="replace").splitlines() if line.count(":") > 10]
-        assert len(lines) == 2 and lines[0] == lines[1][-len(lines[0]) :], "stty -g, before and after"
+        before, after = settings_told(terminal)
+        assert before == after
         assert modes_left(terminal.received) == set()
 
 
@@ -157,6 +164,30 @@ def test_without_a_shell_to_go_back_to_it_does_not_stop(job, environment):
         terminal.wait_for(" names", timeout=20)
         terminal.press("q")
         assert terminal.wait_exit(20) == 0
+
+
+@pytest.mark.parametrize("before", [(), (signal.SIGTSTP,), (signal.SIGTSTP, signal.SIGCONT)])
+def test_a_terminal_that_closes_with_its_shell_ends_it_stopped_or_not(job, environment, before):
+    """Then the system sends SIGHUP and SIGCONT."""
+    with Terminal(["bash", "--norc", "-i"], environment) as terminal:
+        terminal.wait_for("shell$", timeout=30)
+        terminal.send(f"{shlex.join([*PROGRAM, *job])}\n".encode())
+        terminal.wait_for("? help", timeout=60)
+        terminal.settle()
+        program = terminal.foreground
+        for number in before:
+            os.killpg(program, number)
+            terminal.listen(0.2)
+        os.kill(terminal.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program, signal.SIGHUP)
+            os.killpg(program, signal.SIGCONT)
+        terminal.hang_up()
+        deadline = time.monotonic() + 30
+        with pytest.raises(ProcessLookupError):
+            while time.monotonic() < deadline:
+                os.killpg(program, 0)
+                time.sleep(0.1)
 
 
 def test_it_ends_with_its_terminal_even_where_it_must_not_be_told(job, environment):

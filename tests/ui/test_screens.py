@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import pytest
 from scenes import play, settle
 from textual.events import Key
 
+from nsystui.analysis.kernels import Names
 from nsystui.cli import main
 from nsystui.exports.demo import node_graph_export, training_job
+from nsystui.ui import signals
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import Source
 from nsystui.ui.palette import RecipePalette
@@ -339,6 +342,24 @@ async def test_keys_faster_than_screens_open_end_in_one_place(job, keys, above):
         await settle(app, pilot)
         assert [type(screen) for screen in app.screen_stack[1:]] == above
         assert app.return_code is None
+
+
+async def test_keys_before_a_screen_is_made_do_nothing(job):
+    async with running(*job) as (app, pilot):
+        made = app.push_screen(KernelInstancesScreen("a kernel", Names.FULL))
+        for key in ("t", "y", "s", "E"):
+            await app._check_bindings(key)
+        await made
+        await settle(app, pilot)
+        assert app.return_code is None
+
+
+async def test_signals_do_not_take_the_terminal_for_a_program_at_its_end(job, monkeypatch):
+    async with running(*job) as (app, _pilot):
+        monkeypatch.setattr(app, "suspend", lambda: pytest.fail("the terminal is taken"))
+        app.exit(return_code=129)
+        signals._go_on(app)
+        signals._stop(app, asyncio.get_running_loop())
 
 
 async def test_a_dialog_that_is_closed_twice_takes_no_other_screen_with_it(job):

@@ -30,7 +30,7 @@ class Pane(ExportingScreen):
         return len(self.app.screen_stack) > 1
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return not self.is_covered
+        return self.is_mounted and not self.is_covered  # what it would act on is not there before
 
     async def action_mode(self, name: str) -> None:
         await self.app.switch_mode(name)
