@@ -6,7 +6,8 @@ NVIDIA's serialised ids (``globalPid``, ``globalTid``); a GPU operation belongs 
 (report, process, correlation id), never by the correlation id alone. An NVTX range that was never closed and an MPI
 call that never returned have no ``end``. ``kind`` of OpenMP and OpenACC events is the end of the native table's name.
 A row is one CPU page fault, or ``count`` GPU page faults; ``source_file`` is empty, not missing, where the export has
-the column and says nothing in it. The ``nic`` of a switch's sample is the switch's GUID.
+the column and says nothing in it. The ``nic`` of a switch's sample is the switch's GUID. A row of EFA samples is a
+``value`` of a ``field``, or in older exports a whole event as JSON (``data``).
 """
 
 from __future__ import annotations
@@ -129,6 +130,12 @@ NIC_METRICS = _table(
     "record with `nsys profile --nic-metrics=true`",
     "row start end nic metric:t unit:t value:f is_switch",
 )
+EFA_SAMPLES = _table(
+    "efa_samples",
+    "samples of AWS's EFA adapters",
+    "record with `nsys profile --enable efa_metrics`",
+    "row time type_id source:t type:t event field:t value:f data:t",
+)
 MPI_CALLS = _table(
     "mpi_calls",
     "MPI calls",
@@ -211,6 +218,7 @@ TABLES: tuple[CanonicalTable, ...] = (
     NCCL_CALLS,
     GPU_METRICS,
     NIC_METRICS,
+    EFA_SAMPLES,
     MPI_CALLS,
     UCX_CALLS,
     OS_CALLS,

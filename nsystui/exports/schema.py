@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsystui.errors import ExportError
-from nsystui.exports import opening, whole
+from nsystui.exports import efa, opening, whole
 from nsystui.exports.last_page import is_accounted_for
 
 # An nsys export of any version has the first; the others tell it from any other SQLite file with such a name.
@@ -35,10 +35,14 @@ LATEST = 1 << 54
 
 @dataclass(frozen=True)
 class Schema:
-    """The tables of an export with their columns, and how far the rowids of the event tables go."""
+    """The tables of an export with their columns, and how far the rowids of the event tables go.
+
+    ``efa_types`` are the types of generic events that come from AWS's EFA plugin.
+    """
 
     columns: Mapping[str, frozenset[str]]
     last_rowid: Mapping[str, int]
+    efa_types: tuple[int, ...] = ()
 
     def exists(self, table: str) -> bool:
         """Whether the table is there, if only an empty one."""
@@ -108,9 +112,10 @@ def probe(path: Path, connection: sqlite3.Connection) -> Schema:
                 last[name] = _last_rowid(path, connection, name)
                 if not is_accounted_for(file, root):
                     whole.check_pages(path, connection, name, f"{last[name]:,} rows")
+        efa_types = efa.types(connection, columns)
     except (*opening.READ_ERRORS, OSError) as error:
         raise opening.corrupt(path, error) from None
-    return Schema(columns, last)
+    return Schema(columns, last, efa_types)
 
 
 def _last_rowid(path: Path, connection: sqlite3.Connection, table: str) -> int:

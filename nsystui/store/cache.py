@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import duckdb
 
 # Raised whenever packed reports change their form: older ones are then packed again.
-STORE_VERSION = 11
+STORE_VERSION = 12
 # The delta encodings of the second version are smaller by a third, and faster to write and to read.
 PARQUET_FORM = "COMPRESSION zstd, PARQUET_VERSION V2"
 """How packs are written, as options of DuckDB's ``COPY``."""

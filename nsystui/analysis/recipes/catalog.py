@@ -260,13 +260,13 @@ RECIPES: tuple[Recipe, ...] = (
         "network_traffic_map",
         "what network adapters received and sent, and how long senders waited",
         "metric_maps",
-        (("nic_metrics",),),
+        (("nic_metrics", "efa_samples"),),
         _MAP,
         (
             "NVIDIA's (2023.4) swaps received and sent",
             "here what was not sampled is missing, and a bin is the mean over its sampled part",
-            "counters of AWS's EFA plugin are generic events, and not read here: what they are called, how devices are "
-            "told apart, and whether they are totals or differences is documented nowhere",
+            "counters of AWS's EFA plugin (of NVIDIA's network_map_aws) that say bytes are here, under the names they "
+            "were recorded with; NVIDIA documents neither these nor their units; what never falls is taken as a total",
             _HEAT,
         ),
         is_map=True,

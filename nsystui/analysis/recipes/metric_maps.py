@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from nsystui.analysis.gpu_metrics import metric_lanes, metric_sources
 from nsystui.analysis.intervals import Times, covered_per_bin, union
 from nsystui.analysis.job import Job
 from nsystui.analysis.recipes.asking import Draw, Options
+from nsystui.analysis.recipes.efa import Counters, counters
 from nsystui.analysis.recipes.maps import Figure, MapLine, RecipeMap, clock_notes, percent, window_of
 from nsystui.analysis.rows import few
 from nsystui.analysis.selection import Selection
@@ -71,7 +74,7 @@ def _users(job: Job) -> dict[tuple[int, int], list[int]]:
 
 _ADAPTER = Column("adapter", "Adapter", "adapter", Unit.TEXT, None, 0)
 _GUID = Column("guid", "GUID", "guid", Unit.TEXT, None, 3)
-# What a figure is called, and how its metric's name ends, of InfiniBand, Ethernet and EFA alike.
+# What a figure is called, and how its metric's name ends, of InfiniBand and Ethernet alike.
 _NETWORK = (
     ("received", "Received", ("bytes received", "rx bytes", "rx_bytes")),
     ("sent", "Sent", ("bytes sent", "tx bytes", "tx_bytes")),
@@ -82,7 +85,7 @@ _NETWORK = (
 def _network_map(job: Job, selection: Selection, options: Options) -> RecipeMap:
     """A line for each adapter and switch of each report: the mean rate of each bin, over its sampled part.
 
-    Ports of an adapter add up. Units are those of the samples.
+    Ports of an adapter add up. Units are those of the samples. Each of EFA's counters is a figure of its own.
     """
     window = window_of(job, selection)
     names = {report.index: report.name for report in job.session.reports}
@@ -113,7 +116,40 @@ def _network_map(job: Job, selection: Selection, options: Options) -> RecipeMap:
         for place, (key, title, _) in enumerate(_NETWORK)
     )
     notes = (*_network_notes(job, selection, wanted), *clock_notes(job, selection))
-    return RecipeMap("network", window, options.bins, (_REPORT, _ADAPTER, _GUID), figures, tuple(lines), notes)
+    shown = RecipeMap("network", window, options.bins, (_REPORT, _ADAPTER, _GUID), figures, tuple(lines), notes)
+    return _with_efa(shown, counters(job, chosen), names)
+
+
+def _with_efa(shown: RecipeMap, efa: Counters, names: dict[int, str]) -> RecipeMap:
+    """The map with a line for each adapter of EFA's, and a figure for each of its counters."""
+    own = {lane.counter: number for number, lane in enumerate({lane.counter: lane for lane in efa.lanes}.values())}
+    if not own:
+        return replace(shown, notes=(*efa.notes, *shown.notes))
+    others = shown.figures if shown.lines else ()
+    nothing = np.full((len(own), shown.bins), np.nan)
+    lines = [replace(line, values=np.vstack((line.values, nothing))) for line in shown.lines]
+    found: dict[tuple[int, str, int], Floats] = {}
+    totals = {lane.counter for lane in efa.lanes if lane.is_total}
+    for lane in efa.lanes:
+        empty = np.full((len(others) + len(own), shown.bins), np.nan)
+        rows = found.setdefault((lane.report, lane.adapter, lane.type_id), empty)
+        edges = (shown.window.start, shown.window.end, shown.bins)
+        rows[len(others) + own[lane.counter]] = mean_rate(lane.starts, lane.ends, lane.values, *edges)
+    for (report, adapter, _), values in sorted(found.items(), key=lambda item: item[0]):
+        label = f"{names[report]} {adapter}" if len(names) > 1 else adapter
+        lines.append(MapLine((names[report], adapter, None), label, values))
+    figures = (
+        *others,
+        *(Figure(_counter_column(number, counter, totals), "memory") for counter, number in own.items()),
+    )
+    return replace(shown, figures=figures, lines=tuple(lines), notes=(*efa.notes, *shown.notes))
+
+
+def _counter_column(number: int, counter: str, totals: set[str]) -> Column:
+    title = f"{counter} (rise per s)" if counter in totals else counter
+    # The name is the file's own: two may differ in what no key can have.
+    key = f"efa_{number}_{re.sub('[^0-9a-z]+', '_', counter.lower()).strip('_')}"
+    return Column(key, title, title, Unit.NUMBER, 1, 0)
 
 
 def _rate_column(key: str, title: str, units: set[str]) -> Column:

@@ -162,6 +162,15 @@ _TABLES: Final = {
     "CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH": f"{_OPENACC_EVENT} numGangs numWorkers vectorLength kernelName",
     "CUPTI_ACTIVITY_KIND_OPENACC_OTHER": _OPENACC_EVENT,
     "GPU_METRICS@3.1": "rawTimestamp@3.13 timestamp typeId! metricId! value!",
+    "GENERIC_EVENT_SOURCES@3.7": (
+        "sourceId!* nameId!@3.13 timeSourceId!@3.13 sourceGroupId!@3.13 data:T!<3.13 data:T@3.13"
+    ),
+    "GENERIC_EVENT_TYPES@3.7": "typeId!* sourceId! nameId!@3.13 data:T!<3.13 data:T@3.13",
+    "GENERIC_EVENT_TYPE_FIELDS@3.13": "typeId! fieldIdx! fieldNameId! offset! size! type!",
+    "GENERIC_EVENTS@3.7": (
+        "genericEventId!*@3.13 rawTimestamp! timestamp typeId! globalTid@3.13 data:T!<3.13 data:T@3.13"
+    ),
+    "GENERIC_EVENT_DATA@3.13": "genericEventId! fieldIdx! intVal uintVal floatVal:R doubleVal:R",
     "NET_NIC_METRIC@3.7": "start! end! globalId! portId@3.22 metricsListId! metricsIdx! value!",
     "NET_IB_SWITCH_METRIC@3.7": "start! end! globalId! metricsListId! metricsIdx! value!",
     "TARGET_INFO_GPU_METRICS@3.1": "typeId! sourceId! typeName:T! metricId! metricName:T!",

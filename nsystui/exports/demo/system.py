@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from .target import GLOBAL_VM, VIRTUAL_MACHINE, Process, TargetInfo, Thread
@@ -22,6 +23,8 @@ def gpu_metric_type(gpu_id: int) -> int:
 
 class SystemEvents(TargetInfo):
     """The part of the writer for the operating system and sampled metrics. Times are ns since the start."""
+
+    _generic_events = 0
 
     def osrt(self, thread: Thread, start: int, end: int, name: str, *, return_value: int = 0) -> None:
         """A call of the OS runtime (``poll``, ``pthread_cond_wait`` …)."""
@@ -59,6 +62,48 @@ class SystemEvents(TargetInfo):
         """One sample interval of an InfiniBand switch: a value for every metric declared with `nic`."""
         self.rows("NET_IB_SWITCH_METRIC").extend(
             (start, end, guid, _METRICS_LIST, index, value) for index, value in enumerate(values)
+        )
+
+    def generic_source(self, source_id: int, name: str) -> None:
+        """Declare where generic events come from: a plugin, or a part of the profiler."""
+        described = None if self.has("GENERIC_EVENT_DATA") else json.dumps({"Name": name, "TimeSource": "SessionNs"})
+        self.add(
+            "GENERIC_EVENT_SOURCES", sourceId=source_id, nameId=self.intern(name), timeSourceId=0, sourceGroupId=0,
+            data=described,
+        )  # fmt: skip
+
+    def generic_type(self, type_id: int, source_id: int, name: str, fields: Sequence[str]) -> None:
+        """Declare a type of generic events with its fields; before schema 3.13 that is JSON."""
+        described = None
+        if self.has("GENERIC_EVENT_DATA"):
+            self.rows("GENERIC_EVENT_TYPE_FIELDS").extend(
+                (type_id, index, self.intern(field), 8 * index, 8, 0) for index, field in enumerate(fields)
+            )
+        else:
+            described = json.dumps({"Fields": [{"Name": field} for field in fields], "Name": name})
+        self.add("GENERIC_EVENT_TYPES", typeId=type_id, sourceId=source_id, nameId=self.intern(name), data=described)
+
+    def generic_event(
+        self, time: int, type_id: int, values: Mapping[str, int | float | str], *, with_json: bool = False
+    ) -> None:
+        """One generic event: its ``values`` by field, in the order in which the type has them.
+
+        Before schema 3.13, and ``with_json``, they are JSON with texts for numbers; from 3.13 on numbers have rows of
+        their own, and texts none.
+        """
+        as_json = json.dumps({name: str(value) for name, value in values.items()}, indent=4)
+        if not self.has("GENERIC_EVENT_DATA"):
+            self.add("GENERIC_EVENTS", rawTimestamp=time, timestamp=time, typeId=type_id, data=as_json)
+            return
+        self._generic_events += 1
+        event, data = self._generic_events, as_json if with_json else None
+        self.rows("GENERIC_EVENTS").append((event, time, time, type_id, None, data))
+        self.rows("GENERIC_EVENT_DATA").extend(
+            (event, index, None, value, None, None)
+            if isinstance(value, int)
+            else (event, index, None, None, None, value)
+            for index, value in enumerate(values.values())
+            if not isinstance(value, str)
         )
 
     def diagnostic(self, time: int, text: str, *, severity: int = INFO, process: Process | None = None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nsystui.exports.schema import Schema
-from nsystui.exports.sources import directives, gpu, host, network, unified
+from nsystui.exports.sources import directives, efa, gpu, host, network, unified
 from nsystui.exports.sources.base import NO_INTEGER, Source, Transform
 from nsystui.exports.sources.host import NCCL_RANGES, nccl_condition
 from nsystui.exports.sources.lookups import Lookup, lookups
@@ -48,4 +48,4 @@ def sources(schema: Schema) -> list[Source]:
         "TARGET_INFO_NIC_INFO": network.nic_devices,
     }
     found = [make(schema) for table, make in makers.items() if schema.exists(table)]
-    return found + directives.openmp(schema) + directives.openacc(schema)
+    return found + efa.samples(schema) + directives.openmp(schema) + directives.openacc(schema)

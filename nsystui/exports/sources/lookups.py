@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nsystui.exports.efa import NAME_KEYS
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources.base import NVTX_TEXT, process_of
 
@@ -88,4 +89,57 @@ def lookups(schema: Schema) -> list[Lookup]:
             "SELECT DISTINCT nic_id, global_id FROM incoming",
         )
     )
-    return found
+    return found + (_efa_lookups(schema) if schema.efa_types else [])
+
+
+def _efa_lookups(schema: Schema) -> list[Lookup]:
+    """Of the generic events of AWS's EFA plugin: each with its time and type, and the names of types and fields."""
+    events, types, of_types = "GENERIC_EVENTS", "GENERIC_EVENT_TYPES", "GENERIC_EVENT_TYPE_FIELDS"
+    origins, mine = "GENERIC_EVENT_SOURCES", f"WHERE typeId IN ({', '.join(map(str, schema.efa_types))})"
+    origin = f"FROM {origins} WHERE {origins}.sourceId = {types}.sourceId" if schema.exists(origins) else ""
+    origin_id = f"(SELECT {schema.integer(origins, 'nameId')} {origin})"
+    origin_data = f"(SELECT {schema.text(origins, 'data')} {origin})"
+    return [
+        Lookup(
+            "efa_events",
+            "event BIGINT, time BIGINT, type_id BIGINT",
+            events,
+            f"SELECT {schema.integer(events, 'genericEventId')} AS event, "
+            f"{schema.integer(events, 'timestamp')} AS time, {schema.integer(events, 'typeId')} AS type_id "
+            f"FROM {events} {mine}",
+            "SELECT event, any_value(time), any_value(type_id) FROM incoming GROUP BY event",
+        ),
+        Lookup(
+            "efa_types",
+            "type_id BIGINT, source VARCHAR, type VARCHAR, is_session_time BOOLEAN",
+            types,
+            f"SELECT {schema.integer(types, 'typeId')} AS type_id, {schema.integer(types, 'nameId')} AS name_id, "
+            f"{schema.text(types, 'data')} AS data, {origin_id} AS origin_id, "
+            f"ifnull({origin_data}, x'') AS origin_data FROM {types} {mine}",
+            f"SELECT type_id, any_value(coalesce(o.value, {_name_in('origin_data')})), "
+            f"any_value(coalesce(s.value, {_name_in('data')})), "
+            f"any_value({_SESSION_TIME}) FROM incoming "
+            "LEFT JOIN strings s ON s.id = name_id LEFT JOIN strings o ON o.id = origin_id GROUP BY type_id",
+        ),
+        Lookup(
+            "efa_fields",
+            "type_id BIGINT, field_index BIGINT, field VARCHAR",
+            of_types,
+            f"SELECT {schema.integer(of_types, 'typeId')} AS type_id, {schema.integer(of_types, 'fieldIdx')} "
+            f"AS field_index, {schema.integer(of_types, 'fieldNameId')} AS name_id FROM {of_types} {mine}",
+            "SELECT type_id, field_index, any_value(s.value) FROM incoming LEFT JOIN strings s ON s.id = name_id "
+            "GROUP BY 1, 2",
+        ),
+    ]
+
+
+# Where an export has only raw times, whether these are those of the session (measured in schema 3.7.2).
+_SESSION_TIME = (
+    "CASE WHEN json_valid(origin_data) THEN json_extract_string(origin_data, '$.TimeSource') = 'SessionNs' END"
+)
+
+
+def _name_in(data: str) -> str:
+    """DuckDB: the name in a description that is JSON; NULL where there is none."""
+    found = ", ".join(f"json_extract_string({data}, '$.{key}')" for key in NAME_KEYS)
+    return f"CASE WHEN json_valid({data}) THEN coalesce({found}) END"
