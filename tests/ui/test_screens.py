@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from nsystui.ui.palette import RecipePalette
 from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.events import EventsScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen
+from nsystui.ui.screens.nccl import NcclScreen
 from nsystui.ui.screens.nccl_log import NcclLogScreen
 from nsystui.ui.widgets.crumbs import KeyLine, SelectionLine, TitleLine
 
@@ -360,6 +362,31 @@ async def test_signals_do_not_take_the_terminal_for_a_program_at_its_end(job, mo
         app.exit(return_code=129)
         signals._go_on(app)
         signals._stop(app, asyncio.get_running_loop())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_enter_on_rows_of_before_opens_nothing(job, monkeypatch, fails):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, "3")
+        computed = threading.Event()
+        ask = NcclScreen.ask
+
+        def asked_slowly(screen, *question):
+            assert computed.wait(60)
+            if fails:
+                raise ValueError("it fails")
+            return ask(screen, *question)
+
+        monkeypatch.setattr(NcclScreen, "ask", asked_slowly)
+        await pilot.press("b", "enter")
+        await pilot.pause()
+        assert app.screen_stack == [app.screen]
+        assert "of before" in line(app, KeyLine)
+        computed.set()
+        await settle(app, pilot)
+        await play(app, pilot, ["enter"])
+        assert len(app.screen_stack) == (1 if fails else 2)
+        assert app.return_code is None
 
 
 async def test_a_dialog_that_is_closed_twice_takes_no_other_screen_with_it(job):

@@ -74,6 +74,7 @@ class AskingScreen(QuietScreen[None]):
         self.job_ranks: Sequence[RankedTask] = ()
         self._asked: tuple[Hashable, ...] | None = None
         self._shown: tuple[Hashable, ...] | None = None
+        self._answer_of: tuple[Hashable, ...] | None = None
         self._began = 0.0
         self._next = 0.0
         self._later: Timer | None = None
@@ -213,6 +214,7 @@ class AskingScreen(QuietScreen[None]):
         if message.token != self._asked:
             return  # a newer question is on its way
         before, self._shown = self._shown, self._asked
+        self._answer_of = message.token
         same_place = before is not None and self._shown is not None and before[1:] == self._shown[1:]
         self._pause()
         self.job_ranks = message.ranks
@@ -227,6 +229,11 @@ class AskingScreen(QuietScreen[None]):
             self._pause()
             first = (str(message.error) or type(message.error).__name__).splitlines()[0]
             self.say(first if isinstance(message.error, NsystuiError) else f"this could not be computed: {first}")
+
+    @property
+    def is_of_before(self) -> bool:
+        """Whether what is shown answers another question than the newest, which is computed or has failed."""
+        return self._answer_of is not None and self._asked is not None and self._answer_of[1:] != self._asked[1:]
 
     def _pause(self) -> None:
         now = time.monotonic()
