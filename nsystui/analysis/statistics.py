@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from nsystui.analysis.answer import Column, Row, Unit
 from nsystui.analysis.medians import MANY, medians
 from nsystui.analysis.rows_answer import asked
+from nsystui.store.report import most_rows
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def summary_rows(
     first: sa.ColumnElement[Any] | None = None,
 ) -> list[Row]:
     """The rows of ``summary`` in the order of ``columns``; of a large table the medians come in a pass of their own."""
-    if not isinstance(table, sa.Table) or session.count(table) < MANY:
+    if not isinstance(table, sa.Table) or most_rows(session.reports, table) < MANY:
         return asked(session, summary(table, value, keys, conditions, first), columns)
     rows = asked(session, summary(table, value, keys, conditions, first, with_median=False), columns)
     place = [column.key for column in columns].index("median")

@@ -16,6 +16,7 @@ from nsystui.analysis.selection import Selection
 from nsystui.store import trimming
 from nsystui.store.answers import Answers
 from nsystui.store.cache import Cache
+from nsystui.store.report import most_rows
 from nsystui.store.session import Session
 
 _VERSION = 1  # raised whenever the same question gets other rows
@@ -30,7 +31,7 @@ def whole_job_rows(
     It must depend on nothing but the open exports, whatever their clocks, and be of texts, numbers and None.
     """
     packs = [session.kept(report).identity for report in session.reports]
-    is_worth_it = selection.is_everything and session.count(table) >= _MANY
+    is_worth_it = selection.is_everything and most_rows(session.reports, table) >= _MANY
     if not is_worth_it or session.cache is None or not all(packs):
         return compute()
     with session.large_questions:

@@ -79,6 +79,12 @@ class OnDemand:
         """Rows of each canonical table, counted when they are asked for."""
         return _Counts(self)
 
+    def most(self, table: str) -> int:
+        """How many rows a canonical table has at the most, told without reading any."""
+        if table in self.loaded:
+            return self.loaded[table].rows
+        return sum(self.native.last_rowid.get(source.table, 0) for source, _ in self._parts(table))
+
     @property
     def first_event(self) -> int | None:
         """The start of the first event, ns."""

@@ -63,6 +63,10 @@ class PackedReport:
     first_event: int | None = None
     last_event: int | None = None
 
+    def most(self, table: str) -> int:
+        """How many rows a canonical table has."""
+        return self.counts.get(table, 0)
+
     def to_json(self) -> dict[str, Any]:
         """As plain values for ``json.dump``."""
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -27,6 +27,10 @@ class Facts(Protocol):
     def metadata(self) -> Metadata: ...
     @property
     def counts(self) -> Mapping[str, int]: ...
+    def most(self, table: str) -> int:
+        """How many rows a canonical table has at the most, told without reading any."""
+        ...
+
     @property
     def first_event(self) -> int | None: ...
     @property
@@ -69,6 +73,11 @@ class Report:
     def has(self, table: sa.Table | CanonicalTable) -> bool:
         """Whether the export has what ``table`` comes from, if only without rows: then none is a fact, and 0."""
         return table.name in self.packed.counts
+
+
+def most_rows(reports: Iterable[Report], table: sa.Table) -> int:
+    """Rows of a table over all reports at the most: to count those of an export takes reading all of them."""
+    return sum(report.packed.most(table.name) for report in reports)
 
 
 @dataclass(frozen=True)

@@ -55,9 +55,10 @@ WHY = """## Why targets are missed
   tables).
 - Instances, sorted by duration: columns of all rows are read to know which are the longest, and these lie in as many
   row groups, whose API calls are looked up for 512 of them; the pages after it come with it.
-- Events, list made, the first time: the starts of all events are read and counted, and the counts kept.
-- Summaries of a part of 10 million rows, and the first of all of them, which is kept: the exact median holds all
-  durations of a name at once, half of the time and 120 MB.
+- Summaries of a part of 10 million rows: the exact median holds all durations of a name at once, half of the time and
+  120 MB. Those of all rows, and the index of the event list, are made in the background after everything is opened.
+- Memory, 100 thousand and 1 million: once everything is opened the Overview looks for what is wrong with the job
+  (`triage`), which holds launches, gaps, calls and ranges as arrays: 120 MB of it. At 10 million it waits to be asked.
 - Memory, 10 million, cold: merging the busy intervals of the GPU beside what DuckDB keeps of the packing. The NVTX
   screen needs 80 bytes for each of 4.7 million ranges, twice while they are projected.
 """

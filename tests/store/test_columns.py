@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from support import damage_rows, edit, real_exports
 
+from nsystui.analysis.kernels import kernel_summary
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.stats import Report, all_reports, report_of
 from nsystui.errors import ExportError
@@ -31,7 +32,7 @@ from nsystui.exports.demo import (
     unified_memory_export,
 )
 from nsystui.exports.reading import Reader
-from nsystui.store import columns, tables
+from nsystui.store import columns, on_demand, tables
 from nsystui.store.cache import Cache
 from nsystui.store.column_cache import PartialColumns
 from nsystui.store.pack import Packer
@@ -219,6 +220,10 @@ class TestOnlyWhatIsAsked:
     def test_a_count_reads_no_more_than_it_must(self, export, partly, read):
         assert partly(export).scalar(sa.select(sa.func.count()).select_from(KERNELS)) == 200
         assert not any("demangledName" in query for query in read)
+
+    def test_a_summary_reads_its_rows_once(self, export, partly, monkeypatch):
+        monkeypatch.setattr(on_demand, "count", lambda *_: pytest.fail("the rows are counted before they are read"))
+        assert len(kernel_summary(partly(export), Selection()))
 
     def test_opening_reads_no_rows(self, export, partly, read):
         assert partly(export).reports[0].has(KERNELS)
