@@ -6,11 +6,13 @@ Only the module of the command that was asked for is imported, and a command imp
 from __future__ import annotations
 
 import argparse
+import atexit
 import importlib
 import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn, Protocol
 
 from nsystui import __version__
@@ -110,6 +112,7 @@ class CommandModule(Protocol):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit status; what the user did wrong is one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    atexit.register(_end_quietly)
     # numpy's linear algebra, which nothing here uses, starts a thread for each CPU: 128 of them on a login node.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
@@ -130,6 +133,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"nsystui: {lacking}", file=sys.stderr)
         return NsystuiError.exit_code
+
+
+def _end_quietly() -> None:
+    """DuckDB's binding tells a screenful of what threads in the background still hold: nothing that a user can mend.
+
+    It does so after everything else, also after what is registered here first and so runs last.
+    """
+    if "duckdb" in sys.modules and sys.__stderr__ is not None:
+        with suppress(OSError), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
 
 
 def _run(words: list[str]) -> int:

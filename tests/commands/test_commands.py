@@ -503,3 +503,17 @@ class TestDemo:
         done = run("demo", "--write-only", "--ranks", "1", "--steps", "1", "--directory", tmp_path / "file/below")
         assert done.status == 2
         assert "cannot write the demo job" in done.err
+
+
+ENDED_EARLY = """
+import threading, time, duckdb
+from nsystui.cli import main
+threading.Thread(target=lambda held: time.sleep(60), args=(duckdb.connect(),), daemon=True).start()
+raise SystemExit(main(["no-such-file.sqlite"]))
+"""
+
+
+def test_nothing_is_said_of_what_threads_still_hold_at_the_end():
+    done = subprocess.run([sys.executable, "-c", ENDED_EARLY], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("nsystui: ")
