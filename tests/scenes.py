@@ -43,9 +43,12 @@ async def settle(app: NsystuiApp, pilot: object, seconds: float = 60.0) -> None:
     """Waits until nothing is loaded, asked or drawn any more."""
     deadline = asyncio.get_running_loop().time() + seconds
     quiet = 0
-    while quiet < 3:
+    while quiet < 4:
         await pilot.pause(0.02)  # type: ignore[attr-defined]
         awaited = getattr(app.screen, "_detail_timer", None) is not None
+        findings = getattr(app.screen, "findings", None)
+        # A worker is at its end before what it has found is shown.
+        awaited |= findings is not None and findings.status.startswith("looking for")
         busy = awaited or app.loading_now or any(not worker.is_finished for worker in app.workers)
         quiet = 0 if busy else quiet + 1
         assert asyncio.get_running_loop().time() < deadline, "the screen did not come to rest"
