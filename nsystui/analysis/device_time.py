@@ -14,14 +14,14 @@ least one operation ran. Two kernels at once count once, so that nothing here ex
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nsystui.analysis.interval_blocks import NO_BLOCKS, BlockBuilder, IntervalBlocks, slices
-from nsystui.analysis.intervals import EMPTY, Intervals, covered_per_bin, intersect, merge, subtract, union
+from nsystui.analysis.intervals import Intervals, covered_per_bin, intersect, merge, subtract, union
 from nsystui.analysis.selection import Window
 from nsystui.analysis.tasks import RankedTask
 
@@ -227,14 +227,29 @@ class DeviceIntervals:
         del lengths["graph_only"]
         return Breakdown(hi - lo, self.recorded_in(window), busy=busy, **lengths)
 
-    def active(self, window: Window) -> Intervals:
-        """When anything ran in ``window``: A."""
-        return merge(*(getattr(self.parts, name).clip(window.start, window.end) for name in _DISJOINT))
+    def worked(self, window: Window) -> Window | None:
+        """From the first operation in ``window`` to the end of the last one; ``None`` where there is none."""
+        span = None
+        for active in self._active(window):
+            span = Window(span.start if span else int(active.starts[0]), int(active.ends[-1]))
+        return span
 
-    def gaps(self, window: Window) -> Intervals:
+    def gaps(self, window: Window) -> IntervalBlocks:
         """When nothing ran between the first operation in ``window`` and the last one."""
-        active = self.active(window)
-        return active.gaps(int(active.starts[0]), int(active.ends[-1])) if len(active) else EMPTY
+        builder = BlockBuilder()
+        before = None
+        for active in self._active(window):
+            last = int(active.ends[-1])
+            builder.append(active.gaps(int(active.starts[0]) if before is None else before, last))
+            before = last
+        return builder.blocks()
+
+    def _active(self, window: Window) -> Iterator[Intervals]:
+        """When anything ran in ``window``, A, as far as anything did: one slice of time after the other."""
+        for parts in slices([getattr(self.parts, name) for name in _DISJOINT], (window.start, window.end)):
+            active = merge(*parts)
+            if len(active):
+                yield active
 
     def recorded_in(self, window: Window) -> int:
         """The part of ``window`` that lies in the report's session, ns."""

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.analysis.intervals import EMPTY, Intervals, Times, as_times, merge, union
+from nsystui.analysis.intervals import EMPTY, Intervals, Times, as_times, merge, subtract, union
 
 BLOCK = 4096
 """Intervals in a block at most."""
-_SLICE = 16
+_SLICE = 8
 # The longest step of a block, ns.
 _LONGEST = (1 << 32) - 1
 _HALF = (1 << 16) - 1
@@ -151,6 +151,22 @@ class IntervalBlocks:
         """All of it as plain intervals."""
         return self.clip(int(self.firsts[0]), self.end) if len(self.firsts) else EMPTY
 
+    def parts(self) -> Iterator[Intervals]:
+        """All of it as plain intervals, some blocks' at a time and in order; no interval is cut."""
+        open_starts, open_ends = EMPTY.starts, EMPTY.ends
+        for first in range(0, len(self.firsts), _SLICE):
+            blocks = range(first, min(first + _SLICE, len(self.firsts)))
+            edges = np.concatenate([self._edges_of(number) for number in blocks])
+            part = _joined(np.concatenate((open_starts, edges[::2])), np.concatenate((open_ends, edges[1::2])))
+            # The next block may go on with the last one.
+            open_starts, open_ends = part.starts[-1:], part.ends[-1:]
+            yield Intervals(part.starts[:-1], part.ends[:-1])
+        yield Intervals(open_starts, open_ends)
+
+    def shared_with(self, other: Intervals) -> int:
+        """The time that lies in both, ns."""
+        return int((self.before(other.ends)[0] - self.before(other.starts)[0]).sum())
+
     @property
     def end(self) -> int:
         """Where the last interval ends, ns; there must be one."""
@@ -257,16 +273,29 @@ class UnionBuilder:
         return builder.blocks()
 
 
-def slices(sets: Sequence[IntervalBlocks]) -> Iterator[list[Intervals]]:
+def without(blocks: IntervalBlocks, taken: Intervals) -> IntervalBlocks:
+    """Everything in ``blocks`` that is not in ``taken``."""
+    if not len(taken):
+        return blocks
+    builder = BlockBuilder()
+    for part in blocks.parts():
+        builder.append(subtract(part, taken))
+    return builder.blocks()
+
+
+def slices(sets: Sequence[IntervalBlocks], window: tuple[int, int] | None = None) -> Iterator[list[Intervals]]:
     """What lies of each set in one slice of time after the other; no slice holds many intervals.
 
-    An interval across a slice's end is cut there.
+    Only what lies in ``window``, ``[start, end)``, where there is one. An interval across a slice's end is cut there.
     """
     firsts = np.unique(np.concatenate([one.firsts for one in sets]))
     if not len(firsts):
         return
-    bounds = [*firsts[::_SLICE].tolist(), max(one.end for one in sets if len(one.firsts))]
-    for lo, hi in pairwise(bounds):
+    start, end = int(firsts[0]), max(one.end for one in sets if len(one.firsts))
+    if window is not None:
+        start, end = max(start, window[0]), min(end, window[1])
+    inside = firsts[(firsts > start) & (firsts < end)]
+    for lo, hi in pairwise([start, *inside[_SLICE - 1 :: _SLICE].tolist(), end]):
         yield [one.clip(lo, hi) for one in sets]
 
 

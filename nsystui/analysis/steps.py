@@ -14,7 +14,7 @@ in it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,13 +24,13 @@ import sqlalchemy as sa
 
 from nsystui.analysis.intervals import Times
 from nsystui.analysis.kept_facts import facts_of, runs_of
-from nsystui.analysis.nvtx.report_ranges import FOLDED_LABEL
+from nsystui.analysis.nvtx.report_ranges import FOLDED_LABEL, LABEL
 from nsystui.analysis.projection import Projection
 from nsystui.analysis.rows import few
 from nsystui.analysis.selection import NameFilter, Task
 from nsystui.analysis.task_steps import NO_STEP, TaskSteps, of_arrays, to_arrays
 from nsystui.analysis.tasks import RankedTask
-from nsystui.analysis.where import job_start, matches
+from nsystui.analysis.where import Condition, job_start, matches
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -51,6 +51,10 @@ _NUMBER = re.compile("[0-9]+")
 _MOST_DIGITS = 15
 _WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
 _KEPT_VERSION = 1
+_TEMPLATE = sa.func.regexp_replace(FOLDED_LABEL, "[0-9]+", "*", "g", type_=sa.Text)
+"""The name that ranges of one kind share: ``step *`` of ``step 7``."""
+_JOINED = 1 << 18
+"""About so many API calls are joined with their operations at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,47 +178,71 @@ def _candidates(session: Session, tasks: Mapping[Task, int], wanted: NameFilter 
     """What may be the steps of each task: the longest names on each thread, or what the user named."""
     if not tasks or not session.count(tables.nvtx_ranges):
         return []
-    frame = session.frame(_ranges_query(tasks, wanted))
+    kinds: set[tuple[Any, ...]] | None = None
+    if wanted is not None:
+        frame = session.frame(_named_query(tasks, wanted))
+    else:
+        kinds = set(session.rows(_kinds_query(tasks)))
+        if not kinds:
+            return []
+        frame = session.frame(_ranges_query(tasks, sorted({template for *_, template in kinds})))
     found = []
-    for (report, process, _, name), ranges in frame.groupby(["report", "process", "thread", "template"], sort=False):
-        task = Task(int(report), int(process))
-        if task in tasks:
-            found.append(_candidate(task, name, ranges, wanted))
+    for kind, ranges in frame.groupby(["report", "process", "thread", "template"], sort=False):
+        task = Task(int(kind[0]), int(kind[1]))
+        if task in tasks and (kinds is None or kind in kinds):
+            found.append(_candidate(task, kind[3], ranges, wanted))
     return [one for one in found if one is not None]
 
 
-def _ranges_query(tasks: Mapping[Task, int], wanted: NameFilter | None) -> sa.Select[Any]:
-    """The closed ranges that may be steps, by start; ``template`` is the name that those of one kind share."""
+def _is_whole(tasks: Iterable[Task]) -> tuple[Condition, ...]:
+    """Of the NVTX ranges those that are closed, on one thread."""
     columns = tables.nvtx_ranges.c
-    is_whole = (
+    return (
         columns.report.in_(sorted({task.report for task in tasks})),
         columns.end > columns.start,
         sa.func.coalesce(columns.end_thread, columns.thread) == columns.thread,
     )
-    place = (columns.report, columns.process, columns.thread)
-    times = (job_start(tables.nvtx_ranges).label("start"), (columns.end + columns.clock_offset).label("end"))
-    if wanted is not None:
-        template = sa.literal(wanted.pattern).label("template")
-        conditions = (*is_whole, matches(FOLDED_LABEL, wanted))
-        return sa.select(*place, template, *times, FOLDED_LABEL.label("name")).where(*conditions).order_by("start")
 
-    template = sa.func.regexp_replace(FOLDED_LABEL, "[0-9]+", "*", "g", type_=sa.Text).label("template")
-    ranges = (
-        sa.select(*place, template, *times, FOLDED_LABEL.label("name"))
-        .where(*is_whole, sa.func.regexp_matches(FOLDED_LABEL, "[0-9]", type_=sa.Boolean))
-        .cte("ranges")
-    )
+
+def _place_and(template: sa.ColumnElement[Any]) -> tuple[sa.ColumnElement[Any], ...]:
+    columns = tables.nvtx_ranges.c
+    times = (job_start(tables.nvtx_ranges).label("start"), (columns.end + columns.clock_offset).label("end"))
+    place = (columns.report, columns.process, columns.thread, template.label("template"))
+    return (*place, *times, FOLDED_LABEL.label("name"))
+
+
+def _named_query(tasks: Iterable[Task], wanted: NameFilter) -> sa.Select[Any]:
+    """The closed ranges that the user named, by start; ``template`` is what they are called together."""
+    conditions = (*_is_whole(tasks), matches(FOLDED_LABEL, wanted))
+    return sa.select(*_place_and(sa.literal(wanted.pattern))).where(*conditions).order_by("start")
+
+
+def _kinds_query(tasks: Iterable[Task]) -> sa.Select[Any]:
+    """What ranges with a number in their names share, report, process, thread and template: the longest of each task.
+
+    Asked apart from the ranges, which would all be in memory in the meantime.
+    """
+    has_number = sa.func.regexp_matches(FOLDED_LABEL, "[0-9]", type_=sa.Boolean)
+    ranges = sa.select(*_place_and(_TEMPLATE)).where(*_is_whole(tasks), has_number).subquery("ranges")
     kind = (ranges.c.report, ranges.c.process, ranges.c.thread, ranges.c.template)
     time = sa.func.sum(ranges.c.end - ranges.c.start)
+    place = sa.func.row_number().over(partition_by=kind[:2], order_by=time.desc())
     kinds = (
-        sa.select(*kind, sa.func.row_number().over(partition_by=kind[:2], order_by=time.desc()).label("place"))
+        sa.select(*kind, place.label("place"))
         .group_by(*kind)
         .having(sa.func.count(ranges.c.name.distinct()) >= FEWEST)
-        .cte("kinds")
+        .subquery("kinds")
     )
-    is_same = [ranges.c[column.name] == kinds.c[column.name] for column in kind]
-    joined = sa.select(ranges).join_from(ranges, kinds, sa.and_(*is_same))
-    return joined.where(kinds.c.place <= _MOST_NAMES).order_by(ranges.c.start)
+    return sa.select(*(kinds.c[column.name] for column in kind)).where(kinds.c.place <= _MOST_NAMES)
+
+
+def _ranges_query(tasks: Iterable[Task], templates: Sequence[str]) -> sa.Select[Any]:
+    """The closed ranges of these templates, by start."""
+    # Most ranges are none of them: their beginnings say so at less cost than their templates.
+    beginnings = sorted({template.partition("*")[0] for template in templates})
+    may_be = sa.or_(*(sa.func.starts_with(LABEL, beginning) for beginning in beginnings))
+    conditions = (*_is_whole(tasks), may_be, _TEMPLATE.in_(templates))
+    return sa.select(*_place_and(_TEMPLATE)).where(*conditions).order_by("start")
 
 
 def _candidate(task: Task, name: str, ranges: pd.DataFrame, wanted: NameFilter | None) -> _Candidate | None:
@@ -257,16 +285,35 @@ def _add_gpu_work(session: Session, candidates: Sequence[_Candidate]) -> None:
     for one in candidates:
         by_task.setdefault(one.task, []).append(one)
     total: dict[Task, int] = {}
-    for table in _WORK if by_task else ():
-        for batch in session.array_batches(_launches_query(table, by_task)):
-            for task, rows in _rows_by_task(batch["report"], batch["process"]):
-                launches, starts, ends = (batch[key][rows] for key in ("launch", "start", "end"))
-                total[task] = total.get(task, 0) + int((ends - starts).sum())
-                for one in by_task.get(task, ()):
-                    one.add(launches, starts, ends)
+    for ids in _id_spans(session, by_task):
+        for table in _WORK:
+            for batch in session.array_batches(_launches_query(table, by_task, ids)):
+                for task, rows in _rows_by_task(batch["report"], batch["process"]):
+                    launches, starts, ends = (batch[key][rows] for key in ("launch", "start", "end"))
+                    total[task] = total.get(task, 0) + int((ends - starts).sum())
+                    for one in by_task.get(task, ()):
+                        one.add(launches, starts, ends)
     for one in candidates:
         if total.get(one.task):
             one.share = int(one.gpu.op_time.sum()) / total[one.task]
+
+
+def _id_spans(session: Session, tasks: Iterable[Task]) -> Iterator[tuple[int, int]]:
+    """The correlation ids of the calls in portions, first and last: a join of all at once would hold all calls.
+
+    Ids count up, so that each portion is in a few row groups.
+    """
+    reports = sorted({task.report for task in tasks})
+    calls = tables.api_calls
+    if not session.count(calls):
+        return
+    ids = calls.c.correlation_id
+    query = sa.select(sa.func.count(ids), sa.func.min(ids), sa.func.max(ids)).where(calls.c.report.in_(reports))
+    ((count, first, last),) = session.rows(query)
+    if count:
+        width = (last - first + 1) * _JOINED // count + 1
+        for start in range(first, last + 1, width):
+            yield start, min(start + width - 1, last)
 
 
 def _rows_by_task(reports: Times, processes: Times) -> Iterator[tuple[Task, Times]]:
@@ -277,8 +324,8 @@ def _rows_by_task(reports: Times, processes: Times) -> Iterator[tuple[Task, Time
             yield Task(report, process), rows[processes[rows] == process]
 
 
-def _launches_query(table: sa.Table, tasks: Mapping[Task, Any]) -> sa.Select[Any]:
-    """Each operation of a table with the time of its launch; job time."""
+def _launches_query(table: sa.Table, tasks: Iterable[Task], ids: tuple[int, int]) -> sa.Select[Any]:
+    """Each operation of a table whose correlation id is one of ``ids``, with the time of its launch; job time."""
     calls, columns = tables.api_calls, table.c
     is_launch = [calls.c[key] == columns[key] for key in ("report", "process", "correlation_id")]
     return (
@@ -290,7 +337,11 @@ def _launches_query(table: sa.Table, tasks: Mapping[Task, Any]) -> sa.Select[Any
             (columns.end + columns.clock_offset).label("end"),
         )
         .join_from(table, calls, sa.and_(*is_launch))
-        .where(columns.report.in_(sorted({task.report for task in tasks})), columns.end.is_not(None))
+        .where(
+            columns.report.in_(sorted({task.report for task in tasks})),
+            columns.end.is_not(None),
+            *(one.c.correlation_id.between(*ids) for one in (calls, table)),
+        )
     )
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsystui.analysis import interval_blocks
+from nsystui.analysis.device_time import BusyParts, Device, DeviceIntervals
 from nsystui.analysis.interval_blocks import (
     NO_BLOCKS,
     BlockBuilder,
@@ -18,13 +19,26 @@ from nsystui.analysis.interval_blocks import (
     UnionBuilder,
     blocks_of,
     slices,
+    without,
 )
-from nsystui.analysis.intervals import EMPTY, Intervals, as_times, covered_per_bin, union
+from nsystui.analysis.intervals import (
+    EMPTY,
+    Intervals,
+    as_times,
+    covered_per_bin,
+    intersect,
+    merge,
+    subtract,
+    union,
+)
+from nsystui.analysis.selection import Task, Window
+from nsystui.analysis.tasks import RankedTask
 
 # Gaps and lengths on both sides of what 32 bits hold.
 STEPS = st.one_of(
     st.integers(1, 20), st.sampled_from([2**16 - 1, 2**16, 2**32 - 2, 2**32 - 1, 2**32, 2**32 + 1, 3 * 2**32 + 5])
 )
+TASK = RankedTask(Task(0, 1), 0, "order", None, "host", 1, "python", "run", (0,), ())
 SETS = st.lists(st.tuples(STEPS, STEPS), max_size=30)
 RANGES = st.lists(st.tuples(st.integers(-40, 40), st.integers(-40, 40)), max_size=30)
 
@@ -63,6 +77,22 @@ class TestBlocks:
         assert packed.length_within(lo, hi) == plain.clip(lo, hi).length
         expected = covered_per_bin(plain.clip(lo, hi), lo, hi, bins)
         assert np.array_equal(packed.covered_per_bin(lo, hi, bins), expected)
+
+    @given(SETS)
+    def test_parts_are_the_intervals_none_of_them_cut(self, steps: list[tuple[int, int]]) -> None:
+        plain = made(steps)
+        parts = list(blocks_of(plain).parts())
+        assert np.concatenate([part.starts for part in parts] or [EMPTY.starts]).tolist() == plain.starts.tolist()
+        assert np.concatenate([part.ends for part in parts] or [EMPTY.ends]).tolist() == plain.ends.tolist()
+
+    @given(SETS, SETS)
+    def test_what_is_shared_and_what_is_left_are_those_of_plain_intervals(
+        self, steps: list[tuple[int, int]], others: list[tuple[int, int]]
+    ) -> None:
+        plain, other = made(steps), made(others, -20)
+        packed = blocks_of(plain)
+        assert packed.shared_with(other) == intersect(plain, other).length
+        assert without(packed, other).whole() == subtract(plain, other)
 
     @given(SETS, st.integers(-(2**40), 2**40))
     def test_shifting_moves_every_interval(self, steps: list[tuple[int, int]], offset: int) -> None:
@@ -114,6 +144,33 @@ class TestBuilding:
             for builder, part in zip(builders, parts, strict=True):
                 builder.append(part)
         assert [builder.blocks().whole() for builder in builders] == plain
+
+    @given(SETS, st.lists(STEPS, min_size=2, max_size=2))
+    def test_slices_of_a_window_hold_what_lies_in_it(self, steps: list[tuple[int, int]], window: list[int]) -> None:
+        plain, (lo, hi) = made(steps), sorted(window)
+        builder = BlockBuilder()
+        for (part,) in slices([blocks_of(plain)], (lo, hi)):
+            builder.append(part)
+        assert builder.blocks().whole() == plain.clip(lo, hi)
+
+
+@pytest.mark.usefixtures("small_blocks")
+class TestDeviceGaps:
+    @given(SETS, SETS, st.lists(STEPS, min_size=2, max_size=2))
+    def test_gaps_lie_between_the_first_and_the_last_work(
+        self, kernels: list[tuple[int, int]], copies: list[tuple[int, int]], window: list[int]
+    ) -> None:
+        parts = BusyParts.of(blocks_of(made(kernels)), NO_BLOCKS, blocks_of(made(copies, -20)), NO_BLOCKS)
+        lo, hi = sorted(window)
+        device = DeviceIntervals(Device(TASK, 0, None, None), Window(lo, hi), parts)
+        active = merge(made(kernels), made(copies, -20)).clip(lo, hi)
+        span = device.worked(Window(lo, hi))
+        if not len(active):
+            assert span is None
+            assert not len(device.gaps(Window(lo, hi)))
+            return
+        assert span == Window(int(active.starts[0]), int(active.ends[-1]))
+        assert device.gaps(Window(lo, hi)).whole() == active.gaps(span.start, span.end)
 
 
 @given(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nsystui.analysis import steps
 from nsystui.analysis.job import Job
 from nsystui.analysis.nccl.measured import in_steps
 from nsystui.analysis.selection import Task
@@ -85,6 +86,24 @@ class TestFinding:
         assert found.gpu.start.tolist() == [200_000, 300_000, 400_000]
         assert found.gpu.end.tolist() == [250_000, 350_000, 450_000]
         assert found.gpu.op_time.tolist() == [20_000] * 3
+
+    def test_calls_are_joined_with_their_operations_in_portions_of_any_size(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(steps, "_JOINED", 3)
+        for step in range(5):
+            run.range(f"step {step}", 100 * step, 100 * step + 90)
+            for launch in range(2):
+                run.launch(100 * step + launch, runs=100 * step + 20 * launch)
+        assert run.only().gpu.op_count.tolist() == [2] * 5
+
+    def test_names_on_another_thread_are_no_steps_of_this_one(self, run: Run) -> None:
+        for step in range(5):
+            run.range(f"step {step}", 100 * step, 100 * step + 90)
+            run.launch(100 * step + 1, runs=100 * step + 20)
+        run.range("step 1", 0, 20, run.autograd)
+        found = run.only()
+        assert (found.name, len(found)) == ("step *", 5)
 
     def test_a_step_without_gpu_work_has_no_span_there(self, run: Run) -> None:
         for number in range(3):

@@ -12,7 +12,8 @@ from support import real_exports, shared
 from triaging import finding, ids, triaged
 
 from nsystui.analysis.alignment import ClockMode
-from nsystui.analysis.intervals import union
+from nsystui.analysis.interval_blocks import blocks_of
+from nsystui.analysis.intervals import merge, union
 from nsystui.analysis.job import Job
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.triage import run as runner
@@ -331,7 +332,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 60)), max_size=30
 @given(SPANS, st.integers(1, 60))
 def test_long_and_short_gaps_are_all_gaps(spans, length):
     gaps = union([0, *(start for start, _ in spans)], [0, *(start + time for start, time in spans)])
-    long, short = at_least(gaps, length), below(gaps, length)
+    long, short = at_least(blocks_of(gaps), length), merge(*below(blocks_of(gaps), length))
     assert long.length + short.length == gaps.length
     assert all(long.ends - long.starts >= length)
     assert all(short.ends - short.starts < length)

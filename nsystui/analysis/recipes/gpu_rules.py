@@ -10,12 +10,13 @@ import numpy as np
 
 from nsystui.analysis.answer import Answer, Column, Row, Unit
 from nsystui.analysis.extent import extents
-from nsystui.analysis.intervals import EMPTY, subtract
+from nsystui.analysis.interval_blocks import without
+from nsystui.analysis.intervals import EMPTY
 from nsystui.analysis.job import Job
 from nsystui.analysis.profiler_overhead import profiler_overhead, unnoticed
 from nsystui.analysis.recipes.asking import RANK, Ask, Options
 from nsystui.analysis.rows import answer_of
-from nsystui.analysis.selection import Selection, Window
+from nsystui.analysis.selection import Selection
 
 _PLACE = (
     RANK,
@@ -41,11 +42,12 @@ def _gaps(job: Job, selection: Selection, options: Options) -> Answer:
     every = 0
     for item in busy.devices:
         place = item.device
-        gaps = subtract(item.gaps(windows[place.task.task.report]), overhead.get(place.task.task, EMPTY))
-        lengths = gaps.ends - gaps.starts
-        every += len(gaps)
-        for number in np.flatnonzero(lengths > options.gap).tolist():
-            rows.append((int(lengths[number]), place.task.rank, place.device, int(gaps.starts[number])))
+        idle = item.gaps(windows[place.task.task.report])
+        for gaps in without(idle, overhead.get(place.task.task, EMPTY)).parts():
+            lengths = gaps.ends - gaps.starts
+            every += len(gaps)
+            for number in np.flatnonzero(lengths > options.gap).tolist():
+                rows.append((int(lengths[number]), place.task.rank, place.device, int(gaps.starts[number])))
     rows.sort(key=lambda row: (-int(row[0] or 0), row[1:]))
     note = unnoticed(job.session) if rows else ""
     return answer_of("gpu-gaps", _GAP_COLUMNS, rows, every, (*busy.notes, *([note] if note else ())))
@@ -61,11 +63,10 @@ def _low_utilisation(job: Job, selection: Selection, options: Options) -> Answer
     every = 0
     for item in busy.devices:
         place = item.device
-        active = item.active(windows[place.task.task.report])
-        if not len(active):
+        whole = item.worked(windows[place.task.task.report])
+        if whole is None:
             continue
         every += options.chunks
-        whole = Window(int(active.starts[0]), int(active.ends[-1]))
         width = whole.end - whole.start
         shares = 100.0 * item.busy(whole, options.chunks)
         is_low = shares < options.threshold

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from nsystui.analysis.answer import Unit
 from nsystui.analysis.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.analysis.extent import extents, selected_reports
-from nsystui.analysis.intervals import EMPTY, Intervals, subtract
+from nsystui.analysis.interval_blocks import IntervalBlocks, without
+from nsystui.analysis.intervals import EMPTY, Intervals, merge
 from nsystui.analysis.job import Job
 from nsystui.analysis.profiler_overhead import profiler_overhead
 from nsystui.analysis.ranks.step_times import StepTimes, step_times
@@ -108,22 +110,22 @@ class Case:
         """How the time of all GPUs was spent."""
         return total(one.breakdown(self.window_of(one)) for one in self.devices) if self.devices else NOTHING
 
-    def idle(self, device: DeviceIntervals) -> Intervals:
+    def idle(self, device: DeviceIntervals) -> IntervalBlocks:
         """When a GPU was idle between its first operation (of its first step, where steps are known) and its last."""
         return self._idle[self.devices.index(device)]
 
-    def gaps(self, device: DeviceIntervals) -> Intervals:
+    def gaps(self, device: DeviceIntervals) -> IntervalBlocks:
         """When it was ``idle``, and the profiler itself did not work in its process (domain §4.3)."""
         return self._gaps[self.devices.index(device)]
 
     @cached_property
-    def _idle(self) -> list[Intervals]:
+    def _idle(self) -> list[IntervalBlocks]:
         return [device.gaps(self.working(device)) for device in self.devices]
 
     @cached_property
-    def _gaps(self) -> list[Intervals]:
+    def _gaps(self) -> list[IntervalBlocks]:
         own = [self.overhead.get(device.device.task.task, EMPTY) for device in self.devices]
-        return [subtract(idle, part) if len(part) else idle for idle, part in zip(self._idle, own, strict=True)]
+        return [without(idle, part) for idle, part in zip(self._idle, own, strict=True)]
 
     @cached_property
     def overhead(self) -> Mapping[Task, Intervals]:
@@ -144,16 +146,19 @@ class Case:
         return {task: one for task, one in found.items() if task in self.tasks}
 
 
-def at_least(intervals: Intervals, length: float) -> Intervals:
-    """Those that last ``length`` ns or more."""
-    is_long = intervals.ends - intervals.starts >= length
-    return Intervals(intervals.starts[is_long], intervals.ends[is_long])
+def at_least(blocks: IntervalBlocks, length: float) -> Intervals:
+    """The intervals that last ``length`` ns or more: few."""
+    return merge(*(_chosen(part, part.ends - part.starts >= length) for part in blocks.parts()))
 
 
-def below(intervals: Intervals, length: float) -> Intervals:
-    """Those that last less than ``length`` ns."""
-    is_short = intervals.ends - intervals.starts < length
-    return Intervals(intervals.starts[is_short], intervals.ends[is_short])
+def below(blocks: IntervalBlocks, length: float) -> Iterator[Intervals]:
+    """The intervals that last less than ``length`` ns: most, and therefore some at a time."""
+    for part in blocks.parts():
+        yield _chosen(part, part.ends - part.starts < length)
+
+
+def _chosen(part: Intervals, rows: NDArray[np.bool_]) -> Intervals:
+    return Intervals(part.starts[rows], part.ends[rows])
 
 
 def time_words(ns: float) -> str:

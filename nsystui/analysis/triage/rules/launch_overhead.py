@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from nsystui.analysis.answer import Column, Row, Unit
 from nsystui.analysis.device_time import DeviceIntervals
-from nsystui.analysis.intervals import Times
+from nsystui.analysis.intervals import Intervals, Times
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.triage.case import Case, below, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
@@ -36,7 +36,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     session = case.job.session
     if not session.count(tables.kernels) or not session.count(tables.api_calls):
         return [NotChecked(_NAME, "needs kernels and CUDA API calls: record with `nsys profile -t cuda`")]
-    idle = case.mean(below(case.gaps(device), case.thresholds.gap_ms * 1e6).length for device in case.devices)
+    idle = case.mean(part.length for device in case.devices for part in _short(case, device))
     if case.percent(idle) < case.thresholds.launch_percent:
         return []  # cheaper than to read every launch
     rows = [row for devices in _portions(case) for row in _rows(case, devices)]
@@ -66,6 +66,10 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
 
 
+def _short(case: Case, device: DeviceIntervals) -> Iterator[Intervals]:
+    return below(case.gaps(device), case.thresholds.gap_ms * 1e6)
+
+
 def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
     """The GPUs, in portions of about so many kernels as fit in little memory: each portion is one question."""
     counts = {report.index: report.count(tables.kernels) for report in case.reports}
@@ -92,17 +96,19 @@ def _rows(case: Case, devices: Sequence[DeviceIntervals]) -> Iterator[Row]:
 
 def _numbers(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> Row:
     launch, called, start, end = own
-    gaps = below(case.gaps(device), case.thresholds.gap_ms * 1e6)
     order = np.argsort(start, kind="stable")
-    place = np.searchsorted(start[order], gaps.ends)
-    is_there = place < len(order)
-    first = order[np.minimum(place, len(order) - 1)]
-    is_late = is_there & (start[first] == gaps.ends) & (launch[first] >= gaps.starts)
-    waited = int((gaps.ends - gaps.starts)[is_late].sum())
+    late = waited = 0
+    for gaps in _short(case, device):
+        place = np.searchsorted(start[order], gaps.ends)
+        is_there = place < len(order)
+        first = order[np.minimum(place, len(order) - 1)]
+        is_late = is_there & (start[first] == gaps.ends) & (launch[first] >= gaps.starts)
+        late += int(is_late.sum())
+        waited += int((gaps.ends - gaps.starts)[is_late].sum())
     length = end - start
     tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
     queue = float(np.median(np.maximum(start - called, 0)))
-    return (len(launch), int(is_late.sum()), waited, queue, float(np.median(length)), tiny)
+    return (len(launch), late, waited, queue, float(np.median(length)), tiny)
 
 
 def _launches(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, tuple[Times, ...]]:

@@ -32,8 +32,10 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
             continue
         width = max((window.end - window.start) / _CHUNKS, 1)
         # What lies in long gaps is another finding's.
-        idle = covered_per_bin(gaps, window.start, window.end, _CHUNKS)
-        short = covered_per_bin(below(gaps, case.thresholds.gap_ms * 1e6), window.start, window.end, _CHUNKS)
+        idle = gaps.covered_per_bin(window.start, window.end, _CHUNKS)
+        short = np.zeros(_CHUNKS)
+        for part in below(gaps, case.thresholds.gap_ms * 1e6):
+            short += covered_per_bin(part, window.start, window.end, _CHUNKS)
         is_low = (100 * (width - idle) < case.thresholds.low_busy_percent * width) & (short * 2 > idle)
         place = device.device
         for first, last in _runs(is_low):

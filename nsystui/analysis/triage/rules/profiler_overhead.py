@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from nsystui.analysis.answer import Column, Row, Unit
-from nsystui.analysis.intervals import EMPTY, intersect
+from nsystui.analysis.intervals import EMPTY
 from nsystui.analysis.profiler_overhead import overhead_conditions
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.triage.case import Case, number_of, time_words
@@ -29,7 +29,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     if not case.job.session.count(table) or not case.devices:
         return [NotChecked(_NAME, "needs GPU work and the times of the profiler's own work: these exports have none")]
     own = [case.overhead.get(one.device.task.task, EMPTY) for one in case.devices]
-    idle = [intersect(case.idle(one), part).length for one, part in zip(case.devices, own, strict=True)]
+    idle = [case.idle(one).shared_with(part) for one, part in zip(case.devices, own, strict=True)]
     cost = case.mean(idle)
     if case.percent(cost) < case.thresholds.overhead_percent:
         return []

@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from nsystui.analysis.answer import Column, Row, Unit
 from nsystui.analysis.device_time import DeviceIntervals
-from nsystui.analysis.intervals import subtract
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Task
 from nsystui.analysis.triage.case import Case, time_words
@@ -65,7 +64,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
 def _row(case: Case, device: DeviceIntervals, copies: Spans, sizes: Mapping[Place, tuple[int, int]]) -> Row:
     place, window = device.device, case.working(device)
     own = copies.of(place.task.task, place.device).clip(window.start, window.end)
-    exposed = subtract(own, device.parts.kernels.clip(window.start, window.end)).length
+    exposed = own.length - device.parts.kernels.shared_with(own)
     steps = max(len(case.steps[place.task.task]), 1)
     count, size = sizes.get((place.task.task, place.device), (0, 0))
     return (place.task.rank, place.device, steps, count, round(size / steps), own.length, exposed)

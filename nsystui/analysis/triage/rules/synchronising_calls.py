@@ -8,7 +8,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.analysis.device_time import DeviceIntervals
-from nsystui.analysis.intervals import EMPTY, Intervals, union
+from nsystui.analysis.intervals import EMPTY, Intervals, merge, union
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.triage.case import Case, below, number_of, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
@@ -26,8 +26,9 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     # In a long gap the CPU did something else after it had synchronised: that is the finding of idle_gaps.
     longest_gap = case.thresholds.gap_ms * 1e6
     waits = [
-        _idle_after(below(case.gaps(device), longest_gap), calls.get(device.device.task.task, EMPTY))
+        merge(*(_idle_after(part, calls.get(device.device.task.task, EMPTY)) for part in short))
         for device in case.devices
+        for short in [below(case.gaps(device), longest_gap)]
     ]
     cost = case.mean(one.length for one in waits)
     if not cost or case.percent(cost) < case.thresholds.sync_percent:
