@@ -16,6 +16,7 @@ from nsystui.analysis.paged import PagedAnswer
 from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
+from nsystui.analysis.untimed import untimed_note
 from nsystui.analysis.where import by_report, duration, job_start, where
 from nsystui.analysis.whole_job import whole_job_rows
 from nsystui.errors import UsageError
@@ -151,7 +152,8 @@ def block_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
 
 def kernel_notes(session: Session) -> tuple[str, ...]:
     """What belongs to every table of kernels: exports without any, and work that was not traced kernel by kernel."""
-    notes = [note for note in (missing_note(session, tables.kernels),) if note]
+    asked = (missing_note(session, tables.kernels), untimed_note(session, tables.kernels))
+    notes = [note for note in asked if note]
     graphs = session.count(tables.graph_launches)
     if graphs:
         notes.append(

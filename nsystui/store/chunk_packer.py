@@ -34,26 +34,30 @@ class _Sink(Protocol):
 
 @dataclass
 class Packed:
-    """What was packed so far: rows per canonical table, (process, device) that worked, first start and last end, ns.
+    """What was packed so far: rows per canonical table, of them those without a time, (process, device) that worked,
+    first start and last end, ns.
 
     OS runtime calls have an extent of their own: they go on long after the program's work, and would make a busy GPU
     look idle at the end.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
+    untimed: dict[str, int] = field(default_factory=dict)
     devices: set[tuple[int, int]] = field(default_factory=set)
     extents: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def count(self, table: CanonicalTable, written: Written) -> None:
         """Adds rows of a table with their extent."""
-        self.counts[table.name] = self.counts.get(table.name, 0) + written.rows
+        _count(self.counts, table.name, written.rows)
+        _count(self.untimed, table.name, written.untimed)
         if written.first is not None and written.last is not None:
             self._stretch("os" if table is canonical.OS_CALLS else "work", written.first, written.last)
 
     def add(self, other: Packed) -> None:
         """Adds what another thread packed of the same export."""
-        for name, rows in other.counts.items():
-            self.counts[name] = self.counts.get(name, 0) + rows
+        for mine, others in ((self.counts, other.counts), (self.untimed, other.untimed)):
+            for name, rows in others.items():
+                _count(mine, name, rows)
         self.devices |= other.devices
         for which, (first, last) in other.extents.items():
             self._stretch(which, first, last)
@@ -61,6 +65,11 @@ class Packed:
     def _stretch(self, which: str, first: int, last: int) -> None:
         before = self.extents.get(which)
         self.extents[which] = (first, last) if before is None else (min(before[0], first), max(before[1], last))
+
+
+def _count(counts: dict[str, int], name: str, rows: int) -> None:
+    if rows:
+        counts[name] = counts.get(name, 0) + rows
 
 
 @contextmanager

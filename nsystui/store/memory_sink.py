@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
-from nsystui.store.written import Written, has_extent
+from nsystui.store.written import Written, has_extent, lacking_times
 
 if TYPE_CHECKING:
     import duckdb
@@ -56,10 +56,12 @@ class MemorySink:
 
 def _extent(table: CanonicalTable, connection: duckdb.DuckDBPyConnection, name: str) -> Written:
     """Rows of the table called ``name`` with their first start and last end."""
-    first, last = "NULL", "NULL"
+    first, last, untimed = "NULL", "NULL", "0"
     if has_extent(table):
         # A range that was never closed reaches at least to its start.
         end = 'greatest("start", "end")' if "end" in table.field_names else '"start"'
         first, last = 'min("start")', f"max({end})"
-    ((rows, start, end),) = connection.execute(f"SELECT count(*), {first}, {last} FROM {name}").fetchall()
-    return Written(rows, start, end)
+        untimed = lacking_times(table)
+    query = f"SELECT count(*), {first}, {last}, {untimed} FROM {name}"
+    ((rows, start, end, lacking),) = connection.execute(query).fetchall()
+    return Written(rows, start, end, lacking)

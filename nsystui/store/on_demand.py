@@ -22,7 +22,7 @@ from nsystui.store.device_rows import WORK_TABLES, device_rows
 from nsystui.store.kept import Kept, json_array, json_of
 from nsystui.store.nccl_rows import make_table
 from nsystui.store.tally import Tally, count, tally, tally_columns
-from nsystui.store.written import has_extent
+from nsystui.store.written import always_timed, has_extent, lacking_times
 
 if TYPE_CHECKING:
     import sqlite3
@@ -84,6 +84,16 @@ class OnDemand:
         if table in self.loaded:
             return self.loaded[table].rows
         return sum(self.native.last_rowid.get(source.table, 0) for source, _ in self._parts(table))
+
+    def untimed(self, table: str) -> int:
+        """How many rows of a canonical table lack a time, as far as times were read."""
+        of, columns = canonical.BY_NAME[table], self.loaded.get(table)
+        times = always_timed(of)
+        if columns is None or not columns.rows or not times or not columns.names.issuperset(times):
+            return 0
+        with self._damage(table):
+            ((rows,),) = self.connection.execute(f"SELECT {lacking_times(of)} FROM {self._from(table)}").fetchall()
+        return int(rows)
 
     @property
     def first_event(self) -> int | None:

@@ -31,6 +31,10 @@ class Facts(Protocol):
         """How many rows a canonical table has at the most, told without reading any."""
         ...
 
+    def untimed(self, table: str) -> int:
+        """How many events of a canonical table lack a time that nsys always writes, as far as times were read."""
+        ...
+
     @property
     def first_event(self) -> int | None: ...
     @property

@@ -103,6 +103,20 @@ class TestTimes:
         edit(export, f"UPDATE {KERNEL} SET start = {time} WHERE rowid = 2")
         assert starts(export, whole) == [before[0], None, *before[2:]]
 
+    @pytest.mark.parametrize("command", ["kernels", "overview"])
+    def test_how_many_are_missing_is_said(self, export, whole, command):
+        edit(
+            export,
+            f"UPDATE {KERNEL} SET start = 9223372036854775807 WHERE rowid IN (2, 5)",
+            f'UPDATE {KERNEL} SET "end" = -9223372036854775807 WHERE rowid IN (5, 9)',
+        )
+        packed = export.parent / "packed"
+        program.run("pack", export, "-o", packed)
+        for words in ([packed],) if whole else ([export], [export, "--no-cache"]):
+            ran = program.run(command, *words)
+            assert "3 of 200 GPU kernels" in ran.err
+            assert "no start or end that can be a time" in ran.err
+
     def test_those_before_the_session_stay(self, export, whole):
         edit(export, f"UPDATE {KERNEL} SET start = -351429369363 WHERE rowid = 2")
         assert starts(export, whole)[1] == -351429369363
