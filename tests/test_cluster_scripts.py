@@ -1,0 +1,92 @@
+"""The README's job scripts do what they say, run by bash with stand-ins for the cluster's own programs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nsystui.exports.demo import training_job
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+RANKS = 2
+# What stands for each program. A report of nsys is the export that it would become.
+PROGRAMS = {
+    "nsystui": '"$PYTHON" -m nsystui "$@"',
+    "python": "true",
+    "torchrun": "true",
+    "srun": 'for SLURM_PROCID in {0..1}; do export SLURM_PROCID; "$@" & done; for job in $(jobs -p); do wait $job; done',
+    "mpiexec": '[ "$1" = -n ]; for PMI_RANK in {0..1}; do export PMI_RANK; "${@:3}"; done',
+    "nsys": """
+        did=$1 to=; shift
+        while [[ $1 = -* ]]; do
+            case $1 in -o) to=$2; shift;; -t) [ "$did" = profile ] || [ "$2" = sqlite ]; shift;; --*=*);; esac
+            shift
+        done
+        if [ "$did" = profile ]; then
+            [[ $to =~ ^(.*)%q\\{(.*)\\}$ ]]; rank=${!BASH_REMATCH[2]}
+            "$@"; cp "$DEMO/rank$rank.sqlite" "${BASH_REMATCH[1]}$rank.nsys-rep"
+        else
+            cp "$1" "${to:-${1%.nsys-rep}.sqlite}"
+        fi""",
+}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the programs and, in ``demo``, of the exports."""
+    directory = tmp_path_factory.mktemp("cluster")
+    training_job(directory / "demo", ranks=RANKS, steps=3)
+    for name, lines in PROGRAMS.items():
+        program = directory / name
+        program.write_text(f"#!/bin/bash\nset -eu\n{lines}\n", encoding="utf-8")
+        program.chmod(0o755)
+    return directory
+
+
+def script(word: str) -> str:
+    """The code block of the README that has ``word`` in it."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    (found,) = [block for block in blocks if word in block]
+    return str(found)
+
+
+def run(text: str, job: Path, directory: Path, **environ: str) -> None:
+    found = {
+        **os.environ,
+        "PATH": f"{job}:/usr/bin:/bin",
+        "PYTHON": sys.executable,
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "DEMO": str(job / "demo"),
+        "NSYSTUI_CACHE_DIR": str(directory / "cache"),
+        **environ,
+    }
+    done = subprocess.run(
+        ["bash", "-eu", "-o", "pipefail", "-c", text], env=found, cwd=directory, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_slurm(job: Path, tmp_path: Path) -> None:
+    run(script("#SBATCH"), job, tmp_path, SCRATCH=str(tmp_path), SLURM_JOB_ID="4711")
+    out = tmp_path / "run-4711"
+    assert sorted(path.name for path in (out / "packed/reports").iterdir()) == ["rank=0", "rank=1"]
+    assert f" on {RANKS} GPUs." in (out / "triage.md").read_text(encoding="utf-8")
+
+
+def test_pbs(job: Path, tmp_path: Path) -> None:
+    run(script("#PBS"), job, tmp_path, PBS_O_WORKDIR=str(tmp_path), PBS_JOBID="12.pbs")
+    out = tmp_path / "run-12.pbs"
+    assert sorted(path.name for path in out.glob("*.sqlite")) == ["rank0.sqlite", "rank1.sqlite"]
+    assert f" on {RANKS} GPUs." in (out / "triage.md").read_text(encoding="utf-8")
+
+
+def test_kubernetes(job: Path, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    for pod in range(RANKS):
+        run(script("torchrun").replace("/runs", str(tmp_path)), job, tmp_path, RANK=str(pod))
+    assert sorted(path.name for path in (tmp_path / "job").glob("*.sqlite")) == ["node0.sqlite", "node1.sqlite"]
