@@ -19,7 +19,7 @@ PROGRAMS = {
     "nsystui": '"$PYTHON" -m nsystui "$@"',
     "python": "true",
     "torchrun": "true",
-    "srun": 'for SLURM_PROCID in {0..1}; do export SLURM_PROCID; "$@" & done; for job in $(jobs -p); do wait $job; done',
+    "srun": 'for SLURM_PROCID in {0..1}; do export SLURM_PROCID; "$@" & done; for one in `jobs -p`; do wait $one; done',
     "mpiexec": '[ "$1" = -n ]; for PMI_RANK in {0..1}; do export PMI_RANK; "${@:3}"; done',
     "nsys": """
         did=$1 to=; shift
