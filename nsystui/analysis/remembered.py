@@ -82,6 +82,8 @@ def remember_first_questions(job: Job, cache: Cache, paths: Iterable[Path]) -> N
         if len(answer):
             known.keep(job, answer, report.what, "stats", text)
             known.keep(job, answer, "", "kernels", Names.FULL.value, "")
+    # The Overview asks for it now: what follows comes after it, for side by side they would take the memory of both.
+    job.busy(Selection())
     work_summary(job.session, Selection(), API)
     EventList.build(job.session, Selection(), job.ranks)
 

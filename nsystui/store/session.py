@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 # So many reports are planned for as fast as one.
 _FEW = 4
 # Of DuckDB's vectors of 2,048 rows.
-_VECTORS = 64
+_VECTORS = 32
 _PLACE = frozenset({"report", "clock_offset"})
 
 
@@ -331,7 +331,7 @@ class Session:
         return self._numpy(query)
 
     def array_batches(self, query: sa.Executable) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-        """The result as numpy arrays of at most 131,072 rows: one pass over millions of rows in little memory.
+        """The result as numpy arrays of at most 65,536 rows: one pass over millions of rows in little memory.
 
         For queries whose columns are never missing: an integer that is would come as a float.
         """
