@@ -19,7 +19,7 @@ from nsystui.ui import log_loading
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import Source
 from nsystui.ui.log_app import LogApp
-from nsystui.ui.log_loading import LogLoading
+from nsystui.ui.log_loading import LogLoading, LogState
 from nsystui.ui.screens.nccl_log import NcclLogScreen
 
 SHARED = Path(__file__).parents[3] / "shared/data/nccl-logs"
@@ -178,6 +178,19 @@ class TestFilter:
             assert "filter" not in screen_text(app)[1]
             await pilot.press("escape")
             await shows(app, pilot, "nothing to go back to")
+
+    async def test_keys_while_the_log_is_read_anew_wait_for_it(self, log):
+        async with open_logs(log) as (app, pilot):
+            await pilot.press("slash")
+            await type_in(app, pilot, "Reduce")
+            read, app.nccl_log = app.nccl_log, LogState(app.source.logs)
+            await pilot.press("escape")
+            await shows(app, pilot, "reading")
+            await pilot.press("o")
+            await shows(app, pilot, "the log is being read")
+            app.nccl_log = read
+            app.screen.log_changed()
+            await shows(app, pilot, "[ops]")
 
     async def test_what_finds_nothing_says_how_to_go_on(self, log):
         async with open_logs(log) as (app, pilot):

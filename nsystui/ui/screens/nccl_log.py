@@ -67,9 +67,7 @@ class NcclLogScreen(TablePane):
         """More of the log is read, or another one is."""
         self.show_status(self.explorer.status)
         self.show_selection()
-        if not self.nccl_log.tables:
-            self.show_waiting()
-        elif self.nccl_log.tables is not self._tables:
+        if not self.nccl_log.tables or self.nccl_log.tables is not self._tables:
             self._show_table(same_place=True)
 
     def show_waiting(self) -> None:
@@ -90,6 +88,9 @@ class NcclLogScreen(TablePane):
 
     def _show_table(self, same_place: bool) -> None:
         self._tables = tables = self.nccl_log.tables
+        if not tables:
+            self.show_waiting()
+            return
         if self.inside is None:
             there = self._tables_with_rows()
             lacking = [name for name in log_views.ORDER if name not in there and name != self.name_of_table]
@@ -156,8 +157,7 @@ class NcclLogScreen(TablePane):
     def _look_for(self, words: NameFilter | None) -> None:
         self.words = words
         self.show_selection()
-        if self._tables:
-            self._show_table(same_place=False)
+        self._show_table(same_place=False)
 
     def action_back(self) -> None:
         if self.words is not None:
