@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import application
@@ -129,7 +130,8 @@ def _machine(setting: Setting) -> str:
     runs = "one run of each figure" if setting.repeats == 1 else f"medians of {setting.repeats} runs"
     if setting.repeats > 1 and any(setting.runs(size) == 1 for size in setting.sizes):
         runs += " (one run of exports this large: 5 million kernels and more)"
-    versions = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
+    arrow = "with pyarrow" if find_spec("pyarrow") else "no pyarrow, as users have it"
+    versions = ", ".join([*(f"{name} {version(name)}" for name in LIBRARIES), arrow])
     lines = [
         "# Measured",
         "",
