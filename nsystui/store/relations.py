@@ -1,28 +1,72 @@
-"""The rows of one report that a session asks of, wherever they are kept."""
+"""The rows that a session asks of, of every report, wherever they are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.store.cache import PackedFiles
-from nsystui.store.column_cache import ColumnFiles
 from nsystui.store.database import empty_view, union
-from nsystui.store.on_demand import OnDemand
+from nsystui.store.on_demand import Columns, ColumnTable
+from nsystui.store.packing import PackedTables
 
 if TYPE_CHECKING:
     import duckdb
 
 
 _MOST = 64
-"""So many reports are one UNION: of more DuckDB's planner makes one that is hundreds of levels deep, and refuses it."""
+"""So many tables are one UNION: of more DuckDB's planner makes one that is hundreds of levels deep, and refuses it."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a table that one report has: in Parquet ``files``, or in a ``table`` of the session's database.
+
+    ``columns`` are in the files, where these need not have all; ``renamed`` is a field, and its name there.
+    """
+
+    report: int
+    clock_offset: int
+    files: tuple[str, ...] = ()
+    table: str = ""
+    columns: frozenset[str] = frozenset()
+    renamed: tuple[str, str] | None = None
+
+
+def packed_rows(packed: PackedFiles | PackedTables, table: CanonicalTable, report: int, offset: int) -> Iterator[Rows]:
+    """What a pack has of a table; nothing where it has no rows."""
+    if isinstance(packed, PackedTables):
+        if table.name in packed.names:
+            yield Rows(report, offset, table=packed.names[table.name])
+    elif table.name in packed.files:
+        files = tuple(str(path) for path in packed.files[table.name])
+        yield Rows(report, offset, files, renamed=packed.renamed.get(table.name))
+
+
+def loaded_rows(columns: Columns, report: int, offset: int) -> Iterator[Rows]:
+    """The columns of a table that were read; nothing where it has no rows."""
+    if not columns.rows:
+        return
+    if isinstance(columns, ColumnTable):
+        yield Rows(report, offset, table=columns.table)
+    else:
+        yield Rows(report, offset, tuple(str(path) for path in columns.files), columns=columns.names)
 
 
 def make_view(
-    database: duckdb.DuckDBPyConnection, table: CanonicalTable, parts: Sequence[duckdb.DuckDBPyRelation]
+    database: duckdb.DuckDBPyConnection,
+    table: CanonicalTable,
+    rows: Iterable[Rows],
+    names: Sequence[str] | None = None,
 ) -> None:
-    """Makes the view of a table over the rows of the reports; hundreds of them are views of views."""
+    """Makes the view of a table over the rows of the reports, with the columns ``names``, else with all.
+
+    Hundreds of tables are views of views.
+    """
+    parts = [_relation(database, group, names) for group in _groups(rows)]
     if not parts:
         database.sql(empty_view(table)).create_view(table.name, replace=True)
         return
@@ -46,26 +90,48 @@ def make_view(
         raise
 
 
-def packed_rows(
-    database: duckdb.DuckDBPyConnection, packed: PackedFiles, table: CanonicalTable
+def _groups(rows: Iterable[Rows]) -> Iterator[list[Rows]]:
+    """Neighbours that can be read as one: files of one form, of which none belongs to two reports."""
+    for (is_table, *_), alike in itertools.groupby(rows, lambda one: (bool(one.table), one.columns, one.renamed)):
+        group: list[Rows] = []
+        files: set[str] = set()
+        for one in alike:
+            if group and (is_table or not files.isdisjoint(one.files)):
+                yield group
+                group, files = [], set()
+            group.append(one)
+            files.update(one.files)
+        yield group
+
+
+def _relation(
+    database: duckdb.DuckDBPyConnection, group: Sequence[Rows], names: Sequence[str] | None
 ) -> duckdb.DuckDBPyRelation:
-    """All columns of a table that the pack has files of, by their canonical names."""
-    files = [str(path) for path in packed.files[table.name]]
-    # Directories are called ``rank=0`` in a packed job, which makes no column here.
-    relation = database.read_parquet(files, hive_partitioning=False)
-    if table.name not in packed.renamed:
-        return relation
-    name, stored = packed.renamed[table.name]
-    return relation.project(f'* RENAME ("{stored}" AS "{name}")')
+    """The rows of a group with the two columns that place them in the session."""
+    from duckdb import ColumnExpression, ConstantExpression, FunctionExpression
 
+    first = group[0]
+    if first.table:
+        rows = database.table(first.table)
+        stored, place = rows.columns, None
+    else:
+        # One reading of all files opens them one after the other, and leaves those of reports out that are not asked
+        # for; of hundreds of readings each would be planned by itself, with all files open at once.
+        files = [file for one in group for file in one.files]
+        # Directories are called ``rank=0`` in a packed job, which makes no column here.
+        rows = database.read_parquet(files, hive_partitioning=False, filename=True)
+        stored = [name for name in rows.columns if name != "filename"]
+        place = FunctionExpression("list_position", ConstantExpression(files), ColumnExpression("filename"))
 
-def loaded_columns(
-    database: duckdb.DuckDBPyConnection, report: OnDemand, table: CanonicalTable
-) -> duckdb.DuckDBPyRelation | None:
-    """The columns of a table that were read; ``None`` where it has no rows."""
-    columns = report.loaded[table.name]
-    if not columns.rows:
-        return None
-    if isinstance(columns, ColumnFiles):
-        return database.read_parquet([str(path) for path in columns.files])
-    return database.table(columns.table)
+    def of_report(name: str) -> duckdb.Expression:
+        values = [getattr(one, name) for one in group for _ in one.files]
+        every = ConstantExpression(getattr(first, name) if place is None else values)
+        found = every if place is None else FunctionExpression("list_extract", every, place)
+        return found.cast("BIGINT").alias(name)
+
+    fields = {name: name for name in stored}
+    if first.renamed is not None:
+        field, its_name = first.renamed
+        fields = {field if name == its_name else name: name for name in stored}
+    shown = [ColumnExpression(fields[name]).alias(name) for name in (fields if names is None else names)]
+    return rows.select(of_report("report"), of_report("clock_offset"), *shown)

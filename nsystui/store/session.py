@@ -33,7 +33,7 @@ from nsystui.store.pack import Progress
 from nsystui.store.packed_job import read_report
 from nsystui.store.packing import PackedTables, Packing
 from nsystui.store.priority import step_back
-from nsystui.store.relations import loaded_columns, make_view, packed_rows
+from nsystui.store.relations import Rows, loaded_rows, make_view, packed_rows
 from nsystui.store.report import Clock, Report, aligned
 from nsystui.store.tally import Tally
 from nsystui.store.trimming import drop_left, size_of
@@ -235,8 +235,7 @@ class Session:
             for name in used.keys() - self._fresh:
                 table = canonical.BY_NAME[name]
                 with self._query_errors():
-                    parts = [part for report in self.reports for part in self._parts(report, table)]
-                    make_view(self._database, table, parts)
+                    make_view(self._database, table, self._rows(table), self._names(table))
                 self._fresh.add(name)
 
     def _load(self, used: Mapping[str, Collection[str]]) -> None:
@@ -285,28 +284,20 @@ class Session:
         self._on_demand.pop(index).connection.close()
         self._forget_views()
 
-    def _parts(self, report: Report, table: CanonicalTable) -> Iterable[duckdb.DuckDBPyRelation]:
-        """The rows of one report with the two columns that place them in the session.
+    def _rows(self, table: CanonicalTable) -> Iterator[Rows]:
+        """Where the rows of every report are."""
+        for report in self.reports:
+            if report.index in self._on_demand:
+                loaded = self._on_demand[report.index].loaded[table.name]
+                yield from loaded_rows(loaded, report.index, report.clock_offset)
+            elif report.index in self._packed:
+                yield from packed_rows(self._packed[report.index], table, report.index, report.clock_offset)
 
-        Where a report is not packed, only the columns that are shown of all of them.
-        """
-        packed = self._packed.get(report.index)
-        relation = None
-        if report.index in self._on_demand:
-            relation = loaded_columns(self._database, self._on_demand[report.index], table)
-        elif isinstance(packed, PackedFiles) and table.name in packed.files:
-            relation = packed_rows(self._database, packed, table)
-        elif isinstance(packed, PackedTables) and table.name in packed.names:
-            relation = self._database.table(packed.names[table.name])
-        if relation is not None:
-            place = f"CAST({report.index:d} AS BIGINT) AS report, CAST({report.clock_offset:d} AS BIGINT)"
-            yield relation.project(", ".join([f"{place} AS clock_offset", *self._names(table)]))
-
-    def _names(self, table: CanonicalTable) -> list[str]:
-        """The columns of a view, as SQL."""
+    def _names(self, table: CanonicalTable) -> list[str] | None:
+        """The columns of a view, unless it has all: of what is not packed it has those that are shown of any report."""
         if not self._on_demand:
-            return ["*"]
-        return [f'"{name}"' for name in table.field_names if name in self._shown[table.name]]
+            return None
+        return [name for name in table.field_names if name in self._shown[table.name]]
 
     def rows(self, query: sa.Executable) -> Sequence[tuple[Any, ...]]:
         """The result as tuples of Python values."""
