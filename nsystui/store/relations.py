@@ -110,23 +110,24 @@ def _relation(
     """The rows of a group with the two columns that place them in the session."""
     from duckdb import ColumnExpression, ConstantExpression, FunctionExpression
 
-    first = group[0]
+    first, place = group[0], None
     if first.table:
         rows = database.table(first.table)
-        stored, place = rows.columns, None
     else:
         # One reading of all files opens them one after the other, and leaves those of reports out that are not asked
         # for; of hundreds of readings each would be planned by itself, with all files open at once.
         files = [file for one in group for file in one.files]
         # Directories are called ``rank=0`` in a packed job, which makes no column here.
-        rows = database.read_parquet(files, hive_partitioning=False, filename=True)
-        stored = [name for name in rows.columns if name != "filename"]
-        place = FunctionExpression("list_position", ConstantExpression(files), ColumnExpression("filename"))
+        rows = database.read_parquet(files, hive_partitioning=False, filename=len(group) > 1)
+        if len(group) > 1:
+            place = FunctionExpression("list_position", ConstantExpression(files), ColumnExpression("filename"))
+    stored = [name for name in rows.columns if name != "filename"]
 
     def of_report(name: str) -> duckdb.Expression:
-        values = [getattr(one, name) for one in group for _ in one.files]
-        every = ConstantExpression(getattr(first, name) if place is None else values)
-        found = every if place is None else FunctionExpression("list_extract", every, place)
+        found = ConstantExpression(getattr(first, name))
+        if place is not None:
+            values = ConstantExpression([getattr(one, name) for one in group for _ in one.files])
+            found = FunctionExpression("list_extract", values, place)
         return found.cast("BIGINT").alias(name)
 
     fields = {name: name for name in stored}

@@ -74,14 +74,16 @@ def _sizes(case: Case) -> dict[Place, tuple[int, int]]:
     """How many copies from the host there are from the first step on, and their bytes, by process and device."""
     memory = tables.memory_ops
     starts = {one.device.task.task: case.working(one).start for one in case.devices}
-    chosen = [
-        sa.and_(memory.c.report == task.report, memory.c.process == task.process, job_start(memory) >= start)
-        for task, start in starts.items()
-    ]
+    # Joined, and not a condition each: of hundreds of processes every row would be held against all.
+    names = (sa.column(name, sa.BigInteger) for name in ("report", "process", "since"))
+    given = [(task.report, task.process, start) for task, start in starts.items()]
+    own = sa.select(sa.values(*names, name="given").data(given)).subquery("own")
+    is_own = sa.and_(memory.c.report == own.c.report, memory.c.process == own.c.process)
     places = (memory.c.report, memory.c.process, memory.c.device)
     query = (
         sa.select(*places, sa.func.count(), sa.cast(sa.func.coalesce(sa.func.sum(memory.c.bytes), 0), sa.BigInteger))
-        .where(*where(memory, case.chosen), memory.c.copy_kind.in_(_HOST_TO_DEVICE), sa.or_(*chosen))
+        .join_from(memory, own, is_own)
+        .where(*where(memory, case.chosen), memory.c.copy_kind.in_(_HOST_TO_DEVICE), job_start(memory) >= own.c.since)
         .group_by(*places)
     )
     rows = case.job.session.rows(query)
