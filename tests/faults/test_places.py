@@ -207,12 +207,12 @@ class TestWithLess:
     def test_fewer_open_files_than_exports(self, tmp_path, original):
         place = tmp_path / "many"
         place.mkdir()
-        for number in range(50):
+        for number in range(40):
             shutil.copyfile(original, place / f"rank{number}.sqlite")
         before = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))"
         done = outside("kernels", place, "--format", "csv", before=before, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
         assert "Traceback" not in done.stderr
-        assert done.returncode == 0 or "too many open files" in done.stderr, done.stderr
+        assert done.returncode == 0, done.stderr
         assert half_written(tmp_path / "cache") == []
 
     def test_a_low_limit_that_may_be_raised_is(self, tmp_path, original):
