@@ -287,9 +287,11 @@ def _module(name: str) -> CommandModule:
 
 
 def _run_command(name: str, words: list[str]) -> int:
+    from nsystui.addresses import spare_addresses
     from nsystui.shortage import take_open_files
 
     take_open_files()
+    spare_addresses()
     module = _module(name)
     delegate = getattr(module, "delegated", None)
     other = None if delegate is None else delegate(words)

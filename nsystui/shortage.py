@@ -9,7 +9,7 @@ _FILES = re.compile(r"too many open files", re.IGNORECASE)
 # Of a library that does not fit, Python and DuckDB say that it is not installed.
 _MEMORY = re.compile(
     r"cannot allocate memory|out of memory|bad_?alloc|bad allocation|failed to allocate|"
-    r"can't start new thread|failed to map segment|"
+    r"can't start new thread|failed to map segment|\(error code 12\)|"
     r"'\w+' is required for this operation but it was not installed",
     re.IGNORECASE,
 )

@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from nsystui import addresses
+
 _ROOT = Path("/")
 OWN_ADDRESSES = 512 << 20
 """The addresses that the program takes for itself, in bytes: its libraries, and the stacks of its threads."""
@@ -31,19 +33,9 @@ def memory(root: Path = _ROOT) -> int | None:
     return min([*_available(root), *_memory_limits(root), *_address_space()], default=None)
 
 
-def address_space() -> int | None:
-    """How many bytes of addresses this process may use at most (``ulimit -v``); ``None`` where there is no limit."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return None
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return None if soft == resource.RLIM_INFINITY else soft
-
-
 def _address_space() -> Iterator[int]:
     """What the program itself leaves of the addresses it may use."""
-    space = address_space()
+    space = addresses.limit()
     if space is not None:
         yield max(space - OWN_ADDRESSES, 0)
 
