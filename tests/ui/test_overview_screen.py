@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, shows, sixteen_ranks
+from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text, shows, sixteen_ranks
 
 from nsystui.cli import main
 from nsystui.exports.demo import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
@@ -235,6 +235,26 @@ async def test_while_loading_there_are_the_files_and_a_sample(demo_job, tmp_path
         assert "exact numbers follow" in line_with(app, "sample: ")
         await pilot.press("enter")
         await shows(app, pilot, "nothing is loaded yet")
+        go_on.set()
+        app.exit(return_code=0)
+
+
+async def test_the_table_of_many_files_is_not_made_for_each(tmp_path, monkeypatch, demo_job):
+    from nsystui.store.session import Session
+    from nsystui.ui import overview_lines
+
+    made: list[object] = []
+    make, go_on = overview_lines.files_answer, threading.Event()
+    monkeypatch.setattr(overview_lines, "files_answer", lambda states: (made.append(states), make(states))[1])
+    monkeypatch.setattr(Session, "add", lambda *_: go_on.wait(10))
+    for number in range(40):
+        shutil.copyfile(demo_job[0], tmp_path / f"rank{number}.sqlite")
+    app = NsystuiApp(Source((str(tmp_path),), tmp_path / "cache"))
+    async with app.run_test(size=NARROW) as pilot:
+        await pilot.pause(0.2)
+        assert await becomes(pilot, lambda: len(app.files) == 40 and all(one.opened for one in app.files.values()))
+        assert len(made) < 20
+        await shows(app, pilot, "H100")
         go_on.set()
         app.exit(return_code=0)
 

@@ -18,6 +18,8 @@ from nsystui.ui.widgets.table_messages import PageFailed, RowSelected, SortReque
 from nsystui.ui.widgets.window_table import WindowTable
 
 if TYPE_CHECKING:
+    from textual.timer import Timer
+
     from nsystui.analysis.answer import Answer, Row, Value
     from nsystui.analysis.job import Job
     from nsystui.analysis.selection import Selection
@@ -39,6 +41,9 @@ _MOST_REMARKS = 8
 
 _FILES_UPDATE = 1.0
 """Seconds between two updates of the table of files while they are read."""
+
+_FEW_FILES = 16
+"""Of so few files the table is made anew whenever something is known of one."""
 
 
 class OverviewScreen(SeekingScreen):
@@ -65,6 +70,7 @@ class OverviewScreen(SeekingScreen):
         self._seen: Selection | None = None
         self._bins = 0
         self._files_shown = 0.0
+        self._files_later: Timer | None = None
         self._sorted: dict[str, tuple[str, bool]] = {}  # by the name of an answer
 
     def body(self) -> Iterable[Widget]:
@@ -78,7 +84,11 @@ class OverviewScreen(SeekingScreen):
 
     def show_waiting(self) -> None:
         self.show_title(about="opening…")
-        self._show_files()
+        # Of hundreds that are opened one by one the table of all is not made each time.
+        if len(self.explorer.files) <= _FEW_FILES or time.monotonic() > self._files_shown + _FILES_UPDATE:
+            self._show_files()
+        elif self._files_later is None:
+            self._files_later = self.set_timer(_FILES_UPDATE, self._show_files)
         sample = self.explorer.sample
         self.kernels.empty_text = "" if sample is not None else "exact numbers follow as soon as a report is read"
         if sample is None:
@@ -90,6 +100,9 @@ class OverviewScreen(SeekingScreen):
         self._share_room()
 
     def _show_files(self) -> None:
+        self._files_later = None
+        if self.job is not None:
+            return
         self._files_shown = time.monotonic()
         self.head.show_lines([])
         self.ranks.empty_text = "opening…"
