@@ -19,7 +19,7 @@ SCREENS = ("textual", "rich")
 
 ROOMS = {
     "exports": {"errors", "shortage"},
-    "store": {"errors", "exports", "shortage", "parquet_file"},
+    "store": {"addresses", "errors", "exports", "shortage", "parquet_file"},
     "analysis": {"errors", "exports", "store", "units", "text"},
     "output": {"errors", "analysis", "units", "text", "terminal", "parquet_file"},
     "commands": {"errors", "exports", "store", "analysis", "output", "ui", "units", "text", "terminal"},
