@@ -149,7 +149,14 @@ def engine_of(cursor: Callable[[], duckdb.DuckDBPyConnection]) -> sa.Engine:
     from duckdb_engine import ConnectionWrapper
     from sqlalchemy.pool import NullPool
 
-    return sa.create_engine("duckdb://", creator=lambda: ConnectionWrapper(cursor()), poolclass=NullPool)
+    from nsystui.store import dialect
+
+    return sa.create_engine(
+        f"{dialect.NAME}://",
+        creator=lambda: ConnectionWrapper(cursor()),
+        poolclass=NullPool,
+        execution_options={"compiled_cache": dialect.compiled()},
+    )
 
 
 def union(parts: Sequence[duckdb.DuckDBPyRelation]) -> duckdb.DuckDBPyRelation:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from nsystui.errors import ExportError
 from nsystui.exports import canonical, opening
@@ -344,14 +344,8 @@ class Session:
     def _executed(self, query: sa.Executable) -> Iterator[duckdb.DuckDBPyConnection]:
         """A cursor of its own on which ``query`` runs."""
         self._ensure_views(query)
-        statement = query.compile(self._engine, compile_kwargs={"render_postcompile": True})  # type: ignore[attr-defined]
-        cursor = self._cursor()
-        try:
-            with self._query_errors():
-                cursor.execute(str(statement), [statement.params[name] for name in statement.positiontup or ()])
-                yield cursor
-        finally:
-            cursor.close()
+        with self._query_errors(), self._engine.connect() as connection:
+            yield cast("duckdb.DuckDBPyConnection", connection.execute(query).cursor)
 
     @contextmanager
     def _query_errors(self) -> Iterator[None]:
