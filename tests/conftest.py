@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import os
 import subprocess
 import sys
@@ -21,6 +22,9 @@ from nsystui.store.session import Session
 
 SMALL_JOB = TrainingJob(ranks=4, steps=3, layers=2)
 
+
+# To look through all modules and thousands of tests for garbage takes a fifth of a second: seldom will do.
+gc.set_threshold(700, 10, 100)
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

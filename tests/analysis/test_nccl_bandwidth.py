@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,12 +24,13 @@ def program(tmp_path: Path) -> Iterator[Program]:
     yield Program(tmp_path / "program.sqlite")
 
 
-def bandwidths(program: Program, *by: By) -> list[tuple[float | None, ...]]:
-    """Algorithm and bus bandwidth of the kernel rows in GB/s (which is bytes per ns)."""
+def bandwidths(program: Program, *by: By, order: Sequence[str] = ()) -> list[tuple[float | None, ...]]:
+    """Algorithm and bus bandwidth of the kernel rows in GB/s (which is bytes per ns), in the ``order`` of columns."""
     job = program.job()
     try:
         answer = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), by or (By.COLLECTIVE,))
         kernels = answer.frame[answer.frame["what"] == KERNEL]
+        kernels = kernels.sort_values(list(order)) if order else kernels
         told = zip(kernels["algbw"].tolist(), kernels["busbw"].tolist(), strict=True)
         return [tuple(None if np.isnan(value) else value / 1e9 for value in row) for row in told]
     finally:
@@ -35,39 +38,52 @@ def bandwidths(program: Program, *by: By) -> list[tuple[float | None, ...]]:
 
 
 # With 4 ranks and a message of 80,000 bytes in 5,000 ns; the bytes of the operation, then what passes a link.
-@pytest.mark.parametrize(
-    ("call", "algorithm", "bus"),
-    [
-        ("ncclAllReduce", 16.0, 24.0),  # 80,000 / 5,000; · 2 · 3/4
-        ("ncclAllGather", 64.0, 48.0),  # 4 · 80,000 / 5,000; · 3/4
-        ("ncclReduceScatter", 64.0, 48.0),
-        ("ncclAlltoAll", 64.0, 48.0),
-        ("ncclGather", 64.0, 48.0),
-        ("ncclScatter", 64.0, 48.0),
-        ("ncclBroadcast", 16.0, 16.0),
-        ("ncclReduce", 16.0, 16.0),
-        ("ncclSend", 16.0, 16.0),
-        ("ncclRecv", 16.0, 16.0),
-    ],
-)
+FORMULAS = [
+    ("ncclAllReduce", 16.0, 24.0),  # 80,000 / 5,000; · 2 · 3/4
+    ("ncclAllGather", 64.0, 48.0),  # 4 · 80,000 / 5,000; · 3/4
+    ("ncclReduceScatter", 64.0, 48.0),
+    ("ncclAlltoAll", 64.0, 48.0),
+    ("ncclGather", 64.0, 48.0),
+    ("ncclScatter", 64.0, 48.0),
+    ("ncclBroadcast", 16.0, 16.0),
+    ("ncclReduce", 16.0, 16.0),
+    ("ncclSend", 16.0, 16.0),
+    ("ncclRecv", 16.0, 16.0),
+]
+CALLS = [call for call, _, _ in FORMULAS]
+Bandwidths = Callable[..., dict[str, tuple[float | None, ...]]]
+
+
+@pytest.fixture(scope="module")
+def by_call(tmp_path_factory: pytest.TempPathFactory) -> Bandwidths:
+    """The bandwidths of every call of a program, each of which launches a kernel on a stream of its own."""
+
+    @cache
+    def measured(ranks: int | None, **told: Any) -> dict[str, tuple[float | None, ...]]:
+        program = Program(tmp_path_factory.mktemp("calls") / "program.sqlite")
+        if ranks is not None:
+            program.call("ncclCommInitRankConfig", ranks=ranks)
+        for number, call in enumerate(CALLS):
+            program.call(call, launches=1, stream=20 + number, **told)
+        return dict(zip(CALLS, bandwidths(program, By.STREAM, order=["stream"]), strict=True))
+
+    return measured
+
+
+@pytest.mark.parametrize(("call", "algorithm", "bus"), FORMULAS, ids=CALLS)
 class TestFormulas:
-    def test_with_four_ranks(self, program: Program, call: str, algorithm: float, bus: float) -> None:
-        program.call("ncclCommInitRankConfig", ranks=4)
-        program.call(call, size=80_000, launches=1)
-        assert bandwidths(program) == [pytest.approx((algorithm, bus))]
+    def test_with_four_ranks(self, by_call: Bandwidths, call: str, algorithm: float, bus: float) -> None:
+        assert by_call(4, size=80_000)[call] == pytest.approx((algorithm, bus))
 
     def test_what_needs_the_number_of_ranks_is_missing_without_it(
-        self, program: Program, call: str, algorithm: float, bus: float
+        self, by_call: Bandwidths, call: str, algorithm: float, bus: float
     ) -> None:
-        program.call(call, size=80_000, launches=1)
         needs_no_ranks = algorithm == bus
         expected = (16.0 if algorithm == 16.0 else None, 16.0 if needs_no_ranks else None)
-        assert bandwidths(program) == [expected]
+        assert by_call(None, size=80_000)[call] == expected
 
-    def test_without_a_size_there_is_none(self, program: Program, call: str, algorithm: float, bus: float) -> None:
-        program.call("ncclCommInitRankConfig", ranks=4)
-        program.call(call, launches=1)
-        assert bandwidths(program) == [(None, None)]
+    def test_without_a_size_there_is_none(self, by_call: Bandwidths, call: str, algorithm: float, bus: float) -> None:
+        assert by_call(4)[call] == (None, None)
 
 
 class TestSendsAndReceives:

@@ -148,23 +148,29 @@ class TestTheSameNumbers:
         expected = asked(paths, None, whole=True)
         assert asked(paths, None) == expected
         assert asked(paths, cache) == expected
-        assert asked(paths, cache) == expected
         # From what was kept without a pack, beside one.
         assert asked(paths, cache, whole=True) == expected
 
+    @pytest.fixture(scope="class")
+    def both(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Job, Job]]:
+        """A job that is packed, and the same that is not."""
+        place = tmp_path_factory.mktemp("both")
+        paths = _job(place / "job")
+        with opened(paths, None, whole=True) as packed, opened(paths, Cache(place / "cache")) as unpacked:
+            yield packed, unpacked
+
     @pytest.mark.parametrize("chosen", ["a window", "a stream", "a device", "a rank"])
-    def test_of_a_selection(self, chosen: str, job: list[Path], cache: Cache) -> None:
+    def test_of_a_selection(self, chosen: str, both: tuple[Job, Job]) -> None:
         found = []
-        for whole in (True, False):
-            with opened(job, None if whole else cache, whole) as each:
-                span = each.extent()
-                selection = {
-                    "a window": Selection(window=Window((span.start + span.end) // 2, span.end)),
-                    "a stream": Selection(streams=frozenset({7})),
-                    "a device": Selection(devices=frozenset({0})),
-                    "a rank": Selection(tasks=each.tasks_of_ranks(frozenset({1}))),
-                }[chosen]
-                found.append(overview(each, selection))
+        for each in both:
+            span = each.extent()
+            selection = {
+                "a window": Selection(window=Window((span.start + span.end) // 2, span.end)),
+                "a stream": Selection(streams=frozenset({7})),
+                "a device": Selection(devices=frozenset({0})),
+                "a rank": Selection(tasks=each.tasks_of_ranks(frozenset({1}))),
+            }[chosen]
+            found.append(overview(each, selection))
         assert found[0] == found[1]
 
 

@@ -6,6 +6,8 @@ import csv
 import io
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from nsystui.exports.demo import ExportWriter, Process, Thread, empty_export, ol
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.cuda import BACKTRACE_CALL, PAGEABLE
 from nsystui.output.formats import write
+from nsystui.store.session import Session
 
 EVERYTHING = Selection()
 CUDA = [name for name in NAMES if name.startswith("cuda_")]
@@ -416,11 +419,17 @@ def test_memory_operations_alone_are_gpu_work(tmp_path, opened):
     assert any("no GPU kernels" in note for note in ask(session, "cuda_gpu_sum").notes)
 
 
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory) -> Iterator[Session]:
+    with closing(Session()) as session:
+        session.add(empty_export(tmp_path_factory.mktemp("empty") / "empty.sqlite"))
+        yield session
+
+
 @pytest.mark.parametrize("report", [*CUDA, *(f"{name}:nvtx-name" for name in WITH_RANGES)])
-def test_an_export_without_anything_gives_no_rows(tmp_path, opened, report):
-    session = opened(empty_export(tmp_path / "empty.sqlite"))
-    assert lines(session, report) == []
-    assert len(ask(session, report)) == 0
+def test_an_export_without_anything_gives_no_rows(empty, report):
+    assert lines(empty, report) == []
+    assert len(ask(empty, report)) == 0
 
 
 def test_calls_with_result_and_thread(tmp_path, opened):

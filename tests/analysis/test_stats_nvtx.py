@@ -558,15 +558,23 @@ def test_name_trees_and_sorting(session_of):
     assert [row[0] for row in projected.sorted_by("gpu_duration", True).page(0, 1)] == [None]
 
 
+@pytest.fixture(
+    scope="module", params=[range_alone, kernel_alone, lambda export: None], ids=["ranges", "kernels", "nothing"]
+)
+def lacking(request) -> Iterator[tuple[Fill, Session]]:
+    """Two exports that lack something, and what they were filled with."""
+    with session_with(request.param, request.param) as session:
+        yield request.param, session
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     "report",
     ["nvtx_sum", "nvtx_pushpop_sum", "nvtx_startend_sum", "nvtx_pushpop_trace", "nvtx_gpu_proj_sum",
      "nvtx_gpu_proj_trace", "nvtx_kern_sum"],
 )  # fmt: skip
-@pytest.mark.parametrize("fill", [range_alone, kernel_alone, lambda export: None], ids=["ranges", "kernels", "nothing"])
-def test_what_an_export_lacks_makes_no_rows(session_of, report, fill):
-    session = session_of(fill, fill)
+def test_what_an_export_lacks_makes_no_rows(lacking, report):
+    fill, session = lacking
     has_rows = fill is range_alone and report in ("nvtx_sum", "nvtx_pushpop_sum", "nvtx_pushpop_trace")
     answer = ask(session, report)
     assert (len(answer) > 0) == has_rows

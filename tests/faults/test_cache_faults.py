@@ -88,7 +88,7 @@ print(killed)
 class TestKilled:
     """At every change that is made in the cache: the next run answers right and leaves what it always leaves."""
 
-    @pytest.mark.parametrize(("words", "step"), [(("kernels",), 1), (("overview",), 7), (("events",), 17)])
+    @pytest.mark.parametrize(("words", "step"), [(("kernels",), 3), (("overview",), 19), (("events",), 43)])
     def test_at_every_stage(self, export, tmp_path, words, step):
         """At every ``step`` of them, for the many: at all in the long campaign."""
         step = 1 if CASES else step

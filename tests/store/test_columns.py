@@ -142,16 +142,16 @@ def answered(session: Session, report: Report) -> object:
 class TestSameAsPacked:
     def test_one_report_after_the_other(self, exports, partly, of_packs):
         """Of few exports: that the columns of every export are the same is told row by row below."""
-        for path in [*exports[:2], *(real for real in real_exports() if real.stat().st_size < 2_000_000)]:
+        for path in [*exports[:2], *sorted(real_exports(), key=lambda real: real.stat().st_size)[:2]]:
             with closing(partly(path)) as session:
                 for report in all_reports():
                     assert answered(session, report) == of_packs(path)[report.name], (path.name, report.name)
 
     def test_a_report_needs_nothing_that_another_has_read(self, exports, partly, of_packs):
-        for path in exports[:2]:
-            for report in all_reports():
-                with closing(partly(path)) as session:
-                    assert answered(session, report) == of_packs(path)[report.name], (path.name, report.name)
+        path = exports[1]  # has every table
+        for report in all_reports():
+            with closing(partly(path)) as session:
+                assert answered(session, report) == of_packs(path)[report.name], report.name
 
     def test_every_table_row_by_row(self, exports, partly, packed):
         for path in exports:

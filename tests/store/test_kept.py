@@ -165,7 +165,8 @@ class TestWhatIsMadeOfThem:
 
     def test_they_are_the_same_computed_kept_and_without_a_cache(self, exports: list[Path], cache: Path) -> None:
         with opened(exports, None) as plain:
-            expected = [(chosen, everything(plain, chosen)) for chosen in selections(plain).values()]
+            some = ("everything", "a window", "two ranks", "a name")
+            expected = [(chosen, everything(plain, chosen)) for chosen in map(selections(plain).get, some)]
         for chosen, found in expected:
             with opened(exports, cache) as first, opened(exports, cache) as second:
                 assert everything(first, chosen) == found
@@ -214,7 +215,7 @@ class TestWhatIsMadeOfThem:
         with opened(exports, cache) as job:
             everything(job, Selection())
             assert len({report.clock_offset for report in job.session.reports}) > 1
-        for some in (exports[2:], exports[3:], [exports[3], exports[1]]):
+        for some in (exports[3:], [exports[3], exports[1]]):
             with opened(some, cache) as kept, opened(some, None) as plain:
                 assert everything(kept, Selection()) == everything(plain, Selection())
 

@@ -16,7 +16,7 @@ from support import SHARED, real_exports
 
 from nsystui.exports.demo import training_job
 
-SECONDS = float(os.environ.get("NSYSTUI_MONKEY_SECONDS", "7"))
+SECONDS = float(os.environ.get("NSYSTUI_MONKEY_SECONDS", "5"))
 SEED = int(os.environ.get("NSYSTUI_MONKEY_SEED", "1"))
 GROWTH = 300 << 20
 """Bytes that it may grow by after the first half: screens made late, what DuckDB keeps, a trace; no leak of an hour."""

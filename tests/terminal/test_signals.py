@@ -46,9 +46,15 @@ def settings_told(terminal: Terminal) -> list[str]:
     return re.findall(r"(?:[0-9a-f]+:){20,}[0-9a-f]+", terminal.received.decode(errors="replace"))
 
 
-@pytest.mark.parametrize("moment", ["nsystui", "? help"])
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130), (None, 0)]
+    ("number", "status", "moment"),
+    [
+        (signal.SIGTERM, 143, "nsystui"),
+        (signal.SIGTERM, 143, "? help"),
+        (signal.SIGHUP, 129, "? help"),
+        (signal.SIGINT, 130, "nsystui"),
+        (None, 0, "nsystui"),
+    ],
 )
 def test_an_end_leaves_the_terminal_as_it_was(job, environment, number, status, moment):
     """As soon as it is drawn, and later."""
