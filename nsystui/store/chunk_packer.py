@@ -109,31 +109,26 @@ def _fill(
     connection.execute(f"CREATE TABLE {name} ({lookup.definition})")
     rows = 0
     if tables.has(lookup.table):
-        with _arriving(connection, reader.stream(lookup.query)) as received:
-            insert = f"INSERT INTO {name} WITH incoming AS (SELECT {received} FROM arriving) {lookup.resolve}"
-            ((rows,),) = connection.execute(insert).fetchall()
+        arriving = connection.from_arrow(reader.stream(lookup.query))
+        incoming = f"SELECT {received_columns(arriving)} FROM arriving"  # found by the name of the variable
+        insert = f"INSERT INTO {name} WITH incoming AS ({incoming}) {lookup.resolve}"
+        ((rows,),) = connection.execute(insert).fetchall()
     if lookup.is_whole:
         check_rows(reader.path, lookup.table, int(rows), tables.last_rowid.get(lookup.table, 0))
 
 
-@contextmanager
-def _arriving(connection: duckdb.DuckDBPyConnection, stream: Any) -> Iterator[str]:
-    """An Arrow stream as ``arriving`` for one statement, and the list of its columns with bytes as text."""
-    # Registered is as good as a temporary view: exports that are packed side by side must not see each other's.
-    connection.register("arriving", stream)
-    try:
-        arriving = connection.view("arriving")
-        columns = zip(arriving.columns, map(str, arriving.types), strict=True)
-        yield ", ".join(_text_of(column) if kind == "BLOB" else f'"{column}"' for column, kind in columns)
-    finally:
-        connection.unregister("arriving")
+def received_columns(arriving: duckdb.DuckDBPyRelation) -> str:
+    """The columns of an Arrow stream as SQL, with bytes as text."""
+    columns = zip(arriving.columns, map(str, arriving.types), strict=True)
+    return ", ".join(_text_of(column) if kind == "BLOB" else f'"{column}"' for column, kind in columns)
 
 
 def receive(connection: duckdb.DuckDBPyConnection, name: str, stream: Any) -> int:
     """Reads an Arrow stream into a temporary table and counts its rows (of none the driver knows no types)."""
-    with _arriving(connection, stream) as received:
-        create = f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {received} FROM arriving"
-        ((rows,),) = connection.execute(create).fetchall()
+    # A variable of this function, not a name in the database: exports that are packed side by side have their own.
+    arriving = connection.from_arrow(stream)
+    create = f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {received_columns(arriving)} FROM arriving"
+    ((rows,),) = connection.execute(create).fetchall()
     return int(rows)
 
 
@@ -205,9 +200,12 @@ class ChunkPacker:
 
     def _keep_nccl_calls(self, place: int) -> None:
         """NCCL API calls, decoded by Python only where a payload or an instrumented name is there to decode."""
-        nccl_rows.find_calls(self.connection)
-        self._keep(canonical.NCCL_CALLS, _cast(canonical.NCCL_CALLS, nccl_rows.WITHOUT_PAYLOAD), place)
+        calls = nccl_rows.find_calls(self.connection)
+        if not calls:
+            return
         rows = nccl_rows.decoded_calls(self.connection, self._payload)
+        if len(rows) < calls:
+            self._keep(canonical.NCCL_CALLS, _cast(canonical.NCCL_CALLS, nccl_rows.WITHOUT_PAYLOAD), place)
         if rows:
             self.keep_rows(canonical.NCCL_CALLS, rows, place)
 

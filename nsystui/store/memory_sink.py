@@ -30,8 +30,8 @@ class MemorySink:
         with self._locks[table.name]:  # two threads pack, and a table is made once
             if table.name not in self.names:
                 return self._make(table, connection, select, name)
-        connection.execute(f"CREATE OR REPLACE TEMP TABLE kept AS {select}")
-        written = _extent(table, connection, "kept")
+        ((rows,),) = connection.execute(f"CREATE OR REPLACE TEMP TABLE kept AS {select}").fetchall()
+        written = _extent(table, connection, "kept", int(rows))
         if written.rows:
             with self._lock:
                 connection.table("kept").insert_into(name)
@@ -40,8 +40,8 @@ class MemorySink:
     def _make(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, name: str) -> Written:
         """Makes a table of its first rows; there is none as long as there are none."""
         self._begun.add(name)
-        connection.execute(f"CREATE TABLE {name} AS {select}")
-        written = _extent(table, connection, name)
+        ((rows,),) = connection.execute(f"CREATE TABLE {name} AS {select}").fetchall()
+        written = _extent(table, connection, name, int(rows))
         if written.rows:
             self.names[table.name] = name
         else:
@@ -54,14 +54,12 @@ class MemorySink:
             self.connection.execute(f"DROP TABLE IF EXISTS {name}")
 
 
-def _extent(table: CanonicalTable, connection: duckdb.DuckDBPyConnection, name: str) -> Written:
-    """Rows of the table called ``name`` with their first start and last end."""
-    first, last, untimed = "NULL", "NULL", "0"
-    if has_extent(table):
-        # A range that was never closed reaches at least to its start.
-        end = 'greatest("start", "end")' if "end" in table.field_names else '"start"'
-        first, last = 'min("start")', f"max({end})"
-        untimed = lacking_times(table)
-    query = f"SELECT count(*), {first}, {last}, {untimed} FROM {name}"
-    ((rows, start, end, lacking),) = connection.execute(query).fetchall()
+def _extent(table: CanonicalTable, connection: duckdb.DuckDBPyConnection, name: str, rows: int) -> Written:
+    """The ``rows`` of the table called ``name`` with their first start and last end."""
+    if not rows or not has_extent(table):
+        return Written(rows)
+    # A range that was never closed reaches at least to its start.
+    last = 'greatest("start", "end")' if "end" in table.field_names else '"start"'
+    query = f'SELECT min("start"), max({last}), {lacking_times(table)} FROM {name}'
+    ((start, end, lacking),) = connection.execute(query).fetchall()
     return Written(rows, start, end, lacking)

@@ -28,9 +28,11 @@ _WITH_PAYLOAD = f"""
     FROM nccl_chunk WHERE {_HAS_PAYLOAD} ORDER BY "start", row"""
 
 
-def find_calls(connection: duckdb.DuckDBPyConnection) -> None:
-    """Makes ``nccl_chunk``, the NCCL calls in ``chunk``, with the lookups ``strings`` and ``domains``."""
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE nccl_chunk AS {sources.NCCL_RANGES}")
+def find_calls(connection: duckdb.DuckDBPyConnection) -> int:
+    """Makes ``nccl_chunk``, the NCCL calls in ``chunk``, with the lookups ``strings`` and ``domains``; how many."""
+    create = f"CREATE OR REPLACE TEMP TABLE nccl_chunk AS {sources.NCCL_RANGES}"
+    ((calls,),) = connection.execute(create).fetchall()
+    return int(calls)
 
 
 def decoded_calls(connection: duckdb.DuckDBPyConnection, payload: PayloadSchemas) -> list[tuple[Any, ...]]:
