@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,34 @@ _PR_CAPBSET_DROP = 24
 _DAC_OVERRIDE, _DAC_READ_SEARCH = 1, 2
 
 
+@pytest.fixture(scope="session")
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of the whole run, also where several processes test side by side."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def written_once(run_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Path]]:
+    """Writes a job for the whole run: whoever is there first. Not to be written."""
+
+    def job(name: str, write: Callable[[Path], object]) -> list[Path]:
+        directory = run_directory / name
+        if not directory.exists():
+            mine = tmp_path_factory.mktemp(name)
+            write(mine)
+            with suppress(OSError):  # somebody else was faster
+                mine.rename(directory)
+        return sorted(directory.glob("*.sqlite"))
+
+    return job
+
+
 @pytest.fixture(autouse=True, scope="session")
-def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def cache_directory(run_directory: Path) -> Iterator[Path]:
     """Where the commands of the tests keep columns: one place for the whole run, never the user's."""
-    directory = tmp_path_factory.mktemp("cache")
+    directory = run_directory / "cache"
+    directory.mkdir(mode=0o700, exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NSYSTUI_CACHE_DIR", str(directory))
         patch.setenv("XDG_CONFIG_HOME", str(directory / "no-config"))
@@ -68,9 +93,9 @@ def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def demo_job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def demo_job(written_once: Callable[..., list[Path]]) -> list[Path]:
     """The exports of ``SMALL_JOB``: four ranks on two hosts, three steps. Not to be written."""
-    return SMALL_JOB.write(tmp_path_factory.mktemp("demo"))
+    return written_once("demo", SMALL_JOB.write)
 
 
 @pytest.fixture(scope="session")

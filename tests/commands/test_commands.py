@@ -116,7 +116,7 @@ class TestEveryCommand:
         assert refused.status == 2
         _, _, keys = refused.err.partition("the columns are ")
         assert keys
-        for key in keys.strip().split(", ")[::6]:
+        for key in keys.strip().split(", ")[::9]:
             done = run(*words, "--sort", key)
             assert done.status == (3 if command == "mpi" else 0), (key, done.err)
 

@@ -233,8 +233,16 @@ class TestTampered:
         self.answer(export, tmp_path / "cache", whole=True)
         assert file.stat().st_mtime_ns == time
 
-    @pytest.mark.parametrize("what", ["report.json", "answers/*.json", "*.kept/kept-*"])
-    @pytest.mark.parametrize("place", [0.2, 0.5, 0.9])
+    @pytest.mark.parametrize(
+        ("what", "place"),
+        [
+            ("report.json", 0.2),
+            ("report.json", 0.9),
+            ("answers/*.json", 0.5),
+            ("*.kept/kept-*", 0.2),
+            ("*.kept/kept-*", 0.9),
+        ],
+    )
     def test_everything_else_that_is_kept(self, export, tmp_path, monkeypatch, what, place):
         monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
         asked = [("kernels",), ("overview",), ("nvtx",)]

@@ -30,9 +30,16 @@ def job(tmp_path_factory) -> list[str]:
 
 
 @pytest.fixture
-def environment(tmp_path) -> dict[str, str]:
+def environment(tmp_path, job) -> dict[str, str]:
     (tmp_path / "tmp").mkdir()
-    return {"NSYSTUI_CACHE_DIR": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "tmp"), "PS1": "shell$ "}
+    cache = Path(job[0]).parent / "cache"
+    return {"NSYSTUI_CACHE_DIR": str(cache), "TMPDIR": str(tmp_path / "tmp"), "PS1": "shell$ "}
+
+
+@pytest.fixture
+def unpacked(environment, tmp_path) -> dict[str, str]:
+    """The environment in which the job is still to be read."""
+    return {**environment, "NSYSTUI_CACHE_DIR": str(tmp_path / "cache")}
 
 
 def in_a_shell(words: list[str], environment: dict[str, str]) -> Terminal:
@@ -56,9 +63,9 @@ def settings_told(terminal: Terminal) -> list[str]:
         (None, 0, "nsystui"),
     ],
 )
-def test_an_end_leaves_the_terminal_as_it_was(job, environment, number, status, moment):
-    """As soon as it is drawn, and later."""
-    with in_a_shell([*PROGRAM, *job], environment) as terminal:
+def test_an_end_leaves_the_terminal_as_it_was(job, environment, unpacked, number, status, moment):
+    """As soon as it is drawn, while it reads, and later."""
+    with in_a_shell([*PROGRAM, *job], unpacked if moment == "nsystui" else environment) as terminal:
         terminal.wait_for(moment, timeout=30)
         if number is None:
             terminal.press("q")
@@ -218,8 +225,8 @@ def test_a_dropped_connection_ends_it_and_leaves_nothing(job, environment, words
     assert not list(Path(environment["TMPDIR"]).iterdir())
 
 
-def test_keys_and_sizes_while_it_loads(job, environment):
-    with Terminal([*PROGRAM, *job], environment) as terminal:
+def test_keys_and_sizes_while_it_loads(job, unpacked):
+    with Terminal([*PROGRAM, *job], unpacked) as terminal:
         terminal.listen(0.2)
         for number, (columns, lines) in enumerate(((40, 10), (200, 60), (20, 5), (80, 24)) * 3):
             terminal.resize(columns, lines)
@@ -258,10 +265,10 @@ STARTS = int(os.environ.get("NSYSTUI_STARTS", "3"))
 
 
 @pytest.mark.campaign
-def test_many_starts_and_stops_leave_nothing(job, environment, tmp_path):
+def test_many_starts_and_stops_leave_nothing(job, unpacked, tmp_path):
     """``NSYSTUI_STARTS`` times, stopped ever later: in the middle of an import, of a file, of an answer."""
     for number in range(STARTS):
-        with Terminal([*PROGRAM, *job], environment) as terminal:
+        with Terminal([*PROGRAM, *job], unpacked) as terminal:
             terminal.listen(0.05 + number * 0.37 % 2.5)
             terminal.press("q")
             deadline = time.monotonic() + 20
@@ -274,6 +281,6 @@ def test_many_starts_and_stops_leave_nothing(job, environment, tmp_path):
             assert "Traceback" not in terminal.text
             with pytest.raises(ProcessLookupError):
                 os.killpg(terminal.pid, 0)
-    assert not list(Path(environment["TMPDIR"]).iterdir())
+    assert not list(Path(unpacked["TMPDIR"]).iterdir())
     kept = {path.name for path in (tmp_path / "cache").rglob("*")}
     assert not [name for name in kept if "tmp" in name or name.endswith(".part")]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.css.stylesheet import Stylesheet
 
+from nsystui.exports.demo import TrainingJob
 from nsystui.ui.screens import findings_table
 
 
@@ -16,6 +18,12 @@ def findings_wait(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Findings are not looked for unasked, except in tests that say so: every test begins on the overview."""
     if "findings" not in request.keywords:
         monkeypatch.setattr(findings_table, "MOST_KERNELS", -1)
+
+
+@pytest.fixture(scope="session")
+def many_ranks(written_once: Callable[..., list[Path]]) -> list[Path]:
+    """A job of more ranks than a table or chart has lines for at 80x24."""
+    return written_once("sixteen", TrainingJob(ranks=16, steps=1, layers=1, gpu_metrics=False).write)
 
 
 @pytest.fixture(autouse=True, scope="session")

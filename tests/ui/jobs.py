@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from nsystui.exports.demo import TrainingJob
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import Source
 
@@ -43,13 +42,6 @@ async def hit(app: NsystuiApp, pilot: Any, *keys: str) -> None:
     """Presses keys as fast as a user who knows them, and waits for the end."""
     await pilot.press(*keys)
     await rest(app, pilot)
-
-
-def sixteen_ranks(directory: Path) -> list[Path]:
-    """A job of more ranks than a table or chart has lines for at 80x24, written once for a directory."""
-    if not directory.exists():
-        TrainingJob(ranks=16, steps=1, layers=1, gpu_metrics=False).write(directory)
-    return sorted(directory.glob("*.sqlite"))
 
 
 def screen_text(app: NsystuiApp) -> list[str]:

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, sixteen_ranks
+from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text
 
 from nsystui.analysis.selection import Selection, Window
 from nsystui.analysis.utilisation_tables import utilisation_table
@@ -25,11 +25,6 @@ NAN = math.nan
 @pytest.fixture(scope="session")
 def one_rank(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return TrainingJob(ranks=1, steps=3, layers=2).write(tmp_path_factory.mktemp("one"))
-
-
-@pytest.fixture(scope="session")
-def many_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return sixteen_ranks(tmp_path_factory.getbasetemp() / "sixteen")
 
 
 def gpu(app: NsystuiApp) -> GpuScreen:

@@ -6,10 +6,9 @@ import shutil
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
-from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text, shows, sixteen_ranks
+from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text, shows
 
 from nsystui.cli import main
 from nsystui.exports.demo import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
@@ -22,11 +21,6 @@ from nsystui.ui.screens.kernels import KernelsScreen
 from nsystui.ui.screens.overview import OverviewScreen
 
 HEAVY = (*("pandas", "numpy", "sqlalchemy", "duckdb", "adbc_driver_sqlite"),)
-
-
-@pytest.fixture(scope="session")
-def many_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return sixteen_ranks(tmp_path_factory.getbasetemp() / "sixteen")
 
 
 def overview(app: NsystuiApp) -> OverviewScreen:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, shows, sixteen_ranks
+from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, shows
 
 from nsystui.analysis.alignment import ClockMode
 from nsystui.store.working import Working
@@ -14,9 +14,9 @@ from nsystui.ui.screens.ranks import RanksScreen
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def ranks(many_ranks):
     """Sixteen ranks of one step: more than the map has lines for at 80x24 when it is cut short."""
-    return sixteen_ranks(tmp_path_factory.getbasetemp() / "sixteen")
+    return many_ranks
 
 
 async def test_the_tables_come_one_after_the_other(demo_job, cache_directory):

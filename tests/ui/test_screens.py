@@ -203,33 +203,37 @@ async def test_what_lacks_a_partner_says_why(job):
         assert "no correlation id" in line(app, KeyLine)
 
 
-@pytest.mark.parametrize(
-    ("keys", "command"),
-    [
-        (("1",), ("overview",)),
-        (("2",), ("kernels",)),
-        (("2", "n"), ("kernels", "--names", "short")),
-        (("2", "b"), ("kernels", "--by", "rank")),
-        (("2", "o"), ("memory",)),
-        (("3",), ("nccl",)),
-        (("4",), ("gpu",)),
-        (("5",), ("nvtx",)),
-        (("6",), ("events",)),
-    ],
-    ids=lambda value: " ".join(value),
-)
-async def test_e_writes_what_the_command_prints_byte_for_byte(job, tmp_path, capsys, monkeypatch, keys, command):
+async def test_e_writes_what_the_command_prints_byte_for_byte(job, tmp_path, capsys, monkeypatch):
     directory, files = job
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(directory / "cache"))
-    endings = ("csv", "json", "md") if keys == ("3",) else ("csv",)
+    commands = {
+        "1": ("overview",),
+        "2": ("kernels",),
+        "3": ("nccl",),
+        "4": ("gpu",),
+        "5": ("nvtx",),
+        "6": ("events",),
+        "2n": ("kernels", "--names", "short"),
+    }
+    every = [(keys, ending) for keys in commands for ending in (("csv", "json", "md") if keys == "3" else ("csv",))]
     async with running(directory, files) as (app, pilot):
-        await play(app, pilot, keys)
-        for ending in endings:
-            await play(app, pilot, ("e",))
-            await answer(app, pilot, str(tmp_path / f"table.{ending}"))
-    for ending in endings:
-        assert main([*command, *files, "--format", ending]) == 0
-        assert (tmp_path / f"table.{ending}").read_text(encoding="utf-8") == capsys.readouterr().out
+        for keys, ending in every:
+            await play(app, pilot, (*keys, "e"))
+            await answer(app, pilot, str(tmp_path / f"{keys}.{ending}"))
+    for keys, ending in every:
+        assert main([*commands[keys], *files, "--format", ending]) == 0
+        assert (tmp_path / f"{keys}.{ending}").read_text(encoding="utf-8") == capsys.readouterr().out, keys
+
+
+@pytest.mark.parametrize(("key", "command"), [("b", ("kernels", "--by", "rank")), ("o", ("memory",))])
+async def test_e_writes_what_is_grouped_or_of_another_table(job, tmp_path, capsys, monkeypatch, key, command):
+    directory, files = job
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(directory / "cache"))
+    async with running(directory, files) as (app, pilot):
+        await play(app, pilot, ("2", key, "e"))
+        await answer(app, pilot, str(tmp_path / "table.csv"))
+    assert main([*command, *files, "--format", "csv"]) == 0
+    assert (tmp_path / "table.csv").read_text(encoding="utf-8") == capsys.readouterr().out
 
 
 async def test_an_existing_file_is_not_overwritten_without_asking(job, tmp_path):
@@ -317,18 +321,18 @@ async def test_a_report_is_converted_when_asked_and_counts_as_one_file(tmp_path,
         assert app.files[report].ready
 
 
-@pytest.mark.parametrize("name", ["kernels", "nccl", "gpu", "nvtx", "events", "ranks", "timeline", "log"])
-async def test_what_ends_while_a_screen_is_made_does_not_end_the_program(job, name):
+async def test_what_ends_while_a_screen_is_made_does_not_end_the_program(job):
     async with running(*job) as (app, pilot):
-        screen = NcclLogScreen() if name == "log" else screen_of(name)
-        made = app.push_screen(screen)
-        assert not screen.is_mounted
-        app._tell_screen()
-        app._tell_progress()
-        app._say("the log is read")
-        await made
-        await pilot.pause()
-        assert app.screen is screen and app.return_code is None
+        for name in ("kernels", "nccl", "gpu", "nvtx", "events", "ranks", "timeline", "log"):
+            screen = NcclLogScreen() if name == "log" else screen_of(name)
+            made = app.push_screen(screen)
+            assert not screen.is_mounted, name
+            app._tell_screen()
+            app._tell_progress()
+            app._say("the log is read")
+            await made
+            await pilot.pause()
+            assert app.screen is screen and app.return_code is None, name
 
 
 @pytest.mark.parametrize(

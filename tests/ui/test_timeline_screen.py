@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, shows, sixteen_ranks
+from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, shows
 
 from nsystui.analysis.events import key_of
 from nsystui.analysis.selection import Window
@@ -14,11 +12,6 @@ from nsystui.ui.app import NsystuiApp
 from nsystui.ui.screens.events import EventsScreen
 from nsystui.ui.screens.timeline import TimelineScreen
 from nsystui.ui.widgets.lanes import LaneChart, LaneLine, _joined
-
-
-@pytest.fixture(scope="session")
-def many_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return sixteen_ranks(tmp_path_factory.getbasetemp() / "sixteen")
 
 
 def timeline(app: NsystuiApp) -> TimelineScreen:
