@@ -282,7 +282,7 @@ class TestInstances:
         answer = kernel_instances(chance, EVERYTHING, "kernel_3", Names.SHORT, ranked_tasks(chance))
         whole = records(answer.sorted_by(key, descending))
         paged = answer.sorted_by(key, descending)
-        pages = [row for offset in range(0, len(paged) + 7, 7) for row in paged.page(offset, 7)]
+        pages = [row for offset in range(0, len(paged) + 31, 31) for row in paged.page(offset, 31)]
         assert [dict(zip(whole[0], row, strict=True)) for row in pages] == whole
         values = [record[key] for record in whole]
         there = [value for value in values if value is not None]

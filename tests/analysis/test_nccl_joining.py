@@ -16,9 +16,9 @@ from nsystui.exports.demo import NcclPayloads, TrainingJob
 
 @pytest.fixture(scope="module", params=[*NcclPayloads])
 def exports(request, tmp_path_factory) -> list[Path]:
-    """Six reports of which no payload, an old one or a new one is known."""
-    job = TrainingJob(ranks=6, steps=2, layers=4, payload_layout=request.param, gpu_metrics=False)
-    return job.write(tmp_path_factory.mktemp("six"))
+    """Four reports of which no payload, an old one or a new one is known."""
+    job = TrainingJob(ranks=4, steps=2, layers=2, payload_layout=request.param, gpu_metrics=False)
+    return job.write(tmp_path_factory.mktemp("four"))
 
 
 def without_numbers(frame: pd.DataFrame) -> pd.DataFrame:

@@ -196,14 +196,14 @@ def check_kernels(drawn: Drawn) -> None:
         assert list(answer.page(0, len(answer))) == rows
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(drawn_exports())
 @example(CROSSING)
 def test_a_kernel_counts_for_every_range_around_its_call(drawn):
     check_kernels(drawn)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(drawn_exports())
 @example(CROSSING)
 def test_portions_change_nothing(drawn):
@@ -212,7 +212,7 @@ def test_portions_change_nothing(drawn):
         check_kernels(drawn)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(drawn_exports())
 @example(CROSSING)
 def test_the_projection_spans_the_work_of_every_call_inside(drawn):

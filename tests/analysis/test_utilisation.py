@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -81,11 +82,21 @@ def random_events(seed: int) -> list[Event]:
     return events
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.fixture(scope="module", params=range(3))
+def drawn(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[list[Event], Session]]:
+    """Events of one device, and an export that has them."""
+    events = random_events(request.param)
+    with closing(Session()) as session:
+        session.add(one_device(tmp_path_factory.mktemp("drawn") / "a.sqlite", events))
+        yield events, session
+
+
 @pytest.mark.parametrize("window", [Window(0, 1000), Window(200, 417), Window(950, 2000)])
-def test_totals_are_those_of_sets_of_nanoseconds(opened: Opener, tmp_path: Path, seed: int, window: Window) -> None:
-    events = random_events(seed)
-    spent = only(opened(one_device(tmp_path / "a.sqlite", events)), window)
+def test_totals_are_those_of_sets_of_nanoseconds(drawn: tuple[list[Event], Session], window: Window) -> None:
+    events, session = drawn
+    spent = only(session, window)
     k, c, m, g = (points(events, kind, window) for kind in "KCMG")
     assert (spent.kernels, spent.nccl, spent.memory, spent.graph) == (len(k), len(c), len(m), len(g))
     assert spent.busy == len(k | c | m | g)
@@ -100,8 +111,8 @@ def test_totals_are_those_of_sets_of_nanoseconds(opened: Opener, tmp_path: Path,
 
 
 @pytest.mark.parametrize("bins", [1, 7, 100, 1000, 3000])
-def test_bins_add_up_to_the_totals_and_never_exceed_one(opened: Opener, tmp_path: Path, bins: int) -> None:
-    session = opened(one_device(tmp_path / "a.sqlite", random_events(9)))
+def test_bins_add_up_to_the_totals_and_never_exceed_one(drawn: tuple[list[Event], Session], bins: int) -> None:
+    _, session = drawn
     window = Window(13, 900)
     (lanes,) = load(session).lanes(window, bins)
     width = (window.end - window.start) / bins
@@ -139,10 +150,7 @@ def test_processes_that_share_an_ordinal_are_kept_apart(opened: Opener, tmp_path
     assert total(by_task.values()).percent(170) == pytest.approx(170 / 3)
 
 
-@pytest.mark.parametrize(("rows", "devices"), [(10**6, 1), (10**6, 3), (50, 64), (130, 64)])
-def test_reading_in_batches_changes_nothing(
-    opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, devices: int
-) -> None:
+def test_reading_in_batches_changes_nothing(opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [tmp_path / f"rank{number}.sqlite" for number in range(5)]
     for number, path in enumerate(paths):
         with ExportWriter(path) as export:
@@ -153,9 +161,10 @@ def test_reading_in_batches_changes_nothing(
     window = Window(100, 800)
     expected = [measures(lane) for lane in load(session).lanes(window, 1)]
     assert len(set(expected)) == 10
-    monkeypatch.setattr(utilisation, "_BATCH_ROWS", rows)
-    monkeypatch.setattr(utilisation, "_BATCH_DEVICES", devices)
-    assert [measures(lane) for lane in load(session).lanes(window, 1)] == expected
+    for rows, devices in ((10**6, 1), (10**6, 3), (50, 64), (130, 64)):
+        monkeypatch.setattr(utilisation, "_BATCH_ROWS", rows)
+        monkeypatch.setattr(utilisation, "_BATCH_DEVICES", devices)
+        assert [measures(lane) for lane in load(session).lanes(window, 1)] == expected, (rows, devices)
 
 
 def test_graph_launches_count_as_busy_and_a_note_says_so(opened: Opener, tmp_path: Path) -> None:

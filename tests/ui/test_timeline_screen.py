@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, shows
+from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text
 
 from nsystui.analysis.events import key_of
 from nsystui.analysis.selection import Window
@@ -165,7 +165,7 @@ async def test_n_and_p_go_from_event_to_event_and_enter_opens_it(demo_job, cache
         assert timeline(app).eye.event == second
 
 
-async def test_the_view_follows_an_event_out_of_sight(demo_job, cache_directory):
+async def test_the_view_follows_an_event_out_of_sight(demo_job, cache_directory, monkeypatch):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "L")
         await hit(app, pilot, "n", *["plus"] * 16)
@@ -176,8 +176,10 @@ async def test_the_view_follows_an_event_out_of_sight(demo_job, cache_directory)
         assert screen.time >= before.end
         assert view(app).start <= screen.time < view(app).end
         await hit(app, pilot, "0", "home")
+        said = []  # it is on the screen for a few seconds only
+        monkeypatch.setattr(screen, "say", said.append)
         await pilot.press("p", "p", "p")
-        await shows(app, pilot, "no more events")  # for a few seconds only
+        assert await becomes(pilot, lambda: any("no more events" in text for text in said))
 
 
 async def test_the_event_of_a_column_is_its_longest(demo_job, cache_directory):
