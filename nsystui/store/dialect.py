@@ -10,8 +10,8 @@ from duckdb_engine import Dialect
 from sqlalchemy.util import LRUCache
 
 NAME = "duckdb+reading"
-# Of SQLAlchemy's: a screen asks dozens of different questions, and each is compiled in milliseconds.
-_KEPT = 500
+# A screen asks dozens of different questions. What is kept of one takes 60 to 700 KB.
+_KEPT = 100
 
 sa.dialects.registry.register(NAME.replace("+", "."), __name__, "ReadingDialect")
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from sqlalchemy.util import LRUCache
 
-_KEPT = 500
+_KEPT = 100
 
 
 def used_columns(query: sa.Executable) -> Mapping[str, frozenset[str]]:
