@@ -53,7 +53,7 @@ _WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
 _KEPT_VERSION = 1
 _TEMPLATE = sa.func.regexp_replace(FOLDED_LABEL, "[0-9]+", "*", "g", type_=sa.Text)
 """The name that ranges of one kind share: ``step *`` of ``step 7``."""
-_JOINED = 1 << 18
+_JOINED = 1 << 17
 """About so many API calls are joined with their operations at once."""
 
 
@@ -285,8 +285,9 @@ def _add_gpu_work(session: Session, candidates: Sequence[_Candidate]) -> None:
     for one in candidates:
         by_task.setdefault(one.task, []).append(one)
     total: dict[Task, int] = {}
+    work = [table for table in _WORK if session.count(table)]
     for ids in _id_spans(session, by_task):
-        for table in _WORK:
+        for table in work:
             for batch in session.array_batches(_launches_query(table, by_task, ids)):
                 for task, rows in _rows_by_task(batch["report"], batch["process"]):
                     launches, starts, ends = (batch[key][rows] for key in ("launch", "start", "end"))

@@ -32,8 +32,8 @@ from nsystui.store.written import Written
 if TYPE_CHECKING:
     import duckdb
 
-# Wide enough that few files are written, narrow enough that two chunks of kernels at work stay under 150 MB.
-CHUNK_ROWS = 32_768
+# Wide enough that few files are written, narrow enough that two chunks of kernels at work stay under 100 MB.
+CHUNK_ROWS = 28_672
 
 
 class PackingCancelled(Exception):

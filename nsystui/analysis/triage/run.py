@@ -13,6 +13,7 @@ from nsystui.analysis.selection import Selection
 from nsystui.analysis.triage.case import Case
 from nsystui.analysis.triage.finding import Finding, NotChecked, Severity
 from nsystui.analysis.triage.thresholds import Thresholds
+from nsystui.store.memory import give_back
 
 Said = Finding | NotChecked
 Rule = Callable[[Case], Sequence[Said]]
@@ -95,6 +96,7 @@ def triage(
     module_of: dict[str, str] = {}
     for done, name in enumerate(rules):
         told(done, len(rules))
+        give_back()  # what the rule before held
         for said in _checked(name, case):
             if isinstance(said, Finding):
                 findings.append(said)
