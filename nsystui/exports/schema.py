@@ -97,7 +97,7 @@ def probe(path: Path, connection: sqlite3.Connection) -> Schema:
         roots = dict(connection.execute(query).fetchall())
         ((rows, last_row),) = connection.execute("SELECT count(*), max(rowid) FROM sqlite_master").fetchall()
         if rows < (last_row or 0):
-            whole.check_pages(path, connection, "sqlite_master", f"{rows} of {last_row} entries")
+            whole.check_pages(path, connection, "sqlite_master", f"only {rows} of {last_row} entries")
         for name in roots:
             quoted = name.replace('"', '""')
             columns[name] = frozenset(row[1] for row in connection.execute(f'PRAGMA table_info("{quoted}")'))
@@ -111,7 +111,7 @@ def probe(path: Path, connection: sqlite3.Connection) -> Schema:
             for name, root in roots.items():
                 last[name] = _last_rowid(path, connection, name)
                 if not is_accounted_for(file, root):
-                    whole.check_pages(path, connection, name, f"{last[name]:,} rows")
+                    whole.check_pages(path, connection, name, f"only {last[name]:,} rows")
         efa_types = efa.types(connection, columns)
     except (*opening.READ_ERRORS, OSError) as error:
         raise opening.corrupt(path, error) from None

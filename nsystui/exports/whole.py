@@ -30,17 +30,27 @@ def check_last(path: Path, connection: sqlite3.Connection, table: str, last: int
 
 
 def check_rows(path: Path, table: str, rows: int, last: int) -> None:
-    """Says so where ``rows`` are all that was found of a table up to its ``last``, and damage is why others were not.
+    """Says so where ``rows``, all that was found of a table up to its ``last``, are fewer or more because of damage.
 
-    Raises ExportError. Rows that somebody deleted are no damage.
+    Raises ExportError. Rows that somebody deleted are no damage, and a key of nsys's own may begin at 0.
     """
-    if rows >= last:
+    if rows == last:
         return
     connection = opening.connect(path)
     try:
-        check_pages(path, connection, table, f"{rows:,} of about {last:,} rows")
+        if rows < last or not _has_key(connection, table):
+            found = f"only {rows:,} of about {last:,}" if rows < last else f"{rows:,} instead of {last:,}"
+            check_pages(path, connection, table, f"{found} rows")
+    except opening.READ_ERRORS as error:
+        raise opening.corrupt(path, error) from None
     finally:
         connection.close()
+
+
+def _has_key(connection: sqlite3.Connection, table: str) -> bool:
+    """Whether a column numbers the rows; else SQLite does, from 1."""
+    quoted = table.replace('"', '""')
+    return any(is_key for *_, is_key in connection.execute(f'PRAGMA table_info("{quoted}")'))
 
 
 def check_pages(path: Path, connection: sqlite3.Connection, table: str, found: str) -> None:
@@ -56,7 +66,7 @@ def check_pages(path: Path, connection: sqlite3.Connection, table: str, found: s
         raise opening.corrupt(path, error) from None
     damage = [text for text in said if text and not _OF_VALUES.match(text)]
     if damage:
-        cause = sqlite3.DatabaseError(f"only {found} of {table} can be found ({damage[0]})")
+        cause = sqlite3.DatabaseError(f"{found} of {table} can be found ({damage[0]})")
         raise opening.corrupt(path, cause)
 
 

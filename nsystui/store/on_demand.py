@@ -240,7 +240,7 @@ class OnDemand:
         parts = list(self._parts(table))
         if not any(transform.where for _, transform in parts):
             expected = sum(self.native.last_rowid[source.table] for source, _ in parts)
-            for source, _ in parts if rows < expected else ():
+            for source, _ in parts if rows != expected else ():
                 check_rows(self.path, source.table, rows, expected)
         return rows
 

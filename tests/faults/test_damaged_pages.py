@@ -111,8 +111,10 @@ def campaign(path: Path, originals: list[Path], seeds: range) -> list[int]:
     return lost
 
 
-# Seeds of earlier campaigns in which rows were lost, or a traceback was printed.
-@pytest.mark.parametrize("seeds", [range(159, 161), range(245, 248), range(20787, 20788), range(10)], ids=str)
+# Seeds of earlier campaigns in which rows were lost or made up, or a traceback was printed.
+@pytest.mark.parametrize(
+    "seeds", [range(159, 161), range(245, 248), range(2097, 2098), range(20787, 20788), range(10)], ids=str
+)
 def test_flips_lose_no_row_unsaid(tmp_path, originals, seeds):
     assert campaign(tmp_path / "flipped.sqlite", originals, seeds) == []
 
