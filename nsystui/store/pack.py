@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import duckdb
 
 # Wide enough that few files are written, narrow enough that two chunks of kernels at work stay under 100 MB.
-CHUNK_ROWS = 28_672
+CHUNK_ROWS = 32_768
 
 
 class PackingCancelled(Exception):
