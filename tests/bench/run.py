@@ -48,7 +48,8 @@ TOPICS: Mapping[str, Callable[[Setting], Iterator[Table]]] = {
 WHY = """## Why targets are missed
 
 - Two cores of a shared machine whose speed changes by a third from hour to hour: compare the ratios within one run. By
-  that measure `window` (CPU), `--help` and opening a million kernels lie at their targets, on either side of them.
+  that measure `window` (CPU) and the sample after it, `--help`, opening a million kernels or more, the NVTX tree of a
+  million and 64 ranks cold lie at their targets, on either side of them.
 - Window: see "Where the window's time goes". The imports of Textual and Rich alone are half of what is allowed.
 - Kernel summary, cold, 1 million: see "Where the time goes". A third are imports (SQLAlchemy and DuckDB), a third is
   SQLite itself, a third is making columns of the rows. The figure of nsys is from another machine.
