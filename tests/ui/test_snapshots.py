@@ -9,6 +9,8 @@ import pytest
 from scenes import NARROW, SCENES, WIDE, cache_in, play
 
 from nsystui.exports.demo import training_job
+from nsystui.store.cache import Cache
+from nsystui.store.session import Session
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import Source
 from nsystui.ui.screens import findings_table
@@ -18,7 +20,13 @@ from nsystui.ui.screens import findings_table
 def demo(tmp_path_factory):
     directory = tmp_path_factory.mktemp("pictures") / "demo-job"  # the folder's name is on the screen
     directory.mkdir()
-    return directory, tuple(str(path) for path in training_job(directory, ranks=4, steps=4))
+    files = training_job(directory, ranks=4, steps=4)
+    # Columns keep the width that a sample needed: whichever picture comes first must not be the only one with one.
+    session = Session(cache=Cache(cache_in(directory)))
+    for path in files:
+        session.add(path)
+    session.close()
+    return directory, tuple(map(str, files))
 
 
 WITH_FINDINGS = {"overview"}
