@@ -1,4 +1,10 @@
-"""``python -m nsystui``."""
+"""The program: ``nsystui``, or ``python -m nsystui``."""
+
+import signal
+
+# Until a command runs there is nothing to undo: an interrupt ends it silently, in the midst of any import.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from nsystui.cli import main
 

@@ -10,14 +10,16 @@ import atexit
 import importlib
 import os
 import re
+import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NoReturn, Protocol
 
 from nsystui import __version__
 from nsystui.errors import NsystuiError, UsageError
 
+FAILED = 70
 INTERRUPTED = 130
 
 COMMANDS = {
@@ -91,6 +93,7 @@ exit status:
   1    triage --fail-on: there is such a finding
   2    wrong usage, no file could be opened, or no terminal
   3    the exports lack what was asked
+  70   an error of nsystui itself: the line says where its details are
   130  interrupted
 """
 
@@ -130,7 +133,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         lacking = shortage(error)
         if not lacking:
-            raise
+            from nsystui.failure import told
+
+            print(f"nsystui: {told(error)}", file=sys.stderr)
+            return FAILED
         print(f"nsystui: {lacking}", file=sys.stderr)
         return NsystuiError.exit_code
 
@@ -192,18 +198,9 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Help as wide as argparse makes it, which imports ``shutil``, and with that all compressors, to find out."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=_columns() - 2)
+        from nsystui.terminal import text_width
 
-
-def _columns() -> int:
-    """What ``shutil.get_terminal_size`` says: the environment's COLUMNS, else the terminal's width, else 80."""
-    told = os.environ.get("COLUMNS", "")
-    if told.isascii() and told.isdigit() and int(told):
-        return int(told)
-    try:
-        return os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1).columns or 80
-    except (OSError, ValueError):
-        return 80
+        super().__init__(prog, width=text_width() - 2)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -300,4 +297,27 @@ def _run_command(name: str, words: list[str]) -> int:
     from nsystui.commands.configuration import configured
 
     prepare = getattr(module, "prepared", None)
-    return module.run(configured(command_parser(name), words if prepare is None else prepare(words)))
+    arguments = configured(command_parser(name), words if prepare is None else prepare(words))
+    with nullcontext() if name == "open" else _interruptible():  # the screens have handlers of their own
+        return module.run(arguments)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Lets SIGINT interrupt what a command does, so that it undoes what is half done; a second one ends it at once.
+
+    Where the program runs as one of its own: see ``nsystui.__main__``.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
+        yield
+        return
+    try:
+        signal.signal(signal.SIGINT, _interrupt)
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _interrupt(number: int, _: object) -> NoReturn:
+    signal.signal(number, signal.SIG_DFL)
+    raise KeyboardInterrupt

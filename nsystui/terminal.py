@@ -8,10 +8,11 @@ from __future__ import annotations
 import codecs
 import os
 import select
+import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 _COMMANDS = "the commands work without one: `nsystui {} FILE`, `nsystui --help`"
+_MOST_COLUMNS, _MOST_LINES = 1000, 500
 
 
 def original_environ() -> Mapping[str, str]:
@@ -20,7 +21,8 @@ def original_environ() -> Mapping[str, str]:
     In the C locale Python sets ``LC_CTYPE=C.UTF-8`` for itself (PEP 538), which says nothing about the terminal.
     """
     try:
-        entries = Path("/proc/self/environ").read_bytes().split(b"\0")
+        with open("/proc/self/environ", "rb") as file:
+            entries = file.read().split(b"\0")
     except OSError:
         return os.environ
     pairs = (os.fsdecode(entry).partition("=") for entry in entries if b"=" in entry)
@@ -79,6 +81,40 @@ def few_colors(environ: Mapping[str, str]) -> bool:
     if environ.get("COLORTERM", "").strip().lower() in ("truecolor", "24bit"):
         return False
     return environ.get("TERM", "").strip().lower().rpartition("-")[2] not in ("256color", "kitty")
+
+
+def bounded(columns: int, lines: int) -> tuple[int, int]:
+    """A size to draw in: a claim of more than any terminal has is met in part, as every cell takes time."""
+    return min(max(columns, 1), _MOST_COLUMNS), min(max(lines, 1), _MOST_LINES)
+
+
+def size(descriptor: int, environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """The columns and lines of the terminal behind a file descriptor, `bounded`.
+
+    Where it does not tell (a serial line says 0 x 0), ``COLUMNS`` and ``LINES`` do, else it has 80 x 24.
+    """
+    try:
+        columns, lines = os.get_terminal_size(descriptor)
+    except (OSError, ValueError):
+        columns, lines = 0, 0
+    return bounded(columns or _told(environ, "COLUMNS") or 80, lines or _told(environ, "LINES") or 24)
+
+
+def text_width(default: int = 80, environ: Mapping[str, str] = os.environ) -> int:
+    """The columns for text on standard output: ``COLUMNS``, else its terminal's, else ``default``; `bounded`."""
+    columns = _told(environ, "COLUMNS")
+    if not columns:
+        try:
+            columns = os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1).columns
+        except (OSError, ValueError):
+            columns = 0
+    return bounded(columns or default, 1)[0]
+
+
+def _told(environ: Mapping[str, str], name: str) -> int:
+    """The number that a variable holds; 0 where it holds none."""
+    value = environ.get(name, "")
+    return int(value[:9]) if value.isascii() and value.isdigit() else 0
 
 
 def is_full(descriptor: int) -> bool:

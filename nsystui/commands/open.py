@@ -106,10 +106,15 @@ def look_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Look:
 
 
 def run_app(arguments: argparse.Namespace, environ: Mapping[str, str], app: NsystuiApp) -> int:
-    """Runs it to its end, tells why nothing could be shown, and returns the exit status."""
+    """Runs it to its end, tells why nothing could be shown, and returns the exit status.
+
+    Raises what ended it where that was an error of its own.
+    """
     from nsystui.commands.arguments import complain
 
     app.run(mouse=not terminal.over_ssh(environ) if arguments.mouse is None else arguments.mouse)
+    if app.failure is not None:
+        raise app.failure
     for reason in app.reasons:
         complain(reason)
     return app.return_code or 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 import time
@@ -11,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from nsystui import terminal
 from nsystui.text import safe_text
 from nsystui.units import format_value
 
@@ -36,7 +36,7 @@ class StatusLine:
         if not self._is_shown or now - self._drawn < _SECONDS_BETWEEN:
             return
         self._drawn = now
-        line = safe_text(make(), ascii=True)[: max(shutil.get_terminal_size().columns - 1, 0)]
+        line = safe_text(make(), ascii=True)[: max(terminal.text_width() - 1, 0)]
         # Blanks over the rest of the last line instead of an escape sequence: any terminal knows them.
         sys.stderr.write("\r" + line.ljust(self._width))
         sys.stderr.flush()

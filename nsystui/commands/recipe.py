@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from nsystui import terminal
 from nsystui.analysis.recipes.catalog import RANKS_DIFFER, RECIPES, Recipe, recipe_named
 from nsystui.commands import arguments as shared
 from nsystui.errors import UsageError
@@ -185,14 +186,13 @@ def _is_drawn(arguments: argparse.Namespace) -> bool:
 
 def _draw(arguments: argparse.Namespace, recipe: Recipe, job: Job, selection: Selection, options: Options) -> int:
     """The map as text; notes on stderr."""
-    import shutil
     from dataclasses import replace
 
     from nsystui.analysis.recipes.asking import draw
     from nsystui.commands.recipe_drawing import columns_of, lines_of
     from nsystui.output.stdout import print_lines
 
-    width = arguments.width or shutil.get_terminal_size((120, 24)).columns
+    width = arguments.width or terminal.text_width(120)
     if arguments.bins is None:
         options = replace(options, bins=columns_of(width))
     shown = draw(recipe, job, selection, options)

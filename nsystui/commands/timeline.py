@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from typing import TYPE_CHECKING
 
+from nsystui import terminal
 from nsystui.commands import arguments as shared
 from nsystui.errors import UsageError
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         selection = shared.selection_of(arguments, job)
         timeline = Timeline.of(job, selection)
         is_table = arguments.format or arguments.sort or arguments.top is not None or shared.to_file(arguments)
-        width = arguments.width or shutil.get_terminal_size((120, 24)).columns
+        width = arguments.width or terminal.text_width(120)
         count = max(width - _LABEL - _VALUE, _LEAST) if not is_table else width
         pictures = _pictures(timeline, job.extent(selection), count, arguments.all_lanes)
         if is_table or not pictures:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import on, work
 from textual.app import App
 from textual.binding import BindingType
+from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import Screen
 
 from nsystui.analysis.selection import Selection
-from nsystui.ui import messages, signals
+from nsystui.ui import messages
 from nsystui.ui.ascii import AsciiFilter
 from nsystui.ui.loading import Loading, Source
 from nsystui.ui.log_loading import LogLoading, LogState
@@ -64,8 +65,8 @@ class FileState:
 class NsystuiApp(App[int]):
     """The screens of nsystui over one job.
 
-    Its return code is the exit status; with 2, ``reasons`` are for the terminal that stays. ``selection`` is what every
-    screen shows; ``select`` and ``undo_selection`` change it.
+    Its return code is the exit status; with 2, ``reasons`` are for the terminal that stays, and so is a ``failure``.
+    ``selection`` is what every screen shows; ``select`` and ``undo_selection`` change it.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -103,8 +104,26 @@ class NsystuiApp(App[int]):
         self.working: Working | None = None
         self._log_loading: LogLoading | None = None
 
+    def get_driver_class(self) -> type[Driver]:
+        from nsystui.ui.driver import TerminalDriver
+
+        return TerminalDriver
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error of the program that ended it, for the terminal that stays."""
+        return self._exception
+
+    def _handle_exception(self, error: Exception) -> None:
+        """After an error that nothing handles. What a screen lacks that is being closed is none of the program's."""
+        if not self._exit:
+            super()._handle_exception(error)
+
+    def _fatal_error(self) -> None:
+        """Ends; Textual's own also paints a screenful of the error on the terminal."""
+        self._close_messages_no_wait()
+
     def on_mount(self) -> None:
-        signals.obey(self)
         self.call_after_refresh(self._begin)
 
     def on_unmount(self) -> None:

@@ -298,6 +298,14 @@ KEYS: tuple[Key, ...] = (
     Key("L", "L", "timeline", "", "Timeline", "everywhere"),
     Key("ctrl+p", "ctrl+p", "recipes", "", "recipes of Nsight Systems, by name or by what they answer", "everywhere"),
     Key("question_mark", "?", "help", "help", "the keys of this place", "everywhere"),
+    Key(
+        "ctrl+z",
+        "ctrl+z",
+        "app.suspend_process",
+        "",
+        "stop the program, and give the terminal back until fg",
+        "everywhere",
+    ),
     Key("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit", "everywhere"),
 )
 

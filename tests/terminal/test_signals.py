@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import shlex
 import signal
@@ -284,3 +285,117 @@ def test_many_starts_and_stops_leave_nothing(job, unpacked, tmp_path):
     assert not list(Path(unpacked["TMPDIR"]).iterdir())
     kept = {path.name for path in (tmp_path / "cache").rglob("*")}
     assert not [name for name in kept if "tmp" in name or name.endswith(".part")]
+
+
+CAMPAIGN = "NSYSTUI_CAMPAIGN" in os.environ
+BEGUN = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+print("begun")
+runpy.run_module("nsystui", None, "__main__")
+"""
+"""Before it has begun it is Python that interrupts hit."""
+INSTANTS = range(0, 2000, 20) if CAMPAIGN else (0, 150, 300, 400, 500, 650, 900, 1300)
+"""Milliseconds after the program has begun: in an import, as the screen is taken, while it is drawn and loads."""
+
+
+def begun(job: list[str], environment: dict[str, str]) -> Terminal:
+    return in_a_shell([sys.executable, "-c", BEGUN, *job], environment)
+
+
+def assert_clean(terminal: Terminal, statuses: set[int]) -> None:
+    """The shell has its terminal back, and was told one of these statuses."""
+    terminal.wait_for("gone", timeout=60)
+    before, after = settings_told(terminal)
+    assert before == after
+    assert modes_left(terminal.received) == set()
+    assert re.findall(r"status (\d+)", terminal.received.decode(errors="replace"))[-1:] in [[str(s)] for s in statuses]
+    assert b"Traceback" not in terminal.received
+    assert b"Exception ignored" not in terminal.received
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_at_any_instant_leaves_the_terminal_as_it_was(job, unpacked, number):
+    for instant in INSTANTS:
+        with begun(job, unpacked) as terminal:
+            terminal.wait_for("begun", timeout=60)
+            terminal.listen(instant / 1000)
+            terminal.kill(number)
+            assert_clean(terminal, {128 + number})
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(40 if CAMPAIGN else 4))
+def test_a_storm_of_signals_leaves_the_terminal_as_it_was(job, unpacked, seed):
+    chance = random.Random(seed)
+    ending = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
+    others = [signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP]
+    with begun(job, unpacked) as terminal:
+        terminal.wait_for("begun", timeout=60)
+        if chance.random() < 0.5:
+            terminal.wait_for("nsystui", timeout=60)
+        terminal.listen(chance.random() / 2)
+        for number in [*chance.choices(others, k=10), *chance.choices(ending * 3 + others, k=40), *ending]:
+            terminal.kill(number)
+            terminal.listen(chance.choice((0.0, 0.0, 0.001, 0.01)))
+        assert_clean(terminal, {128 + number for number in ending})
+
+
+@pytest.mark.parametrize("module", ["argparse", "textual", "asyncio"])
+@pytest.mark.parametrize("words", [["nsystui"], ["nsystui", "kernels"]])
+def test_an_interrupt_in_the_midst_of_an_import_is_no_traceback(job, environment, module, words, tmp_path):
+    (tmp_path / f"{module}.py").write_text("import os; os.kill(os.getpid(), 2); import time; time.sleep(60)")
+    environment["PYTHONPATH"] = str(tmp_path)
+    if len(words) > 1 and module != "argparse":
+        pytest.skip("no command imports that")
+    with in_a_shell([sys.executable, "-m", *words, *job], environment) as terminal:
+        assert_clean(terminal, {130})
+
+
+@pytest.mark.parametrize("instant", range(0, 2000, 50) if CAMPAIGN else (0, 50, 600))
+def test_a_terminal_that_goes_early_ends_it_even_where_it_must_not_be_told(job, unpacked, instant):
+    """So many milliseconds after it begins to draw, or to start."""
+    ignoring = "trap '' HUP; exec " + shlex.join([*PROGRAM, *job])
+    with Terminal(["sh", "-c", ignoring], unpacked) as terminal:
+        while instant < 500 and ALTERNATE_ON not in terminal.received:
+            terminal.listen(0.001)
+        terminal.listen(instant / 1000)
+        terminal.hang_up()
+        terminal.wait_exit(60)
+
+
+NEVER_ENDING = """
+import sys, threading
+from nsystui.cli import main
+from nsystui.ui.app import NsystuiApp
+
+def never(*_):
+    threading.Event().wait()
+
+setattr(NsystuiApp, {where!r}, never)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("where", ["on_unmount", "stop_loading", "exit", "_load"])
+def test_a_signal_ends_it_whatever_it_waits_for(job, environment, tmp_path, where):
+    script = tmp_path / "never.py"
+    script.write_text(NEVER_ENDING.format(where=where))
+    with in_a_shell([sys.executable, str(script), *job], environment) as terminal:
+        terminal.wait_for("nsystui", timeout=60)
+        terminal.kill(signal.SIGTERM)
+        assert_clean(terminal, {143})
+
+
+def test_a_stopped_job_that_the_shell_kills_is_gone(job, environment):
+    with Terminal(["bash", "--norc", "-i"], environment) as terminal:
+        terminal.wait_for("shell$", timeout=30)
+        terminal.send(f"{shlex.join([*PROGRAM, *job])}\n".encode())
+        terminal.wait_for("? help", timeout=60)
+        terminal.settle()
+        terminal.press("ctrl+z")
+        terminal.wait_for("Stopped", timeout=30)
+        terminal.send(b"kill %1; wait %1; echo status $?\n")
+        terminal.wait_for("status 143", timeout=60)
+        assert modes_left(terminal.received) <= {BASH}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import threading
@@ -16,7 +15,6 @@ from textual.events import Key
 from nsystui.analysis.kernels import Names
 from nsystui.cli import main
 from nsystui.exports.demo import node_graph_export, training_job
-from nsystui.ui import signals
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import Source
 from nsystui.ui.palette import RecipePalette
@@ -362,14 +360,6 @@ async def test_keys_before_a_screen_is_made_do_nothing(job):
         await made
         await settle(app, pilot)
         assert app.return_code is None
-
-
-async def test_signals_do_not_take_the_terminal_for_a_program_at_its_end(job, monkeypatch):
-    async with running(*job) as (app, _pilot):
-        monkeypatch.setattr(app, "suspend", lambda: pytest.fail("the terminal is taken"))
-        app.exit(return_code=129)
-        signals._go_on(app)
-        signals._stop(app, asyncio.get_running_loop())
 
 
 @pytest.mark.parametrize("fails", [False, True])
