@@ -214,6 +214,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Says what is wrong and what was meant, instead of the usage with its thirty options."""
+        from nsystui.text import safe_text
+
         options = [option for action in self._actions for option in action.option_strings]
         _, _, words = message.partition("unrecognized arguments: ")
         hint = ""
@@ -227,7 +229,7 @@ class _Parser(argparse.ArgumentParser):
             f"usage: {self.prog} [OPTIONS] {' '.join(f'{place}…' if place == 'FILE' else place for place in places)}"
         )
         advice = f"`{self.prog} --help` has the options and examples"
-        text = f"{usage}\n{self.prog}: error: {message}{hint}\n{advice}\n"
+        text = f"{usage}\n{self.prog}: error: {safe_text(message)}{hint}\n{advice}\n"
         self.exit(2, _encodable(text, sys.stderr.encoding if sys.stderr else None))
 
 

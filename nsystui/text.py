@@ -1,20 +1,35 @@
 """Text made safe and made to fit: the only door between a string in a file and a terminal.
 
 Names in an export come from the profiled program and may hold anything: an escape sequence in an NVTX range would
-retitle or repaint the user's terminal. Every string goes through `safe_text` before a screen shows it; CSV, JSON and
-Parquet files get the raw string. The other functions measure and cut in terminal cells, not in characters.
+retitle or repaint the user's terminal. Every string goes through `safe_text` before it is shown, printed as text or
+Markdown, or copied, and what is meant for a shell through `shell_word`. Data for programs keeps the raw string: CSV
+and Parquet files as it is, JSON in ASCII escapes. The other functions measure and cut in terminal cells, not in
+characters.
 """
 
 from __future__ import annotations
 
+import shlex
 import unicodedata
+from functools import cache
+from itertools import chain
 from typing import Literal
 
 ELLIPSIS = "…"
 _SUBSTITUTE = "·"
 
-# Controls, formats (bidirectional marks, zero-width characters), lone surrogates, line and paragraph separators.
-_UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_INVISIBLE = frozenset(
+    chain(
+        (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180F, 0x2800, 0x3164, 0xFFA0),
+        range(0x180B, 0x180E),
+        range(0xFE00, 0xFE10),
+        range(0xE0100, 0xE01F0),
+    )
+)
+"""What ``str.isprintable`` takes for printable though nothing is to be seen: joiners, fillers, variation selectors."""
+
+_MARKS = 4
+"""Combining marks on one character: Hebrew, Thai and Vietnamese need up to three or four."""
 
 
 class _SafeTable(dict[int, int | str]):
@@ -25,7 +40,8 @@ class _SafeTable(dict[int, int | str]):
         self._ascii = ascii_only
 
     def __missing__(self, code: int) -> int | str:
-        self[code] = self._substitute(code) if unicodedata.category(chr(code)) in _UNSAFE_CATEGORIES else code
+        is_seen = chr(code).isprintable() and code not in _INVISIBLE
+        self[code] = code if is_seen else self._substitute(code)
         return self[code]
 
     def _substitute(self, code: int) -> str:
@@ -41,16 +57,50 @@ _SAFE_ASCII = _SafeTable(ascii_only=True)
 
 
 def safe_text(text: str, ascii: bool = False) -> str:  # noqa: A002 - the word that every caller expects
-    """Returns ``text`` with nothing in it that a terminal would obey instead of showing.
+    """Returns ``text`` with nothing in it that a terminal would obey instead of showing, and nothing that hides.
 
-    Replaced, one cell for one character: C0 and C1 controls (ESC, tab, newline, DEL), bidirectional marks and
-    overrides, zero-width and other invisible format characters, line separators, lone surrogates. A C0 control becomes
-    its picture (``␛``), the rest ``·``; with ``ascii`` all become ``?``. Everything printable stays, in any script.
-    Idempotent.
+    Replaced, never dropped, one character by one, so that a name which holds such a thing does not look like one
+    without: C0 and C1 controls (ESC, tab, line breaks, DEL), line and paragraph separators, format characters (zero
+    width, bidirectional, soft hyphen, tags), fillers and variation selectors, blanks other than the space, private use
+    (kitty places pictures with one), unassigned characters, lone surrogates, and combining marks after the fourth on
+    one character. A C0 control becomes its picture (``␛``), the rest ``·``; with ``ascii`` all become ``?``.
+    Everything printable stays, in any script. Idempotent.
     """
-    if text.isprintable():  # nearly every string, and this is called for every cell of every screen
+    if text.isascii() and text.isprintable():  # nearly every string, and this is called for every cell of every screen
         return text
-    return text.translate(_SAFE_ASCII if ascii else _SAFE)
+    shown = text.translate(_SAFE_ASCII if ascii else _SAFE)
+    return shown if max(shown) < "\u0300" else _with_few_marks(shown, "?" if ascii else _SUBSTITUTE)
+
+
+def _with_few_marks(text: str, substitute: str) -> str:
+    """``text`` without towers of marks, which would cover the lines above and below."""
+    found, marks = [], 0
+    for char in text:
+        marks = marks + 1 if _is_mark(char) else 0
+        found.append(char if marks <= _MARKS else substitute)
+    return "".join(found)
+
+
+@cache
+def _is_mark(char: str) -> bool:
+    """Whether it has no cell of its own: marks, and the vowels and ends of Hangul syllables written in parts."""
+    return unicodedata.category(char) in ("Mn", "Me") or "\u1160" <= char <= "\u11ff" or "\ud7b0" <= char <= "\ud7fb"
+
+
+def shell_word(text: str) -> str:
+    """``text`` as one word of a command for a POSIX shell: quoted where need be, on one line, printable.
+
+    Where there is anything that `safe_text` would replace, the escapes of ``$'…'`` stand for all that is not ASCII:
+    bash, zsh and ksh know them, and so the word still means ``text``.
+    """
+    return shlex.quote(text) if safe_text(text) == text else f"$'{''.join(map(_escaped, text))}'"
+
+
+def _escaped(char: str) -> str:
+    if char.isascii() and char.isprintable() and char not in "\\'":
+        return char
+    data = char.encode("utf-8", "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass")
+    return "".join(f"\\x{byte:02x}" for byte in data)
 
 
 def width_of(text: str) -> int:

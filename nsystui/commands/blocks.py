@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from nsystui.analysis.answer import Answer
 from nsystui.commands import arguments as shared
+from nsystui.output.formats import to_json
+from nsystui.output.stdout import print_lines
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def _one_by_one(arguments: argparse.Namespace, blocks: Iterable[Block]) -> None:
         if number:
             print()
         if block.needs_title or arguments.format in (None, "table", "md"):
-            print(f"## {block.title}\n" if arguments.format == "md" else f"# {block.title}")
+            print_lines([f"## {block.title}", ""] if arguments.format == "md" else [f"# {block.title}"])
         shared.deliver(arguments, block.answer)
 
 
@@ -59,7 +60,7 @@ def _to_files(arguments: argparse.Namespace, blocks: Iterable[Block]) -> None:
 def _as_json(arguments: argparse.Namespace, blocks: Iterable[Block]) -> None:
     print("[", end="")
     for number, block in enumerate(blocks):
-        labels = json.dumps(block.labels).removesuffix("}")
+        labels = to_json(block.labels).removesuffix("}")
         print(f'{"," if number else ""}\n{labels}, "rows": ', end="")
         shared.deliver(arguments, block.answer)
         print("}", end="")

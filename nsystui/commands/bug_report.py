@@ -19,7 +19,6 @@ from nsystui.commands.configuration import Config, default_path
 from nsystui.errors import ExportError, NsystuiError
 from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
-from nsystui.text import safe_text
 
 PACKAGES = (
     "textual",
@@ -61,7 +60,7 @@ def terminal_lines(environ: Mapping[str, str]) -> Iterator[str]:
     told = [f"{name}={environ[name]}" for name in SHOWN_VARIABLES if name in environ]
     told += [f"{name} set" for name in SHOWN_AS_SET if environ.get(name)]
     ssh = any(environ.get(name) for name in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY"))
-    yield f"environment: {', '.join(map(safe_text, told)) or 'nothing of what is shown here'}"
+    yield f"environment: {', '.join(told) or 'nothing of what is shown here'}"
     yield f"terminal: {_size()}, tmux {_yes('TMUX' in environ)}, screen {_yes('STY' in environ)}, ssh {_yes(ssh)}"
     streams = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
     words = [f"{name} {_kind(stream)}" for name, stream in streams.items()]
@@ -154,7 +153,7 @@ def config_lines(config: Config, is_refused: bool, environ: Mapping[str, str]) -
     apart = [one for one in ("cache_dir", "cache_limit", "jobs", "memory_limit") if getattr(config, one)]
     names = [one.replace("_", "-") for one in apart]
     names += ["triage" if one == "set" else one.replace("_", "-") for one in config.options]
-    yield f"config: {safe_text(name)}, which sets {', '.join(names) or 'nothing'}"
+    yield f"config: {name}, which sets {', '.join(names) or 'nothing'}"
 
 
 def export_lines(files: Sequence[str]) -> Iterator[str]:
@@ -166,7 +165,7 @@ def export_lines(files: Sequence[str]) -> Iterator[str]:
     try:
         paths = discover(files)
     except NsystuiError as error:
-        yield f"exports: {safe_text(str(error))}"
+        yield f"exports: {error}"
         return
     for path in paths:
         yield from _of_export(path)
@@ -177,12 +176,12 @@ def _of_export(path: Path) -> Iterator[str]:
     from nsystui.store.opened import look_at
     from nsystui.store.packed_job import JobReport
 
-    name = safe_text(name_of(path))
+    name = name_of(path)
     try:
         size = path.stat().st_size
         opened = look_at(path)
     except ExportError as error:
-        yield f"export {name}: {safe_text(error.cause)}"
+        yield f"export {name}: {error.cause}"
         return
     except OSError as error:
         yield f"export {name}: {error.strerror}"
@@ -194,7 +193,7 @@ def _of_export(path: Path) -> Iterator[str]:
     yield f"export {name}: {kind}, nsys {facts.nsys_version or 'unknown'}, schema {facts.schema_version or 'unknown'}"
     for table, rows in sorted(counts.items()):
         if not table.startswith("ENUM_"):
-            yield f"  {safe_text(table)}: {rows:,}"
+            yield f"  {table}: {rows:,}"
 
 
 def _megabytes(size: int) -> str:

@@ -34,9 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ranks < 1 or arguments.steps < 1:
         raise OutputError("a job has at least one rank and one step")
     if arguments.write_only:
+        from nsystui.output.stdout import print_lines
+
         directory = Path(arguments.directory or "nsystui-demo")
-        for path in _write(directory, arguments):
-            print(path)
+        print_lines(map(str, _write(directory, arguments)))
         return 0
     if arguments.directory:
         return _open(_write(Path(arguments.directory), arguments), arguments)

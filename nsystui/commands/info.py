@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from nsystui.commands import arguments as shared
 from nsystui.errors import UsageError
-from nsystui.text import safe_text
 
 if TYPE_CHECKING:
     from nsystui.analysis.answer import Answer
@@ -67,7 +66,7 @@ def _print_diagnostics(arguments: argparse.Namespace) -> None:
         lines += [*bug_report.limit_lines(limits_of(arguments))]
         lines += bug_report.cache_lines(default_cache(config), config, os.environ)
     except UsageError as error:
-        lines.append(f"limits: {safe_text(str(error))}")
+        lines.append(f"limits: {error}")
     lines += bug_report.config_lines(config, arguments.no_config, os.environ)
     print_lines([*lines, *bug_report.export_lines(arguments.files)])
 

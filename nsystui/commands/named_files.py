@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from nsystui.errors import UsageError
 from nsystui.exports.discover import EXPORT_ENDINGS, discover
 from nsystui.exports.nccl_log.files import STDIN, named
 from nsystui.exports.nccl_log.sniffing import FileKind, kind_of
+from nsystui.text import shell_word
 
 _SHOWN = 2
 """How many names of each kind an error writes out: a job has hundreds."""
@@ -66,7 +66,7 @@ def _logs(patterns: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         problem = _problem(name)
         if problem:
-            raise UsageError(f"--nccl-log {shlex.quote(name)}: {problem}")
+            raise UsageError(f"--nccl-log {shell_word(name)}: {problem}")
     return tuple(names)
 
 
@@ -77,7 +77,7 @@ def _problem(name: str) -> str:
     if not os.path.lexists(name):
         return "no such file"
     if os.path.isdir(name):
-        return f"a directory; name the logs in it: {shlex.quote(name.rstrip('/'))}/*.log"
+        return f"a directory; name the logs in it: {shell_word(name.rstrip('/'))}/*.log"
     if name.endswith(EXPORT_ENDINGS) and kind_of(name) is FileKind.EXPORT:
         return f"{FileKind.EXPORT.value}; exports stand before --nccl-log"
     return ""
@@ -85,4 +85,4 @@ def _problem(name: str) -> str:
 
 def _words(names: Sequence[str]) -> str:
     more = " …" if len(names) > _SHOWN else ""
-    return " ".join(shlex.quote(name) for name in names[:_SHOWN]) + more
+    return " ".join(shell_word(name) for name in names[:_SHOWN]) + more

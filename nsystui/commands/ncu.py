@@ -93,11 +93,9 @@ def _commands(arguments: argparse.Namespace, job: Job, selection: Selection) -> 
 
 def _print(job: Job, commands: Sequence[NcuCommand], shown: int) -> int:
     from nsystui.analysis.handover.ncu import cautions, ncu_table
-    from nsystui.output.pipe import quiet_pipe
+    from nsystui.output.stdout import print_lines
 
-    with quiet_pipe() as stream:
-        for one in commands[:shown]:
-            stream.write(f"# {one.what}\n{one.command}\n")
+    print_lines(line for one in commands[:shown] for line in (f"# {one.what}", one.command))
     if not commands:
         notes = ncu_table(job, commands).notes
         for note in notes or ("no kernel in the selection",):

@@ -72,14 +72,16 @@ def _pictures(timeline: Timeline, window: Window, count: int, streams: bool) -> 
 def _draw(pictures: list[LanePicture]) -> None:
     from nsystui.analysis.answer import Unit
     from nsystui.analysis.timeline.drawing import LEGEND, lane_label, lane_text
+    from nsystui.output.stdout import print_lines
     from nsystui.text import fit, safe_text
     from nsystui.units import format_value
 
     window = pictures[0].columns.window
     start, length = format_value(Unit.TIME, window.start), format_value(Unit.DURATION, window.end - window.start)
     column = format_value(Unit.DURATION, (window.end - window.start) / len(pictures[0].columns.busy))
-    print(f"{start} + {length}, a column is {column}; {LEGEND}")
+    lines = [f"{start} + {length}, a column is {column}; {LEGEND}"]
     for picture in pictures:
         busy = "–" if picture.busy is None else format_value(Unit.PERCENT, 100 * picture.busy)
         label = fit(safe_text(lane_label(picture.lane).strip()), _LABEL - 1)
-        print(f"{label} {lane_text(picture).text}{busy.rjust(_VALUE)}")
+        lines.append(f"{label} {lane_text(picture).text}{busy.rjust(_VALUE)}")
+    print_lines(lines)

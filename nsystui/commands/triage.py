@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
-from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from nsystui.commands import arguments as shared
@@ -106,6 +104,7 @@ def _deliver(
 ) -> None:
     """As lines or as a report for people, or as a table for programs."""
     from nsystui.output import formats
+    from nsystui.output.stdout import print_lines
 
     if shared.to_file(arguments):
         if formats.format_for_path(arguments.output) in ("md", "table"):
@@ -113,7 +112,7 @@ def _deliver(
             _save(arguments, report() if is_report else "\n".join(lines()) + "\n")
             return
     elif arguments.format in (None, "table") and not arguments.sort:
-        _print("\n".join(lines()) + "\n")
+        print_lines(lines())
         return
     shared.deliver(arguments, table)
 
@@ -123,16 +122,3 @@ def _save(arguments: argparse.Namespace, text: str) -> None:
 
     save_text(text, arguments.output, overwrite=arguments.force)
     shared.complain(f"wrote the triage to {arguments.output}")
-
-
-def _print(text: str) -> None:
-    from nsystui.output.pipe import quiet_pipe
-    from nsystui.terminal import original_environ, wants_ascii
-    from nsystui.text import ascii_glyphs
-
-    with quiet_pipe() as stream:
-        encoding = stream.encoding
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-        environ = original_environ() if sys.stdout.isatty() else {"LC_ALL": "C.UTF-8"}
-        stream.write(ascii_glyphs(text) if wants_ascii(environ, encoding) else text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 import shutil
 import subprocess
 from contextlib import suppress
@@ -14,6 +13,7 @@ from nsystui.errors import ExportError
 from nsystui.exports.discover import REPORT_ENDINGS
 from nsystui.exports.own_directory import why_not_ours
 from nsystui.exports.partial import drop_abandoned, partial_name
+from nsystui.text import shell_word
 
 # What makes message sizes readable; older versions do not know these options.
 _WITH_PAYLOADS = ("--include-json=true", "--include-blobs=true")
@@ -113,4 +113,4 @@ def _leave_nothing_half(partial: Path) -> None:
 
 
 def _look(report: Path) -> str:
-    return f"see what is there: ls -l {shlex.quote(str(report.parent))}"
+    return f"see what is there: ls -l {shell_word(str(report.parent))}"

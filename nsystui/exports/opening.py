@@ -7,7 +7,6 @@ write permission, and nothing is ever created beside them.
 from __future__ import annotations
 
 import os
-import shlex
 import sqlite3
 import stat
 from pathlib import Path
@@ -15,6 +14,7 @@ from urllib.parse import quote
 
 from nsystui.errors import ExportError
 from nsystui.shortage import shortage
+from nsystui.text import shell_word
 
 _MAGIC = b"SQLite format 3\x00"
 _EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true"
@@ -67,13 +67,13 @@ def check(path: Path) -> None:
         status = os.stat(path)
     except FileNotFoundError:
         cause = "a link to a file that is not there" if path.is_symlink() else "no such file"
-        raise ExportError(name, cause, f"see what is there: ls -l {shlex.quote(str(path.parent))}") from None
+        raise ExportError(name, cause, f"see what is there: ls -l {shell_word(str(path.parent))}") from None
     except OSError as error:
-        advice = f"check the directory with ls -ld {shlex.quote(str(path.parent))}"
+        advice = f"check the directory with ls -ld {shell_word(str(path.parent))}"
         raise ExportError(name, f"cannot be looked at: {error.strerror}", advice) from None
     if stat.S_ISDIR(status.st_mode):
         if not os.access(path, os.R_OK | os.X_OK):
-            advice = f"check its permissions with ls -ld {shlex.quote(name)}"
+            advice = f"check its permissions with ls -ld {shell_word(name)}"
             raise ExportError(name, "no permission to look into this directory", advice)
         raise ExportError(name, "no export in this directory", f"an export is a .sqlite file: {_EXPORT_COMMAND}")
     if not stat.S_ISREG(status.st_mode):
@@ -82,7 +82,7 @@ def check(path: Path) -> None:
         with open(path, "rb") as file:
             head = file.read(100)
     except OSError as error:
-        advice = f"check its permissions with ls -l {shlex.quote(name)}"
+        advice = f"check its permissions with ls -l {shell_word(name)}"
         raise ExportError(name, f"cannot be read: {error.strerror}", advice) from None
     if not head:
         raise ExportError(name, "the file is empty", "did nsys export finish?")
@@ -126,7 +126,7 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
         output = path.with_suffix(".sqlite").name
         if output == path.name:  # a report under the name of an export must not be overwritten by its export
             output = f"{path.stem}-export.sqlite"
-        command = f"{_EXPORT_COMMAND} -o {shlex.quote(output)} {shlex.quote(name)}"
+        command = f"{_EXPORT_COMMAND} -o {shell_word(output)} {shell_word(name)}"
         return ExportError(
             name, "a report, not an export", f"export it: {command}, or let nsystui do it with --convert"
         )

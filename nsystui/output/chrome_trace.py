@@ -19,6 +19,7 @@ from nsystui.analysis.handover.layout import NCCL_DOMAIN
 from nsystui.analysis.handover.streams import Lanes
 from nsystui.analysis.handover.trace import Trace
 from nsystui.analysis.selection import Task
+from nsystui.output.formats import to_json
 
 Progress = Callable[[int], object]
 
@@ -52,7 +53,7 @@ def _head(trace: Trace, shift: int) -> bytes:
     facts = {"producer": f"nsystui {__version__}", "clock": trace.clock or "clock: the report's own"}
     if shift:
         facts["shift"] = f"{shift} ns are added to job time: no event of a trace may lie before 0"
-    return f'{{"displayTimeUnit":"ns","otherData":{json.dumps(facts)},"traceEvents":[\n'.encode()
+    return f'{{"displayTimeUnit":"ns","otherData":{to_json(facts)},"traceEvents":[\n'.encode()
 
 
 def microseconds(time: int) -> str:
@@ -221,5 +222,5 @@ class _Writer:
         if made is None:
             if len(self._names) > 100_000:  # ranges with numbers in their names would be kept for ever
                 self._names.clear()
-            made = self._names[text] = json.dumps(text)
+            made = self._names[text] = to_json(text)
         return made

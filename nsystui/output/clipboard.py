@@ -45,9 +45,7 @@ def osc52(text: str, tmux: bool = False, screen: bool = False, limit: int = LIMI
 
 def _tsv_line(cells: Iterable[Value]) -> str:
     # Tabs and line breaks would be cells and rows, and a control could act in the shell where the text is pasted.
-    return "\t".join(
-        "" if cell is None else safe_text(" ".join(str(cell).splitlines()).replace("\t", " ")) for cell in cells
-    )
+    return "\t".join("" if cell is None else safe_text(str(cell)) for cell in cells)
 
 
 def row_for_clipboard(columns: Sequence[Column], row: Sequence[Value]) -> str:

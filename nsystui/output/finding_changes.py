@@ -29,15 +29,15 @@ def lines(found: Against) -> list[str]:
             shown += [*findings.body_lines(one.shown), ""]
     if shown[-1]:
         shown.append("")
-    shown += [f"Largest changes (A is {safe_text(found.label)}, B this job):", *_summary_lines(found)]
+    shown += [f"Largest changes (A is {found.label}, B this job):", *_summary_lines(found)]
     if found.found.not_checked:
         shown += ["", "Not checked:", *findings.not_checked_lines(found.found)]
-    return [line.rstrip() for line in shown]
+    return [safe_text(line.rstrip()) for line in shown]
 
 
 def report(found: Against) -> str:
     """The same in Markdown, with the evidence of what is new or costs more."""
-    parts = ["# Triage against a baseline\n", f"{_headline(found)}.\n"]
+    parts = ["# Triage against a baseline\n", f"{findings.plain(_headline(found))}.\n"]
     for one in found.changes:
         parts.append(f"## {one.kind.value.capitalize()}: {_title(one)}\n")
         parts += findings.body_report(one.shown) if one.kind.is_worse else [f"{findings.plain(one.shown.sentence)}.\n"]
@@ -54,7 +54,7 @@ def report(found: Against) -> str:
 def _headline(found: Against) -> str:
     told = [f"{count} {kind.value}" for kind, count in counts(found).items() if count]
     start = "" if any(one.kind.is_worse for one in found.changes) else "Nothing got worse. "
-    return f"{start}Against {safe_text(found.label)}: {', '.join(told) if told else 'no findings in either job'}"
+    return f"{start}Against {found.label}: {', '.join(told) if told else 'no findings in either job'}"
 
 
 def _title(one: Change) -> str:

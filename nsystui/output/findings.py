@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 from collections.abc import Iterator
 
 from nsystui.analysis.answer import Head, Unit
 from nsystui.analysis.triage.finding import Finding, Severity
 from nsystui.analysis.triage.run import Triage
-from nsystui.output.formats import write
+from nsystui.output.formats import markdown_text, write
 from nsystui.text import safe_text
 from nsystui.units import format_value
 
@@ -122,6 +123,10 @@ def _evidence(one: Finding) -> str:
     return f"\n{text.getvalue()}" + (f"\n{more:,} rows more.\n" if more > 0 else "")
 
 
+_CODE = re.compile("(`[^`]+`)")
+
+
 def plain(text: str) -> str:
-    """Text of the profiled program inside a paragraph: one line, and no markup of its own."""
-    return safe_text(text).replace("<", "&lt;").replace("|", "\\|")
+    """A sentence with names of the profiled program in it, as one line whose only markup is our code spans."""
+    parts = _CODE.split(safe_text(text))
+    return "".join(part if number % 2 else markdown_text(part) for number, part in enumerate(parts))

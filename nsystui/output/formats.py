@@ -4,7 +4,8 @@ CSV is what ``nsys stats --format csv`` writes, byte for byte where the numbers 
 (ns, bytes) with the decimals that the column names; the text table words them as a screen does. What a file cannot know
 is empty in CSV and Markdown and ``null`` in JSON, and so is a number that is not finite; it is never 0.
 
-CSV and JSON carry text raw, as the profiled program wrote it. A cell that begins with ``=``, ``+``, ``-`` or ``@``
+CSV and JSON carry text raw, as the profiled program wrote it, JSON in ``\\u`` escapes; a text table and Markdown are
+for people, and get what `nsystui.text.safe_text` makes of it. A cell that begins with ``=``, ``+``, ``-`` or ``@``
 stays as it is: an NVTX range may be called ``=compute``, and data that is altered for the sake of spreadsheets is wrong
 everywhere else. Import it as text there.
 """
@@ -161,6 +162,11 @@ def _fixed(columns: Sequence[Column], page: Iterable[Sequence[Value]]) -> Iterat
         yield cells
 
 
+def to_json(value: object) -> str:
+    """``value`` as JSON of printable ASCII on one line; raises ValueError for a number that is not finite."""
+    return json.dumps(value, allow_nan=False).replace("\x7f", "\\u007f")
+
+
 def _write_json(answer: Answer, stream: Writable, progress: Progress | None) -> int:
     """An array of objects with the columns' keys, one object a line, in ASCII (``\\u`` escapes) whatever the stream."""
     keys = [column.key for column in answer.columns]
@@ -168,7 +174,7 @@ def _write_json(answer: Answer, stream: Writable, progress: Progress | None) -> 
     rows = 0
     for page in _file_pages(answer, progress):
         for row in page:
-            stream.write(separator + "\n" + json.dumps(dict(zip(keys, row, strict=True)), allow_nan=False))
+            stream.write(f"{separator}\n{to_json(dict(zip(keys, row, strict=True)))}")
             separator = ","
             rows += 1
     stream.write("\n]\n" if rows else "[]\n")
@@ -179,10 +185,15 @@ def _write_json(answer: Answer, stream: Writable, progress: Progress | None) -> 
 _MARKUP = re.compile(r"[\\`*<\[\]|&~$]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
 
 
+def markdown_text(text: str) -> str:
+    """``text`` on one line of Markdown, in a table or a paragraph, with no markup of its own."""
+    return _MARKUP.sub(r"\\\g<0>", safe_text(text))
+
+
 def _markdown_cell(value: Value) -> str:
     if value is None:
         return ""
-    return _MARKUP.sub(r"\\\g<0>", safe_text(value)) if isinstance(value, str) else str(value)
+    return markdown_text(value) if isinstance(value, str) else str(value)
 
 
 def _write_markdown(answer: Answer, stream: Writable, progress: Progress | None) -> int:

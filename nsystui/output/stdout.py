@@ -26,11 +26,12 @@ class _SafeLines:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Prints lines that are safe already, in ASCII where UTF-8 could not be shown. Raises what `quiet_pipe` raises."""
+    """Prints lines made safe, in ASCII where UTF-8 could not be shown. Raises what `quiet_pipe` raises."""
     with quiet_pipe() as stream:
         environ = original_environ() if stream.isatty() else {"LC_ALL": "C.UTF-8"}
         plain = wants_ascii(environ, stream.encoding)
-        stream.writelines(f"{ascii_glyphs(line) if plain else line}\n" for line in lines)
+        shown = map(safe_text, lines)
+        stream.writelines(f"{ascii_glyphs(line) if plain else line}\n" for line in shown)
 
 
 def print_answer(answer: Answer, file_format: str) -> int:

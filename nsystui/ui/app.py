@@ -17,6 +17,7 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 
 from nsystui.analysis.selection import Selection
+from nsystui.text import safe_text
 from nsystui.ui import messages
 from nsystui.ui.ascii import AsciiFilter
 from nsystui.ui.loading import Loading, Source
@@ -145,6 +146,11 @@ class NsystuiApp(App[int]):
     @work(thread=True, group="log", exit_on_error=False)
     def _read_log(self, loading: LogLoading) -> None:
         loading.start()
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copies ``text`` without what a terminal or a shell would obey; its tabs and line ends stay."""
+        lines = ("\t".join(map(safe_text, line.split("\t"))) for line in text.split("\n"))
+        super().copy_to_clipboard("\n".join(lines))
 
     # -- the selection --------------------------------------------------------------------------------------------
 

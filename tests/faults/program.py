@@ -57,9 +57,18 @@ def in_time(seconds: int = SECONDS) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def run(*words: str | Path, seconds: int = SECONDS) -> Ran:
-    """Runs a command in this process; never raises."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+class _Terminal(io.TextIOWrapper):
+    """Says that it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def run(*words: str | Path, seconds: int = SECONDS, is_terminal: bool = False) -> Ran:
+    """Runs a command in this process; never raises. ``is_terminal``: stdout says that it is one."""
+    stream = _Terminal if is_terminal else io.TextIOWrapper
+    out = stream(io.BytesIO(), encoding="utf-8", write_through=True)
+    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace", write_through=True)
     texts, status, trouble = tuple(map(str, words)), -1, ""
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:

@@ -57,7 +57,7 @@ def test_a_row_is_tab_separated_plain_values() -> None:
 
 def test_a_pasted_row_stays_one_row_and_does_nothing() -> None:
     row = (None, 1, 1, None, "a\tb\nrm -rf ~\r\n\x1b[201~")
-    assert row_for_clipboard(COLUMNS, row) == "\t1\t1\t\ta b rm -rf ~ ␛[201~"
+    assert row_for_clipboard(COLUMNS, row) == "\t1\t1\t\ta␉b␊rm -rf ~␍␊␛[201~"
 
 
 def test_a_table_has_its_headings() -> None:

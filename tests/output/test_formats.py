@@ -14,6 +14,7 @@ from small_answers import COLUMNS, FEW, Many, Rows
 
 from nsystui.analysis.answer import Column, FrameAnswer, Unit
 from nsystui.errors import UsageError
+from nsystui.output.findings import plain
 from nsystui.output.formats import format_for_path, write
 from nsystui.output.parquet import write_parquet
 from nsystui.text import width_of
@@ -106,6 +107,18 @@ def test_markdown_is_a_table_whose_text_shows_as_it_is() -> None:
         '|  | 12 |  | 12.0 | say "hi"␍␊=1+1␛\\[31m |\n'
         "| 0.0 | 5000000000 | 1 |  | µ\\|\\<float> |\n"
     )
+
+
+def test_json_is_printable_ascii_that_means_the_text() -> None:
+    text = "\x1b\x7f\u2028\u200b\udcff"
+    found = written(Rows([(None, None, None, None, text)]), "json")
+    assert all(line.isprintable() and line.isascii() for line in found.split("\n"))
+    assert json.loads(found)[0]["name"] == text
+
+
+def test_a_paragraph_of_markdown_has_no_markup_but_code() -> None:
+    said = "in range `a_b<c>`, <b>x</b> [y](z) __w__ | `\n# v"
+    assert plain(said) == "in range `a_b<c>`, \\<b>x\\</b> \\[y\\](z) \\_\\_w\\_\\_ \\| \\`␊# v"
 
 
 def test_a_table_is_aligned_worded_and_safe() -> None:

@@ -11,7 +11,7 @@ import time
 import pytest
 from harness import Terminal
 
-from nsystui.exports.demo import hostile_names_export, training_job
+from nsystui.exports.demo import training_job
 
 ALTERNATE_ON, ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"
 PROGRAM = [sys.executable, "-m", "nsystui"]
@@ -118,17 +118,6 @@ def test_the_mouse_is_left_alone_over_ssh(job):
     with start(job, SSH_CONNECTION="10.0.0.1 1 10.0.0.2 22") as terminal:
         terminal.wait_for("Kernels", timeout=30)
         assert b"\x1b[?1003h" not in terminal.received
-
-
-def test_names_with_escape_sequences_never_reach_the_terminal(tmp_path):
-    path = hostile_names_export(tmp_path / "hostile.sqlite")
-    with Terminal([*PROGRAM, str(path)], {"NSYSTUI_CACHE_DIR": str(tmp_path / "cache")}, columns=120, lines=36) as term:
-        term.wait_for("Kernels", timeout=30)
-        for key in "23456":
-            term.press(key)
-            term.settle(quiet=0.5)
-        assert b"\x1b]0;" not in term.received
-        assert b"\x07" not in term.received.replace(b"\x1b]22;default\x07", b"")  # Textual's own: the mouse pointer
 
 
 def test_resizing_while_it_runs_draws_the_new_size(job):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from nsystui.analysis.selection import Task
-from nsystui.text import safe_text
+from nsystui.text import safe_text, shell_word
 
 
 class NameBase(Enum):
@@ -51,7 +50,7 @@ class NcuCommand:
 
     @property
     def command(self) -> str:
-        """For a shell; what follows the program's name is the user's to fill in: an export's is not shown."""
+        """One printable line for a shell; what follows the program's name is the user's: an export's is not shown."""
         words = [
             "ncu",
             "--target-processes",
@@ -65,7 +64,7 @@ class NcuCommand:
             words += ["--launch-skip", str(self.skip), "--launch-count", str(self.count)]
         if self.in_graph:
             words += ["--graph-profiling", "node"]
-        return f"{shlex.join([*words, self.program or 'your-application'])} ..."
+        return f"{' '.join(map(shell_word, [*words, self.program or 'your-application']))} ..."
 
     @property
     def what(self) -> str:
@@ -131,7 +130,7 @@ def pattern_of(name: str, base: NameBase) -> str:
     Demanglers differ in blanks and in the casts of template arguments (``(int)4`` and ``4``): both ways match. Of a
     character that a shell or terminal would trip over, any matches.
     """
-    plain = "".join(char if char.isprintable() else "\0" for char in name)
+    plain = "".join(char if char == shown else "\0" for char, shown in zip(name, safe_text(name), strict=True))
     escaped = _SPECIAL.sub(r"\\\1", plain).replace("\0", ".")
     if base is NameBase.DEMANGLED:
         escaped = _BOOL.sub(lambda found: rf"(\(bool\){found[1]}|{('false', 'true')[int(found[1])]})", escaped)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import gzip
 import os
-import shlex
 import stat
 import sys
 import zlib
@@ -16,6 +15,7 @@ from typing import cast
 
 from nsystui.errors import ExportError, UsageError
 from nsystui.exports.discover import natural_key
+from nsystui.text import shell_word
 
 STDIN = "-"
 _GZIP = b"\x1f\x8b"
@@ -90,13 +90,13 @@ def open_log(name: str) -> Iterator[OpenLog]:
         return
     try:
         if os.path.isdir(name):
-            raise ExportError(name, "a directory", f"name the logs in it: {shlex.quote(name.rstrip('/'))}/*.log")
+            raise ExportError(name, "a directory", f"name the logs in it: {shell_word(name.rstrip('/'))}/*.log")
         file = open(name, "rb")  # noqa: SIM115 - closed below
     except FileNotFoundError:
-        advice = f"see what is there: ls -l {shlex.quote(os.path.dirname(name) or '.')}"
+        advice = f"see what is there: ls -l {shell_word(os.path.dirname(name) or '.')}"
         raise ExportError(name, "no such file", advice) from None
     except OSError as error:
-        advice = f"check its permissions with ls -l {shlex.quote(name)}"
+        advice = f"check its permissions with ls -l {shell_word(name)}"
         raise ExportError(name, f"cannot be opened: {error.strerror or error}", advice) from None
     with file:
         yield _opened(name, file)
@@ -111,10 +111,10 @@ def _opened(name: str, file: BufferedReader) -> OpenLog:
     if not head:
         raise ExportError(name, "it is empty", _RECORD)
     if head.startswith(_SQLITE):
-        raise ExportError(name, "an export of nsys, not a log of NCCL", f"nsystui nccl {shlex.quote(name)}")
+        raise ExportError(name, "an export of nsys, not a log of NCCL", f"nsystui nccl {shell_word(name)}")
     for magic, program in _PACKED.items():
         if head.startswith(magic):
-            advice = f"unpack it on the way: {program} -dc {shlex.quote(name)} | nsystui nccl-log -"
+            advice = f"unpack it on the way: {program} -dc {shell_word(name)} | nsystui nccl-log -"
             raise ExportError(name, f"packed with {program}", advice)
     # Closing a GzipFile does not close the file that it reads, so nothing is left open here.
     stream = gzip.GzipFile(fileobj=file, mode="rb") if head.startswith(_GZIP) else file

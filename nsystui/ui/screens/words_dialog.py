@@ -9,6 +9,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from nsystui.text import safe_text
 from nsystui.ui.widgets.quiet import PatientScreen
 
 
@@ -26,7 +27,7 @@ class WordsDialog(ModalScreen[None], PatientScreen[None]):
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__()
-        self._lines = lines
+        self._lines = tuple(map(safe_text, lines))
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.highlighter import Highlighter
+from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -18,6 +20,13 @@ from nsystui.text import safe_text
 
 Check = Callable[[str], str | None]
 """Says what is wrong with a text, in a sentence for the user, or ``None`` when it will do."""
+
+
+class _Shown(Highlighter):
+    """How a text is drawn that stays as it is: a filter may be a name with an escape sequence in it."""
+
+    def highlight(self, text: Text) -> None:
+        text.plain = safe_text(text.plain)
 
 
 class LinePrompt(Widget):
@@ -89,7 +98,7 @@ class LinePrompt(Widget):
         self._focus_before: Widget | None = None
         self._message = Static(markup=False, classes="line-prompt--message")
         self._label = Static(markup=False, classes="line-prompt--label")
-        self._input = Input(compact=True, select_on_focus=False)
+        self._input = Input(compact=True, select_on_focus=False, highlighter=_Shown())
         self._input.cursor_blink = False  # a blinking cursor sends 2 KB a second
 
     def compose(self) -> ComposeResult:

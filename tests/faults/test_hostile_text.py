@@ -1,0 +1,305 @@
+"""Names that hold escape sequences and characters that nobody sees: nothing of them is obeyed or hidden anywhere."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shlex
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import hostile
+import jobs
+import program
+import pytest
+from harness import Terminal
+from scenes import SCENES
+
+from nsystui.analysis.recipes import RECIPES
+from nsystui.exports import demo
+from nsystui.ui.app import NsystuiApp
+from nsystui.ui.loading import Source
+from nsystui.ui.log_app import LogApp
+
+LOG = "".join(
+    f"n{text}:1:7 [0] NCCL INFO comm 0xc{number}{text} rank 0 nranks 2 cudaDev 0 busId b000 commId 0xfe - "
+    "Init COMPLETE\n"
+    f"n{text}:1:7 [0] NCCL INFO AllReduce{text}: opCount {number:x} sendbuff 0x1 recvbuff 0x2 count 100 datatype 7 "
+    f"op 0 root 0 comm 0xc{number}{text} [nranks=2] stream 0x3{text}\n"
+    f"n{text}:1:7 [0] NCCL WARN {text} something {text}\n"
+    for number, text in enumerate(" ".join(one.splitlines()) for one in hostile.TEXTS)
+)
+FORMATS = ("table", "csv", "json", "md")
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory) -> list[Path]:
+    """Two ranks in which every text is hostile, and so are the names of file and directory."""
+    directory = tmp_path_factory.mktemp("hostile") / "job\x1b]0;owned\x07\u200b"
+    directory.mkdir()
+    paths = [hostile.renamed(path) for path in demo.TrainingJob(ranks=2, steps=2, layers=1).write(directory)]
+    return [path.rename(path.with_name(f"rank{number}\u2028\x9b31m.sqlite")) for number, path in enumerate(paths)]
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory) -> list[Path]:
+    """Exports of what the job has not: managed memory, MPI, graphs, and bare names."""
+    directory = tmp_path_factory.mktemp("others")
+    makers = (demo.unified_memory_export, demo.whole_graph_export, demo.two_process_export, demo.simulation_export)
+    made = [hostile.renamed(make(directory / f"{make.__name__}.sqlite")) for make in makers]
+    return [*made, demo.hostile_names_export(directory / "names.sqlite")]
+
+
+@pytest.fixture
+def log(tmp_path) -> Path:
+    path = tmp_path / "nccl\u200b\x1b[5m.log"
+    path.write_text(LOG, encoding="utf-8", errors="surrogateescape")
+    return path
+
+
+def trouble(ran: program.Ran) -> str:
+    """What a terminal would obey or hide of all that a command printed."""
+    found = hostile.unprintable(ran.out) | hostile.unprintable(ran.err)
+    lines = [line for line in (ran.out + ran.err).split("\n") if hostile.unprintable(line)]
+    return f"{ran.words[:3]} {ran.words[-2:]}: {sorted(found)}\n{lines[:3]}" if found else ""
+
+
+def asked(words: tuple[str, ...], files: list[Path]) -> list[program.Ran]:
+    """A command in every format: CSV as on a terminal, for a file gets text as it is."""
+    ran = [program.run(*words, *files, *([] if fmt == "table" else ["--format", fmt]), is_terminal=fmt == "csv")
+           for fmt in FORMATS]  # fmt: skip
+    return [one for one in ran if "unrecognized arguments" not in one.err]
+
+
+def test_the_export_holds_what_it_should(job):
+    with closing(sqlite3.connect(job[0])) as connection:
+        names = "".join(text for (text,) in connection.execute("SELECT value FROM StringIds"))
+    assert all(text in names for text in hostile.TEXTS)
+    ran = program.run("kernels", *job, "--format", "csv")
+    assert any(text in ran.out for text in hostile.TEXTS if "\n" not in text and '"' not in text)
+
+
+@pytest.mark.parametrize("words", program.questions(), ids=" ".join)
+def test_no_command_prints_what_a_terminal_obeys_or_hides(words, job, others):
+    ran = asked(words, job)
+    if words[0] in ("memory", "mpi", "osrt", "events", "stats", "triage", "info"):
+        ran += [
+            one for path in others for one in (program.run(*words, path), program.run(*words, path, "--format", "md"))
+        ]
+    assert not program.failures(ran)
+    assert not [found for one in ran if (found := trouble(one))]
+
+
+def test_commands_that_write_files_say_so_in_printable_lines(job, tmp_path):
+    """Data in the files is as it was; what Paraver shows and Markdown, made for people, is not."""
+    ran = [program.run(*words) for words in program.writers(tmp_path, job)]
+    ran += [program.run("triage", *job, "-o", tmp_path / name) for name in ("triage.md", "triage.txt")]
+    ran += [program.run("kernels", *job, "-o", tmp_path / "job\x1b[5m" / "out.csv")]
+    assert not program.failures(ran)
+    assert not [found for one in ran if (found := trouble(one))]
+    for path in [*tmp_path.glob("*.md"), *tmp_path.glob("*.txt"), *tmp_path.glob("job.*")]:
+        assert not hostile.unprintable(path.read_text(encoding="utf-8")), path.name
+
+
+def test_data_for_programs_is_exact(job, tmp_path):
+    """CSV, JSON and Parquet have the names of the export, character for character."""
+    import pandas
+
+    with closing(sqlite3.connect(job[0])) as connection:
+        query = "SELECT DISTINCT value FROM StringIds JOIN CUPTI_ACTIVITY_KIND_KERNEL ON id = demangledName"
+        names = {text for (text,) in connection.execute(query)}
+    for ending in ("csv", "json", "parquet"):
+        assert not program.run("kernels", job[0], "-o", tmp_path / f"k.{ending}").trouble
+    rows = {
+        "csv": csv.DictReader(io.StringIO((tmp_path / "k.csv").read_bytes().decode(), newline="")),
+        "json": json.loads((tmp_path / "k.json").read_text(encoding="ascii")),
+        "parquet": pandas.read_parquet(tmp_path / "k.parquet").to_dict("records"),
+    }
+    for ending, found in rows.items():
+        assert {row.get("name", row.get("Name")) for row in found} == names, ending
+    assert len({hostile.TEXTS.index(one) for one in hostile.TEXTS for name in names if name.endswith(one)}) > 5
+
+
+def test_files_that_are_no_exports_and_words_that_make_no_sense(job, log, tmp_path):
+    bad = tmp_path / "no\x1b]0;t\x07\u200b\n\udcff.sqlite"
+    bad.write_bytes(b"hello")
+    config = tmp_path / "con\u202efig.toml"
+    config.write_text('"\\u001b[31m" = 1\n', encoding="utf-8")
+    other = tmp_path / "other.toml"
+    other.write_text('sort = "\\u001b]0;t\\u0007\\u2028"\njobs = "\\u001b"\n', encoding="utf-8")
+    asked = [
+        *(("kernels", path) for path in (bad, f"{bad}x", tmp_path / "\x1b[5m*", bad.with_suffix(".nsys-rep"))),
+        *(("kernels", job[0], flag, "/[\x1b[5m/") for flag in ("--sort", "--filter", "--time", "--ranks", "--x\x1b")),
+        *(("kernels", job[0], "--config", path) for path in (config, other, tmp_path / "\x1b")),
+        *(("info", "--diagnostics", *job, bad, *more) for more in (("--config", other), ("--no-config",))),
+        *(("nccl-log", *logs) for logs in ((bad, log), (f"{log}x",))),
+        ("kernels", job[0], "-o", f"{bad}.csv\x1b"),
+        ("recipe", "\x1b[5m"),
+        ("stats", "-r", "\x1b[5m", job[0]),
+        ("\x1b[5m",),
+        ("--\x1b",),
+        ("nccl", job[0], "--nccl-log", log),
+        ("export", "--trace", "x\x1b", job[0]),
+        ("demo", "--write-only", "--ranks", "1", "--steps", "1", "--directory", tmp_path / "de\x1b[5mmo\udcff"),
+    ]
+    bad.with_suffix(".nsys-rep").write_bytes(b"QUADD")
+    ran = [program.run(*words) for words in asked]
+    assert not program.failures(ran)
+    assert not [found for one in ran if (found := trouble(one))]
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_logs_of_nccl(log, fmt):
+    ran = program.run("nccl-log", log, "--format", fmt, is_terminal=fmt == "csv")
+    assert not ran.trouble and not trouble(ran)
+    assert fmt == "json" or "n" in ran.out
+
+
+def test_a_command_for_a_shell_is_one_quoted_printable_line(job):
+    """Also where the program is called so that a plain quote would end, or a terminal would paste."""
+    ran = program.run("ncu", *job, "--top", "100")
+    commands = [line for line in ran.out.split("\n") if line and not line.startswith("# ")]
+    assert commands and all(line.startswith("ncu ") and line.endswith(" ...") for line in commands)
+    assert all(len(line.split("\n")) == 1 and not hostile.unprintable(line) and shlex.split(line) for line in commands)
+
+
+@pytest.mark.parametrize("text", hostile.TEXTS, ids=range(len(hostile.TEXTS)))
+def test_what_bash_runs_of_it_is_the_program_itself(text, tmp_path):
+    path = tmp_path / "rank0.sqlite"
+    with demo.ExportWriter(path) as export:
+        process = export.process(5_000, f"/opt/app{text}")
+        export.thread(process, 5_000, "main")
+        export.kernel(process, 0, 7, 1_000, 2_000, name="axpy", short="axpy", correlation_id=1)
+    (command,) = [line for line in program.run("ncu", path).out.split("\n") if line.startswith("ncu ")]
+    assert not hostile.unprintable(command)
+    last = command.removesuffix(" ...")
+    done = subprocess.run(["bash", "-c", f"ncu() {{ printf '%s' \"${{@: -1}}\"; }}; {last}"], capture_output=True)
+    assert (done.stdout.decode(), done.stderr) == (f"/opt/app{text}".rpartition("/")[2], b"")
+
+
+WALKS = (
+    *(scene.keys for scene in SCENES),
+    ("1", "v"), ("1", "d"), ("1", "i"), ("1", "tab", "enter", "n", "n"),
+    ("2", "n", "o", "o", "o"), ("2", "u", "y"), ("2", "y", "Y", "e"), ("2", "enter", "u"), ("2", "slash"),
+    ("3", "b", "b"), ("3", "o", "o", "enter"), ("3", "enter", "c", "c"),
+    ("4", "o", "m", "p", "o", "enter"),
+    ("5", "b", "n", "w"), ("5", "o", "n", "enter"), ("5", "d", "y"),
+    ("6", "enter", "down", "c", "y"), ("6", "k"), ("6", "E"),
+    ("7", "o", "o", "o", "o"), ("7", "C"), ("7", "p"),
+    ("L", "space", "down", "space", "n", "enter"), ("L", "o"), ("L", "u"), ("ctrl+p",),
+)  # fmt: skip
+
+
+def on_screen(app: NsystuiApp) -> set[str]:
+    """What a terminal would get that it obeys or hides: of the screen, and of the clipboard but tabs."""
+    text = "".join(segment.text for strip in app.screen._compositor.render_strips() for segment in strip)
+    return hostile.unprintable(text) | hostile.unprintable(app.clipboard.replace("\t", " "))
+
+
+@pytest.mark.parametrize("size", [jobs.NARROW, (160, 48)], ids=["80x24", "160x48"])
+async def test_every_screen_shows_and_copies_printable_text(job, cache_directory, size):
+    found = {}
+    async with jobs.running(job, cache_directory, size) as (app, pilot):
+        for keys in WALKS:
+            for number, key in enumerate(keys, 1):
+                await jobs.hit(app, pilot, key)
+                if bad := on_screen(app):
+                    found[keys[:number]] = sorted(bad)
+            await back(app, pilot)
+    assert not found
+
+
+async def back(app: NsystuiApp, pilot: object) -> None:
+    while len(app.screen_stack) > 1 or app.screen.prompt.is_open:
+        await jobs.hit(app, pilot, "escape")
+
+
+async def test_every_recipe_has_a_screen_of_printable_text(job, cache_directory):
+    found = {}
+    async with jobs.running(job, cache_directory, (160, 48)) as (app, pilot):
+        for recipe in RECIPES:
+            app.screen.open_recipe(recipe)
+            await jobs.rest(app, pilot)
+            if bad := on_screen(app):
+                found[recipe.name] = sorted(bad)
+            await back(app, pilot)
+    assert not found
+
+
+async def test_prompts_and_what_is_selected_show_a_name_in_printable_text(job, cache_directory):
+    """A name is put into a filter by keys, and by hand from another window; what ctrl+c copies of it is cleaned."""
+    found = {}
+    async with jobs.running(job[:1], cache_directory) as (app, pilot):
+        await jobs.hit(app, pilot, "2")
+        for number, text in enumerate(hostile.TEXTS):
+            app.select(app.selection.with_name(f"x{text}"))
+            await jobs.rest(app, pilot)
+            for key in ("f", "e", "X"):
+                await jobs.hit(app, pilot, key)
+                assert app.screen.prompt.is_open
+                if bad := on_screen(app):
+                    found[number, key] = sorted(bad)
+                if key != "f":
+                    app.screen.prompt._input.value = f"/no/{text}/x"
+                    await jobs.hit(app, pilot, "enter")
+                    assert app.screen.prompt.is_open
+                    if bad := on_screen(app):
+                        found[number, key, "enter"] = sorted(bad)
+                await jobs.hit(app, pilot, "home", "shift+end", "ctrl+c")
+                assert app.clipboard
+                if bad := on_screen(app):
+                    found[number, key, "copied"] = sorted(bad)
+                await jobs.hit(app, pilot, "escape")
+    assert not found
+
+
+async def test_the_screens_of_a_log_show_printable_text(log):
+    found = {}
+    app = LogApp(Source((), logs=(str(log),)))
+    async with app.run_test(size=jobs.WIDE) as pilot:
+        await jobs.shows(app, pilot, "calls in")
+        for key in ("o", "enter", "y", "escape", *"oooooo"):
+            await pilot.press(key)
+            await jobs.becomes(pilot, lambda: all(worker.is_finished for worker in app.workers))
+            await pilot.pause(0.05)
+            if bad := on_screen(app):
+                found[key] = sorted(bad)
+    assert not found
+
+
+SEQUENCE = re.compile(
+    rb"\x1b\[([0-9;:?<>=]*)([ -/]*[@-~])|\x1b\]52;c;[A-Za-z0-9+/=]*\x07|\x1b(?:\]22;default\x07|[78=>])"
+)
+
+
+def sent(files: list[Path], cache: Path) -> tuple[set[bytes], set[bytes], str]:
+    """What a terminal gets of every screen: the colours, the other sequences but for places, and the rest."""
+    words = [sys.executable, "-m", "nsystui", *map(str, files)]
+    with Terminal(words, {"NSYSTUI_CACHE_DIR": str(cache)}, columns=120, lines=36) as terminal:
+        terminal.wait_for("Kernels")
+        for key in ("2", "u", "escape", "y", "Y", "f", "escape", *"34567L1dq"):
+            terminal.mark()
+            terminal.press(key)
+            terminal.answer(quiet=0.5)
+        terminal.press("q")
+        assert terminal.wait_exit() == 0
+        received = terminal.received
+    found = [match.groups() for match in SEQUENCE.finditer(received)]
+    colours = {numbers for numbers, end in found if end == b"m"}
+    others = {
+        numbers + end for numbers, end in found if end not in (None, b"m", *(bytes([one]) for one in b"ABCDGHXd"))
+    }
+    return colours, others, SEQUENCE.sub(b"", received).decode()
+
+
+def test_a_terminal_gets_the_programs_own_sequences_and_printable_text(job, demo_job, tmp_path):
+    """The job with hostile names sends no kind of sequence that one with good names does not."""
+    usual, hostile_ = sent(demo_job[:2], tmp_path / "cache"), sent(job, tmp_path / "cache")
+    assert b"31;45;5" not in hostile_[0]
+    assert hostile_[1] <= usual[1]
+    assert not hostile.unprintable(hostile_[2].replace("\r", ""))
