@@ -124,9 +124,9 @@ def _check_size(name: str, head: bytes, size: int) -> None:
 def _not_sqlite(path: Path, head: bytes) -> ExportError:
     name = str(path)
     if path.suffix == RECORDING_ENDING:
-        report, output = path.with_suffix(".nsys-rep"), path.with_suffix(".sqlite")
+        report, export = path.with_suffix(".nsys-rep"), path.with_suffix(".sqlite")
         importing = f"QdstrmImporter -i {shlex.quote(name)} (nsys has it: …/host-linux-x64/QdstrmImporter)"
-        command = f"{_EXPORT_COMMAND} -o {shlex.quote(output.name)} {shlex.quote(str(report))}"
+        command = f"{_EXPORT_COMMAND} -o {shlex.quote(export.name)} {shlex.quote(str(report))}"
         return ExportError(
             name,
             "a recording that is no report yet, not an export",
