@@ -42,7 +42,7 @@ def _limit(name: str) -> str:
     soft, _ = resource.getrlimit(getattr(resource, name))
     if soft == resource.RLIM_INFINITY:
         return ""
-    return f" (this process may have {soft if soft < 1 << 20 else f'{soft >> 20}M'})"
+    return f" (this process may have {soft if soft < 1 << 20 else f'{soft >> 20}MiB'})"
 
 
 _ENOUGH = 1 << 16

@@ -5,8 +5,9 @@ The rules, the same on every screen:
 * Durations pick ns, µs, ms or s by size and keep at most four significant digits: ``2.453 ms``, ``320 µs``, ``41.3 s``.
 * Points in time are seconds with all nine decimals in groups of three, ``6.412 018 233 s``, because neighbouring
   events can be one nanosecond apart.
-* Memory and message sizes use base 1024 (``227 KB``, ``1.5 MB``), rates base 1000 (``212 GB/s``), as NCCL's busbw does.
-  A column of megabytes (its heading says MB) is of 10⁶ bytes with three decimals, the number that nsys prints.
+* Amounts of bytes have base 1024 and binary names (``227 KiB``, ``1.5 MiB``), rates base 1000 and decimal names
+  (``212 GB/s``), as NCCL's busbw does. Only the tables of ``nsystui stats`` have columns of megabytes: their headings
+  say MB, of 10⁶ bytes, and they have three decimals, as nsys prints them.
 * Digits before the decimal point are never rounded away: what outgrows the largest unit gets more of them.
 * A value that is missing, or not a finite number, is ``–``: missing is not zero.
 """
@@ -24,10 +25,12 @@ from nsystui.errors import UsageError
 from nsystui.text import safe_text
 
 MISSING = "–"
+MEGABYTE = 1_000_000.0
+"""What nsys calls a MB, bytes."""
 
 _Scales = tuple[tuple[int, str], ...]
 _DURATIONS: _Scales = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
-_BYTES: _Scales = ((1, "B"), (1024, "KB"), (1024**2, "MB"), (1024**3, "GB"), (1024**4, "TB"))
+_BYTES: _Scales = ((1, "B"), (1024, "KiB"), (1024**2, "MiB"), (1024**3, "GiB"), (1024**4, "TiB"))
 _RATES: _Scales = ((1, "B/s"), (10**3, "kB/s"), (10**6, "MB/s"), (10**9, "GB/s"), (10**12, "TB/s"))
 
 
@@ -92,6 +95,11 @@ def format_value(unit: Unit, value: Value) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return MISSING
     return _WORDINGS[unit](value)
+
+
+def size_label(size: int) -> str:
+    """An amount of bytes as one word, for names of sizes: ``64KiB``."""
+    return format_value(Unit.BYTES, size).replace(" ", "")
 
 
 _DURATION = re.compile(r"([0-9]+(?: [0-9]+)*(?:\.[0-9]+(?: [0-9]+)*)?|\.[0-9]+) *(ns|us|µs|μs|ms|s)?", re.IGNORECASE)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from support import SHARED
 
+from nsystui.analysis.stats import NAMES
 from nsystui.cli import COMMANDS, LOG_COMMANDS, command_parser
+from nsystui.cli import main as main_program
 from nsystui.commands.configuration import keys, read_config
+from nsystui.exports.demo import ExportWriter
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST
 from nsystui.ui.keys import markdown_table
 
@@ -38,6 +43,41 @@ def test_it_names_every_variable_that_is_read_of_the_captured_environment():
 def test_the_key_table_is_that_of_the_program():
     table = README.partition("<!-- keys -->\n")[2].partition("\n<!-- end of keys -->")[0]
     assert table == markdown_table(), "python tests/update_readme.py"
+
+
+def test_the_event_types_of_paraver_are_those_it_names(tmp_path):
+    with ExportWriter(tmp_path / "ranges.sqlite") as export:
+        main = export.thread(export.process(5_000, "app"), 5_000, "app")
+        export.nvtx_domain(main, 0, 3, "data")
+        export.nvtx_range(main, 1_000, 2_000, "default")
+        export.nvtx_range(main, 3_000, 4_000, "other", domain_id=3)
+        export.mpi_other(main, 5_000, 6_000, "MPI_Init")
+    command = ["export", "--paraver", str(tmp_path / "job.prv"), str(tmp_path / "ranges.sqlite")]
+    assert main_program(command) == 0
+    types = set(re.findall(r"^0    ([0-9]+) ", (tmp_path / "job.pcf").read_text(encoding="utf-8"), re.MULTILINE))
+    assert types == {"9003", "9600", "9300"}
+    said = " ".join(section("Other tools").split())
+    assert "default domain are 9003 (there 9600) and of further domains 9600, 9601" in said
+    assert "MPI calls are 9300 (there 50000001 to 50000005)" in said
+
+
+def test_the_reports_that_were_compared_with_nsys_are_those_it_names():
+    tables = sorted((SHARED / "nsys-stats").glob("*/*.csv"))
+    if not tables:
+        pytest.skip("NVIDIA's reference tables are not on this machine")
+    compared = Counter(table.stem for table in tables)
+    rows = README.partition("<!-- compared -->")[2].partition("<!-- end of compared -->")[0].splitlines()
+    said = {name: int(row.split("|")[2]) for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
+    options = {
+        f"cuda_gpu_kern_sum_{option}": int(count)
+        for count, option in re.findall(r"(\d+) with `:([a-z-]+)`", "\n".join(rows))
+    }
+    assert {**said, **options} == compared
+    assert f" {len(tables)} tables are equal" in README
+    never = {name for name in NAMES if name not in said}
+    assert never == set(
+        re.findall(r"`([a-z_]+)`", README.partition("No table of nsys was at hand for")[2].partition(":")[0])
+    )
 
 
 def command_lines() -> list[str]:

@@ -68,11 +68,14 @@ def test_neighbouring_points_in_time_differ_and_read_back(ns: int) -> None:
 @pytest.mark.parametrize(
     ("unit", "value", "words"),
     [
-        (Unit.BYTES, 227 * 1024, "227 KB"),
-        (Unit.BYTES, 1_572_864, "1.5 MB"),
+        (Unit.BYTES, 227 * 1024, "227 KiB"),
+        (Unit.BYTES, 1_572_864, "1.5 MiB"),
         (Unit.BYTES, 1_023, "1,023 B"),
-        (Unit.BYTES, 1024**2 - 1, "1 MB"),
+        (Unit.BYTES, 1024**2 - 1, "1 MiB"),
         (Unit.BYTES, 0, "0 B"),
+        (Unit.BYTES, 50_331_648, "48 MiB"),
+        (Unit.BYTES, 21_744_461_113_200, "19.78 TiB"),
+        (Unit.RATE, 27 * 1024**3 / 2.637, "10.99 GB/s"),
         (Unit.RATE, 212e9, "212 GB/s"),
         (Unit.RATE, 999.96e6, "1 GB/s"),
         (Unit.RATE, 1_500, "1.5 kB/s"),

@@ -29,7 +29,9 @@ class Unit(Enum):
     DURATION = "duration"  # ns
     CHANGE = "change"  # ns more, or fewer, than something else: a screen shows the sign
     BYTES = "bytes"
-    MEGABYTES = "megabytes"  # of 10⁶ bytes, as nsys writes sizes and (per second) throughputs in its tables
+    MEGABYTES = (
+        "megabytes"  # of 10⁶ bytes, or these per second: in the reports of `nsystui stats` alone, as nsys has them
+    )
     PERCENT = "percent"
     COUNT = "count"
     NUMBER = "number"  # a number that is not a count: an id, a grid size

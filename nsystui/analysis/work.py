@@ -1,7 +1,8 @@
 """Summaries of everything but kernels: memory operations, API calls, OS runtime and MPI calls, and their instances.
 
 The memory, API and OS runtime tables have the columns, order and values of nsys's ``cuda_gpu_mem_time_sum``,
-``cuda_gpu_mem_size_sum``, ``cuda_api_sum`` and ``osrt_sum``; calls that ``--cudabacktrace`` wrote twice count once.
+``cuda_gpu_mem_size_sum`` (but in bytes), ``cuda_api_sum`` and ``osrt_sum``; calls that ``--cudabacktrace`` wrote twice
+count once.
 MPI calls are those that nsys recorded as such, or as NVTX ranges (`mpi`).
 """
 
@@ -92,35 +93,26 @@ def _notes(session: Session, work: Work) -> tuple[str, ...]:
     return tuple(notes)
 
 
-_MB = 1_000_000.0
 SIZE_COLUMNS = (
-    Column("total", "Total (MB)", "total MB", Unit.MEGABYTES, 3, 0),
+    Column("total", "Total (B)", "total", Unit.BYTES, None, 0),
     Column("count", "Count", "count", Unit.COUNT, None, 0),
-    Column("avg", "Avg (MB)", "avg MB", Unit.MEGABYTES, 3, 1),
-    Column("median", "Med (MB)", "med MB", Unit.MEGABYTES, 3, 2),
-    Column("min", "Min (MB)", "min MB", Unit.MEGABYTES, 3, 3),
-    Column("max", "Max (MB)", "max MB", Unit.MEGABYTES, 3, 2),
-    Column("stddev", "StdDev (MB)", "stddev MB", Unit.MEGABYTES, 3, 4),
+    Column("avg", "Avg (B)", "avg", Unit.BYTES, 1, 1),
+    Column("median", "Med (B)", "median", Unit.BYTES, 1, 2),
+    Column("min", "Min (B)", "min", Unit.BYTES, None, 3),
+    Column("max", "Max (B)", "max", Unit.BYTES, None, 2),
+    Column("stddev", "StdDev (B)", "stddev", Unit.BYTES, 1, 4),
     Column("name", "Operation", "operation", Unit.TEXT, None, 0),
 )
 
 
 def memory_sizes(session: Session, selection: Selection) -> RowsAnswer:
-    """Bytes moved by each kind of memory operation, in MB of 10⁶ bytes as nsys prints them."""
+    """Bytes moved by each kind of memory operation, the rows of nsys's ``cuda_gpu_mem_size_sum``."""
     table = tables.memory_ops
     conditions = where(table, selection, table.c.operation)
     query = statistics.summary(table, table.c.bytes, [table.c.operation.label("name")], conditions)
-    rows = [_in_megabytes(row) for row in asked(session, query, SIZE_COLUMNS)]
+    rows = asked(session, query, SIZE_COLUMNS)
     note = missing_note(session, table)
     return RowsAnswer("memory-sizes", SIZE_COLUMNS, rows, len(rows), (note,) if note else ())
-
-
-def _in_megabytes(row: Row) -> Row:
-    pairs = zip(SIZE_COLUMNS, row, strict=True)
-    return tuple(
-        value / _MB if column.unit is Unit.MEGABYTES and isinstance(value, int | float) else value
-        for column, value in pairs
-    )
 
 
 INSTANCE_COLUMNS = (

@@ -15,10 +15,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from nsystui import __version__
+from nsystui.analysis.answer import Unit
 from nsystui.commands.configuration import Config, default_path
 from nsystui.errors import ExportError, NsystuiError
 from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
+from nsystui.units import format_value
 
 PACKAGES = (
     "textual",
@@ -112,8 +114,8 @@ def _state(cache: Cache) -> Iterator[str]:
         if stat.S_IMODE(status.st_mode) & stat.S_IWOTH:
             yield "every user can write to it, so it is not used"
         yield "writable" if os.access(cache.directory, os.W_OK | os.X_OK) else "not writable"
-        yield f"{_megabytes(size_of(cache.directory))} in it"
-    yield f"limit {_megabytes(cache.cap)}"
+        yield f"{_words(size_of(cache.directory))} in it"
+    yield f"limit {_words(cache.cap)}"
     yield f"file system {file_system(cache.directory) or 'unknown'}"
 
 
@@ -138,9 +140,9 @@ def limit_lines(limits: Limits) -> Iterator[str]:
     from nsystui.store import machine
 
     memory = machine.memory()
-    available = "unknown" if memory is None else _megabytes(memory)
+    available = "unknown" if memory is None else _words(memory)
     threads = f"{limits.threads} threads of {machine.cpus()} CPUs"
-    yield f"limits: {threads}, {_megabytes(limits.memory)} of {available} memory"
+    yield f"limits: {threads}, {_words(limits.memory)} of {available} memory"
 
 
 def config_lines(config: Config, is_refused: bool, environ: Mapping[str, str]) -> Iterator[str]:
@@ -189,12 +191,12 @@ def _of_export(path: Path) -> Iterator[str]:
     is_packed = isinstance(opened, JobReport)
     facts = opened.metadata
     counts = opened.files.report.counts if isinstance(opened, JobReport) else opened.native.last_rowid
-    kind = "packed" if is_packed else _megabytes(size)
+    kind = "packed" if is_packed else _words(size)
     yield f"export {name}: {kind}, nsys {facts.nsys_version or 'unknown'}, schema {facts.schema_version or 'unknown'}"
     for table, rows in sorted(counts.items()):
         if not table.startswith("ENUM_"):
             yield f"  {table}: {rows:,}"
 
 
-def _megabytes(size: int) -> str:
-    return f"{size / (1 << 20):,.1f} MB"
+def _words(size: int) -> str:
+    return format_value(Unit.BYTES, size)

@@ -35,7 +35,7 @@ def add_limits(group: argparse._ArgumentGroup) -> None:
         "--memory-limit",
         type=_memory_option,
         metavar="SIZE",
-        help="memory for the columns, such as 512M or 1.5G; the program itself takes about 150M more"
+        help="memory for the columns, such as 512M or 1.5G (base 1024); the program itself takes about 150M more"
         " (default: 2G, or half of what there is)",
     )
 

@@ -30,7 +30,7 @@ EXAMPLES = """  nsystui nccl rank*.sqlite
   nsystui nccl rank*.sqlite --sizes --filter AllReduce
   nsystui nccl rank*.sqlite --calls --format csv
   nsystui nccl rank*.sqlite --nccl-log nccl*.log
-  nsystui nccl rank0.sqlite --kernels AllReduce --bucket '1MB–16MB' --sort duration --top 10"""
+  nsystui nccl rank0.sqlite --kernels AllReduce --bucket '1MiB–16MiB' --sort duration --top 10"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--bucket",
         metavar="SIZE",
-        help="with --calls or --kernels: only one message size: <64KB, 64KB–1MB, 1MB–16MB, >16MB, unknown",
+        help="with --calls or --kernels: only one message size: <64KiB, 64KiB–1MiB, 1MiB–16MiB, >16MiB, unknown",
     )
     shared.add_step_range(group)
     group.add_argument(

@@ -132,7 +132,7 @@ def _new(cache: Cache, found: ReportRanks) -> NewReport:
 
 
 def _line(found: ReportRanks, added: JobReport) -> str:
-    """``rank 3  rank_3  1,234,567 rows  45.2 MB, 12 % of the export  (captured environment)``."""
+    """``rank 3  rank_3  1,234,567 rows  45.2 MiB, 12 % of the export  (captured environment)``."""
     from nsystui.analysis.answer import Unit
     from nsystui.units import format_value
 

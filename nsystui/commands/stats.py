@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Reports of `nsys stats` by their names. With --format csv the output is that of
 `nsys stats -q --format csv -r REPORT FILE`: same header, rows, order and rounding; with several files the statistics
-are exact over all rows of all of them. A report whose tables the exports lack is told of on stderr and left out."""
+are exact over all rows of all of them. A report whose tables the exports lack is told of on stderr and left out.
+The MB of these reports are nsys's, 10⁶ bytes; every other command has bytes, in KiB and MiB of base 1024."""
 EXAMPLES = """  nsystui stats -r cuda_gpu_kern_sum --format csv rank0.sqlite
   nsystui stats -r cuda_gpu_kern_sum:nvtx-name:base,cuda_gpu_mem_time_sum rank*.sqlite
   nsystui stats -r cuda_gpu_sum --filter-nvtx 'step 12' rank*.sqlite

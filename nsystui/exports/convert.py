@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nsystui.errors import ExportError
-from nsystui.exports.discover import REPORT_ENDINGS
+from nsystui.exports.discover import RECORDING_ENDING, REPORT_ENDINGS
 from nsystui.exports.own_directory import why_not_ours
 from nsystui.exports.partial import drop_abandoned, partial_name
 from nsystui.text import shell_word
@@ -23,8 +23,8 @@ _LITTLE = 1 << 20
 
 
 def is_report(path: Path) -> bool:
-    """Whether the name is that of a report, not of an export."""
-    return path.suffix in REPORT_ENDINGS
+    """Whether the name is that of a report that ``nsys export`` takes, not of an export or a recording."""
+    return path.suffix in REPORT_ENDINGS and path.suffix != RECORDING_ENDING
 
 
 def nsys() -> str | None:

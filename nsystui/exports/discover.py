@@ -12,7 +12,9 @@ from nsystui.errors import UsageError
 from nsystui.exports.packed_job import is_packed_report, packed_reports
 
 EXPORT_ENDINGS = (".sqlite", ".sqlite3", ".db")
-REPORT_ENDINGS = (".nsys-rep", ".qdrep", ".qdstrm")
+RECORDING_ENDING = ".qdstrm"
+"""What nsys records, where it could not make a report of it: `nsys export` does not take it."""
+REPORT_ENDINGS = (".nsys-rep", ".qdrep", RECORDING_ENDING)
 
 
 def natural_key(name: str) -> list[tuple[int, int | str]]:

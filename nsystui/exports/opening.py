@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from nsystui.errors import ExportError
+from nsystui.exports.discover import RECORDING_ENDING, REPORT_ENDINGS
 from nsystui.shortage import shortage
 from nsystui.text import shell_word
 
@@ -122,7 +123,16 @@ def _check_size(name: str, head: bytes, size: int) -> None:
 
 def _not_sqlite(path: Path, head: bytes) -> ExportError:
     name = str(path)
-    if path.suffix in (".nsys-rep", ".qdrep", ".qdstrm") or head.startswith(b"QUADD"):
+    if path.suffix == RECORDING_ENDING:
+        report, export = path.with_suffix(".nsys-rep"), path.with_suffix(".sqlite")
+        importing = f"QdstrmImporter -i {shlex.quote(name)} (nsys has it: …/host-linux-x64/QdstrmImporter)"
+        command = f"{_EXPORT_COMMAND} -o {shlex.quote(export.name)} {shlex.quote(str(report))}"
+        return ExportError(
+            name,
+            "a recording that is no report yet, not an export",
+            f"make the report: {importing}, export it: {command}",
+        )
+    if path.suffix in REPORT_ENDINGS or head.startswith(b"QUADD"):
         output = path.with_suffix(".sqlite").name
         if output == path.name:  # a report under the name of an export must not be overwritten by its export
             output = f"{path.stem}-export.sqlite"

@@ -1,7 +1,7 @@
 """The numbers in a Paraver trace and what they are called: event types, values and states, and the ``.pcf`` of them.
 
-Types have the numbers of BSC's nsys2prv and states those of Extrae where these have one, so that the configurations
-made for them fit.
+Types of CUDA work and calls have the numbers of BSC's nsys2prv, and states those of Extrae, so that configurations made
+for these fit. NVTX push/pop ranges and MPI calls have other numbers than there.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class TestCalls:
         found = [
             (row["bucket"], row["calls"], row["least_per_gpu"], row["most_per_gpu"]) for row in rows("sizes", summary)
         ]
-        assert found == [("<64KB", 2, 1, 1), ("64KB–1MB", 2, 0, 2), ("1MB–16MB", 2, 0, 2), (">16MB", 2, 0, 2)]
+        assert found == [("<64KiB", 2, 1, 1), ("64KiB–1MiB", 2, 0, 2), ("1MiB–16MiB", 2, 0, 2), (">16MiB", 2, 0, 2)]
 
     def test_kinds_of_calls_are_counted_by_op_count_and_datatype(self):
         summary = summary_of(call(), call(), call(datatype=9), call(count=20), call("Send"))

@@ -188,14 +188,14 @@ def test_any_text_is_answered(text: str) -> None:
     [
         (None, None),
         (-1, None),
-        (0, "<64KB"),
-        (65_535, "<64KB"),
-        (65_536, "64KB–1MB"),
-        (1_048_575, "64KB–1MB"),
-        (1_048_576, "1MB–16MB"),
-        (16_777_215, "1MB–16MB"),
-        (16_777_216, ">16MB"),
-        (1 << 62, ">16MB"),
+        (0, "<64KiB"),
+        (65_535, "<64KiB"),
+        (65_536, "64KiB–1MiB"),
+        (1_048_575, "64KiB–1MiB"),
+        (1_048_576, "1MiB–16MiB"),
+        (16_777_215, "1MiB–16MiB"),
+        (16_777_216, ">16MiB"),
+        (1 << 62, ">16MiB"),
     ],
 )
 def test_buckets(size: int | None, bucket: str | None) -> None:
@@ -203,5 +203,5 @@ def test_buckets(size: int | None, bucket: str | None) -> None:
 
 
 def test_buckets_are_in_order() -> None:
-    assert BUCKETS == ("<64KB", "64KB–1MB", "1MB–16MB", ">16MB")
+    assert BUCKETS == ("<64KiB", "64KiB–1MiB", "1MiB–16MiB", ">16MiB")
     assert [bucket_of(edge) for edge in EDGES] == list(BUCKETS[1:])

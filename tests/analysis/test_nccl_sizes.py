@@ -32,10 +32,10 @@ class TestHistogram:
     def test_calls_and_bytes_of_each_bucket(self, payload: Job) -> None:
         sizes = PAYLOAD_BYTES
         assert size_histogram(payload.pairing(), EVERYTHING) == [
-            ("<64KB", 1, sizes["ncclAllGather"]),
-            ("64KB–1MB", 3, sizes["ncclReduceScatter"] + 2 * sizes["ncclSend"]),
-            ("1MB–16MB", 2, sizes["ncclAllReduce"] + sizes["ncclBroadcast"]),
-            (">16MB", 1, sizes["ncclReduce"]),
+            ("<64KiB", 1, sizes["ncclAllGather"]),
+            ("64KiB–1MiB", 3, sizes["ncclReduceScatter"] + 2 * sizes["ncclSend"]),
+            ("1MiB–16MiB", 2, sizes["ncclAllReduce"] + sizes["ncclBroadcast"]),
+            (">16MiB", 1, sizes["ncclReduce"]),
         ]
         early = EVERYTHING.with_window(Window(0, 10_500_000))
         assert [size.calls for size in size_histogram(payload.pairing(), early)] == [0, 0, 1, 0]
@@ -44,16 +44,16 @@ class TestHistogram:
         """From the smallest to the largest, the empty ones between them too."""
         told = size_histogram(payload.pairing(), EVERYTHING, By.POW2)
         assert told == [
-            ("32KB", 1, PAYLOAD_BYTES["ncclAllGather"]),
-            ("64KB", 1, PAYLOAD_BYTES["ncclReduceScatter"]),
-            ("128KB", 0, 0),
-            ("256KB", 0, 0),
-            ("512KB", 2, 2 * PAYLOAD_BYTES["ncclSend"]),
-            ("1MB", 1, PAYLOAD_BYTES["ncclBroadcast"]),
-            ("2MB", 0, 0),
-            ("4MB", 1, PAYLOAD_BYTES["ncclAllReduce"]),
-            ("8MB", 0, 0),
-            ("16MB", 1, PAYLOAD_BYTES["ncclReduce"]),
+            ("32KiB", 1, PAYLOAD_BYTES["ncclAllGather"]),
+            ("64KiB", 1, PAYLOAD_BYTES["ncclReduceScatter"]),
+            ("128KiB", 0, 0),
+            ("256KiB", 0, 0),
+            ("512KiB", 2, 2 * PAYLOAD_BYTES["ncclSend"]),
+            ("1MiB", 1, PAYLOAD_BYTES["ncclBroadcast"]),
+            ("2MiB", 0, 0),
+            ("4MiB", 1, PAYLOAD_BYTES["ncclAllReduce"]),
+            ("8MiB", 0, 0),
+            ("16MiB", 1, PAYLOAD_BYTES["ncclReduce"]),
         ]
         assert sum(one.bytes or 0 for one in told) == sum(PAYLOAD_BYTES.values())
 
@@ -139,8 +139,8 @@ class TestBySize:
 
     def test_by_buckets_and_powers_of_two(self, timed: Job) -> None:
         assert rows(self.by_size(timed, By.SIZE), "collective", "bucket", "count") == [
-            ("AllReduce", "<64KB", 5),
-            ("Broadcast", "<64KB", 1),
+            ("AllReduce", "<64KiB", 5),
+            ("Broadcast", "<64KiB", 1),
         ]
         assert rows(self.by_size(timed, By.POW2), "collective", "size_from", "count") == [
             ("AllReduce", 1024, 4),

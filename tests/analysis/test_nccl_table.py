@@ -118,8 +118,8 @@ class TestSummary:
             row[1]: row[2:] for row in values(payload.summary(), "what", "collective", "bucket", "bytes", "share")
             if row[0] == CALL
         }  # fmt: skip
-        assert told["Send"] == ("64KB–1MB", PAYLOAD_BYTES["ncclSend"], None)
-        assert told["AllGather"] == ("<64KB", 65_535, None)
+        assert told["Send"] == ("64KiB–1MiB", PAYLOAD_BYTES["ncclSend"], None)
+        assert told["AllGather"] == ("<64KiB", 65_535, None)
         assert told["ncclGroupEnd"] == (None, None, None)
         assert told["ncclCommInitRankConfig"] == (None, None, None)
 
@@ -191,7 +191,7 @@ class TestSelection:
         """The AllReduce call lasts from 10.00 to 10.03 ms, its kernel from 10.03 to 10.53 ms."""
         late = EVERYTHING.with_window(Window(10_300_000, 10_400_000))
         told = values(payload.summary(late), "what", "collective", "bucket")
-        assert told == [(KERNEL, "AllReduce", "1MB–16MB")]
+        assert told == [(KERNEL, "AllReduce", "1MiB–16MiB")]
         early = EVERYTHING.with_window(Window(9_900_000, 10_000_001))
         assert values(payload.summary(early), "what", "collective") == [(CALL, "AllReduce")]
         assert len(payload.summary(EVERYTHING.with_window(Window(10_530_000, 10_900_000)))) == 0
@@ -275,7 +275,7 @@ class TestListing:
         listed = opened.listing(KERNEL, "AllReduce", None)
         keys = ("state", "partners", "partner_report", "partner_kind", "partner_row", "partner_start", "message_size")
         assert values(listed, *keys) == [("unpaired", 0, None, None, None, None, None)] * 6
-        assert not len(opened.listing(KERNEL, "AllReduce", "<64KB"))
+        assert not len(opened.listing(KERNEL, "AllReduce", "<64KiB"))
 
     def test_a_kernel_whose_name_hides_the_collective(self, tmp_path: Path) -> None:
         with ExportWriter(tmp_path / "generic.sqlite") as export:

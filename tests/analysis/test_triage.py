@@ -183,7 +183,7 @@ def test_a_rank_with_more_kernels_has_other_work(tmp_path):
 
 @pytest.mark.parametrize("factor", [1.0, SLOW])
 def test_waiting_is_no_part_of_what_a_small_message_costs(tmp_path, factor):
-    """The demo's gradient norm is the one message below 64 KB; its transfer takes 18 µs, which nothing hides."""
+    """The demo's gradient norm is the one message below 64 KiB; its transfer takes 18 µs, which nothing hides."""
     job = TrainingJob(steps=STEPS, layers=4, straggler=2, straggler_factor=factor, stall_ms=0)
     found = triaged(*job.write(tmp_path), settings=("small_message_percent=0",), rules=("small_messages",))
     assert finding(found, "small-messages").cost == pytest.approx(STEPS * 18_000, rel=0.1)

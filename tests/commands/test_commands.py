@@ -282,6 +282,22 @@ class TestFiles:
         assert done.status == 2
         assert "nsys export -t sqlite --include-json=true --include-blobs=true -o rank0.sqlite" in done.err
 
+    @pytest.mark.parametrize("options", [(), ("--convert",)])
+    def test_a_recording_is_answered_with_its_importer_and_never_given_to_nsys_export(
+        self, run, tmp_path, monkeypatch, options
+    ):
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin/nsys").write_text(f"#!/bin/sh\ntouch {shlex.quote(str(tmp_path / 'asked'))}\nexit 1\n")
+        (tmp_path / "bin/nsys").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+        (tmp_path / "results").mkdir()
+        (tmp_path / "results/rank0.qdstrm").write_bytes(b"stream")
+        done = run("kernels", tmp_path / "results", *options)
+        assert done.status == 2
+        assert f"QdstrmImporter -i {tmp_path / 'results/rank0.qdstrm'} " in done.err
+        assert done.err.count("\n") == 2
+        assert not (tmp_path / "asked").exists()
+
     def test_names_do_not_reach_the_terminal_as_they_are(self, run, tmp_path):
         path = tmp_path / "evil\x1b[2J\nname\udce9.sqlite"
         path.write_text("no export")

@@ -114,8 +114,8 @@ class TestNonsense:
     @pytest.mark.parametrize(
         ("words", "said"),
         [
-            (("--memory-limit", "5M"), "--memory-limit 5M: too little to read an export with, 160M is the least"),
-            (("--memory-limit", "0"), "--memory-limit 0: too little to read an export with, 160M is the least"),
+            (("--memory-limit", "5M"), "--memory-limit 5M: too little to read an export with, 160MiB is the least"),
+            (("--memory-limit", "0"), "--memory-limit 0: too little to read an export with, 160MiB is the least"),
             (("--memory-limit", "lots"), "'lots' is not a size: give a number with M or G, such as 512M or 1.5G"),
             (("--memory-limit=-1G",), "--memory-limit -1G: '-1G' is not a size"),
             (("--memory-limit", ""), "--memory-limit : '' is not a size"),
@@ -166,8 +166,8 @@ class TestTooLittleMemory:
         done = run("info", path)
         assert done.status == 2
         first, last = done.err.splitlines()
-        assert first.startswith(f"nsystui: {path}: its columns do not fit into the memory that DuckDB may take, 24M")
-        assert "--memory-limit 48M" in first
+        assert first.startswith(f"nsystui: {path}: its columns do not fit into the memory that DuckDB may take, 24MiB")
+        assert "--memory-limit 48MiB" in first
         assert last == "nsystui: no export could be opened"
         assert half_written(directory) == []
 

@@ -64,8 +64,8 @@ class TestGroups:
         [
             (("--by", "ranks"), "the groups are collective, size, pow2"),
             (("--by", "size,pow2"), "take one"),
-            (("--bucket", "1MB-16MB"), "--bucket chooses single rows"),
-            (("--calls", "--bucket", "1MB"), "the buckets are <64KB, 64KB-1MB"),
+            (("--bucket", "1MiB-16MiB"), "--bucket chooses single rows"),
+            (("--calls", "--bucket", "1MiB"), "the buckets are <64KiB, 64KiB-1MiB"),
             (("--by", "step", "--step-range", "("), "'re:('"),
         ],
     )
@@ -91,7 +91,7 @@ class TestSingleRows:
         assert len(run("nccl", payload, "--kernels", "AllGather", "--format", "csv").table) == 1
 
     def test_only_those_of_a_bucket(self, run, payload):
-        table = run("nccl", payload, "--calls", "--bucket", "64KB-1MB", "--format", "csv").table
+        table = run("nccl", payload, "--calls", "--bucket", "64KiB-1MiB", "--format", "csv").table
         assert [row["Name"] for row in table] == ["ncclReduceScatter", "ncclSend", "ncclRecv"]
 
     def test_with_the_step_where_it_is_asked_for(self, run, demo_job):
@@ -121,7 +121,7 @@ class TestSizes:
         assert {row["CV (%)"] for row in table} == {"0.0"}
 
     @pytest.mark.parametrize(
-        ("how", "key", "value"), [("pow2", "Message Size From (B)", "32768"), ("bucket", "Message Size", "<64KB")]
+        ("how", "key", "value"), [("pow2", "Message Size From (B)", "32768"), ("bucket", "Message Size", "<64KiB")]
     )
     def test_kernels_by_ranges_of_sizes(self, run, payload, how, key, value):
         assert run("nccl", payload, "--sizes", how, "--format", "csv").table[0][key] == value

@@ -43,7 +43,7 @@ class TestTables:
         done = run("nccl-log", log)
         assert done.status == 0
         assert done.out.count("# ") == len(USUAL)
-        assert "8 GB" in done.out
+        assert "8 GiB" in done.out
         assert "note: 6 calls in 11 lines; 0 more could not be read" in done.err
 
     def test_json_is_one_array_of_tables_with_exact_numbers(self, run, log):
@@ -248,4 +248,4 @@ class TestBar:
         assert stream.getvalue() == ""
 
     def test_a_pipe_has_no_end_to_draw(self):
-        assert ReadingBar(None).line(2048, "standard input") == "reading 2 KB  standard input"
+        assert ReadingBar(None).line(2048, "standard input") == "reading 2 KiB  standard input"

@@ -201,7 +201,14 @@ def test_odd_names_of_reports(tmp_path, made_by_nsys, fake_nsys, monkeypatch, na
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("a.nsys-rep", True), ("a.qdrep", True), ("a.sqlite", False), ("a.nsys-rep.sqlite", False), ("nsys-rep", False)],
+    [
+        ("a.nsys-rep", True),
+        ("a.qdrep", True),
+        ("a.qdstrm", False),
+        ("a.sqlite", False),
+        ("a.nsys-rep.sqlite", False),
+        ("nsys-rep", False),
+    ],
 )
 def test_reports_are_told_by_their_names(name, expected):
     assert is_report(Path(name)) == expected

@@ -192,6 +192,19 @@ class TestReports:
         assert words[-1] == str(path)
         assert words[words.index("-o") + 1] == "it's $HOME; rank 0.sqlite"
 
+    def test_a_recording_that_was_never_imported_is_imported_first(self, tmp_path):
+        path = tmp_path / "it's rank 0.qdstrm"
+        path.write_bytes(b"stream" * 20)
+        error = refusal(path)
+        assert error.cause == "a recording that is no report yet, not an export"
+        importing, exporting = error.advice.removeprefix("make the report: ").split(", export it: ")
+        words = os.popen(f"printf '%s\\n' {importing.partition(' (')[0]}").read().splitlines()
+        assert words == ["QdstrmImporter", "-i", str(path)]
+        assert "host-linux-x64/QdstrmImporter" in importing
+        words = os.popen(f"printf '%s\\n' {exporting}").read().splitlines()
+        assert words[-3:] == ["-o", "it's rank 0.sqlite", str(path.with_suffix(".nsys-rep"))]
+        assert "--convert" not in error.advice
+
     def test_a_report_under_the_name_of_an_export_is_not_overwritten_by_the_advice(self, tmp_path):
         path = tmp_path / "rank0.sqlite"
         path.write_bytes(b"QUADD1\0" + bytes(200))

@@ -47,7 +47,9 @@ class TestSizes:
             ("512M", 512 * MB),
             ("1.5G", 1536 * MB),
             ("2GiB", 2048 * MB),
-            ("2 gb", 2048 * MB),
+            ("2 gib", 2048 * MB),
+            ("2 gb", 2_000_000_000),
+            ("160 kB", 160_000),
             (".5g", 512 * MB),
             ("1T", 1 << 40),
             ("64k", 65_536),
@@ -166,10 +168,10 @@ class TestTooLittleMemory:
     FEW = Limits(memory=24 * MB)
 
     def expect(self, path: Path, action: Callable[[], object]) -> ExportError:
-        with pytest.raises(ExportError, match="do not fit into the memory that DuckDB may take, 24M") as error:
+        with pytest.raises(ExportError, match="do not fit into the memory that DuckDB may take, 24MiB") as error:
             action()
         assert error.value.path == str(path)
-        assert "--memory-limit 48M" in error.value.advice
+        assert "--memory-limit 48MiB" in error.value.advice
         return error.value
 
     def test_for_packing_into_the_cache(self, larger_export, tmp_path):
@@ -194,7 +196,7 @@ class TestTooLittleMemory:
         limits = Limits(memory=6 * MB)
         with closing(Session(cache, limits, warnings.append)) as session:
             session.add(larger_export, whole=False)
-            with pytest.raises(ExportError, match="may take, 6M") as error:
+            with pytest.raises(ExportError, match="may take, 6MiB") as error:
                 session.rows(sa.select(*columns))
         assert error.value.path == str(larger_export)
         assert warnings == []

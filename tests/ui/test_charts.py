@@ -66,7 +66,7 @@ def test_histogram_bars_share_one_scale():
 
 def test_a_histogram_too_narrow_for_bars_keeps_labels_and_counts():
     assert histogram_lines(["320 µs", "400 µs"], [14, 6110], 13) == [" 320 µs    14", " 400 µs 6,110"]
-    assert [width_of(line) for line in histogram_lines(["<64KB", "a\x1b[31m"], [1, 2], 5)] == [5, 5]
+    assert [width_of(line) for line in histogram_lines(["<64KiB", "a\x1b[31m"], [1, 2], 5)] == [5, 5]
     assert histogram_lines([], [], 20) == []
     assert histogram_lines(["all"], [0], 20) == ["all" + " " * 16 + "0"]
 

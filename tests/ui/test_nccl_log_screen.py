@@ -37,7 +37,7 @@ TUNING = "n0:1:7 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo RING proto LL128 ch
 
 
 def log_text(calls: int = 3) -> str:
-    """Two ranks on two hosts: AllReduces of 4 KB, and one Reduce of 4 MB on rank 0 alone."""
+    """Two ranks on two hosts: AllReduces of 4 KiB, and one Reduce of 4 MiB on rank 0 alone."""
     lines = [INIT.format(rank=rank, pid=rank + 1) for rank in (0, 1)]
     lines += [
         CALL.format(rank=rank, pid=rank + 1, op="AllReduce", n=n, count=1024) for n in range(calls) for rank in (0, 1)
@@ -95,7 +95,7 @@ class TestTables:
             assert "nccl.0.log · " in screen_text(app)[1]
             assert screen_text(app)[2].startswith("[ops] sizes  calls  communicators  ranks  gpus  tuning  lines")
             assert "no steps in it" in screen_text(app)[2]
-            assert "AllReduce" in line_with(app, "24 KB")
+            assert "AllReduce" in line_with(app, "24 KiB")
             assert "7 calls in 10 lines; 0 more could not be read" in line_with(app, "calls in")
             assert "o other table" in screen_text(app)[-1]
 
@@ -116,7 +116,7 @@ class TestTables:
         ("way", "crumb", "rows"),
         [
             (("down", "enter"), "AllReduce calls", 1),
-            (("o", "enter"), "Reduce 1MB–16MB calls", 1),
+            (("o", "enter"), "Reduce 1MiB–16MiB calls", 1),
             (("o", "o", "o", "enter"), "0xfe ranks", 2),
             (("o", "o", "o", "o", "o", "enter"), "n0 pid 1 device 0 ranks", 1),
         ],
@@ -345,7 +345,7 @@ class TestBesideExports:
     async def test_l_opens_the_log_and_esc_goes_back(self, job, log):
         async with open_both(job, log) as (app, pilot):
             assert screen_text(app)[-1].startswith("l log")
-            await shows(app, pilot, "7 calls of 2 ranks, 4.023 MB")
+            await shows(app, pilot, "7 calls of 2 ranks, 4.023 MiB")
             await pilot.press("l")
             await shows(app, pilot, "3 NCCL › log › Calls and message sizes by op")
             await pilot.press("2")

@@ -17,7 +17,6 @@ KEYS = {
     "cuda_gpu_kern_sum": ["2"],
     "cuda_gpu_kern_sum:base": ["2", "n"],
     "cuda_gpu_mem_time_sum": ["2", "o"],
-    "cuda_gpu_mem_size_sum": ["2", "o", "o"],
     "cuda_api_sum": ["2", "o", "o", "o"],
     "nvtx_sum": ["5", "o"],
     "nvtx_gpu_proj_sum": ["5", "o", "o"],

@@ -171,7 +171,7 @@ async def test_nccl_drills_to_calls_and_c_goes_to_the_kernel(job):
     async with running(*job) as (app, pilot):
         await play(app, pilot, ("3",))
         rows = app.screen.table.answer.page(0, 50)
-        assert {row[2] for row in rows if row[0] == "kernel"} == {"<64KB", "64KB–1MB", "1MB–16MB", ">16MB"}
+        assert {row[2] for row in rows if row[0] == "kernel"} == {"<64KiB", "64KiB–1MiB", "1MiB–16MiB", ">16MiB"}
         calls = next(i for i, row in enumerate(rows) if row[0] == "call" and row[1] == "AllReduce")
         app.screen.table.move_to(calls)
         await play(app, pilot, ("enter",))

@@ -17,7 +17,7 @@ from nsystui.store import tables
 
 _NAME = (Column("name", "Name", "name", Unit.TEXT, None, 0),)
 _OPERATION = (Column("name", "Operation", "operation", Unit.TEXT, None, 0),)
-_MEGABYTES = (Extra("bytes", "Moved", "MB", Unit.MEGABYTES, 3, 2, is_sum=True),)
+_BYTES = (Extra("bytes", "Bytes", "bytes", Unit.BYTES, None, 2, is_sum=True),)
 
 
 def kernels(a: Side, b: Side, names: Names = Names.FULL) -> Compared:
@@ -29,12 +29,12 @@ def kernels(a: Side, b: Side, names: Names = Names.FULL) -> Compared:
 
 
 def memory(a: Side, b: Side) -> Compared:
-    """Memory copies and memsets by operation: times as in `work_summary`, and megabytes as in `memory_sizes`."""
+    """Memory copies and memsets by operation: times as in `work_summary`, and bytes as in `memory_sizes`."""
     found = [work_summary(side.job.session, side.selection, MEMORY) for side in (a, b)]
     sides = _with_sizes(a, by_name(found[0])), _with_sizes(b, by_name(found[1]))
     basis = Basis(a.gpu_ranks, b.gpu_ranks)
     notes = (*basis.note("ranks with a GPU"), *both(found[0].notes, found[1].notes))
-    return compared("diff-memory", _OPERATION, sides, basis, notes, _MEGABYTES)
+    return compared("diff-memory", _OPERATION, sides, basis, notes, _BYTES)
 
 
 def graph_time(side: Side) -> int:

@@ -122,7 +122,7 @@ def _columns_of(extra: Extra, basis: Basis) -> list[Column]:
 
 
 def _unit_of(unit: Unit) -> str:
-    return {Unit.DURATION: " (ns)", Unit.CHANGE: " (ns)", Unit.RATE: " (B/s)", Unit.MEGABYTES: " (MB)"}.get(unit, "")
+    return {Unit.DURATION: " (ns)", Unit.CHANGE: " (ns)", Unit.RATE: " (B/s)"}.get(unit, "")
 
 
 def compared(

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-BUCKETS: tuple[str, ...] = ("<64KB", "64KB–1MB", "1MB–16MB", ">16MB")
-"""The labels, small messages first."""
+from nsystui.units import size_label
 
 EDGES: tuple[int, ...] = (64 * 1024, 1024**2, 16 * 1024**2)
-"""Where the second, third and fourth bucket begin, bytes (inclusive; KB and MB are powers of 1024)."""
+"""Where the second, third and fourth bucket begin, bytes (inclusive)."""
+
+_FIRST, _SECOND, _THIRD = map(size_label, EDGES)
+BUCKETS: tuple[str, ...] = (f"<{_FIRST}", f"{_FIRST}–{_SECOND}", f"{_SECOND}–{_THIRD}", f">{_THIRD}")
+"""The labels, small messages first: ``<64KiB`` …"""
 
 
 def bucket_of(size: int | None) -> str | None:

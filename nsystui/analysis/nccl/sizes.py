@@ -21,6 +21,7 @@ from nsystui.analysis.nccl.units import NONE, Ints, first_of_each
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
 from nsystui.store.session import Session
+from nsystui.units import size_label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class SizeBin(NamedTuple):
     """The calls of one size: what it is called, how many calls, and their bytes.
 
-    ``label`` is that of the bucket, or the power of two from which on the sizes are (``4MB``: up to 8 MB); ``None``,
+    ``label`` is that of the bucket, or the power of two from which on the sizes are (``4MiB``: up to 8 MiB); ``None``,
     and so is ``bytes``, for sizes that are not known.
     """
 
@@ -68,16 +69,8 @@ def _powers(sizes: pd.Series[int]) -> tuple[Ints, list[str]]:
     first, last = (positive[0].bit_length(), positive[-1].bit_length()) if positive else (1, 0)
     edges = [*([0] if 0 in there else []), *(1 << bits - 1 for bits in range(first, last + 1))]
     place = np.searchsorted(edges, power) if edges else power
-    return np.where(power >= 0, place, NONE), [_label(edge) for edge in edges]
+    return np.where(power >= 0, place, NONE), [size_label(edge) for edge in edges]
 
-
-def _label(edge: int) -> str:
-    """A power of two as the buckets are written: ``64KB``."""
-    place = min(max(edge.bit_length() - 1, 0) // 10, len(_PREFIXES) - 1)
-    return f"{edge >> 10 * place}{_PREFIXES[place]}B"
-
-
-_PREFIXES = ("", "K", "M", "G", "T")
 
 _STATISTICS = (
     Column("count", "Count", "count", Unit.COUNT, None, 0),

@@ -29,7 +29,6 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 _NCCL = Work("nccl", "NCCL calls", tables.nccl_calls, tables.nccl_calls.c.name, "Instances", "Name")
-_MB = 1_000_000.0
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,8 @@ class _Rows:
 def _of_rows(
     summary: Callable[[Session, Selection, Options], Answer],
     rows_of: Callable[[Session, Selection, Options], _Rows],
-    unit: float = 1.0,
 ) -> Ask:
-    """A recipe of a summary, and of the query for its rows; ``unit``: what one of the summary's is in the query's."""
+    """A recipe of a summary, and of the query for its rows."""
 
     def asked(job: Job, selection: Selection, options: Options) -> Answer:
         if options.by_rank:
@@ -63,7 +61,7 @@ def _of_rows(
         rows = rows_of(job.session, selection, options)
         keys = [key.name for key in rows.keys]
         found = job.session.rows(rows.grouped(*statistics.quartiles(rows.value)))
-        quartiles: dict[Key, tuple[Value, Value]] = {tuple(key): (q1 / unit, q3 / unit) for *key, q1, q3 in found}
+        quartiles: dict[Key, tuple[Value, Value]] = {tuple(key): (q1, q3) for *key, q1, q3 in found}
         rank = rank_of(rows.events, chosen_ranks(job, selection))
         extremes = job.session.rows(rows.grouped(sa.func.min(rows.value), sa.func.max(rows.value), by=(rank,)))
         ranks = ranks_of(Extreme(tuple(key), at, least, most) for *key, at, least, most in extremes)
@@ -136,7 +134,7 @@ ASK: dict[str, Ask] = {
     "cuda_gpu_kern_sum": _of_rows(
         lambda session, selection, options: kernel_summary(session, selection, options.names), _kernels
     ),
-    "cuda_gpu_mem_size_sum": _of_rows(lambda session, selection, _: memory_sizes(session, selection), _sizes, _MB),
+    "cuda_gpu_mem_size_sum": _of_rows(lambda session, selection, _: memory_sizes(session, selection), _sizes),
     "cuda_gpu_mem_time_sum": _work(MEMORY),
     "mpi_sum": _work(MPI),
     "nccl_gpu_proj_sum": _of_frame(("name",), lambda job, _, selection: nccl_projected(job, selection)),

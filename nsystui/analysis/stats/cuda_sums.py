@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from nsystui.analysis import statistics
-from nsystui.analysis.answer import Answer, Column, FrameAnswer, Unit
+from nsystui.analysis.answer import Answer, Column, FrameAnswer, Row, Unit
 from nsystui.analysis.kernels import GroupBy, block_of, grid_of, kernel_summary, name_of
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.rows_answer import RowsAnswer, asked
@@ -18,9 +18,10 @@ from nsystui.analysis.selection import Selection
 from nsystui.analysis.stats.kernel_notes import notes
 from nsystui.analysis.stats.report import KERNEL_NAMES, Options, Report
 from nsystui.analysis.where import duration, where
-from nsystui.analysis.work import MEMORY, memory_sizes, work_summary
+from nsystui.analysis.work import MEMORY, SIZE_COLUMNS, memory_sizes, work_summary
 from nsystui.store import tables
 from nsystui.store.session import Session
+from nsystui.units import MEGABYTE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +44,32 @@ _UNION_COLUMNS = (
     Column("category", "Category", "category", Unit.TEXT, None, 2),
     Column("name", "Operation", "operation", Unit.TEXT),
 )
+_SIZE_COLUMNS = tuple(
+    replace(
+        column,
+        header=column.header.replace("(B)", "(MB)"),
+        label=f"{column.label} MB",
+        unit=Unit.MEGABYTES,
+        decimals=3,
+    )
+    if column.unit is Unit.BYTES
+    else column
+    for column in SIZE_COLUMNS
+)
+
+
+def sizes_as_nsys(session: Session, selection: Selection) -> RowsAnswer:
+    """``cuda_gpu_mem_size_sum``: the bytes of `memory_sizes` in MB of 10⁶."""
+    answer = memory_sizes(session, selection)
+    return replace(answer, columns=_SIZE_COLUMNS, values=[_in_megabytes(row) for row in answer.values])
+
+
+def _in_megabytes(row: Row) -> Row:
+    pairs = zip(_SIZE_COLUMNS, row, strict=True)
+    return tuple(
+        value / MEGABYTE if column.unit is Unit.MEGABYTES and isinstance(value, int | float) else value
+        for column, value in pairs
+    )
 
 
 def api_summary_as_nsys(session: Session, selection: Selection) -> RowsAnswer:
@@ -161,7 +188,7 @@ REPORTS = (
     Report(
         "cuda_gpu_mem_size_sum",
         "bytes of memory copies and memsets",
-        lambda s, w, _: memory_sizes(s, w),
+        lambda s, w, _: sizes_as_nsys(s, w),
         ((_MEMORY_OPS,),),
     ),
     Report(

@@ -18,9 +18,9 @@ from nsystui.analysis.stats.report import KERNEL_NAMES, Options, Report
 from nsystui.analysis.where import duration, job_start, where
 from nsystui.store import tables
 from nsystui.store.session import Session
+from nsystui.units import MEGABYTE
 
 _KERNELS, _MEMORY_OPS = tables.kernels, tables.memory_ops
-_MB = 1_000_000.0
 _NS_IN_A_SECOND = 1_000_000_000
 
 _API_COLUMNS = (
@@ -121,7 +121,7 @@ def _no_number(label: str) -> sa.Label[Any]:
 
 
 def _megabytes(size: sa.ColumnElement[Any], label: str) -> sa.Label[Any]:
-    return (size / _MB).label(label)
+    return (size / MEGABYTE).label(label)
 
 
 def _throughput(table: sa.Table) -> sa.ColumnElement[Any]:

@@ -15,9 +15,9 @@ from nsystui.analysis.stats.report import Options, Report
 from nsystui.analysis.where import duration, job_start, where
 from nsystui.store import tables
 from nsystui.store.session import Session
+from nsystui.units import MEGABYTE
 
 _CALLS, _RANKS = tables.mpi_calls, tables.mpi_ranks
-_MB = 1_000_000.0
 _COLLECTIVE, _P2P = "collective", "p2p"
 # The words of nsys for the types of calls, where they are not ours.
 _SOURCES = {_COLLECTIVE: "collectives", "wait": "start-wait"}
@@ -110,7 +110,7 @@ def _ranks() -> sa.Subquery[Any]:
 
 def _megabytes(call_type: str, size: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     """``size`` in MB for calls of one type; the others have none of that meaning."""
-    return sa.case((_CALLS.c.call_type == call_type, sa.cast(size, sa.Double) / _MB))
+    return sa.case((_CALLS.c.call_type == call_type, sa.cast(size, sa.Double) / MEGABYTE))
 
 
 def _notes(session: Session) -> tuple[str, ...]:

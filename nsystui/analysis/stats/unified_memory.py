@@ -19,10 +19,10 @@ from nsystui.analysis.stats.report import Options, Report
 from nsystui.analysis.where import duration, where
 from nsystui.store import tables
 from nsystui.store.session import Session
+from nsystui.units import MEGABYTE
 
 _HOST_TO_DEVICE = 11
 _DEVICE_TO_HOST = 12
-_MB = 1_000_000.0
 _COPIES, _CPU, _GPU = tables.memory_ops, tables.cpu_page_faults, tables.gpu_page_faults
 _NEEDS = ((_COPIES,), (_CPU,), (_GPU,))
 
@@ -183,7 +183,7 @@ def _notes(session: Session) -> tuple[str, ...]:
 
 
 def _megabytes(size: float | None) -> float | None:
-    return None if size is None else size / _MB
+    return None if size is None else size / MEGABYTE
 
 
 def _hexadecimal(address: int) -> str:

@@ -166,6 +166,11 @@ def time_words(ns: float) -> str:
     return worded(Unit.DURATION, float(np.round(ns)))
 
 
+def bytes_words(size: float) -> str:
+    """An amount of bytes as a screen words it."""
+    return worded(Unit.BYTES, size)
+
+
 def rank_words(ranks: Iterable[int]) -> str:
     """``rank 2``, ``ranks 0, 1, 2 and 5 more``."""
     from nsystui.analysis.rows import few

@@ -36,7 +36,7 @@ class Thresholds:
     drift_steps: float = _of(12.0, "fewest steps in which a drift shows")
     low_busy_percent: float = _of(50.0, "a 30th of the job is a low stretch below so much busy time, in %")
     low_percent: float = _of(10.0, "least cost of low-utilisation stretches, without their long gaps")
-    small_message_kb: float = _of(64.0, "a message is small below so many KB (of 1024 bytes)")
+    small_message_kib: float = _of(64.0, "a message is small below so many KiB")
     small_message_percent: float = _of(2.0, "least cost of small-message collectives")
     launch_percent: float = _of(5.0, "least cost of GPUs that wait for launches")
     tiny_kernel_us: float = _of(10.0, "a kernel is tiny below so many µs")

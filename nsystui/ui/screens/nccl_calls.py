@@ -51,7 +51,7 @@ def pairing_for(job: Job, groups: Collection[By]) -> NcclPairing:
 
 
 def _crumb(what: What, row: Mapping[By, Any]) -> str:
-    """``AllReduce 64KB–1MB kernels``, ``AllReduce stream 7 kernels``."""
+    """``AllReduce 64KiB–1MiB kernels``, ``AllReduce stream 7 kernels``."""
     words = [str(row[By.COLLECTIVE] or "unknown")]
     for by, value in row.items():
         if by in (By.SIZE, By.POW2, By.BYTES):

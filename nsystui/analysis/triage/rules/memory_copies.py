@@ -13,7 +13,7 @@ from nsystui.analysis.intervals import union
 from nsystui.analysis.memory_calls import MemoryCalls, are, with_calls
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Task
-from nsystui.analysis.triage.case import Case, number_of, time_words
+from nsystui.analysis.triage.case import Case, bytes_words, number_of, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 from nsystui.analysis.where import job_start, where
 from nsystui.store import tables
@@ -111,9 +111,9 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
         rank = case.rank_of.get(Task(int(report), int(process)))
         rows.append((rank, operation, call, len(group), int(group["bytes"].sum()), int(group["time"].sum())))
     rows.sort(key=lambda row: (-int(row[5] or 0), str(row)))
-    size = int(frame["bytes"].sum()) / 1e9
+    size = int(frame["bytes"].sum())
     sentence = (
-        f"{number_of(len(frame), 'operation')} are {kind.what} ({size:,.3g} GB in all); on each GPU they run "
+        f"{number_of(len(frame), 'operation')} are {kind.what} ({bytes_words(size)} in all); on each GPU they run "
         f"{time_words(cost)} with no kernel beside them"
     )
     measured = "time of these operations that no kernel of the GPU hides, from the first step on; mean over the GPUs"

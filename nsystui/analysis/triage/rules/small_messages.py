@@ -28,7 +28,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     sizes = kernels["message_size"]
     if not sizes.notna().any():
         return [_without_sizes()]
-    is_small = (sizes.notna() & (sizes < case.thresholds.small_message_kb * 1024)).to_numpy(bool)
+    is_small = (sizes.notna() & (sizes < case.thresholds.small_message_kib * 1024)).to_numpy(bool)
     transfer, is_matched = _transfer(case, whole(kernels["report"]), whole(kernels["row"]))
     paid = np.minimum(whole(kernels["exposed"]), transfer)
     cost = case.mean([int(paid[is_small & is_matched].sum())])
@@ -38,8 +38,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     count = int(is_small.sum())
     sentence = (
-        f"{number_of(count, 'NCCL kernel')} of {len(kernels):,} move less than {case.thresholds.small_message_kb:g} KB "
-        f"each; their transfers that nothing hides take {time_words(cost)} on each GPU"
+        f"{number_of(count, 'NCCL kernel')} of {len(kernels):,} move less than {case.thresholds.small_message_kib:g} "
+        f"KiB each; their transfers that nothing hides take {time_words(cost)} on each GPU"
     )
     advice = Advice(
         "put small messages together (larger buckets, ncclGroupStart/End, flattened tensors), or send them less often",

@@ -11,7 +11,7 @@ from nsystui.analysis.answer import Column, Row, Unit
 from nsystui.analysis.device_time import DeviceIntervals
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Task
-from nsystui.analysis.triage.case import Case, time_words
+from nsystui.analysis.triage.case import Case, bytes_words, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 from nsystui.analysis.triage.spans import Place, Spans, spans
 from nsystui.analysis.where import job_start, where
@@ -47,7 +47,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     size = float(np.mean([int(row[4] or 0) for row in rows]))
     whole = float(np.mean([int(row[5] or 0) for row in rows]))
     sentence = (
-        f"every step copies {size / 1e9:,.3g} GB from the host to each GPU (mean): {time_words(whole)} in all, of "
+        f"every step copies {bytes_words(size)} from the host to each GPU (mean): {time_words(whole)} in all, of "
         f"which no kernel hides {time_words(cost)}"
     )
     advice = Advice(

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from nsystui.analysis.answer import Column, Row, Unit
 from nsystui.analysis.intervals import merge
 from nsystui.analysis.rows import answer_of
-from nsystui.analysis.triage.case import Case, time_words
+from nsystui.analysis.triage.case import Case, bytes_words, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 from nsystui.analysis.triage.spans import spans
 from nsystui.analysis.where import where
@@ -54,7 +54,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     rows.sort(key=lambda row: (-int(row[2] or 0), str(row[:2])))
     gpu, size, cpu = (sum(int(row[place] or 0) for row in rows) for place in (3, 4, 5))
     sentence = (
-        f"unified memory moves for {time_words(cost)} on each GPU: {size / 1e9:,.3g} GB in all, {gpu:,} GPU page "
+        f"unified memory moves for {time_words(cost)} on each GPU: {bytes_words(size)} in all, {gpu:,} GPU page "
         f"faults and {cpu:,} CPU page faults, while kernels wait for their pages"
     )
     advice = Advice(
