@@ -19,7 +19,7 @@ RANGE, THIN_RANGE = "═", "─"
 
 NOTHING, NO_DATA = " ", "·"
 BEGIN, BEGAN_BEFORE = "│", "‹"
-LEGEND = "K kernel  N NCCL  M memory  G graph  (lower case: busy for less than half of the column)"
+LEGEND = "K compute  N NCCL  M memory  G graph  (lower case: busy for less than half of the column)"
 _HALF = 0.5
 _SHORTEST_MIDDLE_CUT = 10
 
