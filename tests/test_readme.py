@@ -16,7 +16,8 @@ from nsystui.cli import main as main_program
 from nsystui.commands.configuration import keys, read_config
 from nsystui.exports.demo import ExportWriter
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST
-from nsystui.ui.keys import markdown_table
+from nsystui.ui import keys as ui_keys
+from nsystui.ui import words
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -42,7 +43,12 @@ def test_it_names_every_variable_that_is_read_of_the_captured_environment():
 
 def test_the_key_table_is_that_of_the_program():
     table = README.partition("<!-- keys -->\n")[2].partition("\n<!-- end of keys -->")[0]
-    assert table == markdown_table(), "python tests/update_readme.py"
+    assert table == ui_keys.markdown_table(), "python tests/update_readme.py"
+
+
+def test_the_table_of_words_is_that_of_the_program():
+    table = README.partition("<!-- words -->\n")[2].partition("\n<!-- end of words -->")[0]
+    assert table == words.markdown_table(ui_keys.PLACES), "python tests/update_readme.py"
 
 
 def test_the_event_types_of_paraver_are_those_it_names(tmp_path):

@@ -22,13 +22,15 @@ NO_PARENT = -1
 class Nesting:
     """The tree over n ranges, aligned with them: every array has the shape ``(n,)`` and is int64.
 
-    ``parent``: the row of the parent, -1 for a root. ``level``: 0 for a root. ``self_time``: the duration minus those
-    of the direct children, ns (``DurNonChild`` of nsys; below zero where start/end ranges overlap each other inside
-    one parent). ``child_count``: the number of direct children.
+    ``parent``: the row of the parent, -1 for a root. ``level``: 0 for a root. ``child_time``: the durations of the
+    direct children added up, ns (``DurChild`` of nsys). ``self_time``: the time in which no direct child runs, ns:
+    ``DurNonChild`` of nsys, but where children cross (push/pop ranges of two domains may), which nsys takes away twice:
+    never below zero. ``child_count``: the number of direct children.
     """
 
     parent: Rows
     level: Rows
+    child_time: Times
     self_time: Times
     child_count: Rows
 
@@ -50,17 +52,41 @@ def nest(starts: ArrayLike, ends: ArrayLike, threads: ArrayLike) -> Nesting:
         raise ValueError(f"{len(begin)} starts, {len(finish)} ends and {len(lanes)} threads")
     finish = np.maximum(begin, finish)
     duration = finish - begin
-    parent = np.full(len(begin), NO_PARENT, np.int64)
+    parent, order = np.full(len(begin), NO_PARENT, np.int64), np.arange(len(begin))
     if len(begin):
         line_start, line_end = one_timeline(begin, finish, lanes)
         # Pre-order: a range comes after every range that contains it. The sort is stable: the earlier row is outside.
         order = np.lexsort((-line_end, line_start))
         parent[order] = _rows_of(order, _parents(line_start[order], line_end[order], duration[order]))
     has_parent = parent >= 0
-    self_time = duration.copy()
-    np.subtract.at(self_time, parent[has_parent], duration[has_parent])
+    child_time = np.zeros(len(begin), np.int64)
+    np.add.at(child_time, parent[has_parent], duration[has_parent])
+    self_time = duration - child_time
+    np.add.at(self_time, *_taken_twice(begin, finish, parent, order[has_parent[order]]))
     child_count = np.bincount(parent[has_parent], minlength=len(begin))
-    return Nesting(parent, _levels(parent), self_time, child_count)
+    return Nesting(parent, _levels(parent), child_time, self_time, child_count)
+
+
+def _taken_twice(starts: Times, ends: Times, parent: Rows, children: Rows) -> tuple[Rows, Times]:
+    """Parents, and for each a time, ns, in which a child of it runs after an earlier one and not yet without it.
+
+    ``children``: the rows that have a parent, those of one parent by start.
+    """
+    children = children[np.argsort(parent[children], kind="stable")]
+    group = parent[children]
+    begin, end = starts[children], ends[children]
+    is_next = np.concatenate(([False], group[1:] == group[:-1]))[: len(children)]
+    if not (is_next[1:] & (begin[1:] < end[:-1])).any():
+        return group[:0], begin[:0]
+    # How far the earlier children of the same parent reach: a running maximum of places among all ends, which starts
+    # anew with each parent because those of a later parent are larger numbers.
+    by_end = np.argsort(end, kind="stable")
+    place = np.empty(len(end), np.int64)
+    place[by_end] = np.arange(len(end))
+    first = (np.cumsum(~is_next) - 1) * len(end)
+    reach = end[by_end[np.maximum.accumulate(first + place) - first]]
+    twice = np.where(is_next[1:], np.minimum(reach[:-1], end[1:]) - begin[1:], 0)
+    return group[1:], np.maximum(twice, 0)
 
 
 def one_timeline(starts: Times, ends: Times, threads: Times) -> tuple[Times, Times]:

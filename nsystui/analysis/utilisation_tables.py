@@ -16,19 +16,20 @@ _DEVICE = (
     Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
     Column("device", "Device", "dev", Unit.NUMBER, None, 0),
 )
-# The name in ``Breakdown`` and ``DeviceLanes``, the headings in a file and on a screen, the importance.
+# The name in ``Breakdown`` and ``DeviceLanes``, the key of the columns, the headings in a file and on a screen, the
+# importance.
 _PARTS = (
-    ("busy", "Busy", "busy", 0),
-    ("kernels", "Kernels", "kernels", 1),
-    ("nccl", "NCCL", "NCCL", 1),
-    ("exposed_nccl", "Exposed NCCL", "exposed", 1),
-    ("memory", "Memory", "memory", 2),
-    ("graph", "Graph", "graph", 3),
-    ("idle", "Idle", "idle", 1),
+    ("busy", "busy", "Busy", "busy", 0),
+    ("kernels", "compute", "Compute", "compute", 1),
+    ("nccl", "nccl", "NCCL", "NCCL", 1),
+    ("exposed_nccl", "exposed_nccl", "Exposed NCCL", "exposed", 1),
+    ("memory", "memory", "Memory", "memory", 2),
+    ("graph", "graph", "Graph", "graph", 3),
+    ("idle", "idle", "Idle", "idle", 1),
 )
 SHARE_COLUMNS = tuple(
     Column(f"{key}_percent", f"{title} (%)", f"{label} %", Unit.PERCENT, 2, importance)
-    for key, title, label, importance in _PARTS
+    for _, key, title, label, importance in _PARTS
 )
 """Percentages of the window, in the order of ``shares``."""
 COLUMNS = (
@@ -36,8 +37,8 @@ COLUMNS = (
     Column("gpu", "GPU", "gpu", Unit.NUMBER, None, 4),
     Column("model", "GPU Model", "model", Unit.TEXT, None, 5),
     *SHARE_COLUMNS,
-    *(Column(f"{key}_ns", f"{title} (ns)", label, Unit.DURATION, None, 6) for key, title, label, _ in _PARTS),
-    Column("overlap_ns", "NCCL over Kernels (ns)", "NCCL over kernels", Unit.DURATION, None, 7),
+    *(Column(f"{key}_ns", f"{title} (ns)", label, Unit.DURATION, None, 6) for _, key, title, label, _ in _PARTS),
+    Column("overlap_ns", "NCCL over Compute (ns)", "NCCL over compute", Unit.DURATION, None, 7),
     Column("exposed_memory_ns", "Exposed Memory (ns)", "exposed memory", Unit.DURATION, None, 7),
     Column("recorded_ns", "Recorded (ns)", "recorded", Unit.DURATION, None, 8),
     Column("window_ns", "Window (ns)", "window", Unit.DURATION, None, 8),
@@ -60,7 +61,8 @@ def shares(spent: Breakdown | None) -> list[float | None]:
 def utilisation_table(busy: BusyIntervals, window: Window) -> FrameAnswer:
     """One row for each device: what it was busy with in ``window``, in percent of it and in ns (domain §5.1, §5.2).
 
-    The parts are unions, so they overlap and add up to more than busy where kernels, NCCL and copies run side by side.
+    The parts are unions, so they overlap and add up to more than busy where compute (kernels but
+    NCCL's), NCCL and copies run side by side.
     """
     rows: list[Row] = []
     for item in busy.devices:
@@ -104,7 +106,7 @@ def recording_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
 
 
 def _parts(spent: Breakdown) -> list[int]:
-    return [getattr(spent, key) for key, *_ in _PARTS]
+    return [getattr(spent, name) for name, *_ in _PARTS]
 
 
 def _place(device: Device) -> tuple[int, int]:
@@ -113,6 +115,6 @@ def _place(device: Device) -> tuple[int, int]:
 
 def _percentages(lanes: DeviceLanes) -> Sequence[Sequence[float]]:
     """A row for each bin, in the order of ``TIME_COLUMNS``."""
-    parts = [getattr(lanes, key) for key, *_ in _PARTS if key != "idle"]
+    parts = [getattr(lanes, name) for name, *_ in _PARTS if name != "idle"]
     values: list[list[float]] = (100.0 * np.column_stack(parts)).tolist()
     return values

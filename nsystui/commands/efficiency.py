@@ -30,13 +30,14 @@ _USUAL = ("breakdown", "device", "host", "mfu")
 
 DESCRIPTION = """How well the GPUs and hosts were used, in the words of POP and TALP.
 
-  breakdown   compute, NCCL, memory, their overlaps, graphs and idle: parts that add up to 100 % of each GPU's time
+  breakdown   compute only, NCCL only, memory only, their overlaps, graphs and idle: parts that add up to 100 %
   device      parallel efficiency = load balance × communication × orchestration
   host        host parallel efficiency = MPI parallel × device offload; of MPI what was traced
   processes   the host time of each process (only if asked for)
   mfu         with --flops-per-step: model FLOPs utilisation
 
-100 % is one window for all ranks: --time, or the time in which every selected report was recording events."""
+100 % is one window for all ranks: --time, or the time in which every selected report was recording events. That may be
+less than the time of the other tables, from the job's first event to its last; the first note says both."""
 EXAMPLES = """  nsystui efficiency rank*.sqlite
   nsystui efficiency rank*.sqlite --time 1.2s:1.5s --tables device --format json
   nsystui efficiency rank*.sqlite --useful talp
@@ -181,7 +182,8 @@ def _blocks(
             answer = tables.mfu_table(mfu_of(job, selection, found, request))
         new = tuple(note for note in answer.notes if note not in said)
         said.update(new)
-        yield Block(TABLES[name], {"table": name}, name, replace(answer, notes=new))
+        title = f"{TABLES[name]} = {found.span}" if name == "breakdown" else TABLES[name]
+        yield Block(title, {"table": name}, name, replace(answer, notes=new))
 
 
 def _deliver(arguments: argparse.Namespace, blocks: Sequence[Block]) -> int:

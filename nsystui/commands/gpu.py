@@ -9,9 +9,10 @@ from nsystui.errors import UsageError
 
 DEFAULT_BINS = 100
 
-DESCRIPTION = """How busy each GPU was: one row per rank and device, with kernels, NCCL, memory operations and whole
-CUDA graphs as unions of time. They overlap, so that together they may exceed `busy`; `exposed` is NCCL that no kernel
-hides. With --over-time, one row for each device and each of --bins equal spans of the selected time.
+DESCRIPTION = """How busy each GPU was: one row per rank and device, with compute (kernels but NCCL's), NCCL, memory
+operations and whole CUDA graphs as unions of time. They overlap, so that together they may exceed `busy`; `exposed` is
+NCCL that no compute hides. With --over-time, one row for each device and each of --bins equal spans of the selected
+time.
 This is the table that `e` exports on the GPU screen; while zoomed, that of --time with the view's ends."""
 EXAMPLES = """  nsystui gpu rank*.sqlite
   nsystui gpu rank0.sqlite --time 1.2s:1.5s --format json

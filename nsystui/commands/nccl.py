@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """NCCL kernels and API calls by collective and message size, with bandwidth and exposed time.
 Kernels get the sizes of the calls that launched them.
 
-  exposed   time of the kernels in which no kernel but NCCL's ran on their GPU; overlap: the rest, in percent
+  exposed   time of the kernels in which no kernel but NCCL's ran on their GPU, summed over the kernels (two side by
+            side both count, once in `nsystui gpu`); overlap: the rest, in percent
   algbw     bytes by kernel time; busbw: the same times nccl-tests' factor, such as 2(n-1)/n for AllReduce, with
             n times the bytes for AllGather, ReduceScatter, AlltoAll, Gather and Scatter. The kernel time includes
             waiting for other ranks. Missing where the size, or the n, is not known

@@ -6,9 +6,10 @@ import argparse
 
 from nsystui.commands import arguments as shared
 
-DESCRIPTION = """NVTX ranges by path: nested as they ran on each thread, with instances, wall time, self time and the
-GPU time projected from what was launched inside them. With --summary, one row for each name, as
-`nsys stats -r nvtx_sum`."""
+DESCRIPTION = """NVTX ranges by path: push/pop ranges nested as they ran on each thread, with instances, wall time, self
+time (in which no nested range runs; DurNonChild of nsys) and the GPU time projected from what was launched inside them.
+Start/end ranges may overlap anything: they stand beside the tree, without self time. With --summary, one row for each
+name, as `nsys stats -r nvtx_sum`."""
 EXAMPLES = """  nsystui nvtx rank0.sqlite --depth 3
   nsystui nvtx rank*.sqlite --by all --filter step
   nsystui nvtx rank0.sqlite --summary --format csv"""

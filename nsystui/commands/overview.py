@@ -7,6 +7,7 @@ import argparse
 from nsystui.commands import arguments as shared
 
 DESCRIPTION = """One row per rank: how busy its GPUs were and with what, and how much it did.
+Compute is kernels but NCCL's, `exposed` NCCL that no compute hides; `kernels` counts both.
 Percentages are of the selected time, or of the time from the job's first event to its last, the same for every rank.
 This is the table that `e` exports on the Overview screen."""
 EXAMPLES = """  nsystui overview rank*.sqlite

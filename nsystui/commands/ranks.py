@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from nsystui.store.session import Session
 
 DESCRIPTION = """One row per rank: busy, compute, NCCL, exposed NCCL and idle time, step time, how often it came last to
-a collective, how long the others waited for it and it for them, and in which of these it is the odd one out.
+a collective, how long the others waited for it and it for them, and in which of these it is the odd one out. Compute is
+kernels but NCCL's; `wait caused` is what a typical other rank waited for this one, hidden by compute or not (the
+finding `straggler` costs its exposed part).
 Collectives are matched across ranks by communicator and order; who ran shortest came last, whatever the clocks say."""
 EXAMPLES = """  nsystui ranks rank*.sqlite
   nsystui ranks rank*.sqlite --sort wait_caused --top 5

@@ -24,7 +24,7 @@ from nsystui.units import format_value
 Bins = tuple[float, ...]
 """0 to 1 for each column of the chart, NaN where nothing was recorded."""
 
-PARTS = (("kernels", "kernels", "compute"), ("nccl", "NCCL", "nccl"), ("memory", "memory", "memory"), ("graph",) * 3)
+PARTS = (("kernels", "compute", "compute"), ("nccl", "NCCL", "nccl"), ("memory", "memory", "memory"), ("graph",) * 3)
 """The parts of a busy device: name in ``DeviceLanes``, label, category."""
 
 

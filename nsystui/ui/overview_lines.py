@@ -97,7 +97,7 @@ def _line(facts_of: Sequence[str], width: int) -> Line:
 
 
 def _job_words(facts: JobFacts) -> list[str]:
-    """``64 ranks``, ``8 hosts``, ``64× H100 80GB HBM3``, ``nsys 2026.2.1``, ``41.3 s``."""
+    """``64 ranks``, ``8 hosts``, ``64× H100 80GB HBM3``, ``nsys 2026.2.1``, ``recorded 41.3 s``."""
     words = [_counted(facts.ranks, "rank")]
     if facts.reports != facts.ranks:
         words.append(_counted(facts.reports, "file"))
@@ -110,7 +110,7 @@ def _job_words(facts: JobFacts) -> list[str]:
     if facts.nsys_versions:
         words.append("nsys " + ", ".join(".".join(version.split(".")[:3]) for version in facts.nsys_versions))
     if facts.duration is not None:
-        words.append(format_value(Unit.DURATION, facts.duration))
+        words.append(f"recorded {format_value(Unit.DURATION, facts.duration)}")
     return words
 
 

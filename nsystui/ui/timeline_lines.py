@@ -20,7 +20,7 @@ from nsystui.units import format_value
 Line = list[Part]
 HEIGHT = 4
 _WIDE = 100
-_WORDS = {"compute": "kernels", "nccl": "NCCL", "memory": "memory", "graph": "graph", "nvtx": "ranges"}
+_WORDS = {"compute": "compute", "nccl": "NCCL", "memory": "memory", "graph": "graph", "nvtx": "ranges"}
 
 
 @dataclass(frozen=True)

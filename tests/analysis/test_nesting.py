@@ -54,6 +54,14 @@ def parents_by_definition(ranges: list[Range]) -> list[int]:
     return parents
 
 
+def alone(ranges: list[Range], row: int, children: list[int]) -> int:
+    """The time of a range in which none of ``children`` runs, moment by moment."""
+    start, end, _ = ranges[row]
+    return sum(
+        not any(ranges[child][0] <= moment < ranges[child][1] for child in children) for moment in range(start, end)
+    )
+
+
 def nested(ranges: list[Range]) -> Nesting:
     columns = zip(*ranges, strict=True) if ranges else ([], [], [])
     return nest(*(np.array(column, dtype=np.int64) for column in columns))
@@ -67,7 +75,8 @@ def check_against_definition(ranges: list[Range]) -> None:
     for row in range(len(ranges)):
         children = [child for child, parent in enumerate(parents) if parent == row]
         assert result.child_count[row] == len(children)
-        assert result.self_time[row] == durations[row] - sum(durations[child] for child in children)
+        assert result.child_time[row] == sum(durations[child] for child in children)
+        assert result.self_time[row] == alone(ranges, row, children)
         level, above = 0, parents[row]
         while above >= 0:
             level, above = level + 1, parents[above]
@@ -99,6 +108,14 @@ def test_a_crossing_range_is_no_parent() -> None:
     assert result.child_count.tolist() == [1, 1, 0, 1, 0]
 
 
+def test_children_that_cross_are_taken_away_once() -> None:
+    """As push/pop ranges of two domains may, on one thread."""
+    result = nest([0, 0, 4, 20], [10, 8, 10, 25], [1] * 4)
+    assert result.parent.tolist() == [-1, 0, 0, -1]
+    assert result.child_time.tolist() == [14, 0, 0, 0]
+    assert result.self_time.tolist() == [0, 8, 6, 5]
+
+
 def test_of_identical_ranges_the_earlier_row_is_outside() -> None:
     assert nest([0, 0, 0], [9, 9, 9], [1, 1, 1]).parent.tolist() == [-1, 0, 1]
 
@@ -113,7 +130,7 @@ def test_threads_do_not_mix_even_where_the_time_line_would_overflow() -> None:
 
 def test_nothing_nests_in_nothing() -> None:
     result = nest([], [], [])
-    assert [len(column) for column in (result.parent, result.level, result.self_time, result.child_count)] == [0] * 4
+    assert [len(column) for column in (result.parent, result.level, result.child_time, result.self_time)] == [0] * 4
 
 
 def test_a_backward_range_counts_as_one_without_length() -> None:
@@ -159,7 +176,7 @@ def test_the_tree_is_nvidias() -> None:
         int(ids[row]): (
             int(result.level[row]),
             int(result.child_count[row]),
-            int(ends[row] - starts[row] - result.self_time[row]),
+            int(result.child_time[row]),
             int(ids[result.parent[row]]) if result.parent[row] >= 0 else None,
         )
         for row in range(len(ids))

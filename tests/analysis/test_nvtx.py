@@ -28,7 +28,7 @@ from nsystui.analysis.selection import NameFilter, Selection, Task, Window
 from nsystui.analysis.tasks import ranked_tasks
 from nsystui.exports.demo import ExportWriter, Process, Thread
 from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.nvtx import START_END
+from nsystui.exports.demo.nvtx import PUSH_POP, START_END
 from nsystui.store.session import Session
 
 PID = 4711
@@ -175,10 +175,78 @@ def test_a_range_that_ends_on_another_thread_stands_alone(session_of):
 
     ranges = load(session_of(fill))
     assert ranges.parent.tolist() == [-1, -1]
-    assert ranges.self_time.tolist() == [100, 80]
+    assert [node.self_total for node in NvtxTree.build(ranges).roots(Order.TIME)] == [None, 80]
     assert ranges.op_count.tolist() == [UNKNOWN, 1]
     assert ranges.is_push_pop.tolist() == [False, True]
     assert len(kernels_of(ranges, 0)) == 0
+
+
+def overlapping(export: Export) -> None:
+    """A step whose loader is a start/end range that reaches into the forward pass, and begins before the step."""
+    export.range(0, 100, "step")
+    export.range(10, 60, "prefetch", style=START_END, range_id=1)
+    export.range(15, 90, "prefetch", style=START_END, range_id=2)
+    export.range(20, 80, "forward")
+    export.range(30, 40, "layer")
+    export.launch((32, 35), (50, 70))
+
+
+def test_start_end_ranges_stand_beside_the_tree(session_of):
+    tree = tree_of(session_of(overlapping))
+    table = nvtx_tree_table(tree)
+    rows = [dict(zip((column.key for column in table.columns), row, strict=True)) for row in table.rows()]
+    assert [(row["path"], row["level"], row["count"], row["total"], row["self"]) for row in rows] == [
+        ("prefetch", 0, 2, 125, None),
+        ("step", 0, 1, 100, 40),
+        ("step › forward", 1, 1, 60, 50),
+        ("step › forward › layer", 2, 1, 10, 10),
+    ]
+    assert [row["gpu_total"] for row in rows] == [40, 20, 20, 20]  # what was launched while they ran
+    prefetch, _ = tree.roots()
+    assert [node.self_total for node in tree.children(prefetch)] == [None, None]
+    assert [node.name for node in tree.roots(Order.SELF)] == ["step", "prefetch"]  # unknown comes last
+
+
+def test_no_self_time_is_below_zero_whatever_ranges_of_both_styles_do(session_of):
+    """Each thread is an example; what is on it, moment by moment, says what the self times are."""
+    dice, drawn = random.Random(16), []
+
+    def fill(export: Export) -> None:
+        for number in range(60):
+            thread = export.writer.thread(export.process, PID + 1 + number, "")
+            for place in range(dice.randrange(1, 9)):
+                start = dice.randrange(12)
+                style = dice.choice([PUSH_POP, START_END])
+                item = (start, start + dice.randrange(12), style, f"{number}.{place}")
+                drawn.append((number, *item))
+                export.range(item[0], item[1], item[3], thread, style=style)
+
+    ranges = load(session_of(fill))
+    found = {ranges.names[ranges.name[index]]: int(ranges.self_time[index]) for index in range(len(ranges))}
+    assert min(found.values()) >= 0
+    for number in range(60):
+        pushed = [(start, end, name) for lane, start, end, style, name in drawn if lane == number and style == PUSH_POP]
+        expected = {name: _naive_self(pushed, place) for place, (_, _, name) in enumerate(pushed)}
+        assert {name: found[name] for name in expected} == expected
+    tree = NvtxTree.build(ranges, fold_numbers=False)
+    nodes = [tree.node(number) for number in range(tree.maker.paths.groups, len(tree))]
+    styles = {name: style for *_, style, name in drawn}
+    assert all((node.self_total is None) == (styles[node.name] == START_END) for node in nodes)
+
+
+def _naive_self(ranges: list[tuple[int, int, str]], place: int) -> int:
+    """The moments of a range in which no range runs whose tightest container it is."""
+    parents = []
+    for number, (start, end, _) in enumerate(ranges):
+        around = [
+            (high - low, -low, -other)
+            for other, (low, high, _) in enumerate(ranges)
+            if low <= start and end <= high and ((low, high) != (start, end) or other < number)
+        ]
+        parents.append(-min(around)[2] if around else -1)
+    start, end, _ = ranges[place]
+    children = [ranges[child] for child, parent in enumerate(parents) if parent == place]
+    return sum(not any(low <= moment < high for low, high, _ in children) for moment in range(start, end))
 
 
 def test_without_cuda_the_gpu_columns_are_unknown_not_zero(session_of):

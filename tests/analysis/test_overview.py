@@ -147,7 +147,7 @@ def test_a_row_for_each_task(opened: Opener, tmp_path: Path) -> None:
     assert (first["rank"], first["host"], first["gpu"], first["model"]) == (0, "n01", "2", "NVIDIA H100 80GB HBM3")
     assert (first["pid"], first["process"], first["report"]) == (10, "python3", "run")
     assert (first["kernels"], first["memory_ops"], first["graphs"], first["api_calls"]) == (2, 1, 0, 1)
-    assert (first["busy_percent"], first["kernels_percent"], first["memory_percent"]) == (60, 40, 20)
+    assert (first["busy_percent"], first["compute_percent"], first["memory_percent"]) == (60, 40, 20)
     assert (second["busy_percent"], second["idle_percent"], second["api_calls"]) == (10, 90, 0)
 
 

@@ -124,7 +124,7 @@ class TestTable:
     def test_the_straggler_is_the_odd_one_and_says_why(self, eight):
         rows = rows_of(rank_table(eight.session, Selection(), eight.ranks, eight.rank_facts(Selection())))
         worst = max(rows, key=lambda row: row["wait_caused"])
-        assert "late ▲" in worst["odd"] and "caused waiting ▲" in worst["odd"]
+        assert "late ▲" in worst["odd"] and "wait caused ▲" in worst["odd"]
         assert [row["rank"] for row in rows if row["odd"] and "late" in row["odd"]] == [worst["rank"]]
         assert worst["wait_suffered"] < min(row["wait_suffered"] for row in rows if row is not worst)
 

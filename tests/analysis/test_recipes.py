@@ -593,7 +593,7 @@ def column(job: Job, name: str, key: str, bins: int = 10) -> list[float | None]:
 class TestMaps:
     def test_a_gpu_is_busy_with_copies_and_graphs_too(self, scene_job):
         assert column(scene_job, "cuda_gpu_time_util_map", "busy_percent") == [0, 100, 100, 100, 0, 100, 0, 100, 100, 0]
-        assert column(scene_job, "cuda_gpu_time_util_map", "kernels_percent") == [0, 100, 100, 100, 0, 100, 0, 0, 0, 0]
+        assert column(scene_job, "cuda_gpu_time_util_map", "all_percent") == [0, 100, 100, 100, 0, 100, 0, 0, 0, 0]
         assert column(scene_job, "cuda_gpu_time_util_map", "busy_percent", 5) == [50, 100, 50, 50, 50]
 
     def test_kernels_of_a_group_are_nccls(self, scene_job):

@@ -290,11 +290,11 @@ def test_the_table_names_device_and_gpu(opened: Opener, tmp_path: Path) -> None:
         put(export, process, [("K", 0, 25), ("C", 20, 50), ("M", 90, 100)])
     table = utilisation_table(load(opened(path)), Window(0, 100))
     headers = [column.header for column in table.columns]
-    assert headers[:7] == ["Rank", "Device", "GPU", "GPU Model", "Busy (%)", "Kernels (%)", "NCCL (%)"]
+    assert headers[:7] == ["Rank", "Device", "GPU", "GPU Model", "Busy (%)", "Compute (%)", "NCCL (%)"]
     row = dict(zip(headers, table.rows()[0], strict=True))
     assert (row["Rank"], row["Device"], row["GPU"], row["GPU Model"]) == (0, 0, 3, "NVIDIA H100 80GB HBM3")
     assert (row["Busy (%)"], row["Busy (ns)"], row["Idle (ns)"]) == (60, 60, 40)
-    assert (row["Exposed NCCL (%)"], row["NCCL over Kernels (ns)"], row["Memory (ns)"]) == (25, 5, 10)
+    assert (row["Exposed NCCL (%)"], row["NCCL over Compute (ns)"], row["Memory (ns)"]) == (25, 5, 10)
     assert (row["Recorded (ns)"], row["Window (ns)"]) == (100, 100)
 
 

@@ -40,7 +40,7 @@ _UNITS = {"ns": Unit.DURATION, "%": Unit.PERCENT, "count": Unit.COUNT}
 
 _PARTS = (
     ("busy_percent", "GPU busy"),
-    ("kernels_percent", "  compute"),
+    ("compute_percent", "  compute"),
     ("nccl_percent", "  NCCL"),
     ("exposed_nccl_percent", "  exposed NCCL"),
     ("memory_percent", "  memory"),

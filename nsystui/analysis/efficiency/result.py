@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nsystui.analysis.answer import Unit
 from nsystui.analysis.device_time import Breakdown
 from nsystui.analysis.efficiency.device import DeviceEfficiency, Useful
 from nsystui.analysis.efficiency.gpus import Gpu, gpus_of, unplaced
@@ -20,6 +21,7 @@ from nsystui.analysis.selection import Selection, Window
 from nsystui.analysis.utilisation import BusyIntervals
 from nsystui.analysis.utilisation_tables import recording_notes
 from nsystui.exports import canonical
+from nsystui.units import format_value
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +37,11 @@ class Efficiency:
     notes: tuple[str, ...]
     device_notes: tuple[str, ...]
     host_notes: tuple[str, ...]
+
+    @property
+    def span(self) -> str:
+        """The length of the window in words: what 100 % is."""
+        return format_value(Unit.DURATION, self.window.end - self.window.start)
 
 
 def efficiency(job: Job, selection: Selection, useful: Useful = Useful.POP) -> Efficiency:

@@ -17,17 +17,18 @@ from nsystui.analysis.rows import answer_of
 EVERYTHING = "all"
 """What stands for the rank in the row over all GPUs."""
 
-# The name in ``Breakdown``, the headings in a file and on a screen, the importance; together they are all of the time.
+# The name in ``Breakdown``, the key of the columns, the headings in a file and on a screen, the importance; together
+# they are all of the time.
 _PARTS = (
-    ("kernels_only", "Compute only", "compute", 0),
-    ("nccl_only", "NCCL only", "NCCL", 0),
-    ("memory_only", "Memory only", "mem", 0),
-    ("kernels_nccl", "Compute and NCCL", "C+N", 1),
-    ("kernels_memory", "Compute and Memory", "C+M", 1),
-    ("nccl_memory", "NCCL and Memory", "N+M", 2),
-    ("all_three", "Compute, NCCL and Memory", "all 3", 1),
-    ("graph_only", "Graph", "graph", 2),
-    ("idle", "Idle", "idle", 0),
+    ("kernels_only", "compute_only", "Compute only", "compute only", 0),
+    ("nccl_only", "nccl_only", "NCCL only", "NCCL only", 0),
+    ("memory_only", "memory_only", "Memory only", "memory only", 0),
+    ("kernels_nccl", "compute_nccl", "Compute and NCCL", "C+N", 1),
+    ("kernels_memory", "compute_memory", "Compute and Memory", "C+M", 1),
+    ("nccl_memory", "nccl_memory", "NCCL and Memory", "N+M", 2),
+    ("all_three", "all_three", "Compute, NCCL and Memory", "all 3", 1),
+    ("graph_only", "graph_only", "Graph only", "graph only", 2),
+    ("idle", "idle", "Idle", "idle", 0),
 )
 PARTS = tuple(key for key, *_ in _PARTS)
 """The parts of a GPU's time that have no moment in common and leave none out; names in ``Breakdown``."""
@@ -36,9 +37,12 @@ BREAKDOWN_COLUMNS = (
     Column("device", "Device", "dev", Unit.NUMBER, None, 4),
     Column("gpu", "GPU", "gpu", Unit.NUMBER, None, 5),
     Column("model", "GPU Model", "model", Unit.TEXT, None, 6),
-    *(Column(f"{key}_percent", f"{title} (%)", label, Unit.PERCENT, 2, least) for key, title, label, least in _PARTS),
+    *(
+        Column(f"{key}_percent", f"{title} (%)", label, Unit.PERCENT, 2, least)
+        for _, key, title, label, least in _PARTS
+    ),
     Column("useful_percent", "Useful (%)", "useful", Unit.PERCENT, 2, 3),
-    *(Column(f"{key}_ns", f"{title} (ns)", label, Unit.DURATION, None, 7) for key, title, label, _ in _PARTS),
+    *(Column(f"{key}_ns", f"{title} (ns)", label, Unit.DURATION, None, 7) for _, key, title, label, _ in _PARTS),
     Column("useful_ns", "Useful (ns)", "useful", Unit.DURATION, None, 7),
     Column("communication_ns", "Communication (ns)", "communication", Unit.DURATION, None, 7),
     Column("window_ns", "Window (ns)", "window", Unit.DURATION, None, 8),

@@ -41,5 +41,6 @@ def window_note(session: Session, selection: Selection, window: Window) -> str:
     what = "the time in which every selected report was recording events" if many else "from first to last event"
     events = extent(session, selection)
     if window != events:
-        span += f" ({format_value(Unit.DURATION, events.end - events.start)} of events in all)"
+        whole = format_value(Unit.DURATION, events.end - events.start)
+        span += f" (in other tables {whole}, from first to last event)"
     return f"100 % is {what}, {span}, of each GPU"

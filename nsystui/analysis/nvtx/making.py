@@ -62,7 +62,7 @@ class NodeMaker:
             depth=int(self.paths.depth[path]),
             count=count,
             total=int(totals.total[path]),
-            self_total=None if is_group else int(totals.self_total[path]),
+            self_total=None if is_group or not totals.nested[path] else int(totals.self_total[path]),
             gpu_total=int(totals.gpu_total[path]) if launched else None,
             gpu_median=self.median(path) if launched and not is_group else None,
             gpu_ops=int(totals.gpu_ops[path]) if totals.known[path] else None,
@@ -100,7 +100,7 @@ class NodeMaker:
             depth=depth,
             count=1,
             total=window.end - window.start,
-            self_total=int(ranges.self_time[index]),
+            self_total=int(ranges.self_time[index]) if ranges.is_push_pop[index] else None,
             gpu_total=gpu.end - gpu.start if gpu else None,
             gpu_median=float(gpu.end - gpu.start) if gpu else None,
             gpu_ops=None if ops == UNKNOWN else ops,
@@ -142,8 +142,9 @@ class NodeMaker:
             return -np.where(totals.projected[paths] > 0, totals.gpu_total[paths], -1)
         if order is Order.OPS:
             return -np.where(totals.known[paths] > 0, totals.gpu_ops[paths], -1)
-        descending = {Order.COUNT: totals.count, Order.SELF: totals.self_total}
-        return -descending.get(order, totals.total)[paths]
+        if order is Order.SELF:
+            return -np.where(totals.nested[paths] > 0, totals.self_total[paths], -1)
+        return -(totals.count if order is Order.COUNT else totals.total)[paths]
 
     def sorted_ranges(self, path: int, order: Order) -> Ints:
         """The single ranges of a path in an order; by start where the order says nothing about single ranges."""
@@ -161,7 +162,7 @@ class NodeMaker:
         if order in (Order.TOTAL, Order.AVERAGE):
             return ranges.start[chosen] - ranges.end[chosen]
         if order is Order.SELF:
-            return -ranges.self_time[chosen]
+            return -np.where(ranges.is_push_pop[chosen], ranges.self_time[chosen], -1)
         if order is Order.OPS:
             return -ranges.op_count[chosen].astype(np.int64)
         if order in (Order.GPU, Order.GPU_MEDIAN):

@@ -38,13 +38,14 @@ class Node:
 
     ``id`` is stable for one tree. ``name`` is the range's name, with ``*`` for the numbers of folded names, of which
     there are ``variants``. ``count``: ranges (of a rank or thread: its outermost ones); ``open_count``: those that were
-    never closed. ``total``: the sum of their durations. ``self_total``: without what the ranges inside take; ``None``
-    for ranks and threads. ``gpu_total``: the sum of the projected durations of the single ranges (``Total Proj Time``
-    of ``nvtx_gpu_proj_sum``) and ``gpu_median`` their median, ``None`` where nothing was launched. ``gpu_ops``: GPU
-    operations launched, one for each correlation id; ``None`` where the export cannot say. ``window``: from the first
-    start to the last end; ``gpu_window``: the same of the projected ranges. ``child_count``: the rows that opening
-    shows. ``rank`` and ``thread`` (NVIDIA's ``globalTid``): ``None`` where ranges of several are merged. ``index``: the
-    place in ``NvtxRanges`` if the node is exactly one range.
+    never closed. ``total``: the sum of their durations. ``self_total``: the time in which no range inside runs;
+    ``None`` for ranks, threads and start/end ranges, which stand beside the tree. ``gpu_total``: the sum of the
+    projected durations of the single ranges (``Total Proj Time`` of ``nvtx_gpu_proj_sum``) and ``gpu_median`` their
+    median, ``None`` where nothing was launched. ``gpu_ops``: GPU operations launched, one for each correlation id;
+    ``None`` where the export cannot say. ``window``: from the first start to the last end; ``gpu_window``: the same of
+    the projected ranges. ``child_count``: the rows that opening shows. ``rank`` and ``thread`` (NVIDIA's
+    ``globalTid``): ``None`` where ranges of several are merged. ``index``: the place in ``NvtxRanges`` if the node is
+    exactly one range.
     """
 
     id: int

@@ -122,12 +122,14 @@ def _one_level(above: Ints, name: Ints, templates: Templates) -> _Level:
 class Totals:
     """What the ranges of each of m nodes add up to; shape ``(m,)``, times in ns. A group adds up the paths below it.
 
+    ``nested``: push/pop ranges, which alone have a self time (``self_total``).
     ``known``: ranges of which it is known what they launched; ``projected``: those that launched something.
     ``gpu_total``: the sum of their projected durations, ``gpu_first`` and ``gpu_last`` how far these reach.
     """
 
     count: Ints
     total: Ints
+    nested: Ints
     self_total: Ints
     open_count: Ints
     first: Ints
@@ -163,6 +165,7 @@ def add_up(ranges: NvtxRanges, paths: Paths, members: Members) -> Totals:
     sums = {
         "count": np.ones(len(ranges), np.int64),
         "total": ranges.duration,
+        "nested": ranges.is_push_pop.astype(np.int64),
         "self_total": ranges.self_time,
         "open_count": ranges.is_open.astype(np.int64),
         "known": is_known.astype(np.int64),

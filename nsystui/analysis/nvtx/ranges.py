@@ -79,10 +79,10 @@ class NvtxRanges:
     ``lane``: index into ``lanes``. ``name``: index into ``names``, which are without PyTorch's suffix (see
     `names.fold_suffix`; `full_names` has all of a name). ``row``: the row in ``nvtx_ranges`` of the lane's report.
     ``is_open``: the range was never closed; its ``end`` is the last event of its report. ``parent``: index of the range
-    around it, -1 for none; a range that ended on another thread than it began on has neither parent nor children.
-    ``level``, ``self_time``: see `nesting.Nesting`. ``op_count``: GPU operations launched; ``UNKNOWN`` where the report
-    lacks API calls or GPU work, or the range ended on another thread. ``gpu_start``, ``gpu_end``, ``op_time``: see
-    `projection.Projection`; all 0 where ``op_count`` is not above 0.
+    around it, -1 for none. ``level``, ``self_time``: see `nesting.Nesting`. Only push/pop ranges nest: start/end ranges
+    have neither parent nor children, and no self time (0). ``op_count``: GPU operations launched; ``UNKNOWN`` where the
+    report lacks API calls or GPU work, or the range ended on another thread. ``gpu_start``, ``gpu_end``, ``op_time``:
+    see `projection.Projection`; all 0 where ``op_count`` is not above 0.
     """
 
     session: Session

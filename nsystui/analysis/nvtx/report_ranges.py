@@ -5,7 +5,7 @@ All times are on the report's own clock. Shapes are ``(n,)`` for n ranges by sta
 * ``lane``: index into ``threads`` (shape ``(threads,)``, NVIDIA's globalTid, ascending), ``name``: into ``names``
   (JSON, in order of first appearance); int32, as are ``parent``, ``level`` and ``op_count``
 * ``row``, ``start``, ``length`` (ns), ``is_push_pop``, ``is_open``, ``is_whole`` (ended on the thread it began on)
-* ``parent``, ``level``, ``self_time``: see `nesting.Nesting`
+* ``parent``, ``level``, ``self_time``: see `nesting.Nesting`; of push/pop ranges, and -1, 0 and 0 for start/end ranges
 * the projection: ``op_count``, ``op_time``, ``gpu_delay`` (from the start of the range to that of the projected one)
   and ``gpu_length``; see `projection.Projection`
 """
@@ -32,7 +32,7 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays
 
-_RANGES_VERSION = 1
+_RANGES_VERSION = 2
 _PROJECTION_VERSION = 1
 
 UNKNOWN = -1
@@ -145,19 +145,19 @@ def _nested(found: tuple[dict[str, NDArray[Any]], list[str]]) -> Arrays:
         "is_push_pop": read["is_push_pop"],
         "is_open": read["is_open"],
         "is_whole": is_whole,
-        **_nesting(start, end, thread, is_whole),
+        **_nesting(start, end, thread, read["is_push_pop"] & is_whole),
     }
 
 
 def _nesting(
-    start: NDArray[np.int64], end: NDArray[np.int64], thread: NDArray[np.int64], is_whole: NDArray[np.bool_]
+    start: NDArray[np.int64], end: NDArray[np.int64], thread: NDArray[np.int64], is_nested: NDArray[np.bool_]
 ) -> Arrays:
-    """Parent, level and self time; a range that ended on another thread stands alone."""
-    nesting = nest(start[is_whole], end[is_whole], thread[is_whole])
-    parent, level, self_time = np.full(len(start), NO_PARENT, np.int32), np.zeros(len(start), np.int32), end - start
-    place = np.flatnonzero(is_whole)
-    parent[is_whole] = np.where(nesting.parent >= 0, place[nesting.parent], NO_PARENT)
-    level[is_whole], self_time[is_whole] = nesting.level, nesting.self_time
+    """Parent, level and self time of push/pop ranges (``is_nested``); a start/end range stands alone."""
+    nesting = nest(start[is_nested], end[is_nested], thread[is_nested])
+    parent, level = np.full(len(start), NO_PARENT, np.int32), np.zeros(len(start), np.int32)
+    self_time, place = np.zeros(len(start), np.int64), np.flatnonzero(is_nested)
+    parent[is_nested] = np.where(nesting.parent >= 0, place[nesting.parent], NO_PARENT)
+    level[is_nested], self_time[is_nested] = nesting.level, nesting.self_time
     return {"parent": parent, "level": level, "self_time": self_time}
 
 

@@ -17,16 +17,15 @@ from nsystui.analysis.rows import answer_of, few
 from nsystui.analysis.selection import Selection, Task
 from nsystui.analysis.tasks import RankedTask, world_size
 from nsystui.analysis.utilisation import BusyIntervals
-from nsystui.analysis.utilisation_tables import recording_notes
+from nsystui.analysis.utilisation_tables import SHARE_COLUMNS, recording_notes, shares
 from nsystui.store.session import Session
 
-_SHARES = ("busy", "kernels", "nccl", "exposed_nccl", "memory", "idle")
 COLUMNS = (
     Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
     Column("host", "Host", "host", Unit.TEXT, None, 4),
     Column("gpu", "GPU", "gpu", Unit.TEXT, None, 5),
     Column("busy_percent", "Busy (%)", "busy %", Unit.PERCENT, 2, 1),
-    Column("kernels_percent", "Compute (%)", "compute %", Unit.PERCENT, 2, 3),
+    Column("compute_percent", "Compute (%)", "compute %", Unit.PERCENT, 2, 3),
     Column("nccl_percent", "NCCL (%)", "NCCL %", Unit.PERCENT, 2, 3),
     Column("exposed_nccl_percent", "Exposed NCCL (%)", "exposed %", Unit.PERCENT, 2, 1),
     Column("memory_percent", "Memory (%)", "memory %", Unit.PERCENT, 2, 5),
@@ -37,7 +36,7 @@ COLUMNS = (
     Column("late", "Late", "late", Unit.COUNT, None, 1),
     Column("collectives", "Collectives", "of", Unit.COUNT, None, 3),
     Column("median_lateness", "Median Lateness (ns)", "late by", Unit.DURATION, None, 4),
-    Column("wait_caused", "Wait Caused (ns)", "caused", Unit.DURATION, None, 1),
+    Column("wait_caused", "Wait Caused (ns)", "wait caused", Unit.DURATION, None, 1),
     Column("wait_suffered", "Wait Suffered (ns)", "waited", Unit.DURATION, None, 3),
     Column("clock_error", "Clock Error (ns)", "clock ±", Unit.DURATION, None, 5),
     Column("odd", "Odd", "odd", Unit.TEXT, None, 1),
@@ -51,14 +50,14 @@ COLUMNS = (
 
 _JUDGED = (
     (Measure("busy_percent", 2.0), "busy"),
-    (Measure("kernels_percent", 2.0), "compute"),
+    (Measure("compute_percent", 2.0), "compute"),
     (Measure("exposed_nccl_percent", 2.0), "exposed NCCL"),
     (Measure("memory_percent", 2.0), "memory"),
     (Measure("idle_percent", 2.0), "idle"),
     (Measure("kernels", 1.0, 0.02), "kernels"),
     (Measure("step_median", 1_000.0, 0.03), "step"),
     (Measure("late", 3.0, 0.0, only_high=True), "late"),
-    (Measure("wait_caused", 100_000.0, 0.0, only_high=True), "caused waiting"),
+    (Measure("wait_caused", 100_000.0, 0.0, only_high=True), "wait caused"),
 )
 """What is judged, and how an odd one is called. Percentages must differ by two points, other figures by some share."""
 
@@ -122,7 +121,7 @@ def _gpus(numbers: Sequence[int | None]) -> str | None:
 def _shares(spent: Breakdown | None) -> dict[str, Value]:
     if spent is None:
         return {}
-    return {f"{key}_percent": spent.percent(getattr(spent, key)) for key in _SHARES}
+    return {column.key: share for column, share in zip(SHARE_COLUMNS, shares(spent), strict=True)}
 
 
 def _steps(found: StepFigures | None) -> dict[str, Value]:

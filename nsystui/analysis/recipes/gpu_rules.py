@@ -25,7 +25,7 @@ _PLACE = (
 )
 _GAP_COLUMNS = (Column("duration", "Duration (ns)", "idle", Unit.DURATION, None, 0), *_PLACE)
 _PART_COLUMNS = (
-    Column("busy_percent", "In-Use (%)", "busy %", Unit.PERCENT, 1, 0),
+    Column("busy_percent", "In-Use (%)", "in use %", Unit.PERCENT, 1, 0),
     Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
     *_PLACE,
 )

@@ -25,7 +25,7 @@ _NAME_NOTE = "the name filter is left out here: it is about all calls and kernel
 def _map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], IntervalBlocks | None]) -> Draw:
     word = title.lower()
     figures = (
-        percent("kernels_percent", "Kernels", "kernels", "compute"),
+        percent("all_percent", "All Kernels", "all kernels", "compute"),
         percent(f"{word}_percent", title, title, "nccl"),
         percent("overlap_percent", "Overlap", "both"),
     )

@@ -17,19 +17,18 @@ DEVICE = Column("device", "Device", "dev", Unit.NUMBER, None, 0)
 
 _BUSY = (
     percent("busy_percent", "Busy", "busy"),
-    percent("kernels_percent", "Kernels", "kernels", "compute"),
+    percent("all_percent", "All Kernels", "all kernels", "compute"),
     percent("memory_percent", "Memory", "memory", "memory"),
     percent("graph_percent", "Graph", "graph", "graph"),
 )
 _NCCL = (
-    percent("all_percent", "All Kernels", "all"),
+    percent("all_percent", "All Kernels", "all kernels"),
     percent("nccl_percent", "NCCL", "NCCL", "nccl"),
     percent("compute_percent", "Compute", "compute", "compute"),
 )
 # The lanes of `DeviceLanes` whose shares add up to a figure: they have no point in common.
 _LANES = {
     "busy_percent": ("busy",),
-    "kernels_percent": ("kernels", "exposed_nccl"),
     "memory_percent": ("memory",),
     "graph_percent": ("graph",),
     "all_percent": ("kernels", "exposed_nccl"),

@@ -61,7 +61,7 @@ class _Nested(Ranges):
 
     parent: Ints
     level: Ints
-    self_time: Ints
+    child_time: Ints
     child_count: Ints
 
     @classmethod
@@ -73,22 +73,22 @@ class _Nested(Ranges):
             **vars(ranges),
             parent=parent,
             level=nesting.level,
-            self_time=nesting.self_time,
+            child_time=nesting.child_time,
             child_count=nesting.child_count,
         )
 
     def rows(self, texts: Sequence[str], indices: Sequence[int]) -> list[Row]:
         """The rows of the trace for some of the ranges."""
         chosen = np.array(indices, np.int64)
-        start, end, self_time = self.start[chosen], self.end[chosen], self.self_time[chosen]
+        start, end, child_time = self.start[chosen], self.end[chosen], self.child_time[chosen]
         names = [texts[number] for number in self.name[chosen].tolist()]
         levels = self.level[chosen].tolist()
         columns = (
             start.tolist(),
             end.tolist(),
             (end - start).tolist(),
-            (end - start - self_time).tolist(),
-            self_time.tolist(),
+            child_time.tolist(),
+            (end - start - child_time).tolist(),
             names,
             pids(self.thread[chosen]),
             tids(self.thread[chosen]),

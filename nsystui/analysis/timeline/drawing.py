@@ -19,7 +19,7 @@ RANGE, THIN_RANGE = "═", "─"
 
 NOTHING, NO_DATA = " ", "·"
 BEGIN, BEGAN_BEFORE = "│", "‹"
-LEGEND = "K kernel  N NCCL  M memory  G graph  (lower case: busy for less than half of the column)"
+LEGEND = "K compute  N NCCL  M memory  G graph  (lower case: busy for less than half of the column)"
 _HALF = 0.5
 _SHORTEST_MIDDLE_CUT = 10
 
@@ -99,12 +99,14 @@ def _is_of(span: Span, style: str) -> bool:
 
 
 def lane_label(lane: Lane, is_open: bool | None = None) -> str:
-    """``0 d1 s7``: rank, device, stream; for NVTX the thread, and for what is nested in its ranges the level.
+    """``0 d1 s7``: rank, device, stream; for NVTX the thread, for what is nested the level, or ``start/end``.
 
     ``is_open`` puts a sign before it: whether the rank's streams are shown, ``None`` for no sign.
     """
     sign = "" if is_open is None else "- " if is_open else "+ "
     if lane.thread is not None:
+        if lane.level is None:
+            return f"  {lane.rank} t{lane.thread & 0xFFFFFF} start/end"
         if lane.level:
             return f"  {lane.rank}   ·{lane.level + 1}"
         return f"  {lane.rank} t{lane.thread & 0xFFFFFF} {lane.name}".rstrip()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,10 @@ _MOST_HELD = 16_000_000
 
 @dataclass(frozen=True)
 class Lane:
-    """Which lane: a GPU of a rank, one stream of it, or one nesting level of the NVTX ranges of one of its threads.
+    """Which lane: a GPU of a rank, one stream of it, or NVTX ranges of one of its threads.
 
-    ``device`` is the CUDA ordinal, ``thread`` NVIDIA's globalTid; ``level`` counts from 0, the outermost.
+    ``device`` is the CUDA ordinal, ``thread`` NVIDIA's globalTid; ``level`` is the nesting level of push/pop ranges, 0
+    for the outermost, and ``None`` for start/end ranges.
     """
 
     task: Task
@@ -36,7 +37,7 @@ class Lane:
     device: int | None = None
     stream: int | None = None
     thread: int | None = None
-    level: int = 0
+    level: int | None = 0
     name: str = field(default="", compare=False)
     """That of the thread."""
 
@@ -120,12 +121,12 @@ class Timeline:
         """The threads of a rank with NVTX ranges: the main thread, then those that spend the most time in ranges."""
         own = {thread: levels for thread, levels in inside.threads.items() if thread & ~0xFFFFFF == item.task.process}
         main = item.pid & 0xFFFFFF
-        return sorted(own, key=lambda thread: (thread & 0xFFFFFF != main, -own[thread][0].work.length, thread))
+        return sorted(own, key=lambda thread: (thread & 0xFFFFFF != main, -_outermost(own[thread]).work.length, thread))
 
     def _nvtx_lanes(self, item: RankedTask, thread: int, inside: ReportLanes | None) -> Iterator[Lane]:
         assert inside is not None
         name = inside.thread_names.get(thread, "")
-        for level in range(len(inside.threads[thread])):
+        for level in inside.threads[thread]:
             yield Lane(item.task, item.rank, thread=thread, level=level, name=name)
 
     def _stream_lanes(self, item: RankedTask, device: int, inside: ReportLanes) -> Iterator[Lane]:
@@ -180,3 +181,7 @@ class Timeline:
     def clock_offset(self, lane: Lane) -> int:
         """What is added to the times of the lane's report to get job time, ns."""
         return self._report(lane.task.report).clock_offset
+
+
+def _outermost(levels: Mapping[int | None, NvtxLevel]) -> NvtxLevel:
+    return next(iter(levels.values()))

@@ -24,7 +24,7 @@ _DEEPEST = 64
 def nvtx_spans(timeline: Timeline, lane: Lane, window: Window, count: int) -> list[Span]:
     """The ranges of a lane that take a column or more of ``count`` columns of ``window``, by start.
 
-    Ranges of one thread and level follow one another, but for start/end ranges, which may overlap.
+    Push/pop ranges of one thread and level follow one another; start/end ranges may overlap.
     """
     level, names = timeline.nvtx(lane), timeline.nvtx_names(lane)
     least = (window.end - window.start) / count

@@ -1,4 +1,7 @@
-"""The lanes inside one report: when each of its streams worked, and the NVTX ranges of each thread by nesting level."""
+"""The lanes inside one report: when each of its streams worked, and the NVTX ranges of each thread.
+
+Push/pop ranges have a lane for each nesting level; the start/end ranges of a thread, which need not nest, share one.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ _STREAMS_VERSION = 2
 _WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
 
 LEVELS = 4
-"""So many of the outermost levels of NVTX ranges have lanes: what is deeper is a matter of the NVTX tree."""
+"""So many of the outermost levels of push/pop ranges have lanes: what is deeper is a matter of the NVTX tree."""
+_LANES = LEVELS + 1
 
 Stream = tuple[int, int, int]
 """(process, CUDA ordinal of the device, stream)."""
@@ -38,9 +42,10 @@ Stream = tuple[int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class NvtxLevel:
-    """The ranges of a thread at one nesting level, n of them by start, in job time (ns); arrays of the shape ``(n,)``.
+    """The push/pop ranges of a thread at one nesting level, or its start/end ranges.
 
-    ``name``: index into the names of the report; ``row``: the row in ``nvtx_ranges``. ``work`` is their union.
+    There are n of them by start, in job time (ns); arrays have the shape ``(n,)``. ``name``: index into the
+    names of the report; ``row``: the row in ``nvtx_ranges``. ``work`` is their union.
     """
 
     start: Times
@@ -54,10 +59,11 @@ class NvtxLevel:
 
 @dataclass(frozen=True, eq=False)
 class ReportLanes:
-    """What a report has on its lanes. ``threads`` has the levels of each thread (globalTid), outermost first."""
+    """What a report has on its lanes. ``threads`` has the levels of each thread (globalTid), outermost first, and
+    last, as level ``None``, its start/end ranges."""
 
     streams: Mapping[Stream, LaneWork]
-    threads: Mapping[int, tuple[NvtxLevel, ...]]
+    threads: Mapping[int, Mapping[int | None, NvtxLevel]]
     names: tuple[str, ...]
     thread_names: Mapping[int, str]
 
@@ -65,7 +71,7 @@ class ReportLanes:
     def size(self) -> int:
         """How many intervals are held: about eight bytes each, of ranges three times that."""
         held = sum(len(blocks) for work in self.streams.values() for blocks in work.apart)
-        return held + 3 * sum(len(level.start) for levels in self.threads.values() for level in levels)
+        return held + 3 * sum(len(level.start) for levels in self.threads.values() for level in levels.values())
 
     @classmethod
     def load(cls, session: Session, report: Report) -> ReportLanes:
@@ -97,23 +103,24 @@ def _stream_arrays(session: Session, report: Report) -> Arrays:
     return to_arrays({place[1:]: found for place, found in zip(places, parts, strict=True)}, STREAM_KEYS)
 
 
-def _threads(session: Session, report: Report) -> tuple[tuple[str, ...], dict[int, tuple[NvtxLevel, ...]]]:
+def _threads(session: Session, report: Report) -> tuple[tuple[str, ...], dict[int, Mapping[int | None, NvtxLevel]]]:
     if not report.count(tables.nvtx_ranges):
         return (), {}
     ranges = ranges_of(session, report)
-    found = {}
+    found: dict[int, Mapping[int | None, NvtxLevel]] = {}
     is_outer = np.flatnonzero(ranges["level"] < LEVELS)
     # One sort by thread and level; ranges lie by start already, and a stable sort leaves them so.
-    place = ranges["lane"][is_outer].astype(np.int64) * LEVELS + ranges["level"][is_outer]
+    level_of = np.where(ranges["is_push_pop"], ranges["level"], LEVELS)[is_outer]
+    place = ranges["lane"][is_outer].astype(np.int64) * _LANES + level_of
     order = is_outer[np.argsort(place, kind="stable")]
-    edges = np.searchsorted(np.sort(place, kind="stable"), np.arange(len(ranges["threads"]) * LEVELS + 1))
+    edges = np.searchsorted(np.sort(place, kind="stable"), np.arange(len(ranges["threads"]) * _LANES + 1))
     for number, thread in enumerate(ranges["threads"].tolist()):
-        levels = []
-        for level in range(LEVELS):
-            rows = order[edges[number * LEVELS + level] : edges[number * LEVELS + level + 1]]
+        levels: dict[int | None, NvtxLevel] = {}
+        for level in range(_LANES):
+            rows = order[edges[number * _LANES + level] : edges[number * _LANES + level + 1]]
             if len(rows):
-                levels.append(_level(ranges, rows, report))
-        found[thread] = tuple(levels)
+                levels[level if level < LEVELS else None] = _level(ranges, rows, report)
+        found[thread] = levels
     return tuple(json_of(ranges["names"])), found
 
 

@@ -30,7 +30,7 @@ from nsystui.ui.screens.table_pane import TablePane
 from nsystui.ui.widgets.part_lines import PartLines
 
 _TABLES: dict[str, tuple[Callable[[Efficiency], FrameAnswer], str]] = {
-    "breakdown": (breakdown_table, "time of each GPU, in percent"),
+    "breakdown": (breakdown_table, "time of each GPU, in percent of {}"),
     "device": (device_table, "device factors"),
     "host": (host_table, "host factors"),
     "processes": (process_table, "host time of each process"),
@@ -111,7 +111,8 @@ class EfficiencyScreen(TablePane):
         self.factors.show_lines(lines)
 
     def show_count(self) -> None:
-        self.show_title(right=_TABLES[self.what][1])
+        span = self._found.span if self._found is not None else "its time"
+        self.show_title(right=_TABLES[self.what][1].format(span))
 
     # -- the keys -------------------------------------------------------------------------------------------------
 

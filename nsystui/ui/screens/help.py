@@ -1,4 +1,4 @@
-"""The keys of a place, made from the one table of keys."""
+"""The keys of a place and the words of its tables, made from the one table of each."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from textual.binding import BindingType
 
 from nsystui.ui import keys
 from nsystui.ui.screens.words_dialog import WordsDialog
+from nsystui.ui.words import word_lines
 
 
 def help_lines(places: Sequence[str], name: Callable[[str], str] = str) -> list[str]:
-    """The keys of ``places`` in aligned lines, a title before each place; ``name`` says what a shown key is called."""
+    """The keys of ``places`` in aligned lines, a title before each place; ``name`` says what a shown key is called.
+
+    Below the keys of a place stand the words of its tables with their definitions.
+    """
     lines: list[str] = []
     taken: set[str] = set()
     for place in places:
@@ -21,6 +25,9 @@ def help_lines(places: Sequence[str], name: Callable[[str], str] = str) -> list[
         told = [key for key in here if key.help]
         if told:
             lines += [keys.PLACES[place], *(f"  {name(key.shown):7} {key.help}" for key in told), ""]
+        words = [f"  {line}" for line in word_lines(place)]
+        if words:
+            lines += [*words, ""]
     return lines
 
 

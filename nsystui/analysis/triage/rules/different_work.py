@@ -19,7 +19,7 @@ from nsystui.store import tables
 _NAME = "different-work"
 _COLUMNS = (
     Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("kernels", "Compute Kernels", "kernels", Unit.COUNT, None, 0),
+    Column("kernels", "Compute Kernels", "compute kernels", Unit.COUNT, None, 0),
     Column("steps", "Steps", "steps", Unit.COUNT, None, 1),
     Column("compute", "Compute Time (ns)", "compute", Unit.DURATION, None, 0),
 )

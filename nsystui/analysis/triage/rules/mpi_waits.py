@@ -29,7 +29,7 @@ _BLOCKING = (
 _COLUMNS = (
     Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
     Column("host", "Host", "host", Unit.TEXT, None, 2),
-    Column("waited", "Waited (ns)", "waited", Unit.DURATION, None, 0),
+    Column("waited", "Waited in MPI (ns)", "waited in MPI", Unit.DURATION, None, 0),
     Column("inside", "In Blocking Calls (ns)", "in calls", Unit.DURATION, None, 0),
     Column("count", "Blocking Calls", "calls", Unit.COUNT, None, 1),
     Column("name", "Most Time In", "most time in", Unit.TEXT, None, 0),

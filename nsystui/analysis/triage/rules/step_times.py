@@ -50,8 +50,8 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
         return None
     sentence = (
         f"{number_of(len(numbers), 'step')} of {max(map(len, steps.values()))} (number {few(sorted(numbers))}) "
-        f"took more than {case.thresholds.slow_step:g} times the median; the longest {time_words(longest)} instead of "
-        f"{time_words(usual)}"
+        f"took more than {case.thresholds.slow_step:g} times the rank's median after warm-up; the longest "
+        f"{time_words(longest)} instead of {time_words(usual)}"
     )
     whose = "on every rank" if len(ranks) == len(steps) else "on some ranks only"
     advice = Advice(

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import sqlalchemy as sa
 
 from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
 from nsystui.analysis.collectives.sequences import Member
-from nsystui.analysis.collectives.waiting import SYNCHRONOUS, Arrivals
+from nsystui.analysis.collectives.waiting import SYNCHRONOUS, Arrivals, Lateness, lateness
 from nsystui.analysis.device_time import DeviceIntervals
 from nsystui.analysis.intervals import Intervals, Times, union
 from nsystui.analysis.rows import answer_of
@@ -41,9 +42,10 @@ _COLUMNS = (
     Column("host", "Host", "host", Unit.TEXT, None, 2),
     Column("late", "Late", "late", Unit.COUNT, None, 0),
     Column("collectives", "Collectives", "of", Unit.COUNT, None, 1),
-    Column("caused", "Exposed Wait Caused (ns)", "caused", Unit.DURATION, None, 0),
-    Column("suffered", "Exposed Wait (ns)", "waited", Unit.DURATION, None, 0),
-    Column("kernels", "Compute Kernels", "kernels", Unit.COUNT, None, 1),
+    Column("caused", "Exposed Wait Caused (ns)", "exposed wait caused", Unit.DURATION, None, 0),
+    Column("suffered", "Exposed Wait (ns)", "exposed wait", Unit.DURATION, None, 0),
+    Column("wait_caused", "Wait Caused (ns)", "wait caused", Unit.DURATION, None, 1),
+    Column("kernels", "Compute Kernels", "compute kernels", Unit.COUNT, None, 1),
     Column("compute", "Compute Time (ns)", "compute", Unit.DURATION, None, 1),
 )
 _METHOD = (
@@ -57,20 +59,22 @@ _DIFFERS = 0.03
 
 @dataclass
 class _Waiting:
-    """By who was late: when each member was in those collectives. And how often each was late."""
+    """By who was late: when each member was in those collectives. And what the table of ranks says of each."""
 
     spans: dict[tuple[Task, Member], list[tuple[Times, Times]]] = field(default_factory=dict)
-    late: dict[Task, int] = field(default_factory=dict)
-    operations: dict[Task, int] = field(default_factory=dict)
+    arrivals: list[Arrivals] = field(default_factory=list)
+
+    @cached_property
+    def lateness(self) -> Mapping[Task, Lateness]:
+        return lateness(self.arrivals)
 
     def add(self, arrivals: Arrivals) -> None:
+        self.arrivals.append(arrivals)
         group = arrivals.group
         starts, ends = group.start[:, arrivals.operations], group.end[:, arrivals.operations]
         for place, member in enumerate(group.members):
             task = member.task
-            self.operations[task] = self.operations.get(task, 0) + len(arrivals.operations)
             is_last = arrivals.last == place
-            self.late[task] = self.late.get(task, 0) + int(is_last.sum())
             for other, anyone in enumerate(group.members if is_last.any() else ()):
                 self.spans.setdefault((task, anyone), []).append((starts[other, is_last], ends[other, is_last]))
 
@@ -83,7 +87,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         # Whom the selected ranks wait for need not be selected itself.
         if any(member.task in case.tasks for member in group.members):
             waiting.add(Arrivals.of(group, case.chosen.window))
-    if not any(waiting.operations.values()):
+    if not waiting.lateness:
         return [
             NotChecked("stragglers", f"needs NCCL kernels ({', '.join(SYNCHRONOUS)}) that the ranks have in common")
         ]
@@ -98,8 +102,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         for (late, member), time in exposed.items()
         if member.task != late and member.task in case.tasks
     }
-    caused = {task: _caused(task, lost, own) for task in waiting.operations}
-    suffered = {task: _suffered(task, lost) for task in waiting.operations}
+    caused = {task: _caused(task, lost, own) for task in waiting.lateness}
+    suffered = {task: _suffered(task, lost) for task in waiting.lateness}
     return _findings(case, waiting, caused, suffered)
 
 
@@ -133,12 +137,13 @@ def _findings(
         cost = caused.get(item.task, 0)
         if case.percent(cost) < limits.straggler_percent or 100 * cost < limits.straggler_share * whole:
             continue
-        late, of = waiting.late[item.task], waiting.operations[item.task]
+        own = waiting.lateness[item.task]
         why, advice = _reason(item.task, computed)
         sentence = (
-            f"rank {item.rank} ({item.host or 'host unknown'}) is the last at {late:,} of {of:,} "
-            f"collectives{_among(case)}; "
-            f"each other GPU loses {time_words(cost)} waiting for it{why}"
+            f"rank {item.rank} ({item.host or 'host unknown'}) is the last at {own.late:,} of "
+            f"{own.operations:,} collectives{_among(case)}; "
+            f"each other GPU loses {time_words(cost)} waiting for it (exposed wait; {time_words(own.caused)} with what "
+            f"compute hides){why}"
         )
         found.append(_finding(case, "straggler", sentence, advice, cost, evidence, (item.rank,)))
     cost = case.mean(suffered.values())
@@ -234,9 +239,10 @@ def _table(
     computed: Mapping[Task, _Computed],
 ) -> FrameAnswer:
     rows: list[Row] = []
-    taking_part = [item for item in case.job.ranks if item.task in waiting.operations]
+    taking_part = [item for item in case.job.ranks if item.task in waiting.lateness]
     for item in sorted(taking_part, key=lambda item: (-caused.get(item.task, 0), item.rank)):
         task, own = item.task, computed.get(item.task)
-        told = (waiting.late.get(task), waiting.operations.get(task), caused.get(task), suffered.get(task))
+        late = waiting.lateness[task]
+        told = (late.late, late.operations, caused.get(task), suffered.get(task), late.caused)
         rows.append((item.rank, item.host or None, *told, own.kernels if own else None, own.time if own else None))
     return answer_of("stragglers", _COLUMNS, rows, len(rows))
