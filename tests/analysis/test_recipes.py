@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import native, shared
+from triaging import finding, triaged
 
 from nsystui.analysis import statistics
 from nsystui.analysis.answer import Answer, Unit, iter_rows
@@ -31,7 +32,7 @@ from nsystui.analysis.stats.nvtx_groups import quartiles
 from nsystui.analysis.work import MPI, work_instances
 from nsystui.errors import UsageError
 from nsystui.exports import canonical
-from nsystui.exports.demo import ExportWriter, old_schema_export, simulation_export
+from nsystui.exports.demo import ExportWriter, illnesses, old_schema_export, simulation_export
 from nsystui.exports.demo.cuda import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
 from nsystui.store.session import Session
 
@@ -437,26 +438,47 @@ class TestRules:
         assert [row["duration"] for row in table(job, "gpu_gaps", gap=30)] == [60]
         assert table(job, "gpu_gaps") == []
 
-    def test_what_the_profiler_did_is_no_part_of_a_gap(self, opened, tmp_path):
-        """It cuts a gap in two; what another process suffered from it is its own."""
+    def test_a_gap_says_how_long_the_profiler_worked_in_it_and_at_what(self, opened, tmp_path):
+        """It is one gap nevertheless; what another process suffered from it is its own."""
 
         def fill(export, process, thread):
             other = export.process(200, "python")
             export.cuda_context(other)
             export.cuda_device(other, 0, 0)
-            for number, start in enumerate((0, 1000)):
+            for number, start in enumerate((0, 1000, 1500)):
                 for one in (process, other):
                     export.kernel(one, 0, 7, start, start + 100, name="k", correlation_id=number)
             export.profiler_overhead(thread, 50, 150, "flush")
-            export.profiler_overhead(thread, 140, 200, "flush")
+            export.profiler_overhead(thread, 140, 200, "stop")
             export.profiler_overhead(thread, 600, 650, "flush")
-            export.profiler_overhead(thread, 1500, 1600, "flush")
+            export.profiler_overhead(thread, 1550, 1700, "flush")
 
         job = Job(opened(written(tmp_path / "overhead.sqlite", fill)))
-        found = [(row["rank"], row["start"], row["duration"]) for row in table(job, "gpu_gaps", gap=10)]
-        assert found == [(1, 100, 900), (0, 200, 400), (0, 650, 350)]
-        assert [row["duration"] for row in table(job, "gpu_gaps", gap=400)] == [900]
+        found = [
+            (row["rank"], row["start"], row["duration"], row["profiler"], row["work"])
+            for row in table(job, "gpu_gaps", gap=10)
+        ]
+        assert found == [
+            (0, 100, 900, 150, "flush"),  # 50 + 50 of flush, 60 of stop, 10 of both
+            (1, 100, 900, 0, None),
+            (0, 1100, 400, 0, None),
+            (1, 1100, 400, 0, None),
+        ]
+        assert [row["duration"] for row in table(job, "gpu_gaps", gap=400)] == [900, 900]
         assert "profiler" not in notes(job, "gpu_gaps", gap=10)
+
+    def test_a_gap_that_the_profiler_made_is_listed_as_nsys_has_it(self, opened, shared_export):
+        job = Job(opened(shared_export("ddp-a100-rank0of4")))
+        (row,) = table(job, "gpu_gaps", gap=5 * MILLISECOND)
+        assert (row["duration"], row["start"]) == (11_183_795, 1_822_597_346)
+        assert (row["profiler"], row["work"]) == (11_183_795, "CUDA profiling data flush")
+
+    def test_gaps_and_the_triage_share_what_is_the_profilers(self, opened, tmp_path):
+        ill = illnesses.profiler_at_work(tmp_path / "ill.sqlite")
+        found = triaged(*ill.paths, rules=("idle_gaps", "profiler_overhead"), settings=("gap_percent=0",))
+        gaps = table(Job(opened(*ill.paths)), "gpu_gaps", gap=0)
+        assert sum(row["profiler"] for row in gaps) == finding(found, "profiler-overhead").cost
+        assert sum(row["duration"] - row["profiler"] for row in gaps) == finding(found, "idle-gaps").cost
 
     def test_where_nothing_says_what_the_profiler_did_a_note_does(self, opened, tmp_path):
         def fill(export, process, _):
@@ -464,7 +486,9 @@ class TestRules:
                 export.kernel(process, 0, 7, start, start + 100, name="k", correlation_id=number)
 
         job = Job(opened(written(tmp_path / "silent.sqlite", fill)))
-        assert "gaps that the profiler made are listed too" in notes(job, "gpu_gaps", gap=10)
+        assert "which gaps the profiler made is not known" in notes(job, "gpu_gaps", gap=10)
+        (row,) = table(job, "gpu_gaps", gap=10)
+        assert (row["duration"], row["profiler"], row["work"]) == (900, None, None)
         assert notes(job, "gpu_gaps") == ""
 
     def test_operations_side_by_side_do_not_make_a_gpu_busier_than_it_is(self, opened, tmp_path):
