@@ -552,6 +552,60 @@ class TestPaces:
         with pytest.raises(UsageError, match="is called 'no such thing'"):
             table(job, name, name="no such thing")
 
+    def test_a_name_close_to_one_that_there_is_names_it(self, job):
+        for name, word, known in (
+            ("cuda_gpu_kern_pace", "Flash_fwd_kernl", "flash_fwd_kernel"),
+            ("cuda_gpu_kern_hist", "Flash_fwd_kernl", "flash_fwd_kernel"),
+            ("nvtx_pace", "forwrd", "forward"),
+        ):
+            with pytest.raises(UsageError, match=f"is called '{word}': did you mean {known}?"):
+                table(job, name, name=word)
+
+    @pytest.mark.parametrize("name", ["cuda_gpu_kern_pace", "cuda_gpu_kern_hist"])
+    def test_a_kernel_is_found_by_any_of_its_names(self, job, demo_job, name):
+        sql = (
+            "SELECT f.value, s.value, m.value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds f ON f.id = demangledName "
+            "JOIN StringIds s ON s.id = shortName JOIN StringIds m ON m.id = mangledName "
+            "WHERE s.value LIKE 'ncclDevKernel_AllReduce%'"
+        )
+        full, short, mangled = native(demo_job[0], sql)[0]
+        assert len({full, short, mangled}) == 3
+        for names in Names:
+            found = [table(job, name, name=one, names=names) for one in (full, short, mangled)]
+            assert found[0] and found[0] == found[1] == found[2]
+        if name == "cuda_gpu_kern_pace":
+            assert f"of {short} (the short name of 1 kernel)" in notes(job, name, name=short)
+            assert f"of {short}" in notes(job, name, name=short, names=Names.SHORT)
+            assert "the short name" not in notes(job, name, name=short, names=Names.SHORT)
+
+    def test_one_rank_without_the_kernel_does_not_hide_those_of_the_others(self, opened, tmp_path):
+        def fill(name):
+            return lambda export, process, _: export.kernel(process, 0, 7, 0, 10, name=name, correlation_id=1)
+
+        paths = [written(tmp_path / f"rank{number}.sqlite", fill(name)) for number, name in enumerate(("a()", "b()"))]
+        job = Job(opened(*paths))
+        found = table(job, "cuda_gpu_kern_hist", name="b()", by_rank=True)
+        assert [(row["rank"], row["name"], row["count"]) for row in found] == [(1, "b()", 1)]
+
+    @pytest.mark.parametrize("name", ["nvtx_pace", "nvtx_gpu_proj_pace"])
+    def test_a_range_is_found_without_its_domain(self, job, name):
+        (full,) = {label for label in job.nvtx_ranges(EVERYTHING).names if label.endswith(":ncclGroupEnd")}
+        assert table(job, name, name="ncclGroupEnd") == table(job, name, name=full) != []
+        assert notes(job, name, name="ncclGroupEnd").startswith(f"of {full}")
+
+    def test_a_text_of_several_domains_needs_its_domain(self, opened, tmp_path):
+        def fill(export, _, thread):
+            for number, domain in enumerate(("left", "right"), 1):
+                export.nvtx_domain(thread, 0, number, domain)
+                export.nvtx_range(thread, 100 * number, 100 * number + 10, "load 1", domain_id=number)
+            export.nvtx_range(thread, 500, 550, "alone")
+
+        job = Job(opened(written(tmp_path / "domains.sqlite", fill)))
+        for name in ("load 1", "load *"):
+            with pytest.raises(UsageError, match=f"left:{name}, right:{name}".replace("*", "[*]")):
+                table(job, "nvtx_pace", name=name)
+        assert [row["start"] for row in table(job, "nvtx_pace", name="right:load *")] == [200]
+
     def test_the_filter_chooses_what_paces(self, job):
         said = ask(recipe_named("cuda_gpu_kern_pace"), job, EVERYTHING.with_name("flash_fwd")).notes[0]
         assert "flash_fwd" in said
