@@ -169,7 +169,7 @@ def align_decimal(cells: Sequence[str]) -> list[str]:
 
 
 def round_half_up(value: float, decimals: int) -> float:
-    """Halves go away from zero, as in nsys: 1607.35 is 1607.4, which ``round`` makes 1607.3.
+    """Halves go away from zero, as in the SQL of nsys: 1607.35 is 1607.4, which ``round`` makes 1607.3.
 
     A number that is no half as it is written has only one nearest, which ``round`` finds (and ten times as fast).
     """

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.analysis.intervals import Intervals, union
+from nsystui.analysis.intervals import Intervals, merge, union
 from nsystui.analysis.missing import absent_note
 from nsystui.analysis.selection import Selection, Task
 from nsystui.analysis.where import Condition, job_start, where
@@ -18,23 +18,31 @@ from nsystui.store.session import Session
 _TABLE = tables.profiler_overhead
 
 
-def profiler_overhead(session: Session, selection: Selection) -> Mapping[Task, Intervals]:
-    """The union of what nsys noticed of its own work in each selected process that has any, job time."""
+def overhead_by_name(session: Session, selection: Selection) -> Mapping[Task, Mapping[str, Intervals]]:
+    """What nsys noticed of its own work in each selected process that has any, by what it did; job time."""
     if not session.count(_TABLE):
         return {}
     columns = _TABLE.c
     query: sa.Select[Any] = sa.select(
         columns.report,
         columns.process,
+        sa.func.coalesce(columns.name, "(no name)", type_=sa.Text).label("name"),
         job_start(_TABLE).label("start"),
         (columns.end + columns.clock_offset).label("end"),
     ).where(*overhead_conditions(selection))
-    rows = session.arrays(query)
-    found: dict[Task, Intervals] = {}
+    rows = {key: np.ma.getdata(values) for key, values in session.arrays(query).items()}
+    found: dict[Task, dict[str, Intervals]] = {}
     for report, process in np.unique(np.stack([rows["report"], rows["process"]]), axis=1).T.tolist():
         is_own = (rows["report"] == report) & (rows["process"] == process)
-        found[Task(report, process)] = union(rows["start"][is_own], rows["end"][is_own])
+        start, end, name = rows["start"][is_own], rows["end"][is_own], rows["name"][is_own]
+        named = {str(one): union(start[name == one], end[name == one]) for one in np.unique(name)}
+        found[Task(report, process)] = named
     return found
+
+
+def profiler_overhead(session: Session, selection: Selection) -> Mapping[Task, Intervals]:
+    """The union of what nsys noticed of its own work in each selected process that has any, job time."""
+    return {task: merge(*named.values()) for task, named in overhead_by_name(session, selection).items()}
 
 
 def overhead_conditions(selection: Selection) -> list[Condition]:
@@ -46,4 +54,4 @@ def overhead_conditions(selection: Selection) -> list[Condition]:
 def unnoticed(session: Session) -> str:
     """A sentence where an export cannot tell what the profiler did; else the empty string."""
     lacking = absent_note(session, _TABLE)
-    return f"{lacking.partition(':')[0]}: gaps that the profiler made are listed too" if lacking else ""
+    return f"{lacking.partition(':')[0]}: which gaps the profiler made is not known" if lacking else ""

@@ -50,7 +50,10 @@ def in_unit(answer: Answer, unit: TimeUnit) -> Answer:
 
 @dataclass(frozen=True)
 class _Scaled(Changed):
-    """Values are scaled after they were rounded as in ns, which is the order in which nsys does it."""
+    """Values are scaled after they were rounded as in ns, which is the order in which nsys does it.
+
+    Its SQL rounds the ns, and C's formatting what they are in another unit, as it does with megabytes.
+    """
 
     unit: TimeUnit
 
@@ -76,7 +79,7 @@ class _Scaled(Changed):
         if not _is_time(column) or value is None or isinstance(value, str):
             return value
         ns = round_half_up(float(value), column.decimals or 0)
-        return round_half_up(ns / self.unit.ns, self.unit.decimals)
+        return round(ns / self.unit.ns, self.unit.decimals)
 
 
 def _is_time(column: Column) -> bool:

@@ -110,7 +110,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--name",
         metavar="TEXT",
-        help="the kernel or NVTX range that is looked at; of ranges * stands for numbers, as in 'step *' "
+        help="the kernel or NVTX range that is looked at: a whole name, of kernels full, short or mangled, of ranges "
+        "with or without the domain, and * for numbers, as in 'step *' "
         "(default: the kernel with most time, the training steps; of kern_hist all)",
     )
     group.add_argument("--names", choices=("full", "short", "mangled"), help="which kernel names (full)")

@@ -66,17 +66,19 @@ def file_values(column: Column, values: Sequence[Value]) -> Sequence[Value]:
     """
     if not any(issubclass(kind, float) for kind in set(map(type, values))) and not column.decimals:
         return values  # nothing to do, found at the speed of C: most columns, and rows come in millions
-    return [_file_value(column.decimals, value) for value in values]
+    # Sizes nsys leaves to C's formatting; what has decimals beside them was rounded in its SQL.
+    rounded = round if column.unit is Unit.MEGABYTES else round_half_up
+    return [_file_value(column.decimals, rounded, value) for value in values]
 
 
-def _file_value(decimals: int | None, value: Value) -> Value:
+def _file_value(decimals: int | None, rounded: Callable[[float, int], float], value: Value) -> Value:
     if value is None or isinstance(value, str):
         return value
     if not math.isfinite(value):
         return None
     if decimals is None:
         return int(value) if value == int(value) else value
-    return round_half_up(float(value), decimals) if decimals else round(value)
+    return rounded(float(value), decimals) if decimals else round(value)
 
 
 def _file_pages(answer: Answer, progress: Progress | None) -> Iterator[Iterable[tuple[Value, ...]]]:

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import native, shared
+from triaging import finding, triaged
 
 from nsystui.analysis import statistics
 from nsystui.analysis.answer import Answer, Unit, iter_rows
@@ -31,7 +32,7 @@ from nsystui.analysis.stats.nvtx_groups import quartiles
 from nsystui.analysis.work import MPI, work_instances
 from nsystui.errors import UsageError
 from nsystui.exports import canonical
-from nsystui.exports.demo import ExportWriter, old_schema_export, simulation_export
+from nsystui.exports.demo import ExportWriter, illnesses, old_schema_export, simulation_export
 from nsystui.exports.demo.cuda import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
 from nsystui.store.session import Session
 
@@ -437,26 +438,47 @@ class TestRules:
         assert [row["duration"] for row in table(job, "gpu_gaps", gap=30)] == [60]
         assert table(job, "gpu_gaps") == []
 
-    def test_what_the_profiler_did_is_no_part_of_a_gap(self, opened, tmp_path):
-        """It cuts a gap in two; what another process suffered from it is its own."""
+    def test_a_gap_says_how_long_the_profiler_worked_in_it_and_at_what(self, opened, tmp_path):
+        """It is one gap nevertheless; what another process suffered from it is its own."""
 
         def fill(export, process, thread):
             other = export.process(200, "python")
             export.cuda_context(other)
             export.cuda_device(other, 0, 0)
-            for number, start in enumerate((0, 1000)):
+            for number, start in enumerate((0, 1000, 1500)):
                 for one in (process, other):
                     export.kernel(one, 0, 7, start, start + 100, name="k", correlation_id=number)
             export.profiler_overhead(thread, 50, 150, "flush")
-            export.profiler_overhead(thread, 140, 200, "flush")
+            export.profiler_overhead(thread, 140, 200, "stop")
             export.profiler_overhead(thread, 600, 650, "flush")
-            export.profiler_overhead(thread, 1500, 1600, "flush")
+            export.profiler_overhead(thread, 1550, 1700, "flush")
 
         job = Job(opened(written(tmp_path / "overhead.sqlite", fill)))
-        found = [(row["rank"], row["start"], row["duration"]) for row in table(job, "gpu_gaps", gap=10)]
-        assert found == [(1, 100, 900), (0, 200, 400), (0, 650, 350)]
-        assert [row["duration"] for row in table(job, "gpu_gaps", gap=400)] == [900]
+        found = [
+            (row["rank"], row["start"], row["duration"], row["profiler"], row["work"])
+            for row in table(job, "gpu_gaps", gap=10)
+        ]
+        assert found == [
+            (0, 100, 900, 150, "flush"),  # 50 + 50 of flush, 60 of stop, 10 of both
+            (1, 100, 900, 0, None),
+            (0, 1100, 400, 0, None),
+            (1, 1100, 400, 0, None),
+        ]
+        assert [row["duration"] for row in table(job, "gpu_gaps", gap=400)] == [900, 900]
         assert "profiler" not in notes(job, "gpu_gaps", gap=10)
+
+    def test_a_gap_that_the_profiler_made_is_listed_as_nsys_has_it(self, opened, shared_export):
+        job = Job(opened(shared_export("ddp-a100-rank0of4")))
+        (row,) = table(job, "gpu_gaps", gap=5 * MILLISECOND)
+        assert (row["duration"], row["start"]) == (11_183_795, 1_822_597_346)
+        assert (row["profiler"], row["work"]) == (11_183_795, "CUDA profiling data flush")
+
+    def test_gaps_and_the_triage_share_what_is_the_profilers(self, opened, tmp_path):
+        ill = illnesses.profiler_at_work(tmp_path / "ill.sqlite")
+        found = triaged(*ill.paths, rules=("idle_gaps", "profiler_overhead"), settings=("gap_percent=0",))
+        gaps = table(Job(opened(*ill.paths)), "gpu_gaps", gap=0)
+        assert sum(row["profiler"] for row in gaps) == finding(found, "profiler-overhead").cost
+        assert sum(row["duration"] - row["profiler"] for row in gaps) == finding(found, "idle-gaps").cost
 
     def test_where_nothing_says_what_the_profiler_did_a_note_does(self, opened, tmp_path):
         def fill(export, process, _):
@@ -464,7 +486,9 @@ class TestRules:
                 export.kernel(process, 0, 7, start, start + 100, name="k", correlation_id=number)
 
         job = Job(opened(written(tmp_path / "silent.sqlite", fill)))
-        assert "gaps that the profiler made are listed too" in notes(job, "gpu_gaps", gap=10)
+        assert "which gaps the profiler made is not known" in notes(job, "gpu_gaps", gap=10)
+        (row,) = table(job, "gpu_gaps", gap=10)
+        assert (row["duration"], row["profiler"], row["work"]) == (900, None, None)
         assert notes(job, "gpu_gaps") == ""
 
     def test_operations_side_by_side_do_not_make_a_gpu_busier_than_it_is(self, opened, tmp_path):
@@ -527,6 +551,60 @@ class TestPaces:
     def test_a_name_that_nothing_has_is_refused(self, job, name):
         with pytest.raises(UsageError, match="is called 'no such thing'"):
             table(job, name, name="no such thing")
+
+    def test_a_name_close_to_one_that_there_is_names_it(self, job):
+        for name, word, known in (
+            ("cuda_gpu_kern_pace", "Flash_fwd_kernl", "flash_fwd_kernel"),
+            ("cuda_gpu_kern_hist", "Flash_fwd_kernl", "flash_fwd_kernel"),
+            ("nvtx_pace", "forwrd", "forward"),
+        ):
+            with pytest.raises(UsageError, match=f"is called '{word}': did you mean {known}?"):
+                table(job, name, name=word)
+
+    @pytest.mark.parametrize("name", ["cuda_gpu_kern_pace", "cuda_gpu_kern_hist"])
+    def test_a_kernel_is_found_by_any_of_its_names(self, job, demo_job, name):
+        sql = (
+            "SELECT f.value, s.value, m.value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds f ON f.id = demangledName "
+            "JOIN StringIds s ON s.id = shortName JOIN StringIds m ON m.id = mangledName "
+            "WHERE s.value LIKE 'ncclDevKernel_AllReduce%'"
+        )
+        full, short, mangled = native(demo_job[0], sql)[0]
+        assert len({full, short, mangled}) == 3
+        for names in Names:
+            found = [table(job, name, name=one, names=names) for one in (full, short, mangled)]
+            assert found[0] and found[0] == found[1] == found[2]
+        if name == "cuda_gpu_kern_pace":
+            assert f"of {short} (the short name of 1 kernel)" in notes(job, name, name=short)
+            assert f"of {short}" in notes(job, name, name=short, names=Names.SHORT)
+            assert "the short name" not in notes(job, name, name=short, names=Names.SHORT)
+
+    def test_one_rank_without_the_kernel_does_not_hide_those_of_the_others(self, opened, tmp_path):
+        def fill(name):
+            return lambda export, process, _: export.kernel(process, 0, 7, 0, 10, name=name, correlation_id=1)
+
+        paths = [written(tmp_path / f"rank{number}.sqlite", fill(name)) for number, name in enumerate(("a()", "b()"))]
+        job = Job(opened(*paths))
+        found = table(job, "cuda_gpu_kern_hist", name="b()", by_rank=True)
+        assert [(row["rank"], row["name"], row["count"]) for row in found] == [(1, "b()", 1)]
+
+    @pytest.mark.parametrize("name", ["nvtx_pace", "nvtx_gpu_proj_pace"])
+    def test_a_range_is_found_without_its_domain(self, job, name):
+        (full,) = {label for label in job.nvtx_ranges(EVERYTHING).names if label.endswith(":ncclGroupEnd")}
+        assert table(job, name, name="ncclGroupEnd") == table(job, name, name=full) != []
+        assert notes(job, name, name="ncclGroupEnd").startswith(f"of {full}")
+
+    def test_a_text_of_several_domains_needs_its_domain(self, opened, tmp_path):
+        def fill(export, _, thread):
+            for number, domain in enumerate(("left", "right"), 1):
+                export.nvtx_domain(thread, 0, number, domain)
+                export.nvtx_range(thread, 100 * number, 100 * number + 10, "load 1", domain_id=number)
+            export.nvtx_range(thread, 500, 550, "alone")
+
+        job = Job(opened(written(tmp_path / "domains.sqlite", fill)))
+        for name in ("load 1", "load *"):
+            with pytest.raises(UsageError, match=f"left:{name}, right:{name}".replace("*", "[*]")):
+                table(job, "nvtx_pace", name=name)
+        assert [row["start"] for row in table(job, "nvtx_pace", name="right:load *")] == [200]
 
     def test_the_filter_chooses_what_paces(self, job):
         said = ask(recipe_named("cuda_gpu_kern_pace"), job, EVERYTHING.with_name("flash_fwd")).notes[0]

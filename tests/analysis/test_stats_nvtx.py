@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import statistics
 import tempfile
 from collections import defaultdict
@@ -24,6 +25,7 @@ from nsystui.exports.demo import ExportWriter, Thread
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.cuda import BACKTRACE_CALL, RUNTIME_CALL
 from nsystui.exports.demo.nvtx import PUSH_POP, START_END
+from nsystui.output.formats import write
 from nsystui.store.session import Session
 
 EVERYTHING = Selection()
@@ -165,11 +167,19 @@ CROSSING = Drawn(
 
 
 def check_kernels(drawn: Drawn) -> None:
-    expected: dict[tuple[str, str, int, str], list[tuple[int, int, int]]] = defaultdict(list)
-    for at, _, kernel in drawn.launched():
+    expected: dict[tuple[str | None, str | None, int | None, str], list[tuple[int | None, int, int]]]
+    expected = defaultdict(list)
+    inside = set()
+    for at, call, kernel in drawn.launched():
         _, _, thread, style, name = drawn.ranges[at]
         start, end, _, kernel_name = drawn.kernels[kernel]
         expected[name, STYLES[style], PID + thread, kernel_name].append((at, kernel, end - start))
+        inside.add(call)
+    for kernel, (start, end, correlation, kernel_name) in enumerate(drawn.kernels):
+        calls = [number for number, call in enumerate(drawn.calls) if call[3] == correlation]
+        tids = [PID + drawn.calls[number][2] for number in calls if number not in inside]
+        for tid in tids if calls else [None]:
+            expected[None, None, tid, kernel_name].append((None, kernel, end - start))
     rows = []
     for (name, style, tid, kernel_name), pairs in expected.items():
         times = [time for _, _, time in pairs]
@@ -177,9 +187,9 @@ def check_kernels(drawn: Drawn) -> None:
             (
                 name,
                 style,
-                PID,
+                None if tid is None else PID,
                 tid,
-                len({at for at, _, _ in pairs}),
+                len({at for at, _, _ in pairs} - {None}),
                 len({kernel for _, kernel, _ in pairs}),
                 sum(times),
                 pytest.approx(statistics.fmean(times)),
@@ -190,7 +200,8 @@ def check_kernels(drawn: Drawn) -> None:
                 kernel_name,
             )
         )
-    rows.sort(key=lambda row: (*row[:4], -row[6], row[12]))
+    # What is missing comes first.
+    rows.sort(key=lambda row: (*((value is not None, value or "") for value in row[:4]), -row[6], row[12]))
     with session_with(drawn.fill) as session:
         answer = ask(session, "nvtx_kern_sum")
         assert list(answer.page(0, len(answer))) == rows
@@ -356,6 +367,33 @@ def test_every_report_has_its_own_row_of_what_no_range_launched(session_of):
     nameless = (None, PID, PID + 1, 2, None, 0, None)
     assert cells(session, "nvtx_gpu_proj_trace", *keys) == [(None, 30, 30, *nameless), (None, 1_000_030, 30, *nameless)]
     assert records(session, "nvtx_gpu_proj_sum") == []
+    keys = ("range", "style", "pid", "tid", "range_count", "kernel_count", "total")
+    assert cells(session, "nvtx_kern_sum", *keys) == [
+        (None, None, PID, PID, 0, 1, 10),
+        (None, None, PID, PID, 0, 1, 10),
+        (None, None, PID, PID + 1, 0, 1, 25),
+        (None, None, PID, PID + 1, 0, 1, 25),
+    ]
+
+
+def test_kernels_by_range_are_all_kernels_where_the_nvtx_table_has_no_ranges(session_of):
+    def fill(export: Export) -> None:
+        export.writer.nvtx_mark(export.thread(0), 5, "begins")
+        export.launch(20, (30, 40))
+        export.kernel(50, 75, 99)  # its call is not in the export
+
+    session = session_of(fill)
+    keys = ("range", "style", "pid", "tid", "range_count", "kernel_count", "total")
+    assert cells(session, "nvtx_kern_sum", *keys) == [
+        (None, None, None, None, 0, 1, 25),
+        (None, None, PID, PID, 0, 1, 10),
+    ]
+    lines = io.StringIO()
+    write(ask(session, "nvtx_kern_sum"), "csv", lines)
+    assert lines.getvalue().splitlines()[1:] == [
+        ",,,,0,1,25,25.0,25.0,25,25,0.0,saxpy(float *)",
+        f",,{PID},{PID},0,1,10,10.0,10.0,10,10,0.0,saxpy(float *)",
+    ]
 
 
 # --------------------------------------------------------------------------------------------------- the selection
@@ -392,7 +430,8 @@ def test_a_call_counts_only_if_it_is_in_the_window_itself(session_of):
         export.launch(10, (60, 70))
 
     session = session_of(fill)
-    assert cells(session, "nvtx_kern_sum", "range", selection=Selection(window=Window(50, 80))) == []
+    keys = ("range", "tid", "total")
+    assert cells(session, "nvtx_kern_sum", *keys, selection=Selection(window=Window(50, 80))) == [(None, None, 10)]
     assert cells(session, "nvtx_gpu_proj_sum", "name", selection=Selection(window=Window(50, 80))) == []
     assert cells(session, "nvtx_gpu_proj_sum", "name", selection=Selection(window=Window(12, 80))) == [("step",)]
 
@@ -405,6 +444,8 @@ def test_a_range_outside_of_the_window_leaves_its_call_to_nobody(session_of):
 
     session = session_of(fill)
     rows = cells(session, "nvtx_gpu_proj_trace", "name", "op_count", selection=Selection(window=Window(50, 80)))
+    assert rows == [(None, 1)]
+    rows = cells(session, "nvtx_kern_sum", "range", "kernel_count", selection=Selection(window=Window(50, 80)))
     assert rows == [(None, 1)]
 
 
@@ -427,6 +468,9 @@ def test_the_name_filter_comes_after_nesting(session_of):
     ]
     assert cells(session, "nvtx_gpu_proj_sum", "name", "avg_level", selection=forward) == [("forward", 1.0)]
     assert cells(session, "nvtx_kern_sum", "range", selection=forward) == [("forward",)]
+    outside = session_of(lambda export: (export.range(0, 10, "step"), export.launch(20, (30, 40))))
+    assert cells(outside, "nvtx_kern_sum", "range", selection=forward) == []
+    assert cells(outside, "nvtx_kern_sum", "range", selection=Selection(name=NameFilter("!forward"))) == [(None,)]
     assert cells(session, "nvtx_pushpop_trace", "name", selection=Selection(name=NameFilter("!forward"))) == [("step",)]
 
 

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from nsystui.analysis.stats import NAMES
-from nsystui.exports.demo import cpu_only_export
+from nsystui.exports.demo import ExportWriter, cpu_only_export
 
 SUM, SIZES = "cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum"
 
@@ -165,6 +165,16 @@ class TestTimeUnit:
     def test_microseconds_have_three_decimals(self, run, demo_job):
         (row, *_) = run("stats", "-r", SUM, demo_job[0], "--format", "csv", "--timeunit", "usec").table
         assert len(row["Avg (us)"].partition(".")[2]) == 3
+
+    @pytest.mark.parametrize(
+        ("length", "shown"), [(150, "0.0001"), (2_250_050, "2.2500"), (3_000_450, "3.0004"), (1_562_550, "1.5626")]
+    )
+    def test_halves_are_formatted_as_c_does_it(self, run, tmp_path, length, shown):
+        path = tmp_path / "half.sqlite"
+        with ExportWriter(path) as export:
+            export.kernel(export.process(1), 0, 7, 0, length, name="k", correlation_id=1)
+        (row,) = run("stats", "-r", SUM, path, "--format", "csv", "--timeunit", "msec").table
+        assert row["Avg (ms)"] == row["Total Time (ms)"] == shown == f"{length / 1e6:.4f}"
 
     def test_another_word_is_told_before_anything_is_opened(self, run, tmp_path):
         done = run("stats", "-r", SUM, tmp_path / "none.sqlite", "--timeunit", "fortnight")

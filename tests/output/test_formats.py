@@ -58,6 +58,15 @@ def test_csv_of_nsys_comes_out_byte_for_byte(path: Path) -> None:
     assert written(FrameAnswer("kernels", columns, frame), "csv") == path.read_bytes().decode()
 
 
+@pytest.mark.parametrize(("megabytes", "shown"), [(1.5625, "1.562"), (0.0045, "0.004"), (0.0025, "0.003")])
+def test_megabytes_are_formatted_as_c_does_it(megabytes: float, shown: str) -> None:
+    """As nsys: what counts is the double, of which 0.0045 is less than half of a thousandth above 0.004."""
+    columns = (Column("mb", "Bytes (MB)", "MB", Unit.MEGABYTES, 3), Column("avg", "Avg (ns)", "avg", Unit.DURATION, 1))
+    answer = FrameAnswer("sizes", columns, pd.DataFrame({"mb": [megabytes], "avg": [1607.35]}))
+    assert written(answer, "csv").splitlines()[1] == f"{shown},1607.4"
+    assert json.loads(written(answer, "json")) == [{"mb": float(shown), "avg": 1607.4}]
+
+
 def test_whole_numbers_stay_whole_where_pandas_made_floats_of_them() -> None:
     frame = pd.DataFrame({"count": [1, None, 3]})
     answer = FrameAnswer("x", (Column("count", "Count", "count", Unit.COUNT),), frame)

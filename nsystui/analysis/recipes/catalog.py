@@ -170,8 +170,8 @@ RECIPES: tuple[Recipe, ...] = (
         frozenset({GAP}),
         (
             _GRAPHS,
-            "NVIDIA's takes work of the profiler for the GPU's before its first operation and after its last too; "
-            "here a gap lies between operations",
+            "NVIDIA's takes some of the profiler's own work for the GPU's, by its name, and cuts gaps at it; here a "
+            "gap is whole, with the part of it in which the profiler worked, and at what",
         ),
     ),
     Recipe(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 
 from nsystui.analysis.answer import Answer, Column, Row, Unit
 from nsystui.analysis.job import Job
-from nsystui.analysis.kernels import kernel_notes, name_of
+from nsystui.analysis.kernels import Names, kernel_notes, name_of
 from nsystui.analysis.recipes.asking import Ask, Options, of_each_rank
+from nsystui.analysis.recipes.kernel_names import named_kernels
 from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.analysis.selection import Selection
-from nsystui.analysis.where import duration, where
-from nsystui.errors import UsageError
+from nsystui.analysis.where import Condition, duration, where
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -29,34 +31,34 @@ COLUMNS = (
 
 
 def _asked(job: Job, selection: Selection, options: Options) -> Answer:
+    """Raises UsageError where no kernel has the name that was asked for."""
+    chosen: list[Condition] = []
+    if options.name is not None and job.session.count(tables.kernels):
+        chosen = [named_kernels(job.session, options.name, options.names).are_meant]
     if options.by_rank:
-        return of_each_rank(job, selection, lambda session, own: _histogram(session, own, options))
-    return _histogram(job.session, selection, options)
+        return of_each_rank(job, selection, lambda session, own: _histogram(session, own, options.names, chosen))
+    return _histogram(job.session, selection, options.names, chosen)
 
 
-def _histogram(session: Session, selection: Selection, options: Options) -> RowsAnswer:
+def _histogram(session: Session, selection: Selection, names: Names, chosen: Sequence[Condition]) -> RowsAnswer:
     """A row for each kernel name and class of durations that has launches: kernels by total time, shortest first.
 
-    The class includes its lower edge. Raises UsageError where no kernel has the name that was asked for.
+    The class includes its lower edge.
     """
     table = tables.kernels
-    name = name_of(table, options.names)
+    name = name_of(table, names)
     length = duration(table)
     # Which edge is the last one that is not above the value.
     place = sa.case(*[(length < edge, number) for number, edge in enumerate(EDGES[1:])], else_=len(EDGES) - 1).label(
         "place"
     )
-    conditions = [*where(table, selection, name), length.is_not(None)]
-    if options.name is not None:
-        conditions.append(name == options.name)
+    conditions = [*where(table, selection, name), length.is_not(None), *chosen]
     query = (
         sa.select(name.label("name"), place, sa.func.count(), sa.cast(sa.func.sum(length), sa.BigInteger))
         .where(*conditions)
         .group_by(name, place)
     )
     found = session.rows(query)
-    if options.name is not None and not found and session.count(table) and not _has(session, name, options.name):
-        raise UsageError(f"no kernel is called {options.name!r} (--names short for names without arguments)")
     totals: dict[str, list[int]] = {}
     for kernel, _, count, total in found:
         own = totals.setdefault(kernel, [0, 0])
@@ -67,10 +69,6 @@ def _histogram(session: Session, selection: Selection, options: Options) -> Rows
         high = EDGES[number + 1] if number + 1 < len(EDGES) else None
         rows.append((EDGES[number], high, count, 100.0 * count / totals[kernel][1], total, kernel))
     return RowsAnswer("kernel-histogram", COLUMNS, rows, None, kernel_notes(session))
-
-
-def _has(session: Session, name: sa.ColumnElement[str], wanted: str) -> bool:
-    return bool(session.scalar(sa.select(sa.func.count()).select_from(tables.kernels).where(name == wanted)))
 
 
 ASK: dict[str, Ask] = {"cuda_gpu_kern_hist": _asked}

@@ -22,10 +22,12 @@ from nsystui.analysis.kernels import kernel_notes, kernel_summary, name_of
 from nsystui.analysis.nvtx.numbered import Templates, template
 from nsystui.analysis.nvtx.ranges import NvtxRanges
 from nsystui.analysis.recipes.asking import RANK, Ask, Options, chosen_ranks
+from nsystui.analysis.recipes.kernel_names import named_kernels
+from nsystui.analysis.rows import few
 from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.analysis.selection import Selection, Task
 from nsystui.analysis.where import where
-from nsystui.errors import UsageError
+from nsystui.errors import UsageError, meant
 from nsystui.store import tables
 from nsystui.text import shorten
 
@@ -77,11 +79,12 @@ class _Instances:
 
 @dataclass(frozen=True)
 class _Found:
-    """What is looked at, and its instances on each rank that has any."""
+    """What is looked at, and its instances on each rank that has any; ``meant_by``: how the name means it."""
 
     name: str
     ranks: Sequence[_Instances]
     notes: tuple[str, ...]
+    meant_by: str = ""
 
 
 def _asked(find: Callable[[Job, Selection, Options], _Found | None], what: str) -> Ask:
@@ -90,7 +93,8 @@ def _asked(find: Callable[[Job, Selection, Options], _Found | None], what: str) 
         columns = EVERY_COLUMNS if options.by_rank else ACROSS_COLUMNS
         if found is None:
             return RowsAnswer("pace", columns, [])
-        chosen = "" if options.name else f" ({what}; --name or the filter chooses another)"
+        why = found.meant_by if options.name else f"{what}; --name or the filter chooses another"
+        chosen = f" ({why})" if why else ""
         rows = _every(found.ranks) if options.by_rank else _across(found.ranks)
         return RowsAnswer("pace", columns, rows, len(rows), (f"of {shorten(found.name, _NAME)}{chosen}", *found.notes))
 
@@ -135,29 +139,32 @@ def _spread(deltas: Sequence[int]) -> tuple[float | None, ...]:
 
 def _kernels(job: Job, selection: Selection, options: Options) -> _Found | None:
     table = tables.kernels
-    name = name_of(table, options.names)
     if not job.session.count(table):
         return None
-    wanted = options.name
-    if wanted is None:
+    meant_by = ""
+    if options.name is not None:
+        named = named_kernels(job.session, options.name, options.names)
+        wanted, is_wanted = named.name, named.are_meant
+        if named.names is not options.names:
+            meant_by = f"the {named.names.value} name of {named.count:,} kernel{'s' if named.count > 1 else ''}"
+    else:
         names = kernel_summary(job.session, selection, options.names).rows()
         if not names:
             return None
         wanted = str(names[0][-1])
+        is_wanted = name_of(table, options.names) == wanted
     query = sa.select(
         table.c.report,
         table.c.process,
         (table.c.start + table.c.clock_offset).label("start"),
         (table.c.end + table.c.clock_offset).label("end"),
-    ).where(name == wanted, table.c.end.is_not(None), *where(table, selection.with_name(None)))
+    ).where(is_wanted, table.c.end.is_not(None), *where(table, selection.with_name(None)))
     rows = job.session.arrays(query)
-    if not len(rows["start"]) and options.name is not None and selection.is_everything:
-        raise UsageError(f"no kernel is called {wanted!r} (--names short for names without arguments)")
     ranks = []
     for item in chosen_ranks(job, selection):
         is_own = (rows["report"] == item.task.report) & (rows["process"] == item.task.process)
         ranks += _instances(item.rank, rows["start"][is_own], rows["end"][is_own])
-    return _Found(wanted, ranks, kernel_notes(job.session))
+    return _Found(wanted, ranks, kernel_notes(job.session), meant_by)
 
 
 def _instances(rank: int, starts: Times, ends: Times) -> list[_Instances]:
@@ -191,15 +198,25 @@ def _ranges(is_on_gpu: bool) -> Callable[[Job, Selection, Options], _Found | Non
 
 
 def _named(ranges: NvtxRanges, wanted: str) -> tuple[str, Flags] | None:
-    """The ranges of a name, or of names that differ from it in numbers: for each of the names whether it is meant."""
+    """The ranges of a name, or of names that differ from it in numbers: for each of the names whether it is meant.
+
+    Where no domain has such a name as it stands, its text alone will do, if it is of one domain.
+    """
     if not ranges.names:
         return None
-    is_wanted = np.array([_is_called(name, wanted) for name in ranges.names], bool)
-    if not is_wanted.any():
-        is_wanted = np.array([_is_called(template(name), wanted) for name in ranges.names], bool)
-    if not is_wanted.any():
-        raise UsageError(f"no NVTX range is called {wanted!r} (* stands for numbers, as in 'step *')")
-    return wanted, is_wanted
+    for form in (str, template):
+        is_wanted = np.array([_is_called(form(name), wanted) for name in ranges.names], bool)
+        if is_wanted.any():
+            return wanted, is_wanted
+    for form in (str, template):
+        is_wanted = np.array([form(name).partition(":")[2] == wanted for name in ranges.names], bool)
+        labels = sorted({form(ranges.names[number]) for number in np.flatnonzero(is_wanted).tolist()})
+        if len(labels) > 1:
+            raise UsageError(f"several NVTX ranges are called {wanted!r}: write one of {few(labels)}")
+        if labels:
+            return labels[0], is_wanted
+    hint = meant(wanted, ranges.names, "write a whole text, with `domain:` before it, * for numbers, as in 'step *'")
+    raise UsageError(f"no NVTX range is called {wanted!r}: {hint}")
 
 
 def _is_called(name: str, wanted: str) -> bool:

@@ -1,13 +1,14 @@
-"""``nvtx_kern_sum``: the kernels that were launched inside NVTX ranges, by range and kernel (domain §4.2).
+"""``nvtx_kern_sum``: the kernels by the NVTX ranges that they were launched inside of (domain §4.2).
 
 A kernel counts for every range of the launching thread that contains its API call whole, so ranges that overlap
-without nesting need no tree: the calls inside a range are slices of the calls in order.
+without nesting need no tree: the calls inside a range are slices of the calls in order. Kernels whose call is inside of
+no range have rows without a range, and those whose call is not known have no process and thread either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +25,7 @@ from nsystui.analysis.stats.nvtx_load import (
     Ranges,
     TextColumn,
     Texts,
+    joined,
     launched,
     matching,
     pids,
@@ -32,6 +34,7 @@ from nsystui.analysis.stats.nvtx_load import (
     style,
     tids,
 )
+from nsystui.analysis.stats.nvtx_projection import are_outside
 from nsystui.analysis.stats.report import Options
 from nsystui.analysis.where import duration, where
 from nsystui.store import tables
@@ -56,6 +59,8 @@ _COLUMNS = (
     Column("stddev", "StdDev (ns)", "stddev", Unit.DURATION, 1, 6),
     Column("kernel", "Kernel Name", "kernel", Unit.TEXT),
 )
+_NONE = -1
+"""The number of the range, process or thread that there is none of: it comes before all others."""
 _PAIRS_AT_ONCE = 4_000_000  # pairs of range and kernel in memory, some 100 bytes each while they are counted
 
 
@@ -63,22 +68,28 @@ _PAIRS_AT_ONCE = 4_000_000  # pairs of range and kernel in memory, some 100 byte
 class _KernelCalls:
     """m kernels with the API call that launched each. Shapes ``(m,)``; the call in job time, all times in ns.
 
-    A call with several kernels, and a kernel with several rows of its call, have a row for each pair.
+    A call with several kernels, and a kernel with several rows of its call, have a row for each pair. A kernel without
+    a known call has one too; ``is_known`` is false for it, and its call is not to be looked at.
     """
 
     start: Ints
     end: Ints
     thread: Ints
+    is_known: Flags
     duration: Ints
     row: Ints
     name: SmallInts
+
+    def chosen(self, rows: Flags) -> _KernelCalls:
+        return _KernelCalls(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
 
 
 def kernels_by_range(session: Session, selection: Selection, options: Options) -> FrameAnswer:
     """``nvtx_kern_sum``: one row for each range name, style, thread and kernel name, in this order, longest first.
 
-    The statistics are of the durations of the kernels. The name filter looks at the range's ``domain:text``. Threads
-    of different reports stay apart, even if their numbers are the same.
+    The statistics are of the durations of the kernels. The name filter looks at the range's ``domain:text``, which is
+    empty for kernels outside of every range. Threads of different reports stay apart, even if their numbers are the
+    same.
     """
     import pandas as pd
 
@@ -96,12 +107,16 @@ def kernels_by_range(session: Session, selection: Selection, options: Options) -
         found["tid"],
         found["pid"],
         ~found["is_push_pop"].to_numpy(),
-        ranges.ranks()[found["range"]],
+        np.append(ranges.ranks(), _NONE)[found["range"]],
     )
     frame = found.iloc[np.lexsort(keys)].reset_index(drop=True)
-    for key, texts in (("range", ranges.texts), ("kernel", kernels.texts)):
+    is_inside = frame["range"] != _NONE
+    styles = pd.Series([style(flag) for flag in frame["is_push_pop"].tolist()], dtype="object")
+    frame["style"] = styles.where(is_inside, None)
+    for key, texts in (("range", [*ranges.texts, None]), ("kernel", kernels.texts)):
         frame[key] = pd.Series([texts[number] for number in frame[key].tolist()], dtype="object")
-    frame["style"] = pd.Series([style(flag) for flag in frame["is_push_pop"].tolist()], dtype="object")
+    for key in ("pid", "tid"):
+        frame[key] = frame[key].astype("Int64").mask(frame[key] == _NONE)
     notes = [missing_note(session, table) for table in (tables.nvtx_ranges, tables.api_calls, tables.kernels)]
     total = len(frame) if selection.is_everything else None
     return FrameAnswer("nvtx-kern-sum", _COLUMNS, frame, total, tuple(note for note in notes if note))
@@ -114,12 +129,16 @@ def _of_report(
     import pandas as pd
 
     held = read_ranges(session, report, selection, ranges)
-    calls = _read_kernel_calls(session, report, selection, options, kernels)
+    every = _read_kernel_calls(session, report, selection, options, kernels)
+    calls = every.chosen(every.is_known)
     inside = list(calls_inside(held.start, held.end, held.thread, calls.start, calls.end, calls.thread))
     chosen = matching(ranges, selection)[held.name]
-    frame = pd.concat(
-        [_counted(held, calls, inside, members) for members in _portions(held, inside, chosen)], ignore_index=True
-    )
+    parts = [_counted(held, calls, inside, members) for members in _portions(held, inside, chosen)]
+    # As in nsys: an export without the table of NVTX has no rows, one with nothing but marks in it has all kernels.
+    if report.has(tables.nvtx_ranges) and (selection.name is None or selection.name.matches("")):
+        launched_outside = calls.chosen(are_outside(inside, len(calls.row)))
+        parts.append(_counted_outside(joined([launched_outside, every.chosen(~every.is_known)])))
+    frame = pd.concat(parts, ignore_index=True)
     frame["report"] = report.index
     return frame
 
@@ -130,7 +149,6 @@ def _read_kernel_calls(
     kernels = tables.kernels
     conditions = [
         kernels.c.report == report.index,
-        kernels.c.correlation_id.is_not(None),
         kernels.c.end.is_not(None),
         *where(kernels, selection),
     ]
@@ -145,12 +163,15 @@ def _read_kernel_calls(
             kernels.c.row,
             names.first.label("name"),
         )
-        .select_from(kernels.join(names.distinct, names.is_joined).join(calls, launched(calls, kernels)))
+        .select_from(kernels.join(names.distinct, names.is_joined).outerjoin(calls, launched(calls, kernels)))
         .where(*conditions)
     )
-    start, end, thread, length, row, first = (np.ma.getdata(held) for held in session.arrays(query).values())
+    found = session.arrays(query)
+    is_known = ~np.ma.getmaskarray(found["start"])
+    # Of calls that are not known anything may stand in the arrays: no two of their threads are to differ.
+    start, end, thread, length, row, first = (np.ma.filled(held, 0) for held in found.values())
     moved = report.clock_offset
-    return _KernelCalls(start + moved, end + moved, thread, length, row, names.of_rows(first))
+    return _KernelCalls(start + moved, end + moved, thread, is_known, length, row, names.of_rows(first))
 
 
 def _portions(ranges: Ranges, inside: Sequence[Inside], chosen: Flags) -> list[Ints]:
@@ -170,18 +191,37 @@ def _counted(ranges: Ranges, calls: _KernelCalls, inside: Sequence[Inside], memb
     """A row for each group of the pairs of ``members`` (places of ranges) and the kernels in them."""
     of_range, of_call = _pairs(inside, members)
     threads, lane = np.unique(ranges.thread, return_inverse=True)
-    kernels = int(calls.name.max(initial=0)) + 1
-    # One number for (name, style, thread, kernel name), from which all four come back.
+    # One number for (name, style, thread), from which all three come back.
     outer = (ranges.name.astype(np.int64) * 2 + ranges.is_push_pop) * len(threads) + lane
-    keys, group = np.unique(outer[of_range] * kernels + calls.name[of_call], return_inverse=True)
-    frame = measured(group, calls.duration[of_call])
-    outer, frame["kernel"] = keys // kernels, keys % kernels
+    frame, outer, group = _grouped(outer[of_range], calls, of_call)
     frame["range"], frame["is_push_pop"] = outer // len(threads) // 2, outer // len(threads) % 2 == 1
     thread = threads[outer % len(threads)]
     frame["pid"], frame["tid"] = pids(thread), tids(thread)
     frame["range_count"] = distinct(group, of_range)
-    frame["kernel_count"] = distinct(group, np.unique(calls.row, return_inverse=True)[1][of_call])
     return frame
+
+
+def _counted_outside(calls: _KernelCalls) -> pd.DataFrame:
+    """A row for each thread and kernel name, without a range."""
+    threads, lane = np.unique(calls.thread, return_inverse=True)
+    frame, outer, _ = _grouped(lane * 2 + calls.is_known, calls, np.arange(len(lane)))
+    thread, is_known = threads[outer // 2], outer % 2 == 1
+    frame["range"], frame["is_push_pop"], frame["range_count"] = _NONE, False, 0
+    frame["pid"], frame["tid"] = (np.where(is_known, of(thread), _NONE) for of in (pids, tids))
+    return frame
+
+
+def _grouped(outer: Ints, calls: _KernelCalls, of_call: Ints) -> tuple[pd.DataFrame, Ints, Ints]:
+    """The kernels of ``of_call`` (places of calls) by the numbers of ``outer`` and their names. Shapes ``(p,)``.
+
+    A row for each group in order, the number of ``outer`` for each row, and the row of each of the p kernels.
+    """
+    kernels = int(calls.name.max(initial=0)) + 1
+    keys, group = np.unique(outer * kernels + calls.name[of_call], return_inverse=True)
+    frame = measured(group, calls.duration[of_call])
+    frame["kernel"] = keys % kernels
+    frame["kernel_count"] = distinct(group, np.unique(calls.row, return_inverse=True)[1][of_call])
+    return frame, keys // kernels, group
 
 
 def _pairs(inside: Sequence[Inside], members: Ints) -> tuple[Ints, Ints]:

@@ -10,6 +10,7 @@ import numpy as np
 from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
 from nsystui.analysis.extent import selected_reports
 from nsystui.analysis.missing import missing_note
+from nsystui.analysis.projection import calls_inside
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.stats.nvtx_groups import measured, quartiles
 from nsystui.analysis.stats.nvtx_kernels import kernels_by_range
@@ -160,7 +161,8 @@ def _outside(ranges: Ranges, launches: Launches) -> list[Row]:
 
     The process and thread in it are those of the call whose work ended last, as in the only case known.
     """
-    calls = np.flatnonzero(are_outside(ranges, launches))
+    found = calls_inside(ranges.start, ranges.end, ranges.thread, launches.start, launches.end, launches.thread)
+    calls = np.flatnonzero(are_outside(found, len(launches.start)))
     if not len(calls):
         return []
     first, ends = int(launches.op_start[calls].min()), launches.op_end[calls]

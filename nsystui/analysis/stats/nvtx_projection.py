@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from nsystui.analysis.nesting import NO_PARENT, nest, one_timeline
 from nsystui.analysis.nvtx.ranges import Flags, Ints
-from nsystui.analysis.projection import LaunchCalls, calls_inside, project
+from nsystui.analysis.projection import Inside, LaunchCalls, calls_inside, project
 from nsystui.analysis.stats.nvtx_load import Launches, Ranges
 
 
@@ -84,10 +85,10 @@ def _count(ranges: Ranges, start: Ints, end: Ints, thread: Ints) -> Ints:
     return counts
 
 
-def are_outside(ranges: Ranges, launches: Launches) -> Flags:
-    """Whether each of m calls lies in no range; shape ``(m,)``."""
-    outside = np.ones(len(launches.start), np.bool_)
-    for part in calls_inside(ranges.start, ranges.end, ranges.thread, launches.start, launches.end, launches.thread):
+def are_outside(inside: Iterable[Inside], calls: int) -> Flags:
+    """Whether each of the calls lies in no range, of what `calls_inside` found; shape ``(calls,)``."""
+    outside = np.ones(calls, np.bool_)
+    for part in inside:
         rows = np.flatnonzero(part.until > part.since)
         edges = np.zeros(len(part.calls) + 1, np.int64)
         np.add.at(edges, part.since[rows], 1)
