@@ -48,13 +48,19 @@ class Job:
     """Which NVTX ranges are steps, where the user says it for the whole job: see `steps`."""
     alignment: Alignment | None = None
     """How the clocks of the reports were made one, once `align` was asked for."""
+    tell: Callable[[str], object] = lambda note: None
+    """Takes what is to be said of all that was asked, in the end."""
     _kept: OrderedDict[tuple[int, Hashable], Any] = field(default_factory=OrderedDict)
     _whole_busy: BusyIntervals | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _turns: dict[Hashable, threading.RLock] = field(default_factory=dict)
 
     def close(self) -> None:
-        """Lets go of the session."""
+        """Lets go of the session, after it was told which rows were left out of whatever was asked."""
+        from nsystui.analysis.left_out import left_out_note
+
+        if note := left_out_note(self.session):
+            self.tell(note)
         self.session.close()
 
     @property

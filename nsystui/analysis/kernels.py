@@ -16,7 +16,6 @@ from nsystui.analysis.paged import PagedAnswer
 from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
-from nsystui.analysis.untimed import untimed_note
 from nsystui.analysis.where import by_report, duration, job_start, where
 from nsystui.analysis.whole_job import whole_job_rows
 from nsystui.errors import UsageError
@@ -152,8 +151,8 @@ def block_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
 
 def kernel_notes(session: Session) -> tuple[str, ...]:
     """What belongs to every table of kernels: exports without any, and work that was not traced kernel by kernel."""
-    asked = (missing_note(session, tables.kernels), untimed_note(session, tables.kernels))
-    notes = [note for note in asked if note]
+    lacking = missing_note(session, tables.kernels)
+    notes = [lacking] if lacking else []
     graphs = session.count(tables.graph_launches)
     if graphs:
         notes.append(

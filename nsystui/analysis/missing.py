@@ -12,8 +12,12 @@ from nsystui.store.session import Session
 
 
 def missing_note(session: Session, table: sa.Table) -> str:
-    """A sentence if no open report has rows of ``table``, or some have none; else the empty string."""
-    return lacking_note(session, table, [report for report in session.reports if not report.count(table)])
+    """A sentence if no open report has rows of ``table``, or some have none; else the empty string.
+
+    Rows that were left out were recorded.
+    """
+    lacking = [report for report in session.reports if not report.count(table)]
+    return lacking_note(session, table, [one for one in lacking if not one.packed.left_out.get(table.name)])
 
 
 def absent_note(session: Session, table: sa.Table) -> str:

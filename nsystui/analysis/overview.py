@@ -20,7 +20,6 @@ from nsystui.analysis.processes import rows_of_tasks, used_devices
 from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
-from nsystui.analysis.untimed import untimed_note
 from nsystui.analysis.utilisation import BusyIntervals
 from nsystui.analysis.utilisation_tables import SHARE_COLUMNS, recording_notes, shares
 from nsystui.analysis.where import where
@@ -199,8 +198,7 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
         counted = [counts[name][item.task] for name in _COUNTED]
         who = (item.gpu or None, item.pid, item.process_name or None, item.report_name)
         rows.append((item.rank, item.host or None, gpu, *shares(spent.get(item.task)), *counted, *who))
-    untimed = [note for table in (tables.kernels, tables.memory_ops) if (note := untimed_note(session, table))]
-    return answer_of("overview", TASK_COLUMNS, rows, len(ranks), (*busy.notes, *_notes(windows, busy), *untimed))
+    return answer_of("overview", TASK_COLUMNS, rows, len(ranks), (*busy.notes, *_notes(windows, busy)))
 
 
 def task_counts(

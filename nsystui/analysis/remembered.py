@@ -56,7 +56,9 @@ class Remembered:
     def keep(self, job: Job, answer: Answer, title: str, *question: str) -> None:
         """Keeps an answer that is in memory and not too long, if it is one about all of the files."""
         is_small = isinstance(answer, RowsAnswer | FrameAnswer) and len(answer) <= MOST_ROWS
-        if is_small and len(job.session.reports) == len(self.files):
+        # Which rows were left out is told by whoever reads them.
+        is_whole = not any(any(report.packed.left_out.values()) for report in job.session.reports)
+        if is_small and is_whole and len(job.session.reports) == len(self.files):
             self.answers.save(self._key(question), {"title": title, "answer": to_json(answer)})
 
     def _key(self, question: Sequence[str]) -> str:

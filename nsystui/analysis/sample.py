@@ -16,6 +16,7 @@ from nsystui.analysis.answer import Answer, Column, Unit
 from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.errors import ExportError
 from nsystui.exports import opening
+from nsystui.exports.sources import POSSIBLE_WORK
 from nsystui.store.opened import Opened
 
 _STRATA = 64
@@ -107,9 +108,9 @@ def _bit_reversed(count: int) -> list[int]:
 
 
 def _add(sums: _Sums, item: Opened, spans: Sequence[Span]) -> None:
-    query = (
-        f'SELECT shortName, count(*), sum("end" - "start") FROM {_TABLE} WHERE rowid BETWEEN ? AND ? GROUP BY shortName'
-    )
+    times = ", ".join(f'{item.native.time(_TABLE, name)} AS "{name}"' for name in ("start", "end"))
+    rows = f"SELECT shortName, {times} FROM {_TABLE} WHERE rowid BETWEEN ? AND ?"
+    query = f'SELECT shortName, count(*), sum("end" - "start") FROM ({rows}) c WHERE {POSSIBLE_WORK} GROUP BY shortName'
     try:
         with closing(opening.connect(item.path)) as connection:
             found = [row for span in spans for row in connection.execute(query, span)]

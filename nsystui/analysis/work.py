@@ -23,7 +23,6 @@ from nsystui.analysis.paged import PagedAnswer
 from nsystui.analysis.rows_answer import RowsAnswer, asked
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
-from nsystui.analysis.untimed import untimed_note
 from nsystui.analysis.where import duration, job_start, where
 from nsystui.analysis.whole_job import whole_job_rows
 from nsystui.store import tables
@@ -86,7 +85,8 @@ def _names(session: Session, selection: Selection, work: Work, rows: Sequence[Ro
 def _notes(session: Session, work: Work) -> tuple[str, ...]:
     if work is MPI:
         return mpi_notes(session)
-    notes = [note for note in (missing_note(session, work.table), untimed_note(session, work.table)) if note]
+    lacking = missing_note(session, work.table)
+    notes = [lacking] if lacking else []
     doubles = session.count(tables.api_backtraces) if work is API else 0
     if doubles:
         notes.append(f"every call once: nsys stats also counts the {doubles:,} second rows that --cudabacktrace writes")

@@ -168,7 +168,7 @@ def open_job(
     if not session.reports:
         session.close()
         raise NsystuiError("no export could be opened") if failures else UsageError("no files")
-    job = Job(session, numbering=given)
+    job = Job(session, numbering=given, tell=say_note)
     try:
         prepare(session)
     except BaseException:
@@ -271,6 +271,11 @@ def _converted(session: Session, path: Path, arguments: argparse.Namespace) -> P
 def complain(message: str) -> None:
     """A line on stderr; what comes from file names is made safe for a terminal."""
     print(f"nsystui: {safe_text(message)}", file=sys.stderr)
+
+
+def say_note(note: str) -> None:
+    """A note that belongs to no single answer."""
+    complain(f"note: {note}")
 
 
 def deliver(arguments: argparse.Namespace, answer: Answer) -> int:

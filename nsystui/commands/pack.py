@@ -99,7 +99,7 @@ def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace)
     failures: list[NsystuiError] = []
     with writer.staging() as cache:
         session = Session(cache=cache, limits=limits)
-        job = Job(session, numbering=numbering(arguments.ranks or ""))
+        job = Job(session, numbering=numbering(arguments.ranks or ""), tell=shared.say_note)
         try:
             with shown(StatusLine()) as line:
                 failures += shared.add_all(session, paths, arguments, True, Advance(line, len(paths)))

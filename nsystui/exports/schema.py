@@ -28,21 +28,27 @@ _TELLING = frozenset(
     }
 )
 
-_TIMES = frozenset({"start", "end", "timestamp"})
+NO_INTEGER = "CAST(NULL AS INTEGER)"
+"""SQL for an integer column that an export does not have."""
+
 LATEST = 1 << 54
-"""No event is farther from the start of its session than this, ns (208 days): beyond, a time is no time, but damage."""
+"""No event is later than this after the start of its session, ns (208 days): beyond, a time is no time, but damage."""
+EARLIEST = -(10**9)
+"""No event is earlier than this, ns. Those of real exports begin up to 0.4 ms before their session (domain §1.3)."""
 
 
 @dataclass(frozen=True)
 class Schema:
     """The tables of an export with their columns, and how far the rowids of the event tables go.
 
-    ``efa_types`` are the types of generic events that come from AWS's EFA plugin.
+    ``efa_types`` are the types of generic events that come from AWS's EFA plugin. ``earliest`` is the least time that
+    an event can have, ns: ``EARLIEST``, unless nsys was told to shift the times.
     """
 
     columns: Mapping[str, frozenset[str]]
     last_rowid: Mapping[str, int]
     efa_types: tuple[int, ...] = ()
+    earliest: int = EARLIEST
 
     def exists(self, table: str) -> bool:
         """Whether the table is there, if only an empty one."""
@@ -62,14 +68,30 @@ class Schema:
     def integer(self, table: str, column: str) -> str:
         """SQL for an integer column, or a NULL where this version has no such column.
 
-        The cast gives the column one type for the reader, which settles types on the first rows it sees. A time that
-        cannot be one, text or so large that a sum of two is no integer, is missing.
+        The cast gives the column one type for the reader, which settles types on the first rows it sees.
+        """
+        return f'CAST("{column}" AS INTEGER)' if self.has_column(table, column) else NO_INTEGER
+
+    def time(self, table: str, column: str) -> str:
+        """``integer`` for a time. One that cannot be, text or out of bounds, is later than ``LATEST``.
+
+        So it differs from a missing one, and a sum of two still is an integer.
         """
         if not self.has_column(table, column):
-            return "CAST(NULL AS INTEGER)"
-        value = f'CAST("{column}" AS INTEGER)'
+            return NO_INTEGER
         # To SQLite text is greater than any number.
-        return f'CASE WHEN "{column}" BETWEEN {-LATEST} AND {LATEST} THEN {value} END' if column in _TIMES else value
+        within = f'"{column}" BETWEEN {self.earliest} AND {LATEST}'
+        value = f'CAST("{column}" AS INTEGER)'
+        return f'CASE WHEN {within} THEN {value} WHEN "{column}" IS NOT NULL THEN {LATEST + 1} END'
+
+    def known_time(self, table: str, column: str) -> str:
+        """``integer`` for the time of a row that says something without one: a time that cannot be is missing.
+
+        It may lie long before the session: so do some of nsys's own messages.
+        """
+        if not self.has_column(table, column):
+            return NO_INTEGER
+        return f'CASE WHEN "{column}" BETWEEN {-LATEST} AND {LATEST} THEN CAST("{column}" AS INTEGER) END'
 
     def text(self, table: str, column: str) -> str:
         """SQL for the bytes of a text column; a missing column or a NULL is the empty string.
@@ -113,9 +135,18 @@ def probe(path: Path, connection: sqlite3.Connection) -> Schema:
                 if not is_accounted_for(file, root):
                     whole.check_pages(path, connection, name, f"only {last[name]:,} rows")
         efa_types = efa.types(connection, columns)
+        earliest = -LATEST if _is_shifted(connection, columns) else EARLIEST
     except (*opening.READ_ERRORS, OSError) as error:
         raise opening.corrupt(path, error) from None
-    return Schema(columns, last, efa_types)
+    return Schema(columns, last, efa_types, earliest)
+
+
+def _is_shifted(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> bool:
+    """Whether nsys was told to add something to all times (``--ts-shift``)."""
+    if not columns.get("META_DATA_EXPORT", frozenset()) >= {"name", "value"}:
+        return False
+    query = "SELECT 1 FROM META_DATA_EXPORT WHERE name = 'EXPORT_PARAM_TIME_SHIFT' AND value NOT IN ('', '0', 0)"
+    return connection.execute(query).fetchone() is not None
 
 
 def _last_rowid(path: Path, connection: sqlite3.Connection, table: str) -> int:

@@ -13,7 +13,7 @@ import shutil
 import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,13 +26,13 @@ from nsystui.store.pack import PackedReport
 from nsystui.store.pack_files import PackFiles
 from nsystui.store.place import CachePlace
 from nsystui.store.seals import Seal, check, facts_of, facts_text, seal_of, sealed
-from nsystui.store.written import Written, lacking_times, written_of
+from nsystui.store.written import Written, written_of
 
 if TYPE_CHECKING:
     import duckdb
 
 # Raised whenever packed reports change their form: older ones are then packed again.
-STORE_VERSION = 13
+STORE_VERSION = 14
 # The delta encodings of the second version are smaller by a third, and faster to write and to read.
 PARQUET_FORM = "COMPRESSION zstd, PARQUET_VERSION V2"
 """How packs are written, as options of DuckDB's ``COPY``."""
@@ -165,11 +165,7 @@ class PartialPack:
             self._files.add(table.name, place, part)
         else:
             part.unlink()
-        written = written_of(table, rows, statistics)
-        if written.untimed:  # which lack the one time, the other or both, statistics of columns do not tell
-            ((untimed,),) = connection.read_parquet(str(part)).aggregate(lacking_times(table)).fetchall()
-            written = replace(written, untimed=untimed)
-        return written
+        return written_of(table, rows, statistics)
 
     def finish(self, report: PackedReport) -> PackedFiles:
         """Makes the pack visible under its final name and returns it."""

@@ -19,6 +19,7 @@ from nsystui.exports.whole import check_rows
 from nsystui.store import nccl_rows
 from nsystui.store.chunks import Chunk
 from nsystui.store.device_rows import WORK_TABLES
+from nsystui.store.left_out import LeftOut, count_left_out
 from nsystui.store.row_check import count_chunk
 from nsystui.store.written import Written
 
@@ -34,30 +35,34 @@ class _Sink(Protocol):
 
 @dataclass
 class Packed:
-    """What was packed so far: rows per canonical table, of them those without a time, (process, device) that worked,
-    first start and last end, ns.
+    """What was packed so far: rows per canonical table, those left out, (process, device) that worked, first start and
+    last end, ns.
 
     OS runtime calls have an extent of their own: they go on long after the program's work, and would make a busy GPU
     look idle at the end.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
-    untimed: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
     devices: set[tuple[int, int]] = field(default_factory=set)
     extents: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def count(self, table: CanonicalTable, written: Written) -> None:
         """Adds rows of a table with their extent."""
-        _count(self.counts, table.name, written.rows)
-        _count(self.untimed, table.name, written.untimed)
+        self.counts[table.name] = self.counts.get(table.name, 0) + written.rows
         if written.first is not None and written.last is not None:
             self._stretch("os" if table is canonical.OS_CALLS else "work", written.first, written.last)
 
+    def leave_out(self, name: str, rows: LeftOut) -> None:
+        """Adds rows of a table that were left out."""
+        self.left_out[name] = self.left_out.get(name, LeftOut()) + rows
+
     def add(self, other: Packed) -> None:
         """Adds what another thread packed of the same export."""
-        for mine, others in ((self.counts, other.counts), (self.untimed, other.untimed)):
-            for name, rows in others.items():
-                _count(mine, name, rows)
+        for name, rows in other.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + rows
+        for name, rows_left_out in other.left_out.items():
+            self.leave_out(name, rows_left_out)
         self.devices |= other.devices
         for which, (first, last) in other.extents.items():
             self._stretch(which, first, last)
@@ -65,11 +70,6 @@ class Packed:
     def _stretch(self, which: str, first: int, last: int) -> None:
         before = self.extents.get(which)
         self.extents[which] = (first, last) if before is None else (min(before[0], first), max(before[1], last))
-
-
-def _count(counts: dict[str, int], name: str, rows: int) -> None:
-    if rows:
-        counts[name] = counts.get(name, 0) + rows
 
 
 @contextmanager
@@ -168,15 +168,23 @@ class ChunkPacker:
         return rows
 
     def _with_rows(self, source: Source) -> Mapping[str, Transform]:
-        """Of several canonical tables that a chunk may have rows for, those that it has some for.
+        """The canonical tables that a chunk has rows for: to write none costs more than to count.
 
-        To write none costs more than to count.
+        Rows to be left out are counted; where there are none, no row is looked at for that again.
         """
-        if len(source.makes) == 1:
-            return source.makes
-        counts = ", ".join(f"count(*) FILTER (WHERE {made.where or 'true'})" for made in source.makes.values())
-        (found,) = self.connection.execute(f"SELECT {counts} FROM chunk c").fetchall()
-        return {name: made for (name, made), rows in zip(source.makes.items(), found, strict=True) if rows}
+        counted = [
+            f"count(*) FILTER (WHERE {condition})"
+            for made in source.makes.values()
+            for condition in (made.where or "true", made.kept or "true")
+        ]
+        (found,) = self.connection.execute(f"SELECT {', '.join(counted)} FROM chunk c").fetchall()
+        chosen = {}
+        for (name, made), rows, kept in zip(source.makes.items(), found[::2], found[1::2], strict=True):
+            if kept < rows:
+                self.packed.leave_out(name, count_left_out(self.connection, made))
+            if kept:
+                chosen[name] = made if kept < rows else replace(made, times=None)
+        return chosen
 
     def _find_strings(self, source: Source) -> None:
         """The strings that the chunk names: a join with all of an export's builds a table of all of them, each time."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +20,7 @@ from nsystui.exports.schema import Schema
 from nsystui.exports.sources import NO_INTEGER, Source, Transform
 from nsystui.exports.whole import check_rows
 from nsystui.store import nccl_rows
+from nsystui.store.left_out import LeftOut, count_left_out
 from nsystui.store.pack import CHUNK_ROWS
 from nsystui.store.row_check import count_chunk
 
@@ -46,14 +47,17 @@ class ColumnReader:
     path: Path
     native: Schema
     connection: duckdb.DuckDBPyConnection
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
     _filled: set[str] = field(default_factory=set)
 
     def read(self, wanted: Mapping[str, Collection[str]], sinks: Mapping[str, Sink]) -> dict[str, int]:
         """Reads the ``wanted`` fields of each canonical table into its sink; how many rows each has.
 
-        Raises ExportError where the file cannot be read whole, and OSError or duckdb.Error where a sink cannot write.
+        ``left_out`` then has those of each that were left out. Raises ExportError where the file cannot be read whole,
+        and OSError or duckdb.Error where a sink cannot write.
         """
         rows = dict.fromkeys(wanted, 0)
+        left_out = dict.fromkeys(wanted, LeftOut())
         with Reader(self.path) as reader:
             for source in sources.sources(self.native):
                 chosen = {table: names for table, names in wanted.items() if table in source.makes}
@@ -61,10 +65,12 @@ class ColumnReader:
                     pass_ = _Pass(self.path, self.connection, reader, source, chosen)
                     with _read_errors(self.path):
                         self._fill_lookups(reader, pass_.words(first_choice=False))
-                    for table, found in pass_.run(self.native.last_rowid[source.table], sinks):
+                    for table, found, without in pass_.run(self.native.last_rowid[source.table], sinks):
                         rows[table] += found
+                        left_out[table] += without
                 for table in wanted.keys() & set(source.decoded) if self.native.has(source.table) else ():
                     rows[table] += self._read_calls(reader, source, wanted[table], sinks[table])
+        self.left_out.update(left_out)
         return rows
 
     def _read_calls(self, reader: Reader, source: Source, names: Collection[str], sink: Sink) -> int:
@@ -116,8 +122,8 @@ class _Pass:
         makes = self.source.makes
         return frozenset().union(*(makes[table].words(names, first_choice) for table, names in self.chosen.items()))
 
-    def run(self, last: int, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, int]]:
-        """Reads up to the rowid ``last``; gives how many rows a chunk made for each table."""
+    def run(self, last: int, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, int, LeftOut]]:
+        """Reads up to the rowid ``last``; gives how many rows a chunk made for each table, and which were left out."""
         needed = self.words(first_choice=True) & {"row_id", *self.source.columns}
         rows = CHUNK_ROWS * (_MANY_ROWS if len(needed) <= _FEW else 1)
         start, found = 0, 0  # some keys of nsys begin at 0
@@ -130,7 +136,10 @@ class _Pass:
                 if not first_choice:
                     self._receive(start, end, first_choice)
             for table in self.chosen if received else ():
-                yield table, sinks[table].write(self.connection, self._select(table, first_choice, received))
+                with _read_errors(self.path):
+                    left_out = count_left_out(self.connection, self.source.makes[table])
+                select = self._select(table, first_choice, received, checked=bool(left_out))
+                yield table, sinks[table].write(self.connection, select), left_out
             start = end + 1 if received else _row_after(self.path, self.connection, self.reader, self.source, end, last)
         check_rows(self.path, self.source.table, found, last)
 
@@ -155,9 +164,13 @@ class _Pass:
         select = transform.select(short, first_choice=True, tie="")
         return not self.connection.execute(f"SELECT 1 FROM ({select}) WHERE {missing} LIMIT 1").fetchall()
 
-    def _select(self, table: str, first_choice: bool, received: int) -> str:
-        """The rows of a canonical table in the chunk, in their order and with their types."""
+    def _select(self, table: str, first_choice: bool, received: int, checked: bool) -> str:
+        """The rows of a canonical table in the chunk, in their order and with their types.
+
+        Unless ``checked``, none of them is to be left out.
+        """
         names, transform = self.chosen[table], self.source.makes[table]
+        transform = transform if checked else replace(transform, times=None)
         fields = [item for item in canonical.BY_NAME[table].fields if item.name in names]
         typed = ", ".join(f'CAST("{item.name}" AS {item.kind.value}) AS "{item.name}"' for item in fields)
         # The chunk is a table of DuckDB's, whose own row numbers are in the order of the export's.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
-from nsystui.store.written import Written, has_extent, lacking_times
+from nsystui.store.written import Written, has_extent
 
 if TYPE_CHECKING:
     import duckdb
@@ -60,6 +60,5 @@ def _extent(table: CanonicalTable, connection: duckdb.DuckDBPyConnection, name: 
         return Written(rows)
     # A range that was never closed reaches at least to its start.
     last = 'greatest("start", "end")' if "end" in table.field_names else '"start"'
-    query = f'SELECT min("start"), max({last}), {lacking_times(table)} FROM {name}'
-    ((start, end, lacking),) = connection.execute(query).fetchall()
-    return Written(rows, start, end, lacking)
+    ((start, end),) = connection.execute(f'SELECT min("start"), max({last}) FROM {name}').fetchall()
+    return Written(rows, start, end)

@@ -20,9 +20,10 @@ from nsystui.store.columns import ColumnReader, Sink
 from nsystui.store.damage import raise_of_damage
 from nsystui.store.device_rows import WORK_TABLES, device_rows
 from nsystui.store.kept import Kept, json_array, json_of
+from nsystui.store.left_out import LeftOut
 from nsystui.store.nccl_rows import make_table
 from nsystui.store.tally import Tally, count, tally, tally_columns
-from nsystui.store.written import always_timed, has_extent, lacking_times
+from nsystui.store.written import has_extent
 
 if TYPE_CHECKING:
     import sqlite3
@@ -50,6 +51,7 @@ class ColumnTable:
 Columns = ColumnFiles | ColumnTable
 _TALLIED = frozenset({"start", "end", "process"})
 _TALLIES, _TALLIES_VERSION = "tallies", 1
+_LEFT_OUT, _LEFT_OUT_VERSION = "left-out", 1
 
 
 @dataclass
@@ -85,15 +87,20 @@ class OnDemand:
             return self.loaded[table].rows
         return sum(self.native.last_rowid.get(source.table, 0) for source, _ in self._parts(table))
 
-    def untimed(self, table: str) -> int:
-        """How many rows of a canonical table lack a time, as far as times were read."""
-        of, columns = canonical.BY_NAME[table], self.loaded.get(table)
-        times = always_timed(of)
-        if columns is None or not columns.rows or not times or not columns.names.issuperset(times):
-            return 0
-        with self._damage(table):
-            ((rows,),) = self.connection.execute(f"SELECT {lacking_times(of)} FROM {self._from(table)}").fetchall()
-        return int(rows)
+    @cached_property
+    def left_out(self) -> dict[str, LeftOut]:
+        """The rows of canonical tables that were left out, as far as they were read, now or before."""
+        kept = self.kept.load(_LEFT_OUT, _LEFT_OUT_VERSION)
+        known = json_of(kept[_LEFT_OUT]).items() if kept else ()
+        return {name: LeftOut.from_json(found) for name, found in known}
+
+    def _leave_out(self, found: Mapping[str, LeftOut]) -> None:
+        """Keeps what was left out, for what is kept of a table does not tell it."""
+        new = {name: rows for name, rows in found.items() if rows and name not in self.left_out}
+        if new:
+            self.left_out.update(new)
+            known = {name: rows.by_reason for name, rows in self.left_out.items()}
+            self.kept.save(_LEFT_OUT, _LEFT_OUT_VERSION, {_LEFT_OUT: json_array(known)})
 
     @property
     def first_event(self) -> int | None:
@@ -157,7 +164,7 @@ class OnDemand:
         try:
             for table, names in missing.items():
                 partial[table] = PartialColumns(cache, self.path, table, names)
-            rows = self._reader.read(missing, partial)
+            rows = self._read(missing, partial)
             for table, sink in partial.items():
                 self.loaded[table] = sink.finish(rows[table])
             return True
@@ -173,13 +180,18 @@ class OnDemand:
         self._loads += 1
         sinks = {table: _MemoryColumns(f"columns_{self.index:d}_{table}_{self._loads:d}") for table in missing}
         try:
-            rows = self._reader.read(missing, sinks)
+            rows = self._read(missing, sinks)
         except BaseException:
             for sink in sinks.values():
                 sink.abandon(self.connection)
             raise
         for table, names in missing.items():
             self.loaded[table] = ColumnTable(names, rows[table], sinks[table].name)
+
+    def _read(self, missing: Mapping[str, Collection[str]], sinks: Mapping[str, Sink]) -> dict[str, int]:
+        rows = self._reader.read(missing, sinks)
+        self._leave_out(self._reader.left_out)
+        return rows
 
     def _load_devices(self) -> None:
         """Who used which GPU, out of the columns of what GPUs worked on."""
@@ -229,19 +241,21 @@ class OnDemand:
             return self.loaded[table].rows
         connection = opening.connect(self.path)
         try:
-            return self._whole(table, count(connection, self._parts(table)))
+            rows, left_out = count(connection, self._parts(table))
+            return self._whole(table, rows, left_out)
         except opening.READ_ERRORS as error:
             raise opening.corrupt(self.path, error) from None
         finally:
             connection.close()
 
-    def _whole(self, table: str, rows: int) -> int:
+    def _whole(self, table: str, rows: int, left_out: LeftOut) -> int:
         """``rows`` of a canonical table; raises ExportError where that is not all because the export is damaged."""
-        parts = list(self._parts(table))
+        parts, read = list(self._parts(table)), rows + left_out.rows
         if not any(transform.where for _, transform in parts):
             expected = sum(self.native.last_rowid[source.table] for source, _ in parts)
-            for source, _ in parts if rows != expected else ():
-                check_rows(self.path, source.table, rows, expected)
+            for source, _ in parts if read != expected else ():
+                check_rows(self.path, source.table, read, expected)
+        self._leave_out({table: left_out})
         return rows
 
     def _is_made(self, table: str) -> bool:
@@ -288,8 +302,8 @@ class OnDemand:
         if self._is_made(table):
             self.load({table: needed})
         if table not in self.loaded or not needed <= self.loaded[table].names:
-            found = tally(connection, self._parts(table))
-            self._whole(table, found.rows)
+            found, left_out = tally(connection, self._parts(table))
+            self._whole(table, found.rows, left_out)
             return found
         with self._damage(table):
             return tally_columns(self.connection, self._from(table), needed) if self.loaded[table].rows else Tally()

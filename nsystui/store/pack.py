@@ -25,6 +25,7 @@ from nsystui.shortage import shortage
 from nsystui.store.chunk_packer import ChunkPacker, shared_lookups
 from nsystui.store.chunks import Chunks
 from nsystui.store.device_rows import device_rows
+from nsystui.store.left_out import LeftOut
 from nsystui.store.priority import step_back
 from nsystui.store.read_ahead import ReadAhead
 from nsystui.store.written import Written
@@ -55,19 +56,15 @@ class PackedReport:
     """What a packed export holds: its metadata, rows per canonical table, and the extent of its events in ns.
 
     ``counts`` is 0 for a canonical table whose native tables are there without rows, and lacks one without any.
-    OS runtime calls count for the extent only in a report that has no other events. ``without_time``: see
-    ``Written.untimed``.
+    OS runtime calls count for the extent only in a report that has no other events. ``left_out`` are the rows whose
+    times cannot be.
     """
 
     metadata: Metadata
     counts: dict[str, int] = field(default_factory=dict)
     first_event: int | None = None
     last_event: int | None = None
-    without_time: dict[str, int] = field(default_factory=dict)
-
-    def untimed(self, table: str) -> int:
-        """How many rows of a canonical table lack a time."""
-        return self.without_time.get(table, 0)
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
 
     def most(self, table: str) -> int:
         """How many rows a canonical table has."""
@@ -80,7 +77,7 @@ class PackedReport:
             "counts": self.counts,
             "first_event": self.first_event,
             "last_event": self.last_event,
-            "without_time": self.without_time,
+            "left_out": {name: found.by_reason for name, found in self.left_out.items()},
         }
 
     @classmethod
@@ -91,7 +88,7 @@ class PackedReport:
             dict(values["counts"]),
             values["first_event"],
             values["last_event"],
-            dict(values.get("without_time", {})),
+            {name: LeftOut.from_json(found) for name, found in values["left_out"].items()},
         )
 
 
@@ -184,7 +181,7 @@ class Packer:
         # A native table without rows says that there was nothing; one that is not there says nothing at all.
         counts = {**{name: 0 for source in every for name in source.feeds}, **packed.counts}
         first, last = packed.extents.get("work") or packed.extents.get("os") or (None, None)
-        return PackedReport(facts, counts, first, last, packed.untimed)
+        return PackedReport(facts, counts, first, last, packed.left_out)
 
     def _work(self, worker: ChunkPacker, chunks: Chunks, ahead: ReadAhead) -> None:
         """Packs chunks until there are none."""

@@ -17,7 +17,7 @@ from nsystui.store.cache import PackedFiles
 from nsystui.store.pack import PackedReport
 from nsystui.store.seals import Seal, check, facts_of, seal_of
 
-VERSION = 5
+VERSION = 6
 """Raised whenever packed jobs change their form, or the canonical tables theirs: older ones are packed again."""
 
 RENAMED: Mapping[str, tuple[str, str]] = {

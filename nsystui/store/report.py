@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import Metadata
 from nsystui.exports.packed_job import job_of
+from nsystui.store.left_out import LeftOut
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -31,8 +32,9 @@ class Facts(Protocol):
         """How many rows a canonical table has at the most, told without reading any."""
         ...
 
-    def untimed(self, table: str) -> int:
-        """How many events of a canonical table lack a time that nsys always writes, as far as times were read."""
+    @property
+    def left_out(self) -> Mapping[str, LeftOut]:
+        """The rows of canonical tables that were left out because their times cannot be, as far as they were read."""
         ...
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nsystui.exports.sources import Source, Transform
+from nsystui.store.left_out import LeftOut, left_out_of, left_out_query
 
 if TYPE_CHECKING:
     import sqlite3
@@ -46,20 +47,29 @@ class Tally:
         return cls(rows, first, last, dict(processes))
 
 
-def count(connection: sqlite3.Connection, parts: Iterable[tuple[Source, Transform]]) -> int:
-    """Only the rows of a canonical table: the cheapest question.
+def count(connection: sqlite3.Connection, parts: Iterable[tuple[Source, Transform]]) -> tuple[int, LeftOut]:
+    """Only the rows of a canonical table: the cheapest question. With those that are left out.
 
     Raises sqlite3.Error where a file cannot be read.
     """
-    return sum(_ask(connection, source, transform, "count(*)")[0][0] for source, transform in parts)
+    rows, left_out = 0, LeftOut()
+    for source, transform in parts:
+        ((kept,),) = _ask(connection, source, "count(*)", transform.kept)
+        rows += kept
+        left_out += _left_out(connection, source, transform, kept)
+    return rows, left_out
 
 
-def tally(connection: sqlite3.Connection, parts: Iterable[tuple[Source, Transform]]) -> Tally:
+def tally(connection: sqlite3.Connection, parts: Iterable[tuple[Source, Transform]]) -> tuple[Tally, LeftOut]:
     """Of a canonical table, by all native tables that make it: one pass over each, two where processes share it.
 
-    Raises sqlite3.Error where a file cannot be read.
+    With the rows that are left out. Raises sqlite3.Error where a file cannot be read.
     """
-    return sum((_of_part(connection, source, transform) for source, transform in parts), Tally())
+    found, left_out = Tally(), LeftOut()
+    for source, transform in parts:
+        of_part, without = _of_part(connection, source, transform)
+        found, left_out = found + of_part, left_out + without
+    return found, left_out
 
 
 def tally_columns(connection: duckdb.DuckDBPyConnection, table: str, names: Collection[str]) -> Tally:
@@ -71,33 +81,45 @@ def tally_columns(connection: duckdb.DuckDBPyConnection, table: str, names: Coll
     return sum(parts, Tally())
 
 
-def _of_part(connection: sqlite3.Connection, source: Source, transform: Transform) -> Tally:
+def _of_part(connection: sqlite3.Connection, source: Source, transform: Transform) -> tuple[Tally, LeftOut]:
     """What SQLite finds without sorting: where all rows are of the first one's process, they need not be grouped."""
     fields = transform.fields
     start, end, process = (fields.get(name, "NULL") for name in ("start", "end", "process"))
-    first_row = _ask(connection, source, transform, process, "LIMIT 1")
+    first_row = _ask(connection, source, process, transform.where, "LIMIT 1")
     if not first_row:
-        return Tally()
+        return Tally(), LeftOut()
     likely: int | None = first_row[0][0]
     is_likely = "NULL" if likely is None else f"sum({process} = {int(likely):d})"
     aggregates = f"count(*), min({start}), max({start}), max({end}), {is_likely}"
-    rows, first, last_start, last_end, of_likely = _ask(connection, source, transform, aggregates)[0]
+    rows, first, last_start, last_end, of_likely = _ask(connection, source, aggregates, transform.kept)[0]
+    left_out = _left_out(connection, source, transform, rows)
     # A range that was never closed reaches at least to its start.
     last = max((time for time in (last_start, last_end) if time is not None), default=None)
     if process == "NULL":
-        return Tally(rows, first, last)
+        return Tally(rows, first, last), left_out
     if likely is not None and of_likely == rows:
-        return Tally(rows, first, last, {likely: rows})
-    grouped = dict(_ask(connection, source, transform, f"{process}, count(*)", f"GROUP BY {process}"))
+        return Tally(rows, first, last, {likely: rows}), left_out
+    grouped = dict(_ask(connection, source, f"{process}, count(*)", transform.kept, f"GROUP BY {process}"))
     grouped.pop(None, None)
-    return Tally(rows, first, last, grouped)
+    return Tally(rows, first, last, grouped), left_out
+
+
+def _left_out(connection: sqlite3.Connection, source: Source, transform: Transform, kept: int) -> LeftOut:
+    """Of a part that has so many rows that are ``kept``: to count all of its rows costs next to nothing."""
+    if transform.times is None or _ask(connection, source, "count(*)", transform.where) == [(kept,)]:
+        return LeftOut()
+    return left_out_of(connection.execute(left_out_query(transform, _chunk(source))).fetchall())
 
 
 def _ask(
-    connection: sqlite3.Connection, source: Source, transform: Transform, selected: str, ending: str = ""
+    connection: sqlite3.Connection, source: Source, selected: str, condition: str, ending: str = ""
 ) -> list[tuple[Any, ...]]:
-    """Asks for the rows of a native table that a transform keeps, under the names that its fields use."""
+    """Asks for the rows of a native table that fulfil a condition, under the names that the fields use."""
+    where = f"WHERE {condition}" if condition else ""
+    return connection.execute(f"SELECT {selected} FROM {_chunk(source)} {where} {ending}").fetchall()
+
+
+def _chunk(source: Source) -> str:
+    """All rows of a native table as SQL of SQLite."""
     columns = ", ".join(f'{sql} AS "{name}"' for name, sql in source.columns.items())
-    where = f"WHERE {transform.where}" if transform.where else ""
-    query = f'SELECT {selected} FROM (SELECT {columns} FROM "{source.table}") c {where} {ending}'
-    return connection.execute(query).fetchall()
+    return f'(SELECT {columns} FROM "{source.table}") c'

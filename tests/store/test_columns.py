@@ -215,7 +215,7 @@ class TestOnlyWhatIsAsked:
     def test_no_column_that_the_export_does_not_have_is_fetched(self, tmp_path, partly, read):
         old = old_schema_export(tmp_path / "old.sqlite")
         partly(old).rows(sa.select(KERNELS.c.green_context, KERNELS.c.start))
-        assert not any("NULL" in query for query in read if NATIVE in query)
+        assert not any("CAST(NULL" in query for query in read if NATIVE in query)
 
     def test_a_count_reads_no_more_than_it_must(self, export, partly, read):
         assert partly(export).scalar(sa.select(sa.func.count()).select_from(KERNELS)) == 200

@@ -7,14 +7,28 @@ with small lookup tables. The SQL here is made of the words of this folder and o
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from nsystui.exports.schema import Schema
+from nsystui.exports.canonical import BY_NAME
+from nsystui.exports.schema import NO_INTEGER, Schema
 from nsystui.exports.sources import directives, efa, gpu, host, network, unified
-from nsystui.exports.sources.base import NO_INTEGER, Source, Transform
+from nsystui.exports.sources.base import Source, Transform
 from nsystui.exports.sources.host import NCCL_RANGES, nccl_condition
 from nsystui.exports.sources.lookups import Lookup, lookups
+from nsystui.exports.sources.times import POSSIBLE_WORK, REASONS, times_of
 
-__all__ = ["NCCL_RANGES", "NO_INTEGER", "Lookup", "Source", "Transform", "lookups", "nccl_condition", "sources"]
+__all__ = [
+    "NCCL_RANGES",
+    "NO_INTEGER",
+    "POSSIBLE_WORK",
+    "REASONS",
+    "Lookup",
+    "Source",
+    "Transform",
+    "lookups",
+    "nccl_condition",
+    "sources",
+]
 
 
 def sources(schema: Schema) -> list[Source]:
@@ -48,4 +62,11 @@ def sources(schema: Schema) -> list[Source]:
         "TARGET_INFO_NIC_INFO": network.nic_devices,
     }
     found = [make(schema) for table, make in makers.items() if schema.exists(table)]
-    return found + efa.samples(schema) + directives.openmp(schema) + directives.openacc(schema)
+    found += efa.samples(schema) + directives.openmp(schema) + directives.openacc(schema)
+    return [_timed(source) for source in found]
+
+
+def _timed(source: Source) -> Source:
+    """The source with the rule for the times of every table that it makes."""
+    made = {name: replace(made, times=times_of(BY_NAME[name])) for name, made in source.makes.items()}
+    return replace(source, makes=made)

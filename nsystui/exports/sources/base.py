@@ -7,9 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from nsystui.exports.schema import Schema
-
-NO_INTEGER = "CAST(NULL AS INTEGER)"
-"""SQL for an integer column that an export does not have."""
+from nsystui.exports.sources.times import Times
 
 
 @dataclass(frozen=True)
@@ -17,6 +15,7 @@ class Transform:
     """How ``chunk`` (as ``c``) becomes rows of one canonical table: DuckDB's SQL for each field.
 
     ``joins`` are the lookups by the alias that the fields use. ``where`` is SQL that SQLite understands as well.
+    ``times`` tells the rows whose times cannot be, which are left out; ``None`` where rows need none, or all are well.
     ``order`` is the column by which the rows of a chunk are sorted, if any. ``first_choice`` has shorter SQL for
     fields that look further only where it gives NULL.
     """
@@ -27,6 +26,13 @@ class Transform:
     order: str = "start"
     is_distinct: bool = False
     first_choice: Mapping[str, str] = field(default_factory=dict)
+    times: Times | None = None
+
+    @property
+    def kept(self) -> str:
+        """The condition for a row of the chunk to be a row of the table; empty where all are. SQLite's SQL as well."""
+        possible = "" if self.times is None else self.times.possible
+        return f"({self.where}) AND {possible}" if self.where and possible else self.where or possible
 
     def select(self, names: Collection[str] | None = None, first_choice: bool = False, tie: str = "row_id") -> str:
         """The SELECT over ``chunk`` of these fields, or of all; without a ``tie`` in the order of the chunk.
@@ -36,14 +42,14 @@ class Transform:
         fields = self._chosen(names, first_choice)
         columns = ", ".join(f'{sql} AS "{name}"' for name, sql in fields.items())
         parts = [f"SELECT {'DISTINCT ' if self.is_distinct else ''}{columns} FROM chunk c", *self._joined(fields)]
-        parts += [f"WHERE {self.where}"] if self.where else []
+        parts += [f"WHERE {self.kept}"] if self.kept else []
         parts += [f'ORDER BY c."{self.order}", c.{tie}'] if self.order and tie else []
         return " ".join(parts)
 
     def words(self, names: Collection[str], first_choice: bool = False) -> frozenset[str]:
         """Every word in the SELECT of these fields, among them the columns of ``chunk`` that it needs."""
         fields = self._chosen(names, first_choice)
-        return words_of(" ".join([*fields.values(), *self._joined(fields), self.where, self.order]))
+        return words_of(" ".join([*fields.values(), *self._joined(fields), self.kept, self.order]))
 
     def _chosen(self, names: Collection[str] | None, first_choice: bool) -> dict[str, str]:
         chosen = {name: sql for name, sql in self.fields.items() if names is None or name in names}
@@ -105,9 +111,9 @@ def labelled(column: str, labels: Mapping[int, str]) -> str:
 
 
 def integers(schema: Schema, table: str, wanted: Mapping[str, str]) -> dict[str, str]:
-    """Columns for a source: ``wanted`` maps our names to NVIDIA's, all integers."""
+    """Columns for a source: ``wanted`` maps our names to NVIDIA's, all integers; ``start`` and ``end`` are times."""
     return {
-        name: schema.integer(table, native) if schema.has_column(table, native) else NO_INTEGER
+        name: schema.time(table, native) if name in ("start", "end") else schema.integer(table, native)
         for name, native in wanted.items()
     }
 

@@ -143,7 +143,8 @@ def syncs(schema: Schema) -> Source:
 
 def gpu_metrics(schema: Schema) -> Source:
     table = "GPU_METRICS"
-    wanted = {"time": "timestamp", "type_id": "typeId", "metric_id": "metricId", "value": "value"}
+    wanted = {"type_id": "typeId", "metric_id": "metricId", "value": "value"}
+    columns = {"time": schema.time(table, "timestamp"), **integers(schema, table, wanted)}
     fields = {
         "row": "row_id",
         **as_they_are("time"),
@@ -152,5 +153,4 @@ def gpu_metrics(schema: Schema) -> Source:
         "value": "CAST(value AS DOUBLE)",
     }
     joins = {"m": "LEFT JOIN gpu_metric_names m ON m.type_id = c.type_id AND m.metric_id = c.metric_id"}
-    transform = Transform(fields, joins, where='"time" IS NOT NULL', order="time")
-    return Source(table, integers(schema, table, wanted), {"gpu_metrics": transform})
+    return Source(table, columns, {"gpu_metrics": Transform(fields, joins, order="time")})

@@ -15,6 +15,7 @@ from nsystui.exports.sources.base import (
     labelled,
     process_of,
 )
+from nsystui.exports.sources.times import POSSIBLE_RANGE
 
 SEVERITIES = {0: "Unknown", 1: "Info", 2: "Warning", 3: "Error", 4: "Verbose"}
 # NVTX event types (domain §1.6)
@@ -118,7 +119,7 @@ NCCL_RANGES = f"""
         {NVTX_TEXT} AS name, c.json_text, c.blob
     FROM chunk c LEFT JOIN strings s ON s.id = c.text_id
     LEFT JOIN domains d ON d.process = {process_of("c.thread")} AND d.domain_id = c.domain_id
-    WHERE c.event_type IN (59, 60)
+    WHERE c.event_type IN (59, 60) AND {POSSIBLE_RANGE}
         AND (d.domain = 'NCCL' OR ((d.domain IS NULL OR d.domain = '') AND regexp_matches({NVTX_TEXT}, '^nccl[A-Z]')))
     ORDER BY c."start", c.row_id"""
 """DuckDB: the NCCL API ranges of an NVTX chunk with their payload. Where the row that names the domain is missing
@@ -242,8 +243,11 @@ def profiler_overhead(schema: Schema) -> Source:
 
 def diagnostics(schema: Schema) -> Source:
     table = "DIAGNOSTIC_EVENT"
-    wanted = {"time": "timestamp", "severity": "severity", "process": "globalPid"}
-    columns = {**integers(schema, table, wanted), "text": schema.text(table, "text")}
+    columns = {
+        "time": schema.known_time(table, "timestamp"),
+        **integers(schema, table, {"severity": "severity", "process": "globalPid"}),
+        "text": schema.text(table, "text"),
+    }
     fields = {
         "row": "row_id",
         **as_they_are("time", "severity"),

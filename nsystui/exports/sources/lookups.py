@@ -105,7 +105,7 @@ def _efa_lookups(schema: Schema) -> list[Lookup]:
             "event BIGINT, time BIGINT, type_id BIGINT",
             events,
             f"SELECT {schema.integer(events, 'genericEventId')} AS event, "
-            f"{schema.integer(events, 'timestamp')} AS time, {schema.integer(events, 'typeId')} AS type_id "
+            f"{schema.known_time(events, 'timestamp')} AS time, {schema.integer(events, 'typeId')} AS type_id "
             f"FROM {events} {mine}",
             "SELECT event, any_value(time), any_value(type_id) FROM incoming GROUP BY event",
         ),

@@ -16,6 +16,7 @@ from nsystui.errors import NsystuiError
 from nsystui.ui import keys
 from nsystui.ui.describe import describe
 from nsystui.ui.widgets.crumbs import KeyLine, SelectionLine, TitleLine
+from nsystui.ui.widgets.note_lines import NoteLines
 from nsystui.ui.widgets.prompt import LinePrompt
 from nsystui.ui.widgets.quiet import QuietScreen
 
@@ -38,7 +39,7 @@ _PAUSE = 2.0
 
 
 class AskingScreen(QuietScreen[None]):
-    """The three lines around every screen, and the question between them.
+    """The three lines around every screen, and the question between them; below it, what is left out of all answers.
 
     A screen says what to ask (``ask``, in a thread: no widget is touched there) and how to show the answer (``show``).
     While reports are being read it asks one question at a time, and then pauses twice as long as that took: sixty-four
@@ -130,6 +131,9 @@ class AskingScreen(QuietScreen[None]):
         yield title
         yield SelectionLine(id="selection")
         yield from self.body()
+        left_out = NoteLines(id="left-out")
+        left_out.allow(2)
+        yield left_out
         yield LinePrompt(id="prompt")
         yield KeyLine(keys.key_line(*self.places()), id="keys")
 
@@ -219,7 +223,14 @@ class AskingScreen(QuietScreen[None]):
         self._pause()
         self.job_ranks = message.ranks
         self.show_selection()
+        self._show_left_out()
         self.show(message.result, same_place)
+
+    def _show_left_out(self) -> None:
+        from nsystui.analysis.left_out import left_out_note
+
+        note = left_out_note(self.job.session) if self.job is not None else ""
+        self.query_one("#left-out", NoteLines).show_notes((note,) if note else ())
 
     @on(Failed)
     def _failed(self, message: Failed) -> None:

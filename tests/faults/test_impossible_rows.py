@@ -1,0 +1,148 @@
+"""Rows whose times cannot be: every command answers as if they were not there, and says so in one note."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import hostile
+import program
+import pytest
+import sqlalchemy as sa
+
+from nsystui.exports import canonical, demo
+from nsystui.store import tables
+from nsystui.store.cache import Cache
+from nsystui.store.session import Session
+
+# A start, and where there is one an end, as a row of the export has them at "start" and "end".
+NO_TIME = [("NULL", '"end"')]
+NO_END = [('"start"', "NULL")]
+NO_TIME_OF_THE_SESSION = [
+    ("9223372036854775807", "9223372036854775807"),
+    ("-9223372036854775808", '"end"'),
+    ("-5000000000", '"end"'),
+    ("'soon'", '"end"'),
+    ('"start"', "9223372036854775807"),
+    ("x'ff'", '"end"'),
+]
+BACKWARDS = [('"end" + 7', '"start"'), ('"start"', '"start" - 1')]
+MAY_BE_OPEN = re.compile("NVTX_EVENTS|MPI_.*|UCP_.*")
+ALL = [getattr(tables, table.name) for table in canonical.TABLES]
+# Rows that say what they say without a time, and tables that no question reads.
+NEED_NONE = re.compile("DIAGNOSTIC_EVENT|GENERIC_EVENTS|ANALYSIS_DETAILS|SCHED_EVENTS|COMPOSITE_EVENTS|.*CUDA_EVENT")
+
+
+def with_impossible_rows(original: Path, path: Path) -> dict[str, list[int]]:
+    """Writes a copy of an export with a row of each impossible kind in every table of events.
+
+    Gives for each table how many there are of those without a time, at no time of the session, and backwards.
+    """
+    hostile.loosened(original, path)
+    added: dict[str, list[int]] = {}
+    with closing(sqlite3.connect(path)) as connection:
+        for table, columns in hostile.tables(path).items():
+            if NEED_NONE.fullmatch(table) or not {"start", "timestamp"} & set(columns):
+                continue
+            timed = "start" if "start" in columns else "timestamp"
+            has_end = "end" in columns
+            no_end = NO_END if has_end and not MAY_BE_OPEN.fullmatch(table) else []
+            kinds = [NO_TIME + no_end, NO_TIME_OF_THE_SESSION, BACKWARDS]
+            # Of NVTX a range: a row that names something may be at any time.
+            some = "WHERE eventType IN (59, 60)" if table == "NVTX_EVENTS" else ""
+            names = ", ".join(f'"{one}"' for one in columns)
+            for number, kind in enumerate(kinds):
+                for start, end in kind if has_end else [one for one in kind if one[0].find('"') < 0]:
+                    values = [start if one == timed else end if one == "end" else f'"{one}"' for one in columns]
+                    done = connection.execute(
+                        f"INSERT INTO {table} ({names}) SELECT {', '.join(values)} FROM {table} {some} LIMIT 1"
+                    )
+                    added.setdefault(table, [0, 0, 0])[number] += done.rowcount
+        connection.commit()
+    return added
+
+
+def answers(path: Path) -> list[program.Ran]:
+    ran = [program.run(*words, path) for words in program.questions()]
+    assert not program.failures(ran)
+    return ran
+
+
+def notes(ran: program.Ran) -> list[str]:
+    return [line for line in ran.err.splitlines() if "left out of" in line]
+
+
+@pytest.fixture(scope="module", params=["training", "simulation", "unified_memory"])
+def exports(request, tmp_path_factory) -> tuple[Path, Path, dict[str, list[int]]]:
+    """An export, the same with impossible rows, and how many there are of each kind in each table."""
+    place = tmp_path_factory.mktemp(request.param)
+    if request.param == "training":
+        (path,) = demo.TrainingJob(ranks=1, steps=2, layers=1).write(place / "made")
+    else:
+        path = getattr(demo, f"{request.param}_export")(place / "made.sqlite")
+    # Names of one length, for some tables are as wide as these.
+    clean, damaged = (place / name / "rank0.sqlite" for name in ("right", "wrong"))
+    clean.parent.mkdir()
+    damaged.parent.mkdir()
+    return hostile.loosened(path, clean), damaged, with_impossible_rows(path, damaged)
+
+
+def test_every_command_answers_as_if_they_were_not_there(exports):
+    clean, damaged, _ = exports
+    both = zip(answers(clean), answers(damaged), strict=True)
+    others = [
+        (got.words, right.out, got.out)
+        for right, got in both
+        if (got.status, got.out.replace("/wrong/", "/right/")) != (right.status, right.out)
+    ]
+    assert others == []
+
+
+def numbers(note: str) -> dict[str, str]:
+    """``12 GPU kernels (2 without a time, 10 ending before the start)`` by what they are."""
+    return dict(re.findall(r"[\d,]+ ([A-Za-z ]+) \(([^)]*)\)", note))
+
+
+def test_every_command_says_how_many_of_them_it_left_out_and_why(exports):
+    _, damaged, added = exports
+    said: dict[str, str] = {}
+    for again in range(2):
+        for ran in answers(damaged):
+            found = notes(ran)
+            assert len(found) <= 2 if ran.words[0] == "diff" else len(found) <= 1, ran.words
+            for what, why in numbers(" ".join(found)).items():
+                assert said.setdefault(what, why) == why, (again, ran.words)
+    if "CUPTI_ACTIVITY_KIND_KERNEL" in added:
+        no_time, beyond, backwards = added["CUPTI_ACTIVITY_KIND_KERNEL"]
+        assert said["GPU kernels"] == (
+            f"{no_time} without a time, {beyond} at no time of the session, {backwards} ending before the start"
+        )
+
+
+def test_packed_every_command_says_all_of_them(exports, tmp_path):
+    _, damaged, added = exports
+    assert "left out of" in program.run("pack", damaged, "-o", tmp_path / "packed").err
+    said = {tuple(notes(ran)) for ran in answers(tmp_path / "packed") if ran.words[0] != "diff"}
+    assert len(said) == 1
+    ((note,),) = said
+    whole = sum(sum(counts) for counts in added.values())
+    assert sum(int(number.replace(",", "")) for number in re.findall(r"([\d,]+) [A-Za-z ]+ \(", note)) == whole
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["packed", "read"])
+@pytest.mark.parametrize("cached", [True, False], ids=["cache", "memory"])
+def test_no_table_has_one(exports, tmp_path, whole, cached):
+    clean, damaged, _ = exports
+    rows = []
+    for path in (clean, damaged):
+        session = Session(cache=Cache(tmp_path / path.parent.name) if cached else None)
+        session.add(path, whole=whole)
+        rows.append({table.name: session.count(table) for table in ALL})
+        for table in ALL:
+            if {"start", "end"} <= set(table.c.keys()):
+                backwards = sa.select(sa.func.count()).select_from(table).where(table.c.end < table.c.start)
+                assert session.scalar(backwards) == 0
+        session.close()
+    assert rows[0] == rows[1]
