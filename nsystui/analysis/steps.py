@@ -272,7 +272,8 @@ def _numbers(names: Sequence[str]) -> Times:
     All 0 where a name has none.
     """
     parts = [[int(digits) for digits in _NUMBER.findall(name) if len(digits) <= _MOST_DIGITS] for name in names]
-    columns = np.array([part[: min(map(len, parts))] for part in parts], np.int64).reshape(len(parts), -1)
+    width = min(map(len, parts))
+    columns = np.array([part[:width] for part in parts], np.int64).reshape(len(parts), width)
     ascending = [place for place in range(columns.shape[1]) if (np.diff(columns[:, place]) > 0).all()]
     if not columns.shape[1]:
         return np.zeros(len(names), np.int64)
