@@ -114,10 +114,12 @@ def renamed(path: Path) -> Path:
     with closing(sqlite3.connect(path)) as connection:
         count = 0
         for table, columns in tables(path).items():
-            if table in ("META_DATA_EXPORT", "EXPORT_META_DATA", "META_DATA_CAPTURE") or table.startswith("NVTX_PAYL"):
+            if table.startswith("NVTX_PAYL"):
                 continue
-            for column in (one for one in columns if one not in _AS_IT_IS):
+            facts = "META_DATA" in table
+            for column in (one for one in columns if one not in (*_AS_IT_IS, "name" if facts else "")):
                 query = f'SELECT rowid, "{column}" FROM {table} WHERE typeof("{column}") = \'text\''
+                query += " AND name NOT LIKE '%SCHEMA%'" if facts else ""
                 for row, text in connection.execute(query).fetchall():
                     if text not in _RECOGNISED:
                         changed = text + TEXTS[count % len(TEXTS)]
