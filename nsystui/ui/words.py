@@ -40,8 +40,8 @@ WORDS: tuple[Word, ...] = (
     Word("all kernels", "union of compute and NCCL", ("recipe map",)),
     Word("in use %", "busy, of the time from a GPU's first operation to its last", ("recipe",)),
     Word(
-        "compute only",
-        "compute with neither NCCL nor memory operations beside it; NCCL only and memory only likewise",
+        "C, N, M, G only",
+        "compute, NCCL, memory operations or whole CUDA graphs with none of the others beside it",
         ("efficiency",),
     ),
     Word("C+N, C+M, N+M", "compute, NCCL and memory operations two side by side", ("efficiency",)),

@@ -42,10 +42,10 @@ def labels(app: NsystuiApp) -> list[str]:
 async def test_one_gpu_has_a_lane_for_each_part_and_metric(one_rank, cache_directory):
     async with running(one_rank, cache_directory) as (app, pilot):
         await hit(app, pilot, "4")
-        assert labels(app)[:3] == ["rank 0 busy", "kernels", "memory"]  # no NCCL in a job of one
+        assert labels(app)[:3] == ["rank 0 busy", "compute", "memory"]  # no NCCL in a job of one
         assert {"SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX"} <= set(labels(app))
         await hit(app, pilot, "m")
-        assert labels(app) == ["rank 0 busy", "kernels", "memory"]
+        assert labels(app) == ["rank 0 busy", "compute", "memory"]
         await hit(app, pilot, "m")
         assert "SM active" in labels(app)
 
@@ -53,11 +53,11 @@ async def test_one_gpu_has_a_lane_for_each_part_and_metric(one_rank, cache_direc
 async def test_several_gpus_have_as_many_parts_as_fit(demo_job, cache_directory):
     async with running(demo_job, cache_directory, NARROW) as (app, pilot):
         await hit(app, pilot, "4")
-        assert labels(app)[:3] == ["rank 0 busy", "kernels", "memory"]  # NCCL is the smallest
+        assert labels(app)[:3] == ["rank 0 busy", "compute", "memory"]  # NCCL is the smallest
         assert len(labels(app)) == 12
         await pilot.resize_terminal(*WIDE)
         await rest(app, pilot)
-        assert labels(app)[:4] == ["rank 0 busy", "kernels", "NCCL", "memory"]
+        assert labels(app)[:4] == ["rank 0 busy", "compute", "NCCL", "memory"]
 
 
 async def test_many_gpus_have_one_lane_and_the_cursor_tells_the_parts(many_ranks, cache_directory):
@@ -71,7 +71,7 @@ async def test_many_gpus_have_one_lane_and_the_cursor_tells_the_parts(many_ranks
             "busy ",
         ) and screen_text(app)
         detail = next(line for line in values if line.startswith("busy "))
-        assert all(word in detail for word in ("kernels", "NCCL", "memory"))
+        assert all(word in detail for word in ("compute", "NCCL", "memory"))
         await hit(app, pilot, "end", "pagedown", "pagedown")
         assert line_with(app, "▸ rank 15 busy")
 
@@ -247,7 +247,7 @@ async def test_real_metrics_are_lanes_below_their_gpu(shared_export, cache_direc
     async with running([shared_export("gpu-metrics")], cache_directory) as (app, pilot):
         await hit(app, pilot, "4")
         assert labels(app) == [
-            *("rank 0 busy", "kernels", "memory", "GR active", "SM active", "SM issue", "tensor active"),
+            *("rank 0 busy", "compute", "memory", "GR active", "SM active", "SM issue", "tensor active"),
             *("DRAM read", "DRAM write", "PCIe TX", "PCIe RX"),
         ]
         await hit(app, pilot, "end")

@@ -9,6 +9,7 @@ import pytest
 from nsystui.ui import keys
 from nsystui.ui.screens import _CLASSES, screen_of
 from nsystui.ui.screens.help import help_lines
+from nsystui.ui.words import WORDS
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -37,3 +38,14 @@ def test_help_names_every_key_of_the_screen(mode):
 
 def test_every_place_of_a_key_is_known():
     assert {key.place for key in keys.KEYS} <= keys.PLACES.keys()
+
+
+def test_help_has_the_definitions_of_the_words_on_the_screen():
+    for mode, words in (("1", ("compute", "idle")), ("5", ("self",)), ("7", ("late", "wait caused", "waited"))):
+        text = "\n".join(help_lines(screen_of(mode).PLACES))
+        assert [word for word in words if f"\n  {word}: " not in text] == []
+
+
+def test_a_word_has_one_definition_and_known_places():
+    assert len({word.name for word in WORDS}) == len(WORDS)
+    assert {place for word in WORDS for place in word.places} <= set(keys.PLACES)

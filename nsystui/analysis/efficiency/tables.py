@@ -20,14 +20,14 @@ EVERYTHING = "all"
 # The name in ``Breakdown``, the key of the columns, the headings in a file and on a screen, the importance; together
 # they are all of the time.
 _PARTS = (
-    ("kernels_only", "compute_only", "Compute only", "compute only", 0),
-    ("nccl_only", "nccl_only", "NCCL only", "NCCL only", 0),
-    ("memory_only", "memory_only", "Memory only", "memory only", 0),
+    ("kernels_only", "compute_only", "Compute only", "C only", 0),
+    ("nccl_only", "nccl_only", "NCCL only", "N only", 0),
+    ("memory_only", "memory_only", "Memory only", "M only", 0),
     ("kernels_nccl", "compute_nccl", "Compute and NCCL", "C+N", 1),
     ("kernels_memory", "compute_memory", "Compute and Memory", "C+M", 1),
     ("nccl_memory", "nccl_memory", "NCCL and Memory", "N+M", 2),
     ("all_three", "all_three", "Compute, NCCL and Memory", "all 3", 1),
-    ("graph_only", "graph_only", "Graph only", "graph only", 2),
+    ("graph_only", "graph_only", "Graph only", "G only", 2),
     ("idle", "idle", "Idle", "idle", 0),
 )
 PARTS = tuple(key for key, *_ in _PARTS)
@@ -81,7 +81,10 @@ MFU_COLUMNS = (
     Column("gpus", "GPUs", "GPUs", Unit.NUMBER, None, 1),
     Column("flops_per_step", "FLOPs per Step", "FLOPs per step", Unit.NUMBER, 0, 2),
 )
-_LETTERS = "C+N: compute (kernels but NCCL's) and NCCL side by side; M: memory; all 3: C+N+M"
+_LETTERS = (
+    "C: compute (kernels but NCCL's), N: NCCL, M: memory, G: whole CUDA graphs; only: with none of the others "
+    "beside it; C+N: both side by side; all 3: C+N+M"
+)
 
 
 def breakdown_table(found: Efficiency) -> FrameAnswer:

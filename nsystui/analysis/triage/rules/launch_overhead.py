@@ -24,7 +24,7 @@ _COLUMNS = (
     Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
     Column("device", "Device", "dev", Unit.NUMBER, None, 1),
     Column("launches", "Launches", "launches", Unit.COUNT, None, 1),
-    Column("late", "Late Launches", "late", Unit.COUNT, None, 0),
+    Column("late", "Late Launches", "late launches", Unit.COUNT, None, 0),
     Column("waited", "GPU Waited (ns)", "GPU waited", Unit.DURATION, None, 0),
     Column("queue", "Queue Delay Med (ns)", "queue med", Unit.DURATION, 0, 0),
     Column("kernel", "Kernel Med (ns)", "kernel med", Unit.DURATION, 0, 0),
