@@ -195,11 +195,16 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, width=_columns() - 2)
 
 
+_MOST_COLUMNS = 100_000
+
+
 def _columns() -> int:
     """What ``shutil.get_terminal_size`` says: the environment's COLUMNS, else the terminal's width, else 80."""
+    from nsystui.text import whole_number
+
     told = os.environ.get("COLUMNS", "")
-    if told.isascii() and told.isdigit() and int(told):
-        return int(told)
+    if columns := whole_number(told, _MOST_COLUMNS):
+        return columns
     try:
         return os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1).columns or 80
     except (OSError, ValueError):

@@ -25,12 +25,13 @@ from nsystui.exports.metadata import LOCAL_RANK_VARIABLES, RANK_VARIABLES, SIZE_
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
+from nsystui.text import whole_number
 
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays
 
 _VERSION = 1
-_MOST_DIGITS = 6
+_HIGHEST = 999_999
 BY_ORDER = "order of files and devices"
 """The source where nothing tells who is which rank."""
 Ranks = dict[Task, int]
@@ -257,4 +258,4 @@ def _local_rank(report: Report, tasks: list[Task]) -> int | None:
 
 def _number(text: str) -> int | None:
     """A rank as a launcher or a file name writes it; what is longer is a date or a job's number."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
+    return whole_number(text, _HIGHEST)

@@ -6,6 +6,7 @@ import re
 from decimal import Decimal
 
 from nsystui.errors import UsageError
+from nsystui.text import LARGEST
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) *([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -20,7 +21,10 @@ def parse_size(text: str) -> int:
     if match is None:
         raise UsageError(f"{text!r} is not a size: give a number with M or G, such as 512M or 1.5G")
     number, unit = match.groups()
-    return int(Decimal(number) * 1024 ** _POWERS[unit.upper()])
+    size = int(Decimal(number) * 1024 ** _POWERS[unit.upper()])
+    if size > LARGEST:
+        raise UsageError(f"{text!r} is more than any disk holds")
+    return size
 
 
 def size_words(size: int) -> str:
