@@ -21,6 +21,7 @@ from nsystui.analysis.paged import PagedAnswer
 from nsystui.analysis.selection import NameFilter, Selection, Window
 from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.where import matches
+from nsystui.exports.canonical import NO_PROCESS
 from nsystui.store.session import Session
 
 EVENT_COLUMNS = (
@@ -303,7 +304,7 @@ def _public(rows: Any) -> list[sa.ColumnElement[Any]]:
     """The columns of the answer; pid and tid are taken out of NVIDIA's serialised ids (domain §1.4)."""
     made = {
         "tid": rows.c.thread.op("&")(0xFFFFFF).label("tid"),
-        "pid": rows.c.process.op(">>")(24).op("&")(0xFFFFFF).label("pid"),
+        "pid": sa.func.nullif(rows.c.process, NO_PROCESS).op(">>")(24).op("&")(0xFFFFFF).label("pid"),
     }
     return [made[key] if key in made else rows.c[key] for key in _KEYS]
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nsystui.errors import UsageError
+from nsystui.text import whole_number
 
 SOURCE = "--ranks"
-_MOST_DIGITS = 9
+_HIGHEST = 999_999_999
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,10 @@ class Numbering:
                 raise UsageError(f"--ranks {self.text!r}: {name} is not in the list")
             return self.given[name]
         match = self.pattern.search(name)
-        digits = (match[1] or "") if match else ""
-        if not _is_rank(digits):
+        rank = whole_number((match[1] or "") if match else "", _HIGHEST)
+        if rank is None:
             raise UsageError(f"--ranks {self.text!r}: no number of a rank in the name {name}")
-        return int(digits)
+        return rank
 
 
 def numbering(text: str) -> Numbering | None:
@@ -63,10 +64,7 @@ def numbering(text: str) -> Numbering | None:
 def _pairs(text: str) -> Iterable[tuple[str, int]]:
     for part in text.split(","):
         name, _, number = part.rpartition("=")
-        if not name or not _is_rank(number.strip()):
+        rank = whole_number(number.strip(), _HIGHEST)
+        if not name or rank is None:
             raise UsageError(f"--ranks {text!r}: write FILE=RANK,FILE=RANK; {part!r} is none")
-        yield name.strip().rpartition("/")[2].removesuffix(".sqlite"), int(number)
-
-
-def _is_rank(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+        yield name.strip().rpartition("/")[2].removesuffix(".sqlite"), rank

@@ -34,6 +34,7 @@ from nsystui.analysis.where import Condition, job_start, matches
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
+from nsystui.text import whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +49,7 @@ LEAST_COVERAGE = 0.5
 _MOST_NAMES = 4
 _WORDS = tuple(re.compile(word, re.IGNORECASE) for word in ("ProfilerStep", "step", "iter", "batch", "epoch"))
 _NUMBER = re.compile("[0-9]+")
-_MOST_DIGITS = 15
+_LARGEST = 10**15 - 1
 _WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
 _KEPT_VERSION = 1
 _TEMPLATE = sa.func.regexp_replace(FOLDED_LABEL, "[0-9]+", "*", "g", type_=sa.Text)
@@ -271,7 +272,8 @@ def _numbers(names: Sequence[str]) -> Times:
 
     All 0 where a name has none.
     """
-    parts = [[int(digits) for digits in _NUMBER.findall(name) if len(digits) <= _MOST_DIGITS] for name in names]
+    found = ((whole_number(digits, _LARGEST) for digits in _NUMBER.findall(name)) for name in names)
+    parts = [[number for number in numbers if number is not None] for numbers in found]
     width = min(map(len, parts))
     columns = np.array([part[:width] for part in parts], np.int64).reshape(len(parts), width)
     ascending = [place for place in range(columns.shape[1]) if (np.diff(columns[:, place]) > 0).all()]

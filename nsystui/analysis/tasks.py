@@ -21,16 +21,18 @@ from nsystui.analysis.numbering import Numbering
 from nsystui.analysis.processes import process_names, rows_of_tasks, used_devices
 from nsystui.analysis.selection import Task
 from nsystui.errors import UsageError
+from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.metadata import LOCAL_RANK_VARIABLES, RANK_VARIABLES, SIZE_VARIABLES
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
+from nsystui.text import whole_number
 
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays
 
 _VERSION = 1
-_MOST_DIGITS = 6
+_HIGHEST = 999_999
 BY_ORDER = "order of files and devices"
 """The source where nothing tells who is which rank."""
 Ranks = dict[Task, int]
@@ -40,14 +42,14 @@ _FILE_PATTERNS = (r"rank[_-]?(\d+)", r"_N\d+_(\d+)", r"_(\d+)$")
 
 @dataclass(frozen=True)
 class RankedTask:
-    """One task with its place in the job. ``local_rank`` is ``None`` where nothing tells it."""
+    """One task with its place in the job. ``local_rank`` and ``pid`` are ``None`` where nothing tells them."""
 
     task: Task
     rank: int
     source: str
     local_rank: int | None
     host: str
-    pid: int
+    pid: int | None
     process_name: str
     report_name: str
     devices: tuple[int, ...]
@@ -69,7 +71,7 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
     """
     devices = _devices(session)
     tasks = _tasks(session, devices)
-    ranks, source = _ranks(session, tasks, devices) if given is None else (_given(session, tasks, given), GIVEN)
+    ranks, source = _numbered(session, tasks, devices, given)
     names = process_names(session)
     found = []
     for task in tasks:
@@ -82,7 +84,7 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
                 source,
                 _local_rank(report, tasks),
                 report.metadata.host,
-                (task.process >> 24) & 0xFFFFFF,
+                None if task.process == NO_PROCESS else (task.process >> 24) & 0xFFFFFF,
                 names.get(task, "").rpartition("/")[2],
                 report.name,
                 tuple(device for device, _ in used),
@@ -94,7 +96,7 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
 
 def ranks_alone(session: Session, tasks: list[Task]) -> tuple[Ranks, str]:
     """Which ranks these tasks are if no others are open, and what tells it."""
-    return _ranks(session, tasks, _devices(session))
+    return _numbered(session, tasks, _devices(session), None)
 
 
 def world_size(session: Session) -> int | None:
@@ -104,6 +106,18 @@ def world_size(session: Session) -> int | None:
         sizes = (_number(report.metadata.environment.get(variable, "")) for variable in SIZE_VARIABLES)
         told |= {size for size in sizes if size}
     return told.pop() if len(told) == 1 else None
+
+
+def _numbered(
+    session: Session, tasks: Sequence[Task], devices: Mapping[Task, Any], given: Numbering | None
+) -> tuple[Ranks, str]:
+    """The number of each task. GPU work of no process beside that of others is no rank: it is numbered after them."""
+    known = {task.report for task in tasks if task.process != NO_PROCESS}
+    apart = [task for task in tasks if task.process == NO_PROCESS and task.report in known]
+    told = [task for task in tasks if task not in apart]
+    ranks, source = _ranks(session, told, devices) if given is None else (_given(session, told, given), GIVEN)
+    first = max(ranks.values(), default=-1) + 1
+    return ranks | {task: number for number, task in enumerate(apart, first)}, source
 
 
 def _given(session: Session, tasks: list[Task], given: Numbering) -> Ranks:
@@ -257,4 +271,4 @@ def _local_rank(report: Report, tasks: list[Task]) -> int | None:
 
 def _number(text: str) -> int | None:
     """A rank as a launcher or a file name writes it; what is longer is a date or a job's number."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
+    return whole_number(text, _HIGHEST)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nsystui.analysis.selection import Window
 from nsystui.errors import UsageError
+from nsystui.text import whole_number
 from nsystui.units import parse_duration
 
 # More streams or ranks than any job has: a slip of the finger must not fill the memory.
@@ -15,20 +16,16 @@ def numbers(text: str, what: str) -> frozenset[int]:
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
-        if not _is_number(first) or (dash and not _is_number(last)):
+        low = whole_number(first)
+        high = whole_number(last) if dash else low
+        if low is None or high is None:
             raise UsageError(f"{what} {text!r}: write numbers and spans, such as 0,4-7")
-        low, high = int(first), int(last or first)
         if high < low:
             raise UsageError(f"{what} {text!r}: {low}-{high} goes backwards")
         if high - low >= _MOST_NUMBERS:
             raise UsageError(f"{what} {text!r}: {low}-{high} is more than {_MOST_NUMBERS:,} numbers")
         found.update(range(low, high + 1))
     return frozenset(found)
-
-
-def _is_number(text: str) -> bool:
-    """Whether ``text`` is a number that SQL can compare with."""
-    return text.isascii() and text.isdecimal() and len(text) <= 18
 
 
 def window(text: str, extent: Window) -> Window:

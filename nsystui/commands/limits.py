@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.commands.configuration import NO_CONFIG, Config, config_of
 from nsystui.errors import UsageError
+from nsystui.text import whole_number
 
 if TYPE_CHECKING:
     from nsystui.store.cache import Cache
@@ -105,8 +106,8 @@ def _memory_option(text: str) -> int:
 
 def jobs_number(text: str, name: str) -> int:
     """A number of threads. ``name`` is what to call it in an error, up to the value; raises UsageError."""
-    number = int(text) if text.strip().isdecimal() else 0
-    if not 1 <= number <= _MOST_JOBS:
+    number = whole_number(text.strip(), _MOST_JOBS)
+    if not number:
         raise UsageError(f"{name}{text}: give a number of threads, 1 to {_MOST_JOBS}")
     return number
 

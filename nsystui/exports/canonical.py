@@ -3,7 +3,8 @@
 Every event table has ``row``, a number that is unique in its table and report and keeps the order of the export.
 Times are signed nanoseconds on the report's own clock (0 is the start of the session). ``process`` and ``thread`` are
 NVIDIA's serialised ids (``globalPid``, ``globalTid``); a GPU operation belongs to an API call by
-(report, process, correlation id), never by the correlation id alone. An NVTX range that was never closed and an MPI
+(report, process, correlation id), never by the correlation id alone. GPU work whose process the export does not tell
+is of ``NO_PROCESS``. An NVTX range that was never closed and an MPI
 call that never returned have no ``end``. ``kind`` of OpenMP and OpenACC events is the end of the native table's name.
 A row is one CPU page fault, or ``count`` GPU page faults; ``source_file`` is empty, not missing, where the export has
 the column and says nothing in it. The ``nic`` of a switch's sample is the switch's GUID. A row of EFA samples is a
@@ -14,6 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+
+NO_PROCESS = 0
+"""The process of GPU work that is of none that is known: no program has this globalPid."""
 
 
 class Kind(Enum):

@@ -17,9 +17,11 @@ RECORDING_ENDING = ".qdstrm"
 REPORT_ENDINGS = (".nsys-rep", ".qdrep", RECORDING_ENDING)
 
 
-def natural_key(name: str) -> list[tuple[int, int | str]]:
-    """A sort key under which ``rank2`` comes before ``rank10``."""
-    return [(0, int(part)) if part.isdecimal() else (1, part.lower()) for part in re.split(r"(\d+)", name) if part]
+def natural_key(name: str) -> list[tuple[int, int, str]]:
+    """A sort key under which ``rank2`` comes before ``rank10``, however many digits there are."""
+    parts = [(part.isdecimal(), part) for part in re.split(r"(\d+)", name) if part]
+    digits = [(is_number, part.lstrip("0") if is_number else part.lower()) for is_number, part in parts]
+    return [(0, len(part), part) if is_number else (1, 0, part) for is_number, part in digits]
 
 
 def discover(arguments: Iterable[str]) -> list[Path]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from nsystui.exports import opening
 from nsystui.exports.schema import Schema
+from nsystui.text import whole_number
 
 RANK_VARIABLES = (
     "RANK",
@@ -216,6 +217,12 @@ def _integer(value: Any) -> int | None:
     return value if isinstance(value, int) else None
 
 
+_LATEST_CUDA = 999_999
+
+
 def _cuda_version(raw: str) -> str:
-    """12020 is CUDA 12.2."""
-    return f"{int(raw) // 1000}.{int(raw) % 1000 // 10}" if raw.isdecimal() else raw
+    """12020 is CUDA 12.2; a number that no version will have is missing."""
+    if not raw.isdecimal():
+        return raw
+    number = whole_number(raw, _LATEST_CUDA)
+    return "" if number is None else f"{number // 1000}.{number % 1000 // 10}"

@@ -6,6 +6,7 @@ import re
 from decimal import Decimal
 
 from nsystui.errors import UsageError
+from nsystui.text import LARGEST
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) *([KMGT]?)(i?B)?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -21,7 +22,10 @@ def parse_size(text: str) -> int:
         raise UsageError(f"{text!r} is not a size: give a number with M or G, such as 512M or 1.5G")
     number, unit, ending = match.groups()
     base = 1000 if (ending or "").upper() == "B" else 1024
-    return int(Decimal(number) * base ** _POWERS[unit.upper()])
+    size = int(Decimal(number) * base ** _POWERS[unit.upper()])
+    if size > LARGEST:
+        raise UsageError(f"{text!r} is more than any disk holds")
+    return size
 
 
 def size_words(size: int) -> str:

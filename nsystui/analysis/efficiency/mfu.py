@@ -23,6 +23,7 @@ from nsystui.analysis.steps import Steps
 from nsystui.analysis.task_steps import TaskSteps
 from nsystui.exports.metadata import SIZE_VARIABLES
 from nsystui.store.report import Report
+from nsystui.text import whole_number
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,11 @@ def told_size(reports: Iterable[Report]) -> int:
     return max((_number(report, name) or 0 for report in reports for name in SIZE_VARIABLES), default=0)
 
 
+_MOST_PROCESSES = 999_999
+
+
 def _number(report: Report, name: str) -> int | None:
-    text = report.metadata.environment.get(name, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else None
+    return whole_number(report.metadata.environment.get(name, ""), _MOST_PROCESSES)
 
 
 def _peak(request: MfuRequest, gpus: Sequence[Gpu]) -> tuple[Peak | None, str]:

@@ -128,13 +128,13 @@ def _exact(mangled: str | None) -> NameBase:
     return NameBase.MANGLED if mangled else NameBase.DEMANGLED
 
 
-def _who(job: Job, ranks: dict[Task, RankedTask], task: Task) -> tuple[Task, int | None, str, int, str]:
+def _who(job: Job, ranks: dict[Task, RankedTask], task: Task) -> tuple[Task, int | None, str, int | None, str]:
     """Task, rank, host, pid and program of a process."""
     ranked = ranks.get(task)
     if ranked is not None:
         return task, ranked.rank, ranked.host, ranked.pid, ranked.process_name
     host = next((report.metadata.host for report in job.session.reports if report.index == task.report), "")
-    pid = 0 if task.process is None else (task.process >> 24) & 0xFFFFFF
+    pid = (task.process >> 24) & 0xFFFFFF or None
     return task, None, host, pid, ""
 
 

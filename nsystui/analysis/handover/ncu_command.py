@@ -30,7 +30,7 @@ class NcuCommand:
     task: Task
     rank: int | None
     host: str
-    pid: int
+    pid: int | None
     program: str
     kernel: str
     base: NameBase
@@ -70,7 +70,8 @@ class NcuCommand:
     def what(self) -> str:
         """One line: whose kernel, and which of its launches."""
         who = f"rank {self.rank}, " if self.rank is not None else ""
-        where_ = f"{who}pid {self.pid}" + (f" on {self.host}" if self.host else "")
+        process = "a process that is not known" if self.pid is None else f"pid {self.pid}"
+        where_ = f"{who}{process}" + (f" on {self.host}" if self.host else "")
         if self.count is None:
             which = "all " + _number(self.launches, "launch", "launches")
         elif self.count == 1:

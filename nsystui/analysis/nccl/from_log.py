@@ -118,7 +118,7 @@ def read_log(names: Iterable[str], ranks: Iterable[RankedTask]) -> LogSizes:
     Raises ExportError for a log that cannot be read.
     """
     ranks = list(ranks)
-    pids = {item.pid for item in ranks}
+    pids = {item.pid for item in ranks if item.pid is not None}
     reader = LogReader()
 
     def lines(name: str) -> Iterator[Line]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nsystui.errors import UsageError
 from nsystui.exports.nccl_log.lines import Call, CommunicatorLine, Line, TrainingStep
+from nsystui.text import whole_number
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,9 @@ class Steps:
 def steps_of(text: str) -> Steps:
     """``45:50``, ``45:``, ``:50`` or ``45`` as iterations. Raises UsageError."""
     first, colon, last = (word.strip() for word in text.partition(":"))
-    words = [word for word in (first, last) if word]
-    if not words or not all(word.isascii() and word.isdecimal() and len(word) <= 18 for word in words):
+    low, high = whole_number(first), whole_number(last)
+    if not (first or last) or (first and low is None) or (last and high is None):
         raise UsageError(f"steps {text!r}: write A:B, such as 45:50 (both included), A: or :B")
-    low, high = int(first) if first else None, int(last) if last else None
     if not colon:
         high = low
     if low is not None and high is not None and high < low:

@@ -9,6 +9,7 @@ from importlib import import_module
 from nsystui.analysis.kernels import Names
 from nsystui.analysis.stats.report import Options, Report
 from nsystui.errors import UsageError, meant
+from nsystui.text import whole_number
 
 __all__ = ["NAMES", "Options", "Report", "all_reports", "options_of", "report_named", "report_of"]
 
@@ -107,9 +108,10 @@ def report_of(text: str) -> tuple[Report, Options]:
 
 
 def _number(text: str) -> int:
-    if not text.isdecimal():
+    number = whole_number(text)
+    if number is None:
         raise ValueError(text)
-    return int(text)
+    return number
 
 
 def options_of(report: Report) -> str:

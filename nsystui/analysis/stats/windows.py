@@ -11,6 +11,7 @@ from nsystui.analysis.selection import Window
 from nsystui.errors import UsageError
 from nsystui.store import tables
 from nsystui.store.session import Session
+from nsystui.text import whole_number
 from nsystui.units import parse_duration
 
 _LAST = (1 << 62) - 1
@@ -41,11 +42,11 @@ def range_name(text: str) -> RangeName:
         if mark in parts or (mark == "@" and "/" in parts):
             raise UsageError(f"NVTX range {text!r}: write RANGE[@DOMAIN][/INDEX], with \\@ and \\/ inside of names")
         parts[mark] = word
-    index = parts.get("/", "0")
-    if not index.isdecimal():
-        raise UsageError(f"NVTX range {text!r}: {index!r} is no number (write \\/ for a slash inside of a name)")
+    index = whole_number(parts.get("/", "0"))
+    if index is None:
+        raise UsageError(f"NVTX range {text!r}: {parts['/']!r} is no number (write \\/ for a slash inside of a name)")
     domain = _plain(parts["@"]) if "@" in parts else ""
-    return RangeName(_plain(parts[""]), None if domain == "*" else domain, int(index))
+    return RangeName(_plain(parts[""]), None if domain == "*" else domain, index)
 
 
 def _plain(word: str) -> str:

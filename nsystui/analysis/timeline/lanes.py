@@ -120,7 +120,7 @@ class Timeline:
     def _threads(self, item: RankedTask, inside: ReportLanes) -> list[int]:
         """The threads of a rank with NVTX ranges: the main thread, then those that spend the most time in ranges."""
         own = {thread: levels for thread, levels in inside.threads.items() if thread & ~0xFFFFFF == item.task.process}
-        main = item.pid & 0xFFFFFF
+        main = item.pid
         return sorted(own, key=lambda thread: (thread & 0xFFFFFF != main, -_outermost(own[thread]).work.length, thread))
 
     def _nvtx_lanes(self, item: RankedTask, thread: int, inside: ReportLanes | None) -> Iterator[Lane]:

@@ -18,6 +18,7 @@ from nsystui.exports.nccl_log.lines import (
     TuningLine,
     Writer,
 )
+from nsystui.text import whole_number
 
 # RCCL of 2019 has a time in µs between the device and "NCCL INFO".
 _WRITER = re.compile(rb"([A-Za-z0-9._-]+):(\d{1,10}):\d+ \[(-?\d{1,4})\] (?:\d{10,} )?$")
@@ -113,7 +114,8 @@ def tuning_in(line: bytes) -> TuningLine | None:
 def _named(word: bytes, names: tuple[str, ...]) -> str:
     """NCCL 2.23 and before print numbers, later ones the names."""
     text = word.decode("ascii")
-    return names[int(text)] if text.isdecimal() and int(text) < len(names) else text
+    number = whole_number(text, len(names) - 1)
+    return text if number is None else names[number]
 
 
 _STEP = re.compile(rb"Training epoch\s+(\d{1,18}),\s*iteration\s+(\d{1,18})/")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources.times import Times
 
@@ -135,4 +136,4 @@ PLACE = {
     "stream": "streamId",
     "correlation_id": "correlationId",
 }
-PLACE_FIELDS = as_they_are(*PLACE)
+PLACE_FIELDS = {**as_they_are(*PLACE), "process": f'coalesce(c."process", {NO_PROCESS})'}

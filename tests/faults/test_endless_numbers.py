@@ -1,0 +1,70 @@
+"""Numbers of more digits than Python reads, wherever text may hold one: missing, or an error that says so."""
+
+from __future__ import annotations
+
+import program
+import pytest
+from support import edit
+
+from nsystui.exports import demo
+
+DIGITS = "9" * 5_000
+
+
+@pytest.fixture
+def export(tmp_path):
+    (path,) = demo.TrainingJob(ranks=1, steps=2, layers=1).write(tmp_path)
+    return path
+
+
+def test_every_command_answers_whatever_numbers_are_in_the_texts_of_an_export(export):
+    edit(
+        export,
+        f"UPDATE TARGET_INFO_SYSTEM_ENV SET value = '{DIGITS}'",
+        f"UPDATE META_DATA_CAPTURE SET value = 'RANK=\"{DIGITS}\"' WHERE name LIKE '%ENVIRONMENT%'",
+        f"UPDATE META_DATA_EXPORT SET value = '{DIGITS}'",
+        f"UPDATE NVTX_EVENTS SET text = 'step {DIGITS}', textId = NULL WHERE eventType = 59",
+        f"UPDATE NVTX_EVENTS SET jsonText = '{{\"Message size [bytes]\": {DIGITS}}}'",
+        f"UPDATE StringIds SET value = value || '{DIGITS}'",
+    )
+    assert not program.failures([program.run(*words, export, "--no-cache") for words in program.questions()])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("stats", "-r", f"um_sum:rows={DIGITS}"),
+        ("stats", "-r", "nvtx_sum", "--filter-nvtx", f"step/{DIGITS}"),
+        ("kernels", "--ranks", DIGITS),
+        ("kernels", "--ranks", f"rank0={DIGITS}"),
+        ("kernels", "--jobs", DIGITS),
+        ("kernels", "--memory-limit", f"{DIGITS}G"),
+        ("kernels", "--time", f"{DIGITS}:"),
+        ("kernels", DIGITS),
+        ("kernels", "1" + DIGITS),
+    ],
+)
+def test_one_on_the_command_line_is_named_as_wrong(export, words):
+    ran = program.run(*words, export)
+    assert not program.failures([ran])
+    assert ran.err
+
+
+def test_one_in_the_config_file_is_named_as_wrong(export, tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text(f"jobs = {DIGITS}\n")
+    ran = program.run("kernels", export, "--config", config)
+    assert not program.failures([ran]) and ran.status == 2 and "config.toml" in ran.err
+
+
+def test_one_in_a_log_of_nccl_is_left_as_text(tmp_path):
+    log = tmp_path / "nccl.log"
+    lines = ["node1:1:2 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo N proto N time 1.0"]
+    lines += [
+        "node1:1:2 [0] NCCL INFO AllReduce: opCount 0 sendbuff 0x1 recvbuff 0x2 acc (nil) count N datatype 7 op 0 "
+        "root 0 comm 0x1 [nranks=N] stream 0x1",
+        "Training epoch N, iteration N/N",
+    ]
+    log.write_text("\n".join(lines).replace("N ", f"{DIGITS} ").replace("=N", f"={DIGITS}").replace("NN", "N") + "\n")
+    ran = program.run("nccl-log", log)
+    assert not program.failures([ran])

@@ -1,0 +1,76 @@
+"""GPU work whose process an export does not tell is GPU work in every answer."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import program
+import pytest
+from support import edit
+
+from nsystui.exports import demo
+
+WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
+
+
+def job(directory, ranks=2):
+    directory.mkdir()
+    return demo.TrainingJob(ranks=ranks, steps=2, layers=1).write(directory)
+
+
+@pytest.fixture(params=["null", "column"])
+def exports(request, tmp_path):
+    """An export, and the same without the processes of its GPU work: NULL, or no such column."""
+    right, wrong = (job(tmp_path / name)[0] for name in ("right", "wrong"))
+    for table in WORK:
+        edit(wrong, f"ALTER TABLE {table} DROP COLUMN globalPid")
+        if request.param == "null":
+            edit(wrong, f"ALTER TABLE {table} ADD COLUMN globalPid INTEGER")
+    return right, wrong
+
+
+def rows(*words):
+    ran = program.run(*words, "--format", "csv")
+    assert not program.failures([ran]) and ran.status == 0, ran.err
+    return list(csv.DictReader(io.StringIO(ran.out)))
+
+
+def without(found, *headers):
+    return [{name: value for name, value in row.items() if name not in headers} for row in found]
+
+
+@pytest.mark.parametrize("more", [(), ("--no-cache",)], ids=["cache", "no-cache"])
+@pytest.mark.parametrize(
+    "words",
+    [("kernels",), ("memory",), ("gpu",), ("gpu", "--over-time"), ("stats", "-r", "cuda_gpu_kern_sum,cuda_gpu_sum")],
+    ids=" ".join,
+)
+def test_gpu_work_is_the_same_with_and_without_its_process(exports, words, more):
+    right, wrong = (without(rows(*words, path, *more), "Process") for path in exports)
+    assert right and wrong == right
+
+
+def test_the_overview_and_the_ranks_have_it(exports):
+    for words in (("overview",), ("ranks",), ("efficiency", "--tables", "device")):
+        right, wrong = (rows(*words, path)[0] for path in exports)
+        same = {name for name in right if name in ("Rank", "Kernels", "Memory Ops", "GPUs", "Compute (%)", "NCCL (%)")}
+        assert {name: wrong[name] for name in same} == {name: right[name] for name in same}
+
+
+def test_triage_and_nccl_do_not_say_that_there_is_none(exports):
+    _, wrong = exports
+    for words in (("triage",), ("nccl",), ("timeline",), ("efficiency",), ("events",)):
+        ran = program.run(*words, wrong)
+        assert not program.failures([ran])
+        assert ran.status == 0
+        assert "no GPU work" not in (ran.out + ran.err).lower()
+
+
+def test_some_without_a_process_change_no_rank(tmp_path):
+    paths = job(tmp_path / "job")
+    before = {row["Rank"]: row for row in rows("ranks", *paths)}
+    edit(paths[1], f"UPDATE {WORK[0]} SET globalPid = NULL WHERE rowid % 7 = 0")
+    after = {row["Rank"]: row for row in rows("ranks", *paths)}
+    assert set(before) < set(after) and len(after) == 3
+    assert after["0"]["Report"] == before["0"]["Report"] and after["1"]["Report"] == before["1"]["Report"]
