@@ -386,9 +386,7 @@ class Session:
         self._at_hand[report.index] = arrays
 
     def _kept(self, path: Path) -> Kept:
-        if self.cache is None:
-            return Kept(None)
-        with suppress(OSError):
-            directory = self.cache.kept_of(path)
-            return Kept(directory, directory.name)
+        if self.cache is not None:
+            with suppress(OSError):
+                return self.cache.kept_of(path)
         return Kept(None)
