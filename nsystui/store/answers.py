@@ -49,7 +49,7 @@ class Answers:
         return self.directory / (hashlib.sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:32] + _ENDING)
 
     def _trim(self) -> None:
-        """Removes what was used longest ago, and what a killed process left, once there is too much."""
+        """Removes what was used longest ago once there is too much."""
         found = []
         for file in self.directory.iterdir():
             with suppress(OSError):

@@ -36,7 +36,7 @@ from nsystui.store.priority import step_back
 from nsystui.store.relations import Rows, loaded_rows, make_view, packed_rows
 from nsystui.store.report import Clock, Report, aligned
 from nsystui.store.tally import Tally
-from nsystui.store.trimming import drop_left, size_of
+from nsystui.store.trimming import size_of
 from nsystui.store.used_columns import used_columns
 from nsystui.store.working import Working
 
@@ -89,8 +89,6 @@ class Session:
         if self.cache is not None and (why := why_not_ours(self.cache.directory)):
             self.warn(f"the cache {self.cache.directory} is not used: {why}; keeping columns in memory")
             self.cache = None
-        if self.cache is not None:
-            drop_left(self.cache.directory)
         self.room = Room(self.cache)
         self.large_questions = threading.Lock()
         """Held by whoever asks about all rows of a large table: two at once would need twice the memory."""

@@ -103,13 +103,25 @@ class TestKilled:
         drop_abandoned(tmp_path)
         assert mine.exists() and not is_abandoned(mine)
 
-    def test_what_a_dead_process_of_this_machine_left_goes_at_once(self, tmp_path):
+    @pytest.mark.parametrize("words", [("kernels",), ("info",), ("nccl-log",), ("demo", "--write-only", "--ranks", "1", "--directory")])
+    def test_what_a_dead_process_left_goes_with_the_next_command(self, export, tmp_path, monkeypatch, words):
+        """Whichever it is, and whether it finds an answer that is remembered, or needs none."""
+        cache = tmp_path / "cache"
+        monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(cache))
+        places = [cache, cache / "exports" / "0123456789abcdef"]
+        file = {"demo": tmp_path / "demo", "nccl-log": tmp_path / "no.log"}.get(words[0], export)
+        for _ in range(2):
+            for place in places:
+                place.mkdir(parents=True, exist_ok=True)
+                self.left_by_a_dead_process(place)
+            program.run(*words, file)
+            assert half_written(cache) == []
+
+    def left_by_a_dead_process(self, place: Path) -> None:
         lines = "from nsystui.exports.partial import partial_name\n(Path(sys.argv[1]) / partial_name()).mkdir()"
-        assert program.alone(lines, tmp_path).returncode == 0
-        (left,) = tmp_path.iterdir()
-        assert is_abandoned(left)
-        with closing(Session(Cache(tmp_path))):
-            assert list(tmp_path.iterdir()) == []
+        assert program.alone(lines, place).returncode == 0
+        assert all(is_abandoned(left) for left in place.glob(".partial-*"))
+        assert half_written(place)
 
     def test_what_another_machine_writes_stays_for_a_day(self, tmp_path):
         other = tmp_path / ".partial-00000000-99999999-abc"
