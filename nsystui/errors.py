@@ -25,6 +25,14 @@ class ExportError(NsystuiError):
         super().__init__(f"{path}: {cause}" + (f" ({advice})" if advice else ""))
 
 
+class DamagedError(ExportError):
+    """A file cannot be read because of damage in it, in a native ``table``; empty where that is not known."""
+
+    def __init__(self, path: str, cause: str, advice: str = "", table: str = "") -> None:
+        super().__init__(path, cause, advice)
+        self.table = table
+
+
 class MissingDataError(NsystuiError):
     """The question needs tables that the exports do not have; the text says what to record."""
 

@@ -30,6 +30,8 @@ def lacking_note(session: Session, table: sa.Table, lacking: Sequence[Report]) -
     if not lacking:
         return ""
     what, record = canonical.BY_NAME[table.name].what, canonical.BY_NAME[table.name].record
+    if any(table.name in report.damaged for report in lacking):
+        record = "the export is damaged: export it again"
     if len(lacking) < len(session.reports):
         names = ", ".join(report.name for report in lacking[:3])
         names += f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from nsystui.analysis.selection import Selection
 from nsystui.exports import opening
 from nsystui.store.answers import Answers
 from nsystui.store.cache import Cache
+from nsystui.store.damage import damage_line, known_damage
 
 if TYPE_CHECKING:
     from nsystui.analysis.job import Job
@@ -34,24 +35,27 @@ class Remembered:
 
     answers: Answers
     files: Sequence[str]
+    damage: tuple[str, ...] = ()
+    """What is known of damage in the files."""
 
     @classmethod
     def of_files(cls, cache: Cache, paths: Iterable[Path]) -> Remembered:
         """What is remembered of exports. Raises ExportError and OSError for one that cannot be opened."""
-        files = []
+        files, damage = [], []
         for path in paths:
             opening.check(path)
             # Its name and its state, and in which columns it was read. The path, as notes name files.
             files.append(f"{path.name}|{cache.place_of(path).name}")
-        return cls(Answers(cache.directory / "answers"), files)
+            damage.append(damage_line(path, known_damage(cache.kept_of(path))))
+        return cls(Answers(cache.directory / "answers"), files, tuple(filter(None, damage)))
 
     def recall(self, *question: str) -> tuple[str, RowsAnswer] | None:
         """What was kept as the answer to ``question``, with its title."""
         kept = self.answers.load(self._key(question))
-        try:
-            return None if kept is None else (str(kept["title"]), from_json(kept["answer"]))
-        except (KeyError, TypeError, ValueError):
+        if kept is None:
             return None
+        answer = from_json(kept["answer"])
+        return str(kept["title"]), replace(answer, notes=(*answer.notes, *self.damage))
 
     def keep(self, job: Job, answer: Answer, title: str, *question: str) -> None:
         """Keeps an answer that is in memory and not too long, if it is one about all of the files."""

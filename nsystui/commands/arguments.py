@@ -14,7 +14,7 @@ from nsystui.analysis.selection import NameFilter, Selection
 from nsystui.analysis.typed import numbers, window
 from nsystui.commands.configuration import CLOCKS, config_of
 from nsystui.commands.limits import add_limits, default_cache, limits_of
-from nsystui.errors import ExportError, NsystuiError, UsageError
+from nsystui.errors import DamagedError, ExportError, NsystuiError, UsageError
 from nsystui.text import safe_text
 
 if TYPE_CHECKING:
@@ -132,14 +132,16 @@ def open_job(
     times: bool = False,
     expected: Expected | None = None,
     prepare: Callable[[Session], None] = lambda session: None,
+    partly: bool = False,
 ) -> Job:
     """Opens every file that can be opened; the others are told on stderr, one line each.
 
     Unless ``whole``, only what is asked for is read of them, when it is asked for: ``expected`` says what that will be
     (`Session.expect`). With ``times`` the answer has moments of several reports in it, for which their clocks are made
     one as well as can be; so it is where a window is asked for. ``prepare`` is given the reports before anything is
-    asked of them. Raises NsystuiError where none is left, and UsageError for flags that cannot go together: before the
-    work, since the first opening of many exports takes its time.
+    asked of them. With ``partly``, damaged exports are opened without the tables that cannot be read, where none is
+    whole. Raises NsystuiError where none is left, and UsageError for flags that cannot go together: before the work,
+    since the first opening of many exports takes its time.
     """
     check_output(arguments)
     given = numbering(getattr(arguments, "ranks", None) or "")
@@ -160,6 +162,8 @@ def open_job(
         paths = discover(arguments.files)
         with shown(line):
             failures = add_all(session, paths, arguments, whole, Advance(line, len(paths)))
+            if partly and not session.reports and any(isinstance(error, DamagedError) for error in failures):
+                failures = add_all(session, paths, arguments, whole, Advance(line, len(paths)), partly)
     except BaseException:
         session.close()
         raise
@@ -210,6 +214,7 @@ def add_all(
     arguments: argparse.Namespace,
     whole: bool,
     report_progress: Callable[[Progress], None] = lambda progress: None,
+    partly: bool = False,
 ) -> list[ExportError]:
     """Adds every file to the session, several at a time; why some were not added, in the order of the files."""
     from concurrent.futures import ThreadPoolExecutor
@@ -220,7 +225,7 @@ def add_all(
 
     def add(index: int, path: Path) -> ExportError | None:
         try:
-            session.add(_converted(session, path, arguments), report_progress, stopped.is_set, index, whole)
+            session.add(_converted(session, path, arguments), report_progress, stopped.is_set, index, whole, partly)
         except ExportError as error:
             return error
         return None

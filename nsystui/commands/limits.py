@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,17 @@ def default_place(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.en
     directory = Path(config.cache_dir) if is_configured else default_directory(environ)
     usual = DEFAULT_CAP if config.cache_limit is None else config.cache_limit
     return CachePlace(directory, size(limit, "NSYSTUI_CACHE_LIMIT=") if limit else usual)
+
+
+def drop_left_in_cache(config: Config) -> None:
+    """Removes what programs that were killed left half-written in the cache, if it is the user's own."""
+    from nsystui.exports.own_directory import why_not_ours
+    from nsystui.store.trimming import drop_left
+
+    with suppress(UsageError):  # a command that uses the cache says so itself
+        directory = default_place(config).directory
+        if not why_not_ours(directory):
+            drop_left(directory)
 
 
 def _default_jobs() -> int:

@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     thresholds = Thresholds().changed(arguments.set)
     if arguments.baseline:
         return _against(arguments, thresholds)
-    job = shared.open_job(arguments, times=True)
+    job = shared.open_job(arguments, times=True, partly=True)
     try:
         found = triage(job, shared.selection_of(arguments, job), thresholds, arguments.step_range)
         top = found.first(arguments.top)
@@ -86,7 +86,10 @@ def _against(arguments: argparse.Namespace, thresholds: Thresholds) -> int:
     from nsystui.output import finding_changes
 
     other = argparse.Namespace(**{**vars(arguments), "files": arguments.baseline})
-    with closing(shared.open_job(arguments, times=True)) as job, closing(shared.open_job(other, times=True)) as old:
+    with (
+        closing(shared.open_job(arguments, times=True, partly=True)) as job,
+        closing(shared.open_job(other, times=True, partly=True)) as old,
+    ):
         labels = job_labels((job, old), (arguments.files, arguments.baseline))
         sides = [
             Side(one, shared.selection_of(arguments, one), label) for one, label in zip((job, old), labels, strict=True)

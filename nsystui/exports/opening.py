@@ -9,16 +9,20 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from nsystui.errors import ExportError
+from nsystui.errors import DamagedError, ExportError
 from nsystui.exports.discover import RECORDING_ENDING, REPORT_ENDINGS
 from nsystui.shortage import shortage
 from nsystui.text import shell_word
 
 _MAGIC = b"SQLite format 3\x00"
 _EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true"
+# What SQLite says where reading fails: the next time it may not.
+_OF_THE_DISK = "disk I/O error"
 # Damaged text in the schema reaches Python inside an error message that it cannot decode.
 READ_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
@@ -47,14 +51,41 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def corrupt(path: Path, error: Exception) -> ExportError:
-    """The error for an export that SQLite stumbles over while reading."""
+def corrupt(path: Path, error: Exception, table: str = "") -> ExportError:
+    """The error for an export that SQLite stumbles over while reading, if known in which native ``table``."""
     if lacking := shortage(error):
         return ExportError(str(path), lacking)
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(error, UnicodeDecodeError):
         text = "malformed database schema"
-    return ExportError(str(path), f"SQLite cannot read it: {text}", f"export it again: {_EXPORT_COMMAND} FILE.nsys-rep")
+    cause, advice = f"SQLite cannot read it: {text}", f"export it again: {_EXPORT_COMMAND} FILE.nsys-rep"
+    if _OF_THE_DISK in text:
+        return ExportError(str(path), cause, advice)
+    return DamagedError(str(path), _of_table(cause, table), advice, table)
+
+
+@contextmanager
+def sqlite_errors(path: Path) -> Iterator[None]:
+    """Tells what SQLite stumbles over meanwhile as an ExportError."""
+    try:
+        yield
+    except READ_ERRORS as error:
+        raise corrupt(path, error) from None
+
+
+@contextmanager
+def reading(table: str) -> Iterator[None]:
+    """Damage that is met meanwhile is in this native table, if nothing else is known of it."""
+    try:
+        yield
+    except DamagedError as error:
+        if error.table:
+            raise
+        raise DamagedError(error.path, _of_table(error.cause, table), error.advice, table) from None
+
+
+def _of_table(cause: str, table: str) -> str:
+    return cause if table in cause else f"{cause} ({table})"
 
 
 def check(path: Path) -> None:
@@ -125,8 +156,8 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
     name = str(path)
     if path.suffix == RECORDING_ENDING:
         report, export = path.with_suffix(".nsys-rep"), path.with_suffix(".sqlite")
-        importing = f"QdstrmImporter -i {shlex.quote(name)} (nsys has it: …/host-linux-x64/QdstrmImporter)"
-        command = f"{_EXPORT_COMMAND} -o {shlex.quote(export.name)} {shlex.quote(str(report))}"
+        importing = f"QdstrmImporter -i {shell_word(name)} (nsys has it: …/host-linux-x64/QdstrmImporter)"
+        command = f"{_EXPORT_COMMAND} -o {shell_word(export.name)} {shell_word(str(report))}"
         return ExportError(
             name,
             "a recording that is no report yet, not an export",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,10 +105,10 @@ class Schema:
         return sum(max(self.last_rowid.get(table, 0), 0) for table in tables)
 
 
-def probe(path: Path, connection: sqlite3.Connection) -> Schema:
-    """Reads the schema of an open export.
+def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] = ()) -> Schema:
+    """Reads the schema of an open export. The rows of the tables in ``without`` are left alone: they have none.
 
-    Raises ExportError where the file is SQLite but not an nsys export.
+    Raises ExportError where the file is SQLite but not an nsys export, or is damaged.
     """
     columns: dict[str, frozenset[str]] = {}
     last: dict[str, int] = {}
@@ -131,7 +131,9 @@ def probe(path: Path, connection: sqlite3.Connection) -> Schema:
             )
         with open(path, "rb") as file:
             for name, root in roots.items():
-                last[name] = _last_rowid(path, connection, name)
+                if name in without:
+                    continue
+                last[name] = _read_last(path, connection, name)
                 if not is_accounted_for(file, root):
                     whole.check_pages(path, connection, name, f"only {last[name]:,} rows")
         efa_types = efa.types(connection, columns)
@@ -147,6 +149,13 @@ def _is_shifted(connection: sqlite3.Connection, columns: Mapping[str, frozenset[
         return False
     query = "SELECT 1 FROM META_DATA_EXPORT WHERE name = 'EXPORT_PARAM_TIME_SHIFT' AND value NOT IN ('', '0', 0)"
     return connection.execute(query).fetchone() is not None
+
+
+def _read_last(path: Path, connection: sqlite3.Connection, table: str) -> int:
+    try:
+        return _last_rowid(path, connection, table)
+    except opening.READ_ERRORS as error:
+        raise opening.corrupt(path, error, table) from None
 
 
 def _last_rowid(path: Path, connection: sqlite3.Connection, table: str) -> int:

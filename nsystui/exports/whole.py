@@ -26,7 +26,7 @@ def check_last(path: Path, connection: sqlite3.Connection, table: str, last: int
     found = [row for (row,) in connection.execute(order)]
     behind = connection.execute(f'SELECT rowid FROM "{quoted}" WHERE rowid > ? LIMIT 1', (last,)).fetchone()
     if behind is not None or found != sorted(found, reverse=True):
-        raise opening.corrupt(path, sqlite3.DatabaseError(f"the rows of {table} are out of order"))
+        raise opening.corrupt(path, sqlite3.DatabaseError(f"the rows of {table} are out of order"), table)
 
 
 def check_rows(path: Path, table: str, rows: int, last: int) -> None:
@@ -42,7 +42,7 @@ def check_rows(path: Path, table: str, rows: int, last: int) -> None:
             found = f"only {rows:,} of about {last:,}" if rows < last else f"{rows:,} instead of {last:,}"
             check_pages(path, connection, table, f"{found} rows")
     except opening.READ_ERRORS as error:
-        raise opening.corrupt(path, error) from None
+        raise opening.corrupt(path, error, table) from None
     finally:
         connection.close()
 
@@ -63,13 +63,13 @@ def check_pages(path: Path, connection: sqlite3.Connection, table: str, found: s
             for text in str(texts).split("\n")
         ]
     except opening.READ_ERRORS as error:
-        raise opening.corrupt(path, error) from None
+        raise opening.corrupt(path, error, table) from None
     damage = [text for text in said if text and not _OF_VALUES.match(text)]
     if damage:
         cause = sqlite3.DatabaseError(f"{found} of {table} can be found ({damage[0]})")
-        raise opening.corrupt(path, cause)
+        raise opening.corrupt(path, cause, table)
 
 
 def doubled(path: Path, table: str) -> Exception:
     """The error for a table that gives rows twice, or rows of somewhere else."""
-    return opening.corrupt(path, sqlite3.DatabaseError(f"rows of {table} come twice or out of order"))
+    return opening.corrupt(path, sqlite3.DatabaseError(f"rows of {table} come twice or out of order"), table)

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.own_directory import why_not_ours
-from nsystui.exports.partial import partial_name
+from nsystui.exports.partial import partial_name, remove
 from nsystui.parquet_file import copy_to_parquet
 from nsystui.store import trimming
+from nsystui.store.kept import Kept
 from nsystui.store.pack import PackedReport
 from nsystui.store.pack_files import PackFiles
 from nsystui.store.place import CachePlace
-from nsystui.store.seals import Seal, check, facts_of, facts_text, seal_of, sealed
+from nsystui.store.seals import Seal, read_facts, write_facts
 from nsystui.store.written import Written, written_of
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ PARQUET_FORM = "COMPRESSION zstd, PARQUET_VERSION V2"
 """How packs are written, as options of DuckDB's ``COPY``."""
 _FACTS = trimming.FACTS
 # What reading a pack raises that is not one, or not whole.
-_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
+_ANOTHER = (ValueError, KeyError, TypeError, AttributeError)
+_DAMAGED = (OSError, *_ANOTHER)
 
 
 @dataclass(frozen=True)
@@ -84,17 +86,24 @@ class Cache(CachePlace):
         stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)[:40]
         return self.directory / f"{stem}-{digest}"
 
-    def kept_of(self, export: Path) -> Path:
-        """The directory of the arrays that were computed of ``export``, whether it is packed or not."""
+    def kept_of(self, export: Path) -> Kept:
+        """The arrays that were computed of ``export``, whether it is packed or not."""
         place = self.place_of(export)
-        return place.with_name(place.name + trimming.KEPT)
+        directory = place.with_name(place.name + trimming.KEPT)
+        return Kept(directory, directory.name, partials=self.directory)
 
     def find(self, export: Path) -> PackedFiles | None:
-        """The packed form of ``export``, or ``None``. A damaged one counts as absent."""
+        """The packed form of ``export``, or ``None``. A damaged one goes."""
         try:
             place = self.place_of(export)
+        except OSError:
+            return None
+        try:
             packed = read_packed(place)
-        except _DAMAGED:
+        except OSError:
+            return None
+        except _ANOTHER:
+            remove(place)
             return None
         with suppress(OSError):  # a cache that is only read, or another user's, serves as well
             os.utime(place / _FACTS)
@@ -170,16 +179,14 @@ class PartialPack:
     def finish(self, report: PackedReport) -> PackedFiles:
         """Makes the pack visible under its final name and returns it."""
         self._files.finish()
-        facts = self._temporary / _FACTS
-        files = sealed(sorted(self._temporary.glob("*.parquet")))
-        facts.write_text(facts_text({**report.to_json(), "files": files}), encoding="utf-8")
+        write_facts(self._temporary, self.place, _FACTS, report.to_json())
         try:
             os.rename(self._temporary, self.place)
         except OSError:  # another process packed the same export meanwhile, or a damaged pack is in the way
             try:
                 packed = read_packed(self.place)
             except _DAMAGED:
-                shutil.rmtree(self.place, ignore_errors=True)
+                remove(self.place)
                 os.rename(self._temporary, self.place)
             else:
                 self.abandon()
@@ -196,11 +203,9 @@ def read_packed(directory: Path) -> PackedFiles:
 
     Raises OSError, ValueError, KeyError, TypeError or AttributeError where it is not one or not whole.
     """
-    facts = facts_of((directory / _FACTS).read_text(encoding="utf-8"))
+    facts, seals = read_facts(directory, _FACTS)
     report = PackedReport.from_json(facts)
-    seals = {directory / name: seal_of(seal) for name, seal in facts["files"].items()}
     files: dict[str, list[Path]] = {}
-    for file, seal in seals.items():
-        check(file, seal)
+    for file in seals:
         files.setdefault(file.name.partition("-")[0], []).append(file)
     return PackedFiles(directory, report, {name: tuple(paths) for name, paths in files.items()}, seals=seals)

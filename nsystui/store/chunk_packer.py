@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
-from nsystui.exports import canonical, sources
+from nsystui.exports import canonical, opening, sources
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.nccl_payload import PayloadSchemas
 from nsystui.exports.reading import Reader
@@ -87,10 +87,25 @@ def shared_lookups(path: Path, connection: duckdb.DuckDBPyConnection, tables: Sc
         with Reader(path) as reader:
             for lookup in sources.lookups(tables):
                 if lookup.is_whole or lookup.name in used:
-                    _fill(f"{schema}.{lookup.name}", lookup, connection, reader, tables)
+                    with reading(path, lookup.table):
+                        _fill(f"{schema}.{lookup.name}", lookup, connection, reader, tables)
         yield schema
     finally:
         connection.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+@contextmanager
+def reading(path: Path, table: str) -> Iterator[None]:
+    """Tells what DuckDB stumbles over in the rows that come from a native table as damage of that table."""
+    import duckdb
+
+    try:
+        with opening.reading(table):
+            yield
+    except (duckdb.InterruptException, duckdb.OutOfMemoryException, duckdb.IOException):
+        raise
+    except duckdb.Error as error:
+        raise opening.corrupt(path, error, table) from None
 
 
 def find_lookups(connection: duckdb.DuckDBPyConnection, schema: str) -> None:

@@ -15,18 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsystui.errors import ExportError
-from nsystui.exports.partial import partial_name
+from nsystui.exports.partial import partial_name, remove
 from nsystui.parquet_file import copy_to_parquet
 from nsystui.store import trimming
 from nsystui.store.cache import Cache
-from nsystui.store.seals import Seal, check, facts_of, facts_text, seal_of, sealed
+from nsystui.store.seals import Seal, read_facts, write_facts
 
 if TYPE_CHECKING:
     import duckdb
 
 _FACTS = trimming.FACTS
 # What reading columns raises that are none, or not whole.
-_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
+_ANOTHER = (ValueError, KeyError, TypeError, AttributeError)
+_DAMAGED = (OSError, *_ANOTHER)
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class ColumnFiles:
 
 
 def find_columns(cache: Cache, export: Path, table: str, names: Collection[str]) -> ColumnFiles | None:
-    """Columns of ``export`` that were kept, if they are all of ``names``. Damaged ones count as absent."""
+    """Columns of ``export`` that were kept, if they are all of ``names``. Damaged ones go."""
     try:
         place = cache.place_of(export)
         directories = sorted(cache.directory.glob(f"{place.name}.{table}-*"))
@@ -53,7 +54,10 @@ def find_columns(cache: Cache, export: Path, table: str, names: Collection[str])
     for directory in directories:
         try:
             found = _read(directory)
-        except _DAMAGED:
+        except OSError:
+            continue
+        except _ANOTHER:
+            remove(directory)
             continue
         if found.names.issuperset(names):
             with suppress(OSError):  # a cache that is only read serves as well
@@ -103,16 +107,14 @@ class PartialColumns:
 
         Raises OSError where they cannot be.
         """
-        files = sealed(sorted(self._temporary.glob("*.parquet")))
-        facts = {"names": self._names, "rows": rows, "files": files}
-        (self._temporary / _FACTS).write_text(facts_text(facts), encoding="utf-8")
+        write_facts(self._temporary, self._place, _FACTS, {"names": self._names, "rows": rows})
         try:
             os.rename(self._temporary, self._place)
         except OSError:  # another process read the same columns meanwhile, or damaged ones are in the way
             try:
                 found = _read(self._place)
             except _DAMAGED:
-                shutil.rmtree(self._place, ignore_errors=True)
+                remove(self._place)
                 os.rename(self._temporary, self._place)
             else:
                 self.abandon()
@@ -125,8 +127,5 @@ class PartialColumns:
 
 
 def _read(directory: Path) -> ColumnFiles:
-    facts = facts_of((directory / _FACTS).read_text(encoding="utf-8"))
-    seals = {directory / name: seal_of(seal) for name, seal in facts["files"].items()}
-    for file, seal in seals.items():
-        check(file, seal)
+    facts, seals = read_facts(directory, _FACTS)
     return ColumnFiles(directory, frozenset(facts["names"]), int(facts["rows"]), seals)

@@ -63,8 +63,7 @@ class ColumnReader:
                 chosen = {table: names for table, names in wanted.items() if table in source.makes}
                 if chosen and self.native.has(source.table):
                     pass_ = _Pass(self.path, self.connection, reader, source, chosen)
-                    with _read_errors(self.path):
-                        self._fill_lookups(reader, pass_.words(first_choice=False))
+                    self._fill_lookups(reader, pass_.words(first_choice=False))
                     for table, found, without in pass_.run(self.native.last_rowid[source.table], sinks):
                         rows[table] += found
                         left_out[table] += without
@@ -82,8 +81,7 @@ class ColumnReader:
             raise opening.corrupt(self.path, error) from None
         finally:
             connection.close()
-        with _read_errors(self.path):
-            self._fill_lookups(reader, (_STRINGS, "domains"))
+        self._fill_lookups(reader, (_STRINGS, "domains"))
         calls = _Calls(self.path, self.connection, reader, source, names, payload)
         return calls.run(self.native.last_rowid[source.table], sink)
 
@@ -93,7 +91,9 @@ class ColumnReader:
         if needed:
             needed.add(_STRINGS)
         for lookup in sources.lookups(self.native):
-            if lookup.name in needed - self._filled:
+            if lookup.name not in needed - self._filled:
+                continue
+            with _read_errors(self.path, lookup.table):
                 self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {lookup.name} ({lookup.definition})")
                 if self.native.has(lookup.table):
                     create = "CREATE OR REPLACE TEMP TABLE incoming AS"
@@ -129,14 +129,14 @@ class _Pass:
         start, found = 0, 0  # some keys of nsys begin at 0
         while start <= last:
             end = min(start + rows - 1, last)
-            with _read_errors(self.path):
+            with _read_errors(self.path, self.source.table):
                 received = self._receive(start, end, first_choice=True)
                 found += received
                 first_choice = not received or all(map(self._needs_no_other, self.chosen))
                 if not first_choice:
                     self._receive(start, end, first_choice)
             for table in self.chosen if received else ():
-                with _read_errors(self.path):
+                with _read_errors(self.path, self.source.table):
                     left_out = count_left_out(self.connection, self.source.makes[table])
                 select = self._select(table, first_choice, received, checked=bool(left_out))
                 yield table, sinks[table].write(self.connection, select), left_out
@@ -224,7 +224,7 @@ class _Calls:
         while start <= last:
             end = min(start + CHUNK_ROWS - 1, last)
             with (
-                _read_errors(self.path),
+                _read_errors(self.path, self.source.table),
                 _arriving(self.connection, self.reader.stream(scan % (start, end))) as columns,
             ):
                 create = f"CREATE OR REPLACE TEMP TABLE chunk AS SELECT {columns} FROM arriving"
@@ -252,7 +252,7 @@ def _row_after(
 ) -> int:
     """The next row there is: a key that is not counted up from 1 leaves gaps of any width."""
     query = f'SELECT min(rowid) AS row_id FROM "{source.table}" WHERE rowid > {end:d}'
-    with _read_errors(path), _arriving(connection, reader.stream(query)):
+    with _read_errors(path, source.table), _arriving(connection, reader.stream(query)):
         ((found,),) = connection.execute("SELECT row_id FROM arriving").fetchall()
     return last + 1 if found is None else int(found)
 
@@ -279,14 +279,15 @@ def _arriving(connection: duckdb.DuckDBPyConnection, stream: Any) -> Iterator[st
 
 
 @contextmanager
-def _read_errors(path: Path) -> Iterator[None]:
-    """Tells what DuckDB says while it reads from the export as an ExportError."""
+def _read_errors(path: Path, table: str) -> Iterator[None]:
+    """Tells what DuckDB says while it reads a native table of the export as an ExportError."""
     import duckdb
 
     try:
-        yield
+        with opening.reading(table):
+            yield
     except duckdb.OutOfMemoryException:
         cause, advice = "its columns do not fit into the memory allowed", "open it without --no-cache, or alone"
         raise ExportError(str(path), cause, advice) from None
     except duckdb.Error as error:
-        raise opening.corrupt(path, error) from None
+        raise opening.corrupt(path, error, table) from None

@@ -1,15 +1,53 @@
-"""Damage in kept files that only DuckDB finds: one line about whose they are, and in the cache they go."""
+"""Damage: what is known of it in exports is kept in the cache; kept files that are damaged go from there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from nsystui.errors import ExportError
+from nsystui.errors import DamagedError, ExportError
 from nsystui.exports.partial import remove
 from nsystui.store.cache import Cache, PackedFiles
 from nsystui.store.column_cache import ColumnFiles
+from nsystui.store.kept import Kept, json_array, json_of
 from nsystui.store.seals import changed
+
+_KNOWN, _VERSION = "damage", 1
+
+
+@contextmanager
+def remembered_damage(kept: Kept) -> Iterator[None]:
+    """Damage of an export that is met meanwhile is known from then on."""
+    try:
+        yield
+    except DamagedError as error:
+        remember_damage(kept, {error.table: error.cause})
+        raise
+
+
+def remember_damage(kept: Kept, causes: Mapping[str, str]) -> None:
+    """Keeps what is damaged in an export: causes by native table; the empty name where that is not known."""
+    before = known_damage(kept)
+    known = {**before, **causes}
+    if len(known) > 1:
+        known.pop("", None)  # one of the others, most likely
+    if known != before:
+        kept.save(_KNOWN, _VERSION, {_KNOWN: json_array(known)})
+
+
+def known_damage(kept: Kept) -> dict[str, str]:
+    """The causes for which other questions about an export were refused, by native table."""
+    found = kept.load(_KNOWN, _VERSION)
+    return dict(json_of(found[_KNOWN])) if found is not None else {}
+
+
+def damage_line(path: Path, causes: Mapping[str, str]) -> str:
+    """What an answer says that needs nothing of what is damaged; empty where nothing is."""
+    if not causes:
+        return ""
+    why = "; ".join(causes.values())
+    return f"{path} is damaged, and what needs the damaged rows is refused: {why}; export it again"
 
 
 def raise_of_damage(

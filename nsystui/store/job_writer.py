@@ -22,6 +22,7 @@ from nsystui.exports.partial import drop_abandoned, partial_name
 from nsystui.parquet_file import copy_to_parquet
 from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
 from nsystui.store.database import Limits, connect
+from nsystui.store.kept import Kept
 from nsystui.store.packed_job import RENAMED, JobReport, facts_to_json, read_report
 from nsystui.store.seals import facts_text, sealed
 
@@ -39,7 +40,7 @@ class NewReport:
     ranks: Mapping[int, int]
     source: str
     files: PackedFiles
-    kept: Path
+    kept: Kept
 
     @property
     def rank(self) -> int:
@@ -95,11 +96,9 @@ class JobWriter:
             identity = uuid4().hex[:12]
             prepared = staging / f"report-{identity}"
             prepared.mkdir()
-            with suppress(FileNotFoundError):
-                for file in sorted(report.kept.iterdir()):
-                    file.rename(prepared / file.name)
+            report.kept.move(Kept(prepared, identity))
             moves = {self._target(report.rank, identity, file): file for file in _prepared(report.files, prepared)}
-            of_files = {target: sealed([file])[file.name] for target, file in moves.items()}
+            of_files = {target: sealed(file) for target, file in moves.items()}
             seals = {str(target.relative_to(self.directory)): seal for target, seal in of_files.items()}
             facts = facts_to_json(report.name, report.ranks, report.source, identity, report.files.report, seals)
             (prepared / FACTS).write_text(facts_text(facts, indent=1), encoding="utf-8")

@@ -1,30 +1,29 @@
 """Arrays that were computed of a report, kept for later processes, whether it was packed for them or not.
 
-A file for each (name, version), written under a temporary name and renamed: it is there whole or not at all. What the
-arrays mean is the business of whoever computed them. The file is read, not memory-mapped: a cache may lie on a network
-file system, where a mapped file that another machine removes ends the process.
+A file for each (name, version), sealed with the identity of its report. What the arrays mean is the business of whoever
+computed them. The file is read, not memory-mapped: a cache may lie on a network file system, where a mapped file that
+another machine removes ends the process.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsystui.exports.partial import drop_abandoned, partial_name
+from nsystui.exports.partial import drop_abandoned
+from nsystui.store import seals
 
 if TYPE_CHECKING:
     import numpy as np
 
     Arrays = Mapping[str, np.ndarray[Any, Any]]
 
-# What reading a file raises that is none of ours, or not whole.
-_DAMAGED = (OSError, ValueError, KeyError, TypeError, MemoryError, RecursionError)
+_LENGTH_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -32,12 +31,14 @@ class Kept:
     """The kept arrays of one report. ``directory`` is theirs alone, made for the first; without one nothing is kept.
 
     What is ``at_hand``, by name and version, need not be read; whatever is loaded or saved is put there too.
-    ``identity`` is another one for every other report, and for every other state of it.
+    ``identity`` is another one for every other report, and for every other state of it. What is being written lies in
+    ``partials`` meanwhile, unless that is where the arrays lie too.
     """
 
     directory: Path | None
     identity: str = ""
     at_hand: dict[tuple[str, int], Arrays] | None = None
+    partials: Path | None = None
 
     def load(self, name: str, version: int) -> Arrays | None:
         """The arrays, each of one dimension; ``None`` where they are not there, damaged, or of another version."""
@@ -51,13 +52,13 @@ class Kept:
     def _read(self, name: str, version: int) -> Arrays | None:
         if self.directory is None:
             return None
-        try:
-            found = _decoded((self.directory / _file_name(name, version)).read_bytes())
-        except _DAMAGED:
+        name = _file_name(name, version)
+        content = seals.read(self.directory / name, self._key(name))
+        if content is None:
             return None
         with suppress(OSError):  # a cache that is only read serves as well
             os.utime(self.directory)
-        return found
+        return _decoded(content)
 
     def save(self, name: str, version: int, arrays: Arrays) -> None:
         """Keeps integers, floats and flags, each array of one dimension.
@@ -68,17 +69,26 @@ class Kept:
             self.at_hand[name, version] = arrays
         if self.directory is None:
             return
-        file = self.directory / _file_name(name, version)
-        partial = file.with_name(partial_name())
-        drop_abandoned(self.directory)
-        try:
+        partials = self.partials or self.directory
+        if self.partials is None:
+            drop_abandoned(partials)
+        name = _file_name(name, version)
+        with suppress(OSError):
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with partial.open("wb") as out:
-                out.writelines(_encoded(arrays))
-            os.replace(partial, file)
-        except OSError:
-            with suppress(OSError):
-                partial.unlink()
+            seals.write(self.directory / name, self._key(name), _encoded(arrays), partials)
+
+    def move(self, other: Kept) -> None:
+        """Makes all that is kept here the arrays of another report. Raises OSError."""
+        if self.directory is None or other.directory is None:
+            return
+        for file in sorted(self.directory.glob(_file_name("*", "*"))):
+            content = seals.read(file, self._key(file.name))
+            if content is not None:
+                seals.write(other.directory / file.name, other._key(file.name), [content], other.directory)
+            file.unlink(missing_ok=True)
+
+    def _key(self, file: str) -> str:
+        return f"{self.identity}|{file}"
 
 
 def json_array(value: Any) -> np.ndarray[Any, Any]:
@@ -93,45 +103,30 @@ def json_of(array: np.ndarray[Any, Any]) -> Any:
     return json.loads(array.tobytes())
 
 
-def _file_name(name: str, version: int) -> str:
+def _file_name(name: str, version: int | str) -> str:
     return f"kept-{name}-{version}.bin"
 
 
 def _encoded(arrays: Arrays) -> list[bytes | memoryview]:
-    """A line of JSON that describes the arrays, then their bytes one after the other."""
+    """JSON that describes the arrays, after its length, then their bytes one after the other."""
     import numpy as np
 
     narrow = {name: np.ascontiguousarray(_narrowest(array)) for name, array in arrays.items()}
     parts = [array.view(np.uint8).data for array in narrow.values()]
     described = [[name, array.dtype.str, arrays[name].dtype.str, len(array)] for name, array in narrow.items()]
-    check = zlib.crc32(json.dumps(described).encode())
-    for part in parts:
-        check = zlib.crc32(part, check)
-    return [json.dumps({"arrays": described, "crc": check}).encode() + b"\n", *parts]
+    head = json.dumps(described).encode()
+    return [len(head).to_bytes(_LENGTH_BYTES, "little"), head, *parts]
 
 
-def _decoded(data: bytes) -> Arrays:
+def _decoded(content: memoryview) -> Arrays:
     import numpy as np
 
-    start = data.index(b"\n") + 1
-    described = json.loads(data[:start])
-    check = zlib.crc32(json.dumps(described["arrays"]).encode())
-    if zlib.crc32(memoryview(data)[start:], check) != described["crc"]:
-        raise ValueError("not the bytes that were written")
+    start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
     found = {}
-    for name, stored, kind, length in described["arrays"]:
-        array = np.frombuffer(data, _plain(stored), length, start)
-        found[name] = array.astype(_plain(kind), copy=False)
+    for name, stored, kind, length in json.loads(bytes(content[_LENGTH_BYTES:start])):
+        array = np.frombuffer(content, stored, length, start)
+        found[name] = array.astype(kind, copy=False)
         start += array.nbytes
-    return found
-
-
-def _plain(kind: str) -> np.dtype[Any]:
-    import numpy as np
-
-    found = np.dtype(kind)
-    if found.kind not in "biuf":
-        raise ValueError(f"{kind} is not kept")
     return found
 
 

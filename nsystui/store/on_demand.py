@@ -17,7 +17,7 @@ from nsystui.exports.whole import check_rows
 from nsystui.store.cache import Cache
 from nsystui.store.column_cache import ColumnFiles, PartialColumns, find_columns
 from nsystui.store.columns import ColumnReader, Sink
-from nsystui.store.damage import raise_of_damage
+from nsystui.store.damage import raise_of_damage, remembered_damage
 from nsystui.store.device_rows import WORK_TABLES, device_rows
 from nsystui.store.kept import Kept, json_array, json_of
 from nsystui.store.left_out import LeftOut
@@ -232,7 +232,8 @@ class OnDemand:
         if table in self._tallies:
             return self._tallies[table].rows
         if table not in self._counted:
-            self._counted[table] = self._count(table)
+            with remembered_damage(self.kept):
+                self._counted[table] = self._count(table)
         return self._counted[table]
 
     def _count(self, table: str) -> int:
@@ -241,10 +242,9 @@ class OnDemand:
             return self.loaded[table].rows
         connection = opening.connect(self.path)
         try:
-            rows, left_out = count(connection, self._parts(table))
-            return self._whole(table, rows, left_out)
-        except opening.READ_ERRORS as error:
-            raise opening.corrupt(self.path, error) from None
+            with opening.sqlite_errors(self.path):
+                rows, left_out = count(connection, self._parts(table))
+                return self._whole(table, rows, left_out)
         finally:
             connection.close()
 
@@ -281,9 +281,8 @@ class OnDemand:
         if missing:
             connection = opening.connect(self.path)
             try:
-                self._tallies.update({name: self._tally(connection, name) for name in missing})
-            except opening.READ_ERRORS as error:
-                raise opening.corrupt(self.path, error) from None
+                with remembered_damage(self.kept), opening.sqlite_errors(self.path):
+                    self._tallies.update({name: self._tally(connection, name) for name in missing})
             finally:
                 connection.close()
             known = {name: found.to_json() for name, found in self._tallies.items()}

@@ -8,13 +8,13 @@ keeps them: Parquet files in the cache, or tables in memory. Threads are enough,
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nsystui.errors import ExportError
+from nsystui.errors import DamagedError, ExportError
 from nsystui.exports import canonical, metadata, nccl_calls, opening, schema, sources
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import Metadata
@@ -22,7 +22,7 @@ from nsystui.exports.nccl_payload import PayloadSchemas
 from nsystui.exports.reading import Reader
 from nsystui.exports.whole import check_rows
 from nsystui.shortage import shortage
-from nsystui.store.chunk_packer import ChunkPacker, shared_lookups
+from nsystui.store.chunk_packer import ChunkPacker, reading, shared_lookups
 from nsystui.store.chunks import Chunks
 from nsystui.store.device_rows import device_rows
 from nsystui.store.left_out import LeftOut
@@ -57,7 +57,7 @@ class PackedReport:
 
     ``counts`` is 0 for a canonical table whose native tables are there without rows, and lacks one without any.
     OS runtime calls count for the extent only in a report that has no other events. ``left_out`` are the rows whose
-    times cannot be.
+    times cannot be. ``damaged``: canonical tables without rows here because of damage in the export, and which.
     """
 
     metadata: Metadata
@@ -65,6 +65,7 @@ class PackedReport:
     first_event: int | None = None
     last_event: int | None = None
     left_out: dict[str, LeftOut] = field(default_factory=dict)
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
     def most(self, table: str) -> int:
         """How many rows a canonical table has."""
@@ -117,6 +118,8 @@ class Packer:
     is_cancelled: Callable[[], bool] = lambda: False
     slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(2))
     workers: int = 2
+    without: Mapping[str, str] = field(default_factory=dict)
+    """Native tables that are left out, with the reason."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _found: dict[str, int] = field(default_factory=dict)
 
@@ -131,7 +134,7 @@ class Packer:
         opening.check(self.path)
         plain = opening.connect(self.path)
         try:
-            tables = schema.probe(self.path, plain)
+            tables = schema.probe(self.path, plain, self.without)
             facts = metadata.read(self.path, plain, tables)
             payload = nccl_calls.payload_schemas(plain, tables)
         except opening.READ_ERRORS as error:
@@ -140,6 +143,10 @@ class Packer:
             plain.close()
         try:
             return self._pack(tables, facts, payload)
+        except DamagedError:
+            if self.is_cancelled():
+                raise PackingCancelled from None
+            raise
         except duckdb.InterruptException:
             raise PackingCancelled from None
         except duckdb.OutOfMemoryException:
@@ -181,7 +188,9 @@ class Packer:
         # A native table without rows says that there was nothing; one that is not there says nothing at all.
         counts = {**{name: 0 for source in every for name in source.feeds}, **packed.counts}
         first, last = packed.extents.get("work") or packed.extents.get("os") or (None, None)
-        return PackedReport(facts, counts, first, last, packed.left_out)
+        damaged = {name: self.without[one.table] for one in every if one.table in self.without for name in one.feeds}
+        counts = {name: rows for name, rows in counts.items() if name not in damaged}
+        return PackedReport(facts, counts, first, last, packed.left_out, damaged)
 
     def _work(self, worker: ChunkPacker, chunks: Chunks, ahead: ReadAhead) -> None:
         """Packs chunks until there are none."""
@@ -190,7 +199,7 @@ class Packer:
                 if self.is_cancelled():
                     raise PackingCancelled
                 ahead.reach(chunk.part)
-                with self.slots:
+                with self.slots, reading(self.path, chunk.source.table):
                     rows = worker.pack(reader, chunk)
                     if not rows:
                         chunks.skip_to(chunk.source, worker.row_after(reader, chunk))

@@ -15,7 +15,7 @@ from nsystui.exports.metadata import Metadata
 from nsystui.exports.packed_job import FACTS, job_of
 from nsystui.store.cache import PackedFiles
 from nsystui.store.pack import PackedReport
-from nsystui.store.seals import Seal, check, facts_of, seal_of
+from nsystui.store.seals import Seal, check, facts_of, of_content, seal_of
 
 VERSION = 6
 """Raised whenever packed jobs change their form, or the canonical tables theirs: older ones are packed again."""
@@ -123,7 +123,7 @@ def _files(directory: Path, seals: Mapping[Path, Seal]) -> dict[str, tuple[Path,
             there_are = file.stat().st_size
             if there_are != seal[0]:
                 raise ExportError(str(directory), f"damaged: {name} has {there_are:,} of {seal[0]:,} bytes", _AGAIN)
-            check(file, seal)
+            check(file, seal, of_content)
         except OSError as error:
             raise ExportError(str(directory), f"damaged: {name}: {error.strerror or error}", _AGAIN) from None
         except ValueError:

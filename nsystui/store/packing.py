@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsystui.errors import OutputError
+from nsystui.errors import DamagedError, OutputError
+from nsystui.exports import sources
 from nsystui.store.cache import Cache, PackedFiles, Room
 from nsystui.store.database import Limits, memory_errors
 from nsystui.store.memory_sink import MemorySink
@@ -19,12 +20,19 @@ if TYPE_CHECKING:
     import duckdb
 
 
+_NOTHING: Mapping[str, str] = {}
+
+
 @dataclass(frozen=True)
 class PackedTables:
-    """A packed report in memory: its facts, and the table of the session's database for each canonical one."""
+    """A packed report in memory: its facts, and the table of the session's database for each canonical one.
+
+    ``damaged``: native tables that are left out, and why.
+    """
 
     report: PackedReport
     names: Mapping[str, str]
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -59,6 +67,27 @@ class Packing:
             files = None if cache is None else self._to_cache(cache, path, report_progress, is_cancelled)
             return files or self._to_memory(path, index, report_progress, is_cancelled)
 
+    def pack_partly(
+        self,
+        path: Path,
+        index: int,
+        report_progress: Callable[[Progress], None] = lambda progress: None,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> PackedTables:
+        """Packs what can be read of a damaged export, into memory: nobody is to take it for the whole.
+
+        Raises what ``pack`` raises; ExportError where the damage is in what all tables need.
+        """
+        without: dict[str, str] = {}
+        while True:
+            try:
+                with self._packs, memory_errors(self.limits, self.room.cache is not None, path):
+                    return self._to_memory(path, index, report_progress, is_cancelled, without)
+            except DamagedError as error:
+                if error.table in without or error.table not in sources.TABLES:
+                    raise
+                without[error.table] = error.cause
+
     def _to_cache(
         self, cache: Cache, path: Path, report_progress: Callable[[Progress], None], is_cancelled: Callable[[], bool]
     ) -> PackedFiles | None:
@@ -87,17 +116,23 @@ class Packing:
         return files
 
     def _to_memory(
-        self, path: Path, index: int, report_progress: Callable[[Progress], None], is_cancelled: Callable[[], bool]
+        self,
+        path: Path,
+        index: int,
+        report_progress: Callable[[Progress], None],
+        is_cancelled: Callable[[], bool],
+        without: Mapping[str, str] = _NOTHING,
     ) -> PackedTables:
         sink = MemorySink(self.database.cursor(), index)
         try:
-            packed = self._packer(path, sink.connection, sink, report_progress, is_cancelled).run()
+            packed = self._packer(path, sink.connection, sink, report_progress, is_cancelled, without).run()
         except BaseException:
             sink.abandon()
             raise
         finally:
             sink.connection.close()
-        return PackedTables(packed, sink.names)
+        names = {name: table for name, table in sink.names.items() if name not in packed.damaged}
+        return PackedTables(packed, names, without)
 
     def _packer(
         self,
@@ -106,5 +141,6 @@ class Packing:
         sink: Sink,
         report_progress: Callable[[Progress], None],
         is_cancelled: Callable[[], bool],
+        without: Mapping[str, str] = _NOTHING,
     ) -> Packer:
-        return Packer(path, connection, sink, report_progress, is_cancelled, self._slots, self.limits.workers)
+        return Packer(path, connection, sink, report_progress, is_cancelled, self._slots, self.limits.workers, without)

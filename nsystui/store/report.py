@@ -49,6 +49,7 @@ class Report:
 
     ``on_job_clock``: whether job time means the same here as in the other reports. Of a packed job, ``path`` is the
     directory of the report in there, ``label`` the name of the export, and ``ranks`` says which rank each process is.
+    ``damaged``: the canonical tables that are without rows because the export is damaged, and how it is.
     """
 
     index: int
@@ -58,6 +59,7 @@ class Report:
     on_job_clock: bool = True
     label: str = ""
     ranks: Mapping[int, int] = field(default_factory=dict)
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def metadata(self) -> Metadata:

@@ -1,52 +1,148 @@
-"""Whether files that were kept are still what was written: nobody notices a changed byte in a Parquet file otherwise.
+"""Whether what was kept is still what was written, and what it is asked for: all that is read from the cache is
+checked here, and what does not fit is computed anew.
 
-A seal is a file's size, its time of change, and a checksum (CRC-32). To look at size and time costs nothing; the
-checksum, for which all must be read, is only compared where the time is another one, as in a copy. So what the time
-of change does not show, such as a disk that forgets, is found when DuckDB stumbles over it, or not at all.
+A small file is read whole: its first line is a seal over its key (of which report, which question, which version) and
+all that follows. So one that is cut, changed, or lies in the place of another is none.
+
+Parquet files are read by DuckDB, a part at a time. Their seals stand in a file beside them: size, time and checksum
+(CRC-32). To look at size and time costs nothing; the checksum, for which all must be read, is only compared where the
+time is another one. In the cache that is the time of the last change of any kind, which no program can set back: only
+what the file system itself does not know, such as a disk that forgets, is found when DuckDB stumbles over it, or not at
+all. A packed job is copied from place to place, so there it is the time that copies keep.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from nsystui.exports.partial import partial_name, remove
+
 _PART = 1 << 20
-_CHECK = "checksum"
+_CHECK, _PLACE, _FILES = "checksum", "place", "files"
+_KEY_BYTES = 16
+# Of the key, of key and content, and the end of the line.
+_SEAL_BYTES = 2 * _KEY_BYTES + 1 + 8 + 1
 
 Seal = tuple[int, int, int]
-"""The bytes of a file, its time of change in ns, and its checksum."""
+"""The bytes of a file, its time in ns, and its checksum."""
+Time = Callable[[os.stat_result], int]
 
 
-def sealed(files: Iterable[Path]) -> dict[str, Seal]:
-    """The seals of files that are whole now, by their names; their times become whole seconds, which all disks keep.
+def of_content(status: os.stat_result) -> int:
+    """The time of the last change of what is in a file, ns: copies keep it, and any program can set it."""
+    return status.st_mtime_ns
+
+
+def of_any_change(status: os.stat_result) -> int:
+    """The time of the last change of a file, ns; where the system tells none, that of its content."""
+    return status.st_ctime_ns if os.name == "posix" else status.st_mtime_ns
+
+
+def write(file: Path, key: str, parts: Sequence[bytes | memoryview], partials: Path) -> None:
+    """Writes a small file with its seal under a name in ``partials``, and renames it: it is there whole or not at all.
 
     Raises OSError.
     """
-    seals = {}
-    for file in files:
-        status = file.stat()
-        time = status.st_mtime_ns // 10**9 * 10**9
-        os.utime(file, ns=(time, time))
-        seals[file.name] = (status.st_size, time, checksum(file))
-    return seals
+    partial = partials / partial_name()
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(_seal_line(key, parts))
+            out.writelines(parts)
+        os.replace(partial, file)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()
+        raise
 
 
-def check(file: Path, seal: Seal) -> None:
-    """Raises ValueError where a file is not the one that was sealed, and OSError where it cannot be read."""
-    size, time, expected = seal
+def read(file: Path, key: str) -> memoryview | None:
+    """What ``write`` wrote with this key; ``None`` where nothing is there, or something else, which goes."""
+    try:
+        data = memoryview(file.read_bytes())
+    except (OSError, MemoryError):
+        return None
+    content = data[_SEAL_BYTES:]
+    if data[:_SEAL_BYTES] == _seal_line(key, [content]):
+        return content
+    remove(file)
+    return None
+
+
+def _seal_line(key: str, parts: Sequence[bytes | memoryview]) -> bytes:
+    text = key.encode("utf-8", "surrogatepass")
+    check = zlib.crc32(text)
+    for part in parts:
+        check = zlib.crc32(part, check)
+    return f"{hashlib.blake2b(text, digest_size=_KEY_BYTES).hexdigest()} {check:08x}\n".encode()
+
+
+def write_facts(directory: Path, place: Path, name: str, values: Mapping[str, Any]) -> None:
+    """Writes what a directory of the cache says of itself, with the seals of its Parquet files.
+
+    It will lie at ``place``, and is nothing anywhere else. Raises OSError.
+    """
+    files = {file.name: seal_now(file, of_any_change) for file in sorted(directory.glob("*.parquet"))}
+    text = facts_text({**values, _PLACE: place.name, _FILES: files})
+    (directory / name).write_text(text, encoding="utf-8")
+
+
+def read_facts(directory: Path, name: str) -> tuple[dict[str, Any], dict[Path, Seal]]:
+    """What ``write_facts`` wrote, with the seals of the files, which are what was written.
+
+    Raises OSError where one is not there, and ValueError, KeyError, TypeError or AttributeError where it is another.
+    """
+    file = directory / name
+    values = facts_of(file.read_text(encoding="utf-8"))
+    if values.pop(_PLACE) != directory.name:
+        raise ValueError(f"{file}: of another place")
+    seals = {directory / found: seal_of(seal) for found, seal in values.pop(_FILES).items()}
+    now = {found: check(found, seal, of_any_change) for found, seal in seals.items()}
+    if now != seals:  # a copy, whose files the next one need not read again
+        with suppress(OSError):
+            _replace_facts(file, {**values, _PLACE: directory.name, _FILES: {one.name: now[one] for one in now}})
+    return values, now
+
+
+def _replace_facts(file: Path, values: Mapping[str, Any]) -> None:
+    partial = file.parents[1] / partial_name()
+    try:
+        partial.write_text(facts_text(values), encoding="utf-8")
+        os.replace(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def sealed(file: Path) -> Seal:
+    """The seal of a file that will be copied; its time becomes a whole second, which all disks keep. Raises OSError."""
+    time = of_content(file.stat()) // 10**9 * 10**9
+    os.utime(file, ns=(time, time))
+    return seal_now(file, of_content)
+
+
+def seal_now(file: Path, time: Time) -> Seal:
+    """The seal of a file as it is. Raises OSError."""
+    check = checksum(file)
+    status = file.stat()
+    return status.st_size, time(status), check
+
+
+def check(file: Path, seal: Seal, time: Time) -> Seal:
+    """The seal with the ``time`` of now. Raises ValueError where a file is not what was sealed, and OSError."""
+    size, before, expected = seal
     status = file.stat()
     if status.st_size != size:
         raise ValueError(f"{file}: not the {size} bytes that were written")
-    if status.st_mtime_ns != time:
-        if checksum(file) != expected:
-            raise ValueError(f"{file}: not what was written")
-        with suppress(OSError):  # the next one need not read it again
-            os.utime(file, ns=(time, time))
+    if time(status) != before and checksum(file) != expected:
+        raise ValueError(f"{file}: not what was written")
+    return size, time(status), expected
 
 
 def changed(seals: Mapping[Path, Seal]) -> list[Path]:

@@ -24,7 +24,7 @@ from nsystui.exports.own_directory import why_not_ours
 from nsystui.exports.packed_job import is_packed_report
 from nsystui.store.cache import Cache, PackedFiles, Room
 from nsystui.store.column_cache import ColumnFiles
-from nsystui.store.damage import raise_of_damage
+from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
 from nsystui.store.database import Limits, connect, engine_of, memory_errors, series
 from nsystui.store.kept import Kept
 from nsystui.store.on_demand import Expected, OnDemand
@@ -36,7 +36,7 @@ from nsystui.store.priority import step_back
 from nsystui.store.relations import Rows, loaded_rows, make_view, packed_rows
 from nsystui.store.report import Clock, Report, aligned
 from nsystui.store.tally import Tally
-from nsystui.store.trimming import drop_left, size_of
+from nsystui.store.trimming import size_of
 from nsystui.store.used_columns import used_columns
 from nsystui.store.working import Working
 
@@ -89,8 +89,6 @@ class Session:
         if self.cache is not None and (why := why_not_ours(self.cache.directory)):
             self.warn(f"the cache {self.cache.directory} is not used: {why}; keeping columns in memory")
             self.cache = None
-        if self.cache is not None:
-            drop_left(self.cache.directory)
         self.room = Room(self.cache)
         self.large_questions = threading.Lock()
         """Held by whoever asks about all rows of a large table: two at once would need twice the memory."""
@@ -115,11 +113,13 @@ class Session:
         is_cancelled: Callable[[], bool] = lambda: False,
         index: int | None = None,
         whole: bool = True,
+        partly: bool = False,
     ) -> Report:
         """Packs an export (or finds it packed) and adds it to the views; so it does a report of a packed job.
 
         ``index`` keeps the order of the command line when exports become ready in another. Unless ``whole``, what is
         not packed stays so, and columns are read when a query asks for them: then that may raise ExportError as well.
+        With ``partly`` the report is without the tables that are damaged, and says so.
         Raises ExportError and PackingCancelled. May run in several threads at once.
         """
         of_job = read_report(path) if is_packed_report(path) else None
@@ -136,10 +136,7 @@ class Session:
             if found is None and self.cache is not None:
                 found = self.cache.find(path)
             if found is None:
-                if whole:
-                    found = self._packing.pack(path, index, report_progress, is_cancelled)
-                else:
-                    found = self._unpacked(path, index)
+                found = self._read(path, index, report_progress, is_cancelled, whole, partly)
         except BaseException:
             with self._lock:
                 self._given.discard(index)
@@ -150,12 +147,37 @@ class Session:
             else:
                 self._packed[index] = found
             report = Report(index, path, found if isinstance(found, OnDemand) else found.report)
+            if isinstance(found, PackedTables):
+                report = replace(report, damaged=found.report.damaged)
             if of_job is not None:
                 report = replace(report, label=of_job.name, ranks=of_job.ranks)
                 self._identities[index] = of_job.identity
             self.reports = aligned([*self.reports, report], self.clock)
             self._forget_views()
             return next(item for item in self.reports if item.index == index)
+
+    def _read(
+        self,
+        path: Path,
+        index: int,
+        report_progress: Callable[[Progress], None],
+        is_cancelled: Callable[[], bool],
+        whole: bool,
+        partly: bool,
+    ) -> PackedFiles | PackedTables | OnDemand:
+        """Reads an export that nothing whole is kept of."""
+        kept = self._kept(path)
+        with remembered_damage(kept):
+            if partly:
+                read = self._packing.pack_partly(path, index, report_progress, is_cancelled)
+                remember_damage(kept, read.damaged)
+                return read
+            if whole:
+                return self._packing.pack(path, index, report_progress, is_cancelled)
+            found = self._unpacked(path, index)
+        if line := damage_line(path, known_damage(kept)):
+            self.warn(line)
+        return found
 
     def set_clock(self, clock: Clock) -> None:
         """Puts all reports, and those that join later, on this clock."""
@@ -259,7 +281,7 @@ class Session:
 
         def failure(report: OnDemand) -> ExportError | None:
             try:
-                with memory_errors(self.limits, self.cache is not None, report.path):
+                with memory_errors(self.limits, self.cache is not None, report.path), remembered_damage(report.kept):
                     report.load(wanted)
                     if self._expected is not None:
                         report.tallies({*self._expected.tallied, *report.timed})
@@ -386,9 +408,7 @@ class Session:
         self._at_hand[report.index] = arrays
 
     def _kept(self, path: Path) -> Kept:
-        if self.cache is None:
-            return Kept(None)
-        with suppress(OSError):
-            directory = self.cache.kept_of(path)
-            return Kept(directory, directory.name)
+        if self.cache is not None:
+            with suppress(OSError):
+                return self.cache.kept_of(path)
         return Kept(None)

@@ -63,8 +63,11 @@ def size_of(place: Path) -> int:
 
 
 def drop_left(directory: Path) -> None:
-    """Removes what processes that were killed left half-written in the cache. Never raises."""
-    for place in (directory, directory / ANSWERS):
+    """Removes what processes that were killed left half-written in the cache. Never raises.
+
+    Only ``nsys export`` writes elsewhere than into the cache directory itself.
+    """
+    for place in (directory, *_in(directory / CONVERTED)):
         drop_abandoned(place)
 
 

@@ -17,8 +17,9 @@ from disks import half_written
 from nsystui.errors import ExportError
 from nsystui.exports import demo
 from nsystui.exports.partial import drop_abandoned, is_abandoned, partial_name
-from nsystui.store import tables
+from nsystui.store import seals, tables
 from nsystui.store.cache import Cache
+from nsystui.store.column_cache import PartialColumns
 from nsystui.store.session import Session
 
 CASES = int(os.environ.get("NSYSTUI_CAMPAIGN", "0"))
@@ -102,13 +103,27 @@ class TestKilled:
         drop_abandoned(tmp_path)
         assert mine.exists() and not is_abandoned(mine)
 
-    def test_what_a_dead_process_of_this_machine_left_goes_at_once(self, tmp_path):
+    @pytest.mark.parametrize(
+        "words", [("kernels",), ("info",), ("nccl-log",), ("demo", "--write-only", "--ranks", "1", "--directory")]
+    )
+    def test_what_a_dead_process_left_goes_with_the_next_command(self, export, tmp_path, monkeypatch, words):
+        """Whichever it is, and whether it finds an answer that is remembered, or needs none."""
+        cache = tmp_path / "cache"
+        monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(cache))
+        places = [cache, cache / "exports" / "0123456789abcdef"]
+        file = {"demo": tmp_path / "demo", "nccl-log": tmp_path / "no.log"}.get(words[0], export)
+        for _ in range(2):
+            for place in places:
+                place.mkdir(parents=True, exist_ok=True)
+                self.left_by_a_dead_process(place)
+            program.run(*words, file)
+            assert half_written(cache) == []
+
+    def left_by_a_dead_process(self, place: Path) -> None:
         lines = "from nsystui.exports.partial import partial_name\n(Path(sys.argv[1]) / partial_name()).mkdir()"
-        assert program.alone(lines, tmp_path).returncode == 0
-        (left,) = tmp_path.iterdir()
-        assert is_abandoned(left)
-        with closing(Session(Cache(tmp_path))):
-            assert list(tmp_path.iterdir()) == []
+        assert program.alone(lines, place).returncode == 0
+        assert all(is_abandoned(left) for left in place.glob(".partial-*"))
+        assert half_written(place)
 
     def test_what_another_machine_writes_stays_for_a_day(self, tmp_path):
         other = tmp_path / ".partial-00000000-99999999-abc"
@@ -214,24 +229,39 @@ class TestTampered:
 
     @pytest.mark.parametrize("whole", [True, False], ids=["packed", "columns"])
     def test_one_that_duckdb_stumbles_over_is_a_line_and_gone(self, export, tmp_path, whole):
-        """With the time of the file before: nothing tells, as where a disk forgets."""
+        """Damaged after it was looked at, as where a disk forgets."""
         (file,) = self.kept(export, tmp_path / "cache", whole)
         right = self.answer(export, tmp_path / "cache", whole)
-        data, status = file.read_bytes(), file.stat()
-        file.write_bytes(data[:4] + bytes(len(data) - 204) + data[-200:])
-        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-        with pytest.raises(ExportError) as error:
-            self.answer(export, tmp_path / "cache", whole)
+        with closing(Session(Cache(tmp_path / "cache"), warn=pytest.fail)) as session:
+            session.add(export, whole=whole)
+            if not whole:
+                session.rows(COUNT)
+            data = file.read_bytes()
+            file.write_bytes(data[:4] + bytes(len(data) - 204) + data[-200:])
+            with pytest.raises(ExportError) as error:
+                session.rows(COUNT)
         assert str(error.value) == f"{export}: what the cache has of it was damaged (it is removed: start again)"
         assert self.answer(export, tmp_path / "cache", whole) == right
 
-    def test_a_copy_of_the_cache_is_as_good(self, export, tmp_path, monkeypatch):
-        (file,) = self.kept(export, tmp_path / "cache", whole=True)
-        time = file.stat().st_mtime_ns
-        os.utime(file, ns=(1, 1))
+    @pytest.mark.parametrize("whole", [True, False], ids=["packed", "columns"])
+    def test_one_with_the_time_of_before_is_read_again_too(self, export, tmp_path, whole):
+        (file,) = self.kept(export, tmp_path / "cache", whole)
+        right = self.answer(export, tmp_path / "cache", whole)
+        self.flip(file, 0.4, keep_time=True)
+        assert self.answer(export, tmp_path / "cache", whole) == right
+
+    @pytest.mark.parametrize("whole", [True, False], ids=["packed", "columns"])
+    def test_a_copy_of_the_cache_is_as_good(self, export, tmp_path, monkeypatch, whole):
+        """Its files are read once to tell so, and not again."""
+        self.kept(export, tmp_path / "cache", whole)
+        shutil.copytree(tmp_path / "cache", tmp_path / "copy")
         monkeypatch.setattr(Cache, "begin", lambda *_: pytest.fail("packed again"))
-        self.answer(export, tmp_path / "cache", whole=True)
-        assert file.stat().st_mtime_ns == time
+        monkeypatch.setattr(PartialColumns, "write", lambda *_: pytest.fail("read again"))
+        right = self.answer(export, tmp_path / "cache", whole)
+        assert self.answer(export, tmp_path / "copy", whole) == right
+        monkeypatch.setattr(seals, "checksum", lambda file: pytest.fail("looked through again"))
+        assert self.answer(export, tmp_path / "copy", whole) == right
+        assert half_written(tmp_path / "copy") == []
 
     @pytest.mark.parametrize(
         ("what", "place"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nsystui.analysis.answer import FILES_ONLY, Column, FrameAnswer, Row, Unit
@@ -13,7 +13,9 @@ from nsystui.analysis.selection import Selection
 from nsystui.analysis.triage.case import Case
 from nsystui.analysis.triage.finding import Finding, NotChecked, Severity
 from nsystui.analysis.triage.thresholds import Thresholds
+from nsystui.exports import canonical
 from nsystui.store.memory import give_back
+from nsystui.store.report import Report
 
 Said = Finding | NotChecked
 Rule = Callable[[Case], Sequence[Said]]
@@ -43,6 +45,34 @@ RULES = (
     "slow_places",
 )
 """The modules of ``rules``, each with a function ``check``."""
+_WORK = frozenset({"kernels", "memory_ops", "graph_launches"})
+_IDLE = _WORK | {"profiler_overhead"}
+READS: Mapping[str, frozenset[str]] = {
+    "capture": _WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"},
+    "api_errors": frozenset({"api_calls"}),
+    "stragglers": _WORK | {"nccl_calls", "nvtx_ranges"},
+    "idle_gaps": _IDLE | {"api_calls"},
+    "exposed_communication": _WORK,
+    "step_times": _WORK | {"nvtx_ranges", "api_calls"},
+    "low_utilisation": _IDLE,
+    "small_messages": _WORK | {"nccl_calls"},
+    "launch_overhead": _IDLE | {"api_calls"},
+    "synchronising_calls": _IDLE | {"api_calls"},
+    "memory_copies": _WORK | {"api_calls"},
+    "exposed_memory": _WORK,
+    "dominant_kernel": frozenset({"kernels"}),
+    "different_work": frozenset({"kernels", "nvtx_ranges", "api_calls"}),
+    "tensor_activity": _WORK | {"gpu_metrics"},
+    "mpi_waits": _WORK | {"mpi_calls", "nvtx_ranges", "api_calls"},
+    "profiler_overhead": _IDLE,
+    "step_traffic": _WORK | {"nvtx_ranges", "api_calls"},
+    "unified_memory": _WORK | {"gpu_page_faults", "cpu_page_faults"},
+    "kernel_pace": frozenset({"kernels", "gpu_metrics"}),
+    "kernel_outliers": frozenset({"kernels"}),
+    "slow_places": frozenset({"kernels", "devices"}),
+}
+"""The canonical tables without which a rule of the module judges wrongly, or finds another cause."""
+_JUDGED = frozenset().union(*READS.values())
 
 
 @dataclass(frozen=True)
@@ -84,7 +114,8 @@ def triage(
 ) -> Triage:
     """Every rule over the selected part of a job. Raises UsageError where ``step_name`` is no regular expression.
 
-    A rule that fails is told among those that were not checked, and takes no other with it. ``told`` hears before each
+    A rule that fails is told among those that were not checked, and takes no other with it. So are rules that need a
+    table which is left out because an export is damaged. ``told`` hears before each
     rule how many have judged, and of how many; what it raises ends the triage.
     """
     case = Case(job, selection or Selection(), thresholds or Thresholds(), step_name)
@@ -94,6 +125,8 @@ def triage(
     not_checked: list[NotChecked] = []
     unsaid: set[str] = set()
     module_of: dict[str, str] = {}
+    for report in case.reports:
+        not_checked += _damaged(report)
     for done, name in enumerate(rules):
         told(done, len(rules))
         give_back()  # what the rule before held
@@ -108,7 +141,24 @@ def triage(
     return Triage(tuple(findings), tuple(not_checked), case.time, len(case.devices), frozenset(unsaid), module_of)
 
 
+def _damaged(report: Report) -> Iterator[NotChecked]:
+    """What is left out of a damaged export, for each cause."""
+    for cause in dict.fromkeys(report.damaged.values()):
+        tables = [name for name, why in report.damaged.items() if why == cause]
+        names = _words([name for name in tables if name in _JUDGED] or tables)
+        yield NotChecked("damaged", f"{report.name} is judged without {names}: {cause}; export it again")
+
+
+def _words(names: Iterable[str]) -> str:
+    """What is in some canonical tables, in a few words for each."""
+    return ", ".join(canonical.BY_NAME[name].what.partition(",")[0] for name in names)
+
+
 def _checked(name: str, case: Case) -> Sequence[Said]:
+    damaged = READS[name].intersection(table for report in case.reports for table in report.damaged)
+    if damaged:
+        why = f"needs {_words(sorted(damaged))}: the export is damaged there"
+        return [NotChecked(name.replace("_", "-"), why)]
     rule: Rule = importlib.import_module(f"nsystui.analysis.triage.rules.{name}").check
     try:
         return rule(case)

@@ -22,6 +22,7 @@ __all__ = [
     "NO_INTEGER",
     "POSSIBLE_WORK",
     "REASONS",
+    "TABLES",
     "Lookup",
     "Source",
     "Transform",
@@ -30,38 +31,42 @@ __all__ = [
     "sources",
 ]
 
+_MAKERS: dict[str, Callable[[Schema], Source]] = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": gpu.kernels,
+    "CUPTI_ACTIVITY_KIND_MEMCPY": gpu.memcpys,
+    "CUPTI_ACTIVITY_KIND_MEMSET": gpu.memsets,
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": gpu.graph_launches,
+    "CUPTI_ACTIVITY_KIND_RUNTIME": host.api_calls,
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": gpu.syncs,
+    "NVTX_EVENTS": host.nvtx,
+    "GPU_METRICS": gpu.gpu_metrics,
+    "NET_NIC_METRIC": network.nic_metrics,
+    "NET_IB_SWITCH_METRIC": network.switch_metrics,
+    "MPI_P2P_EVENTS": host.mpi("MPI_P2P_EVENTS", "p2p", 0),
+    "MPI_COLLECTIVES_EVENTS": host.mpi("MPI_COLLECTIVES_EVENTS", "collective", 1),
+    "MPI_START_WAIT_EVENTS": host.mpi("MPI_START_WAIT_EVENTS", "wait", 2),
+    "MPI_OTHER_EVENTS": host.mpi("MPI_OTHER_EVENTS", "other", 3),
+    "UCP_SUBMIT_EVENTS": host.ucx("UCP_SUBMIT_EVENTS", 0),
+    "UCP_PROGRESS_EVENTS": host.ucx("UCP_PROGRESS_EVENTS", 1),
+    "UCP_EVENTS": host.ucx("UCP_EVENTS", 2),
+    "OSRT_API": host.os_calls,
+    "PROFILER_OVERHEAD": host.profiler_overhead,
+    "CUDA_UM_CPU_PAGE_FAULT_EVENTS": unified.cpu_page_faults,
+    "CUDA_UM_GPU_PAGE_FAULT_EVENTS": unified.gpu_page_faults,
+    "DIAGNOSTIC_EVENT": host.diagnostics,
+    "PROCESSES": host.processes,
+    "ThreadNames": host.threads,
+    "MPI_RANKS": host.mpi_ranks,
+    "TARGET_INFO_NIC_INFO": network.nic_devices,
+}
+
+TABLES = frozenset(_MAKERS)
+"""Native tables that others can do without."""
+
 
 def sources(schema: Schema) -> list[Source]:
     """The sources of the native tables that ``schema`` has, with rows or without, largest questions first."""
-    makers: dict[str, Callable[[Schema], Source]] = {
-        "CUPTI_ACTIVITY_KIND_KERNEL": gpu.kernels,
-        "CUPTI_ACTIVITY_KIND_MEMCPY": gpu.memcpys,
-        "CUPTI_ACTIVITY_KIND_MEMSET": gpu.memsets,
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": gpu.graph_launches,
-        "CUPTI_ACTIVITY_KIND_RUNTIME": host.api_calls,
-        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": gpu.syncs,
-        "NVTX_EVENTS": host.nvtx,
-        "GPU_METRICS": gpu.gpu_metrics,
-        "NET_NIC_METRIC": network.nic_metrics,
-        "NET_IB_SWITCH_METRIC": network.switch_metrics,
-        "MPI_P2P_EVENTS": host.mpi("MPI_P2P_EVENTS", "p2p", 0),
-        "MPI_COLLECTIVES_EVENTS": host.mpi("MPI_COLLECTIVES_EVENTS", "collective", 1),
-        "MPI_START_WAIT_EVENTS": host.mpi("MPI_START_WAIT_EVENTS", "wait", 2),
-        "MPI_OTHER_EVENTS": host.mpi("MPI_OTHER_EVENTS", "other", 3),
-        "UCP_SUBMIT_EVENTS": host.ucx("UCP_SUBMIT_EVENTS", 0),
-        "UCP_PROGRESS_EVENTS": host.ucx("UCP_PROGRESS_EVENTS", 1),
-        "UCP_EVENTS": host.ucx("UCP_EVENTS", 2),
-        "OSRT_API": host.os_calls,
-        "PROFILER_OVERHEAD": host.profiler_overhead,
-        "CUDA_UM_CPU_PAGE_FAULT_EVENTS": unified.cpu_page_faults,
-        "CUDA_UM_GPU_PAGE_FAULT_EVENTS": unified.gpu_page_faults,
-        "DIAGNOSTIC_EVENT": host.diagnostics,
-        "PROCESSES": host.processes,
-        "ThreadNames": host.threads,
-        "MPI_RANKS": host.mpi_ranks,
-        "TARGET_INFO_NIC_INFO": network.nic_devices,
-    }
-    found = [make(schema) for table, make in makers.items() if schema.exists(table)]
+    found = [make(schema) for table, make in _MAKERS.items() if schema.exists(table)]
     found += efa.samples(schema) + directives.openmp(schema) + directives.openacc(schema)
     return [_timed(source) for source in found]
 

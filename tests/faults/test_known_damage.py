@@ -1,0 +1,117 @@
+"""A damaged export: what reads the damaged rows is refused, what does not says that it is damaged, once that is known.
+
+The triage judges with the tables that can be read, and names the others and the rules that need them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+from pathlib import Path
+
+import program
+import pytest
+from support import damage_rows
+
+from nsystui.analysis.triage.run import READS, RULES
+from nsystui.exports import demo
+from nsystui.store import tables
+
+RUNTIME, KERNELS, NVTX = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS"
+CSV = ("--format", "csv")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    return demo.benchmark_export(tmp_path_factory.mktemp("whole") / "rank0.sqlite", kernels=1_000)
+
+
+@pytest.fixture
+def export(tmp_path, whole, monkeypatch) -> Path:
+    """An export of whose API calls some cannot be read."""
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+    path = Path(shutil.copyfile(whole, tmp_path / "rank0.sqlite"))
+    damage_rows(path, RUNTIME)
+    return path
+
+
+def said(ran: program.Ran) -> list[str]:
+    return [line for line in ran.err.splitlines() if "damaged" in line]
+
+
+def test_an_answer_of_other_tables_says_so_once_it_is_known(export, whole):
+    right = program.run("kernels", whole, *CSV).out
+    assert said(program.run("kernels", export, *CSV)) == []
+    refused = program.run("api", export, *CSV)
+    assert refused.status == 2 and RUNTIME in refused.err and refused.out == ""
+    for words in (("kernels",), ("kernels",), ("kernels", "--by", "device"), ("stats", "-r", "cuda_gpu_kern_sum")):
+        ran = program.run(*words, export, *CSV)
+        (line,) = said(ran)
+        assert ran.status == 0 and RUNTIME in line and "export it again" in line and export.name in line
+        if words == ("kernels",):
+            assert ran.out == right
+
+
+def test_it_is_known_of_this_export_alone(export, whole):
+    program.run("api", export, *CSV)
+    assert said(program.run("kernels", whole, *CSV)) == []
+    shutil.copyfile(whole, export)
+    assert said(program.run("kernels", export, *CSV)) == []
+
+
+@pytest.mark.parametrize("words", [("triage",), ("triage", "--no-cache")], ids=" ".join)
+def test_the_triage_judges_with_the_rest(export, whole, words):
+    expected = rows_of(program.run(*words, whole, *CSV).out)
+    ran = program.run(*words, export, *CSV)
+    assert ran.status == 0 and not ran.trouble, ran.err
+    found = rows_of(ran.out)
+    reading = {name for name in RULES if "api_calls" in READS[name]}
+    assert [row for row in found if row["Severity"] != "not checked" and "API" in row["Finding"]] == []
+    (about,) = [row for row in found if row["Id"] == "damaged"]
+    assert RUNTIME in about["Finding"] and "CUDA runtime and driver calls" in about["Finding"]
+    for name in reading:
+        (row,) = [row for row in found if row["Id"] == name.replace("_", "-")]
+        assert row["Severity"] == "not checked" and "damaged" in row["Finding"]
+    judged = [row for row in found if row["Severity"] != "not checked"]
+    assert judged == [row for row in expected if row["Severity"] != "not checked"] != []
+    for_people = " ".join(program.run(*words, export).out.split())
+    assert RUNTIME in for_people and "CUDA runtime and driver calls" in for_people
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_what_the_triage_left_out_is_in_no_other_answer(export):
+    before = program.run("overview", export, *CSV)
+    program.run("triage", export, *CSV)
+    after = program.run("overview", export, *CSV)
+    assert (before.status, before.out) == (after.status, after.out)
+    assert program.run("api", export, *CSV).status == 2
+    assert program.run("events", export, *CSV).status == 2
+
+
+def test_a_triage_leaves_out_several_tables(export):
+    damage_rows(export, KERNELS)
+    ran = program.run("triage", export)
+    assert ran.status == 0 and RUNTIME in ran.out and KERNELS in ran.out
+    assert "dominant-kernel" in ran.out.partition("Not checked")[2]
+
+
+def test_a_triage_of_several_exports_leaves_the_damaged_one_out(export, whole, tmp_path):
+    other = Path(shutil.copyfile(whole, tmp_path / "rank1.sqlite"))
+    ran = program.run("triage", export, other, *CSV)
+    assert ran.status == 0 and RUNTIME in ran.err
+    assert [row["Finding"] for row in rows_of(ran.out) if row["Id"] == "damaged"] == []
+
+
+def test_a_triage_without_names_is_refused(export):
+    damage_rows(export, "StringIds")
+    ran = program.run("triage", export)
+    assert ran.status == 2 and "StringIds" in ran.err
+
+
+def test_every_rule_says_which_tables_it_reads():
+    assert set(READS) == set(RULES)
+    assert frozenset().union(*READS.values()) <= set(tables.METADATA.tables)

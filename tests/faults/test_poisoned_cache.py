@@ -1,0 +1,219 @@
+"""Files of the cache that are not what was written there: no answer is another one for it, and none fails.
+
+Each file is poisoned in each way under the size and time that it had, where the way allows it; then every command that
+reads it is asked again. A few of these cases run always, all of them in the long campaign.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import program
+import pytest
+
+from nsystui.exports.demo import TrainingJob
+
+CASES = int(os.environ.get("NSYSTUI_CAMPAIGN", "0"))
+_ANSWERED = ("--format", "csv")
+# Between them these read every kind of file there is; the long campaign asks every question.
+_PACKED = [
+    ("triage",), ("overview",), ("kernels",), ("nccl",), ("ranks",), ("steps",), ("efficiency",), ("nvtx",),
+    ("timeline",), ("events",), ("recipe", "nvtx_gpu_proj_trace"),
+]  # fmt: skip
+# These read single columns of an export that is not packed.
+_ON_DEMAND = [("kernels",), ("overview",), ("memory",), ("api",), ("nccl",), ("stats", "-r", "cuda_gpu_trace")]
+
+_opened: set[str] = set()
+_is_listening = [False]
+
+
+def _listen(event: str, given: tuple[object, ...]) -> None:
+    if _is_listening[0] and event == "open" and isinstance(given[0], str | Path):
+        _opened.add(str(given[0]))
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A cache, with what every command answers; ``reads`` has the files that it opened when it found them there."""
+
+    place: Path
+    files: list[Path]
+    others: list[Path]
+    right: dict[tuple[str, ...], program.Ran]
+    reads: dict[tuple[str, ...], set[str]]
+
+    def readers(self, file: Path) -> list[tuple[str, ...]]:
+        """The commands that read a file of the cache; DuckDB opens those that are listed in a file beside it."""
+        opened = str(file.parent / "report.json" if file.suffix == ".parquet" else file)
+        return [words for words, files in self.reads.items() if opened in files]
+
+    def ask(self, words: tuple[str, ...]) -> program.Ran:
+        return program.run(*words, *self.files, *_ANSWERED)
+
+    def kinds(self) -> dict[str, list[Path]]:
+        """The files of the first export, or of all, by what they hold."""
+        found: dict[str, list[Path]] = {}
+        for file in sorted(self.place.rglob("*")):
+            if file.is_file() and (file.parent.name == "answers" or file.parent.name.startswith("rank0")):
+                found.setdefault(_kind(file), []).append(file)
+        return found
+
+    def twin(self, file: Path) -> Path | None:
+        """The file of the same kind of another report, or of another question."""
+        alike = [one for one in self.place.rglob("*") if one.is_file() and one != file and _kind(one) == _kind(file)]
+        strangers = [one for one in alike if one.parent != file.parent]
+        named = [one for one in strangers if one.name == file.name]
+        return next(iter(named or strangers or alike), None)
+
+
+def _kind(file: Path) -> str:
+    if file.parent.name == "answers":
+        return "answer"
+    whose = re.sub(r"^.*-[0-9a-f]{24}", "", file.parent.name)
+    return f"{whose.partition('-')[0]}/{re.sub('[0-9]+', 'N', file.name)}"
+
+
+def _filled(place: Path, asked: list[tuple[str, ...]]) -> Filled:
+    jobs = [
+        TrainingJob(ranks=2, steps=3, layers=2).write(place / "one"),
+        TrainingJob(ranks=2, steps=4, layers=1, seed=2).write(place / "two"),
+    ]
+    files, others = (sorted(job for job in made if job.suffix == ".sqlite") for made in jobs)
+    for words in asked:
+        program.run(*words, *others, *_ANSWERED)
+    cache = Filled(place / "cache", files, others, {}, {})
+    for words in asked:
+        cache.right[words] = cache.ask(words)
+    assert not program.failures(list(cache.right.values()))
+    for words in asked:
+        _opened.clear()
+        _is_listening[0] = True
+        again = cache.ask(words)
+        _is_listening[0] = False
+        assert again.out == cache.right[words].out
+        cache.reads[words] = set(_opened)
+    return cache
+
+
+@pytest.fixture(scope="module", autouse=True)
+def listening() -> None:
+    sys.addaudithook(_listen)
+
+
+@pytest.fixture(scope="module", params=["packed", "columns"])
+def cache(request, tmp_path_factory) -> Iterator[Filled]:
+    place = tmp_path_factory.mktemp(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NSYSTUI_CACHE_DIR", str(place / "cache"))
+        yield _filled(place, _ON_DEMAND if request.param == "columns" else program.questions() if CASES else _PACKED)
+
+
+def _keeping_time(change: Callable[[Path], object]) -> Callable[[Path], None]:
+    def changed(file: Path) -> None:
+        status = file.stat()
+        change(file)
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    return changed
+
+
+def _flip(file: Path, place: float) -> None:
+    data = bytearray(file.read_bytes())
+    data[min(int(place * len(data)), len(data) - 1)] ^= 0x15
+    file.write_bytes(data)
+
+
+def _directory(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+    (file / "in-the-way").write_bytes(b"")
+
+
+WAYS: dict[str, Callable[[Path], object]] = {
+    "empty": lambda file: file.write_bytes(b""),
+    "cut": lambda file: file.write_bytes(file.read_bytes()[:-1]),
+    "half": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]),
+    "longer": lambda file: file.write_bytes(file.read_bytes() + file.read_bytes()),
+    "garbage": lambda file: file.write_bytes(random.Random(1).randbytes(file.stat().st_size)),
+    "zeros": lambda file: file.write_bytes(bytes(file.stat().st_size)),
+    "flipped at its beginning": lambda file: _flip(file, 0.02),
+    "flipped": lambda file: _flip(file, 0.5),
+    "flipped at its end": lambda file: _flip(file, 0.999),
+    "gone": lambda file: file.unlink(),
+    "a directory": _directory,
+}
+TWIN = "another's"
+
+
+def _poison(cache: Filled, file: Path, way: str) -> None:
+    if way == TWIN:
+        twin = cache.twin(file)
+        if twin is not None:
+            _keeping_time(lambda one: one.write_bytes(twin.read_bytes()))(file)
+    elif way in ("gone", "a directory"):
+        WAYS[way](file)
+    else:
+        _keeping_time(WAYS[way])(file)
+
+
+def _wrong(cache: Filled, file: Path, way: str, asked: list[tuple[str, ...]]) -> list[str]:
+    """What went wrong where the commands that read a file find it poisoned; afterwards it is as it should be."""
+    failed = []
+    for words in asked:
+        if not file.is_file():  # an answer may make a file of another name
+            continue
+        _poison(cache, file, way)
+        for again in ("", " (again)"):
+            ran = cache.ask(words)
+            if ran.trouble or ran.out != cache.right[words].out or ran.err != cache.right[words].err:
+                where = f"{file.relative_to(cache.place)} {way}{again}: {' '.join(words)}"
+                failed.append(f"{where}\n{ran.err}\n{ran.trouble.strip().splitlines()[-1:] or 'another answer'}")
+        if file.is_dir():
+            shutil.rmtree(file)
+    return failed
+
+
+def test_every_kind_in_some_ways(cache):
+    """Every way for some kind, every kind in three ways, for one of the commands that read it."""
+    chance, failed, done = random.Random(16), [], 0
+    ways = [*WAYS, TWIN]
+    for number, (_, files) in enumerate(cache.kinds().items()):
+        for way in {TWIN, ways[number % len(ways)], ways[(number + 5) % len(ways)]}:
+            file = chance.choice([one for one in files if one.exists()] or files)
+            readers = cache.readers(file)
+            if readers:
+                failed += _wrong(cache, file, way, [chance.choice(readers)])
+                done += 1
+    assert not failed, f"{len(failed)} of {done}\n\n" + "\n\n".join(failed)
+    assert done > 10
+
+
+@pytest.mark.campaign
+@pytest.mark.skipif(not CASES, reason="set NSYSTUI_CAMPAIGN to the number of cases")
+def test_every_file_in_every_way_for_every_command(cache):
+    failed, done = [], 0
+    for files in cache.kinds().values():
+        for file in files:
+            for way in [*WAYS, TWIN]:
+                readers = cache.readers(file)[:CASES]
+                failed += _wrong(cache, file, way, readers)
+                done += len(readers)
+    assert not failed, f"{len(failed)} of {done}\n\n" + "\n\n".join(failed)
+
+
+def test_the_whole_pack_of_another_report(cache):
+    """A directory in the place of another, with all that belongs together."""
+    first, second = (sorted(cache.place.glob(f"rank{rank}*"), key=lambda one: one.name) for rank in (0, 1))
+    for mine, other in zip(first, second, strict=False):
+        shutil.rmtree(mine)
+        shutil.copytree(other, mine)
+    ran = [cache.ask(words) for words in cache.right]
+    assert not program.failures(ran)
+    assert [one.words[0] for one in ran if one.out != cache.right[one.words[: -len(cache.files) - 2]].out] == []
