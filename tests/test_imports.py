@@ -18,7 +18,7 @@ HEAVY = ("pandas", "numpy", "sqlalchemy", "duckdb", "duckdb_engine", "adbc_drive
 SCREENS = ("textual", "rich")
 
 ROOMS = {
-    "exports": {"errors", "shortage"},
+    "exports": {"errors", "shortage", "text"},
     "store": {"addresses", "errors", "exports", "shortage", "parquet_file"},
     "analysis": {"errors", "exports", "store", "units", "text"},
     "output": {"errors", "analysis", "units", "text", "terminal", "parquet_file"},
