@@ -11,6 +11,8 @@ import select
 import sys
 from collections.abc import Mapping
 
+from nsystui.text import whole_number
+
 _COMMANDS = "the commands work without one: `nsystui {} FILE`, `nsystui --help`"
 _MOST_COLUMNS, _MOST_LINES = 1000, 500
 
@@ -113,8 +115,7 @@ def text_width(default: int = 80, environ: Mapping[str, str] = os.environ) -> in
 
 def _told(environ: Mapping[str, str], name: str) -> int:
     """The number that a variable holds; 0 where it holds none."""
-    value = environ.get(name, "")
-    return int(value[:9]) if value.isascii() and value.isdigit() else 0
+    return whole_number(environ.get(name, "")) or 0
 
 
 def is_full(descriptor: int) -> bool:
