@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsystui import __version__
-from nsystui.analysis.answer import Answer, Column, FrameAnswer, Unit, iter_rows
-from nsystui.analysis.rows_answer import RowsAnswer
+from nsystui.analysis.answer import Answer, Column, TableAnswer, Unit, iter_rows
 from nsystui.analysis.selection import Selection
 from nsystui.exports import opening
 from nsystui.store.answers import Answers
@@ -45,7 +44,7 @@ class Remembered:
             files.append(f"{path.name}|{cache.place_of(path).name}")
         return cls(Answers(cache.directory / "answers"), files)
 
-    def recall(self, *question: str) -> tuple[str, RowsAnswer] | None:
+    def recall(self, *question: str) -> tuple[str, TableAnswer] | None:
         """What was kept as the answer to ``question``, with its title."""
         kept = self.answers.load(self._key(question))
         try:
@@ -55,7 +54,7 @@ class Remembered:
 
     def keep(self, job: Job, answer: Answer, title: str, *question: str) -> None:
         """Keeps an answer that is in memory and not too long, if it is one about all of the files."""
-        is_small = isinstance(answer, RowsAnswer | FrameAnswer) and len(answer) <= MOST_ROWS
+        is_small = isinstance(answer, TableAnswer) and len(answer) <= MOST_ROWS
         if is_small and len(job.session.reports) == len(self.files):
             self.answers.save(self._key(question), {"title": title, "answer": to_json(answer)})
 
@@ -102,7 +101,7 @@ def to_json(answer: Answer) -> dict[str, Any]:
     }
 
 
-def from_json(values: Any) -> RowsAnswer:
+def from_json(values: Any) -> TableAnswer:
     """The inverse of ``to_json``; raises KeyError, TypeError or ValueError for what it did not write."""
     columns = tuple(
         Column(key, header, label, Unit(unit), decimals, importance)
@@ -111,4 +110,4 @@ def from_json(values: Any) -> RowsAnswer:
     rows = [tuple(row) for row in values["rows"]]
     if any(len(row) != len(columns) for row in rows):
         raise ValueError("a row has more or fewer values than there are columns")
-    return RowsAnswer(values["name"], columns, rows, values["total"], tuple(values["notes"]))
+    return TableAnswer(values["name"], columns, rows, values["total"], tuple(values["notes"]))

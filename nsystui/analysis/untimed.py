@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from nsystui.analysis.rows import which_of
+from nsystui.analysis.note_words import which_of
 from nsystui.exports import canonical
 from nsystui.store.session import Session
 

@@ -181,7 +181,7 @@ def test_totals_are_those_of_the_single_summaries(demo, faster):
 
 def test_nccl_is_compared_by_collective_and_size(demo, faster):
     a, b = side(demo), side(faster)
-    expected = nccl_summary(a.job.session, a.selection, a.job.ranks, a.job.pairing()).frame
+    expected = nccl_summary(a.job.session, a.selection, a.job.ranks, a.job.pairing()).frame()
     expected = expected[expected["what"] == "kernel"]
     found = rows(nccl(a, b))
     assert {(row["collective"], row["bucket"]) for row in found} == set(

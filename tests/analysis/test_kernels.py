@@ -176,7 +176,7 @@ class TestSummary:
 
     def test_a_selection_of_nothing_is_an_empty_table(self, chance):
         answer = kernel_summary(chance, Selection(window=Window(10**12, 10**12)), Names.SHORT)
-        assert (len(answer), answer.rows(), answer.total, answer.notes) == (0, [], 13, ())
+        assert (len(answer), answer.rows, answer.total, answer.notes) == (0, [], 13, ())
 
     def test_equal_totals_are_in_the_order_of_nsys(self, tmp_path, session):
         with ExportWriter(tmp_path / "ties.sqlite") as export:
@@ -184,13 +184,13 @@ class TestSummary:
             for number, name in enumerate(("b", "c", "a")):
                 export.kernel(process, 0, 7, 100 * number, 100 * number + 10, name=name, correlation_id=number)
         session.add(tmp_path / "ties.sqlite")
-        assert [row[-1] for row in kernel_summary(session, EVERYTHING).rows()] == ["a", "b", "c"]
+        assert [row[-1] for row in kernel_summary(session, EVERYTHING).rows] == ["a", "b", "c"]
 
     def test_kernels_of_no_length_have_no_share(self, tmp_path, session):
         with ExportWriter(tmp_path / "zero.sqlite") as export:
             export.kernel(export.process(5_000), 0, 7, 5, 5, name="a", correlation_id=1)
         session.add(tmp_path / "zero.sqlite")
-        assert kernel_summary(session, EVERYTHING).rows() == [(0.0, 0, 1, 0.0, 0.0, 0, 0, 0.0, "a")]
+        assert kernel_summary(session, EVERYTHING).rows == [(0.0, 0, 1, 0.0, 0.0, 0, 0, 0.0, "a")]
 
     def test_very_long_kernels_are_summed_exactly(self, tmp_path, session):
         with ExportWriter(tmp_path / "long.sqlite") as export:
@@ -198,7 +198,7 @@ class TestSummary:
             for start in (0, 1):
                 export.kernel(process, 0, 7, start, 2**53 + 1 + start, name="a", correlation_id=start)
         session.add(tmp_path / "long.sqlite")
-        (row,) = kernel_summary(session, EVERYTHING).rows()
+        (row,) = kernel_summary(session, EVERYTHING).rows
         assert row[1:3] == (2**54 + 2, 2)
 
     def test_without_tasks_grouping_by_rank_is_an_empty_table(self, tmp_path, session):
@@ -301,7 +301,7 @@ class TestInstances:
             "returnValue, callchainId FROM CUPTI_ACTIVITY_KIND_RUNTIME",
         )
         session.add(path)
-        name = kernel_summary(session, EVERYTHING, Names.SHORT).rows()[0][-1]
+        name = kernel_summary(session, EVERYTHING, Names.SHORT).rows[0][-1]
         answer = kernel_instances(session, EVERYTHING, name, Names.SHORT)
         assert len(answer.page(0, 1_000)) == len(answer)
         assert {record["launch_delay"] for record in records(answer)} == {20_000}
@@ -309,7 +309,7 @@ class TestInstances:
     def test_launches_before_the_capture_have_no_delay(self, tmp_path, session):
         session.add(demo.delayed_capture_export(tmp_path / "late.sqlite"))
         delays = []
-        for *_, name in kernel_summary(session, EVERYTHING).rows():
+        for *_, name in kernel_summary(session, EVERYTHING).rows:
             delays += [record["launch_delay"] for record in records(kernel_instances(session, EVERYTHING, name))]
         assert sorted(delays, key=str) == [20_000] * 16 + [None] * 4
 
@@ -324,7 +324,7 @@ class TestInstances:
 
     def test_the_second_rows_of_cudabacktrace_change_no_delay(self, tmp_path, session):
         session.add(demo.old_schema_export(tmp_path / "old.sqlite"))
-        name = kernel_summary(session, EVERYTHING).rows()[0][-1]
+        name = kernel_summary(session, EVERYTHING).rows[0][-1]
         found = records(kernel_instances(session, EVERYTHING, name))
         assert {record["launch_delay"] for record in found} == {20_000}
 
@@ -340,7 +340,7 @@ class TestInstances:
     def test_starts_are_in_job_time(self, demo_session):
         offsets = [report.clock_offset for report in demo_session.reports]
         assert len(set(offsets)) == 4
-        name = kernel_summary(demo_session, EVERYTHING, Names.SHORT).rows()[0][-1]
+        name = kernel_summary(demo_session, EVERYTHING, Names.SHORT).rows[0][-1]
         found = records(kernel_instances(demo_session, EVERYTHING, name, Names.SHORT))
         starts = [record["start"] for record in found]
         assert starts == sorted(starts)

@@ -99,7 +99,7 @@ def overview(job: Job, selection: Selection = Selection()) -> object:  # noqa: B
     table = task_table(job.session, selection, job.ranks, busy)
     gpus = utilisation_table(busy, job.extent(selection))
     spans = [event_span(report) for report in job.session.reports]
-    return job.ranks, job_facts(job.session, job.ranks), table.rows(), table.notes, gpus.rows(), spans
+    return job.ranks, job_facts(job.session, job.ranks), table.rows, table.notes, gpus.rows, spans
 
 
 def asked(paths: Sequence[Path], cache: Cache | None, whole: bool = False) -> object:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_answers import COLUMNS, FEW, Many, Rows
 
-from nsystui.analysis.answer import Column, FrameAnswer, Unit
+from nsystui.analysis.answer import Column, TableAnswer, Unit
 from nsystui.errors import UsageError
 from nsystui.output.formats import format_for_path, write
 from nsystui.output.parquet import write_parquet
@@ -21,7 +21,7 @@ from nsystui.text import width_of
 STATS = Path(__file__).parents[3] / "shared/data/nsys-stats"
 
 
-def written(answer: Rows | FrameAnswer, file_format: str, **options: bool) -> str:
+def written(answer: Rows | TableAnswer, file_format: str, **options: bool) -> str:
     stream = io.StringIO(newline="")
     assert write(answer, file_format, stream, **options) == len(answer)
     return stream.getvalue()
@@ -54,12 +54,12 @@ def test_csv_of_nsys_comes_out_byte_for_byte(path: Path) -> None:
     columns = tuple(
         Column(name, name, name, Unit.TEXT if name == "Name" else Unit.NUMBER, decimals.get(name)) for name in frame
     )
-    assert written(FrameAnswer("kernels", columns, frame), "csv") == path.read_bytes().decode()
+    assert written(TableAnswer.of_frame("kernels", columns, frame), "csv") == path.read_bytes().decode()
 
 
 def test_whole_numbers_stay_whole_where_pandas_made_floats_of_them() -> None:
     frame = pd.DataFrame({"count": [1, None, 3]})
-    answer = FrameAnswer("x", (Column("count", "Count", "count", Unit.COUNT),), frame)
+    answer = TableAnswer.of_frame("x", (Column("count", "Count", "count", Unit.COUNT),), frame)
     assert written(answer, "csv") == 'Count\n1\n""\n3\n'
     assert json.loads(written(answer, "json")) == [{"count": 1}, {"count": None}, {"count": 3}]
     assert '"count": 3}' in written(answer, "json")

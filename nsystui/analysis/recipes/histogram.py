@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Answer, Column, Row, Unit
+from nsystui.analysis.answer import Answer, Column, Row, TableAnswer, Unit
 from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import kernel_notes, name_of
 from nsystui.analysis.recipes.asking import Ask, Options, of_each_rank
-from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.where import duration, where
 from nsystui.errors import UsageError
@@ -34,7 +33,7 @@ def _asked(job: Job, selection: Selection, options: Options) -> Answer:
     return _histogram(job.session, selection, options)
 
 
-def _histogram(session: Session, selection: Selection, options: Options) -> RowsAnswer:
+def _histogram(session: Session, selection: Selection, options: Options) -> TableAnswer:
     """A row for each kernel name and class of durations that has launches: kernels by total time, shortest first.
 
     The class includes its lower edge. Raises UsageError where no kernel has the name that was asked for.
@@ -66,7 +65,7 @@ def _histogram(session: Session, selection: Selection, options: Options) -> Rows
     for kernel, number, count, total in sorted(found, key=lambda row: (-totals[row[0]][0], str(row[0]), row[1])):
         high = EDGES[number + 1] if number + 1 < len(EDGES) else None
         rows.append((EDGES[number], high, count, 100.0 * count / totals[kernel][1], total, kernel))
-    return RowsAnswer("kernel-histogram", COLUMNS, rows, None, kernel_notes(session))
+    return TableAnswer("kernel-histogram", COLUMNS, rows, None, kernel_notes(session))
 
 
 def _has(session: Session, name: sa.ColumnElement[str], wanted: str) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, FrameAnswer, Unit
+from nsystui.analysis.answer import Column, TableAnswer, Unit
 from nsystui.analysis.kernels import name_of
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.nvtx.ranges import Flags, Ints, SmallInts
@@ -74,7 +74,7 @@ class _KernelCalls:
     name: SmallInts
 
 
-def kernels_by_range(session: Session, selection: Selection, options: Options) -> FrameAnswer:
+def kernels_by_range(session: Session, selection: Selection, options: Options) -> TableAnswer:
     """``nvtx_kern_sum``: one row for each range name, style, thread and kernel name, in this order, longest first.
 
     The statistics are of the durations of the kernels. The name filter looks at the range's ``domain:text``. Threads
@@ -104,7 +104,7 @@ def kernels_by_range(session: Session, selection: Selection, options: Options) -
     frame["style"] = pd.Series([style(flag) for flag in frame["is_push_pop"].tolist()], dtype="object")
     notes = [missing_note(session, table) for table in (tables.nvtx_ranges, tables.api_calls, tables.kernels)]
     total = len(frame) if selection.is_everything else None
-    return FrameAnswer("nvtx-kern-sum", _COLUMNS, frame, total, tuple(note for note in notes if note))
+    return TableAnswer.of_frame("nvtx-kern-sum", _COLUMNS, frame, total, tuple(note for note in notes if note))
 
 
 def _of_report(
