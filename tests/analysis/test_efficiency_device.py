@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import shared
+from synthetic import cpu_only_export, two_process_export, whole_graph_export
 
 from nsystui.analysis.device_time import Breakdown, BusyParts, Device, DeviceIntervals, total
 from nsystui.analysis.efficiency.device import DeviceEfficiency, Useful
@@ -21,7 +22,7 @@ from nsystui.analysis.job import Job
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
 from nsystui.errors import UsageError
-from nsystui.exports.demo import ExportWriter, cpu_only_export, two_process_export, whole_graph_export
+from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
 from nsystui.store.session import Session
 

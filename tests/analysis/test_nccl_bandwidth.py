@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from nccl_program import A, B, Program, job_of
+from synthetic import payload_export
 
 from nsystui.analysis.nccl.bandwidth import rate, sizes_moved
 from nsystui.analysis.nccl.grouping import By
 from nsystui.analysis.nccl.table import KERNEL, nccl_summary
 from nsystui.analysis.selection import Selection
-from nsystui.exports.demo import NcclPayloads, payload_export, training_job
+from nsystui.exports.demo import NcclPayloads, training_job
 
 
 @pytest.fixture

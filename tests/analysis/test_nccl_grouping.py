@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_program import A, B, Program, job_of
+from synthetic import instrumented_nccl_export
 
 from nsystui.analysis.job import Job
 from nsystui.analysis.nccl.grouping import COLUMNS, SEVERAL, By, by_of, is_of, powers_of_two
@@ -20,7 +21,7 @@ from nsystui.analysis.nccl.measured import in_steps
 from nsystui.analysis.nccl.table import KERNEL, nccl_summary
 from nsystui.analysis.selection import Selection
 from nsystui.errors import UsageError
-from nsystui.exports.demo import instrumented_nccl_export, training_job
+from nsystui.exports.demo import training_job
 
 EVERYTHING = Selection()
 SUMMED = ["count", "bytes", "total", "exposed"]

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from nccl_program import Program, job_of
+from synthetic import PAYLOAD_BYTES, payload_export
 
 from nsystui.analysis.answer import TableAnswer
 from nsystui.analysis.job import Job
 from nsystui.analysis.nccl.grouping import By
 from nsystui.analysis.nccl.sizes import bandwidth_by_size, durations_and_sizes, size_histogram
 from nsystui.analysis.selection import Selection, Window
-from nsystui.exports.demo import PAYLOAD_BYTES, ExportWriter, payload_export
+from nsystui.exports.demo import ExportWriter
 
 EVERYTHING = Selection()
 

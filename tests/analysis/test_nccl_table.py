@@ -9,6 +9,15 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from synthetic import (
+    PAYLOAD_BYTES,
+    empty_export,
+    instrumented_nccl_export,
+    nccl_without_nvtx_export,
+    old_schema_export,
+    payload_export,
+    whole_graph_export,
+)
 
 from nsystui.analysis.answer import FILES_ONLY, TableAnswer
 from nsystui.analysis.event_kinds import EventKind
@@ -22,18 +31,7 @@ from nsystui.analysis.nccl.pairing import NcclPairing
 from nsystui.analysis.nccl.table import CALL, KERNEL, nccl_summary
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
-from nsystui.exports.demo import (
-    PAYLOAD_BYTES,
-    ExportWriter,
-    TrainingJob,
-    empty_export,
-    instrumented_nccl_export,
-    nccl_without_nvtx_export,
-    old_schema_export,
-    payload_export,
-    training_job,
-    whole_graph_export,
-)
+from nsystui.exports.demo import ExportWriter, TrainingJob, training_job
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support import edit
+from synthetic import two_process_export
 
 import nsystui.commands.arguments as shared
 from nsystui.analysis import event_index, statistics, whole_job
@@ -22,7 +23,6 @@ from nsystui.analysis.job import Job
 from nsystui.analysis.remembered import from_json, to_json
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.work import API, work_summary
-from nsystui.exports.demo import two_process_export
 from nsystui.store import cache as cache_module
 from nsystui.store.answers import Answers
 from nsystui.store.cache import Cache

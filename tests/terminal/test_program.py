@@ -10,8 +10,9 @@ import time
 
 import pytest
 from harness import Terminal
+from synthetic import hostile_names_export
 
-from nsystui.exports.demo import hostile_names_export, training_job
+from nsystui.exports.demo import training_job
 
 ALTERNATE_ON, ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"
 PROGRAM = [sys.executable, "-m", "nsystui"]

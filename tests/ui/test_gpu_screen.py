@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text
+from synthetic import cpu_only_export, whole_graph_export
 
 from nsystui.analysis.selection import Selection, Window
 from nsystui.analysis.utilisation_tables import utilisation_table
 from nsystui.cli import main
-from nsystui.exports.demo import TrainingJob, cpu_only_export, whole_graph_export
+from nsystui.exports.demo import TrainingJob
 from nsystui.output.files import save
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.gpu_lanes import held_back

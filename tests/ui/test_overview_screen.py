@@ -9,9 +9,9 @@ import threading
 
 import pytest
 from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text, shows
+from synthetic import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
 
 from nsystui.cli import main
-from nsystui.exports.demo import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
 from nsystui.ui.app import FileState, NsystuiApp
 from nsystui.ui.loading import Source
 from nsystui.ui.overview_lines import failure_lines, files_answer
