@@ -7,10 +7,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from synthetic import PAYLOAD_BYTES
+
 from nsystui.analysis.job import Job
 from nsystui.analysis.nccl.pairing import NcclPairing
 from nsystui.analysis.tasks import ranked_tasks
-from nsystui.exports.demo import PAYLOAD_BYTES, ExportWriter, NcclPayloads, Thread
+from nsystui.exports.demo import ExportWriter, NcclPayloads, Thread
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.nccl import encode_payload, payload_schema
 from nsystui.store.session import Session

@@ -6,10 +6,10 @@ Screens and commands show the same answers, so that a number is the same number 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, overload, runtime_checkable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,47 +107,136 @@ def iter_rows(answer: Answer, size: int = 10_000) -> Iterator[Row]:
         yield from batch
 
 
-def _plain(value: Any) -> Value:
-    """A numpy or pandas scalar as Python's own; NaN and NA as ``None``."""
+@dataclass(frozen=True)
+class TableAnswer:
+    """An answer whose rows are in memory: a list of them, or a frame (see `of_frame`)."""
+
+    name: str
+    columns: tuple[Column, ...]
+    rows: Sequence[Row]
+    total: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of_frame(
+        cls,
+        name: str,
+        columns: tuple[Column, ...],
+        frame: pd.DataFrame,
+        total: int | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> Self:
+        """The rows of ``frame``, whose columns have the keys of ``columns``; it may have others besides."""
+        return cls(name, columns, FrameRows(frame, tuple(column.key for column in columns)), total, notes)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rows, FrameRows):
+            object.__setattr__(self, "rows", _plain_rows(self.rows))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def page(self, offset: int, limit: int) -> Sequence[Row]:
+        return self.rows[offset : offset + limit]
+
+    def cells(self, key: str) -> list[Value]:
+        """The values of one column, in the order of the rows."""
+        if isinstance(self.rows, FrameRows):
+            return self.rows.cells(key)
+        place = [column.key for column in self.columns].index(key)
+        return [row[place] for row in self.rows]
+
+    def with_columns(self, columns: tuple[Column, ...]) -> Self:
+        """The answer with these columns, by their keys, of those that it has."""
+        if isinstance(self.rows, FrameRows):
+            return replace(self, columns=columns, rows=replace(self.rows, keys=tuple(column.key for column in columns)))
+        cells = [self.cells(column.key) for column in columns]
+        return replace(self, columns=columns, rows=list(zip(*cells, strict=True)))
+
+    def sorted_by(self, key: str, descending: bool) -> Self:
+        cells: list[Any] = self.cells(key)
+        known = [place for place, cell in enumerate(cells) if cell is not None]
+        missing = [place for place, cell in enumerate(cells) if cell is None]
+        order = [*sorted(known, key=cells.__getitem__, reverse=descending), *missing]
+        if isinstance(self.rows, FrameRows):
+            return replace(self, rows=self.rows.taken(order))
+        return replace(self, rows=[self.rows[place] for place in order])
+
+    def frame(self) -> pd.DataFrame:
+        """The rows as a frame with the keys of the columns; numbers that may be missing are ``Int64`` or floats."""
+        if isinstance(self.rows, FrameRows):
+            return self.rows.frame
+        import pandas as pd
+
+        cells = list(zip(*self.rows, strict=True)) if self.rows else [()] * len(self.columns)
+        return pd.DataFrame(
+            {
+                column.key: pd.Series(list(values), dtype=_dtype(column))
+                for column, values in zip(self.columns, cells, strict=True)
+            }
+        )
+
+
+def _dtype(column: Column) -> Any:
+    """Text as objects, what is written with decimals as floats (NaN is missing), other numbers as ``Int64``."""
+    if column.unit is Unit.TEXT:
+        return "object"
+    return "float64" if column.decimals is not None else "Int64"
+
+
+@dataclass(frozen=True)
+class FrameRows(Sequence[Row]):
+    """The rows of a frame as tuples of Python values, made when they are asked for: most of a large frame never are."""
+
+    frame: pd.DataFrame
+    keys: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Row]: ...
+    def __getitem__(self, place: int | slice) -> Row | list[Row]:
+        if isinstance(place, int):
+            return self[place : place + 1 or None][0]
+        chosen = self.frame.iloc[place]
+        return list(zip(*(_plain(chosen[key].tolist()) for key in self.keys), strict=True))
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self[:])
+
+    def cells(self, key: str) -> list[Value]:
+        """One column."""
+        return _plain(self.frame[key].tolist())
+
+    def taken(self, order: Sequence[int]) -> FrameRows:
+        """The rows at these places, in this order."""
+        return replace(self, frame=self.frame.iloc[list(order)].reset_index(drop=True))
+
+
+def _plain_rows(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows themselves where they hold nothing but Python's own values, else with these."""
+    if {type(cell) for row in rows for cell in row} <= _PLAIN_KINDS:
+        return rows
+    return [tuple(_plain(row)) for row in rows]
+
+
+_PLAIN_KINDS = {int, str, type(None)}
+
+
+def _plain(cells: Iterable[Any]) -> list[Value]:
+    """Scalars of numpy and pandas as Python's own; NaN and NA as ``None``."""
+    return [_plain_value(value) for value in cells]
+
+
+def _plain_value(value: Any) -> Value:
     if value is None or type(value).__name__ == "NAType":
         return None
     if hasattr(value, "item"):
         value = value.item()
     return None if value != value else value  # NaN is not equal to itself
-
-
-@dataclass(frozen=True)
-class FrameAnswer:
-    """An answer that fits in memory: a pandas frame whose columns are the keys of ``columns`` (others are ignored)."""
-
-    name: str
-    columns: tuple[Column, ...]
-    frame: pd.DataFrame
-    total: int | None = None
-    notes: tuple[str, ...] = ()
-    _rows: list[Row] = field(default_factory=list, repr=False, compare=False)
-
-    def __len__(self) -> int:
-        return len(self.frame)
-
-    def rows(self) -> list[Row]:
-        """Every row as plain Python values (computed once)."""
-        if len(self._rows) != len(self.frame):
-            self._rows[:] = self._plain_rows(0, len(self.frame))
-        return self._rows
-
-    def page(self, offset: int, limit: int) -> Sequence[Row]:
-        if len(self._rows) == len(self.frame):
-            return self._rows[offset : offset + limit]
-        return self._plain_rows(offset, offset + limit)
-
-    def _plain_rows(self, first: int, last: int) -> list[Row]:
-        chosen = [self.frame[column.key].iloc[first:last] for column in self.columns]
-        return list(zip(*([_plain(value) for value in series.tolist()] for series in chosen), strict=True))
-
-    def sorted_by(self, key: str, descending: bool) -> FrameAnswer:
-        frame = self.frame.sort_values(key, ascending=not descending, kind="stable", na_position="last")
-        return replace(self, frame=frame.reset_index(drop=True), _rows=[])
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.extent import selected_reports
-from nsystui.analysis.rows import answer_of, few, which_of
+from nsystui.analysis.note_words import few, which_of
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.where import Condition, matches
 from nsystui.exports import canonical
@@ -30,7 +30,7 @@ _WARNING, _ERROR = 2, 3
 _LOST = re.compile(r"\blost\b|\bdropp|\bnot all\b|overflow|incomplete|discarded|truncated", re.IGNORECASE)
 
 
-def diagnostics_table(session: Session, selection: Selection) -> FrameAnswer:
+def diagnostics_table(session: Session, selection: Selection) -> TableAnswer:
     """What nsys recorded about the capture: one row for each text and severity, errors first, then warnings.
 
     ``time`` is the first time it was said, in job time. Of the selection the reports of its tasks and the name filter
@@ -47,7 +47,7 @@ def diagnostics_table(session: Session, selection: Selection) -> FrameAnswer:
     for severity, count, spread, report, time, text in found:
         rows.append((severity, count, names[report] if spread == 1 else f"{spread} reports", time, text))
     every = _said(session, [of_reports]) if named else found
-    return answer_of("diagnostics", DIAGNOSTIC_COLUMNS, rows, len(every), tuple(_diagnostic_notes(reports, every)))
+    return TableAnswer("diagnostics", DIAGNOSTIC_COLUMNS, rows, len(every), tuple(_diagnostic_notes(reports, every)))
 
 
 def _said(session: Session, conditions: Sequence[Condition]) -> list[tuple[Any, ...]]:
@@ -93,14 +93,14 @@ CONTENTS_COLUMNS = (
 )
 
 
-def contents_table(session: Session) -> FrameAnswer:
+def contents_table(session: Session) -> TableAnswer:
     """One row for each canonical event table: its rows in all reports, and in how many reports it has any.
 
     ``first`` and ``last`` are the first start and the last end (or moment) in job time, ns. ``record`` says what to
     record where a report has none of it, and is missing where all have some.
     """
     rows = [_contents_row(session, table) for table in canonical.TABLES if "row" in table.field_names]
-    return answer_of("contents", CONTENTS_COLUMNS, rows, len(rows))
+    return TableAnswer("contents", CONTENTS_COLUMNS, rows, len(rows))
 
 
 def _contents_row(session: Session, table: CanonicalTable) -> Row:

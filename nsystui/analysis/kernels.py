@@ -10,10 +10,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.analysis import statistics
-from nsystui.analysis.answer import FILES_ONLY, Column, Row, Unit, Value
+from nsystui.analysis.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.paged import PagedAnswer
-from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.where import by_report, duration, job_start, where
@@ -74,7 +73,7 @@ def kernel_summary(
     names: Names = Names.FULL,
     group_by: Sequence[GroupBy] = (),
     ranks: Sequence[RankedTask] = (),
-) -> RowsAnswer:
+) -> TableAnswer:
     """One row for each kernel name (and each group): share of kernel time, statistics of duration in ns.
 
     ``ranks`` is needed for ``GroupBy.RANK``. Without grouping the columns, order and values are those of
@@ -94,7 +93,9 @@ def kernel_summary(
         return statistics.summary_rows(session, table, duration(table), keys, conditions, columns)
 
     rows = ask() if group_by else whole_job_rows(session, selection, table, f"kernels {names.value}", ask)
-    return RowsAnswer("kernels", columns, rows, _names(session, selection, name, rows, group_by), kernel_notes(session))
+    return TableAnswer(
+        "kernels", columns, rows, _names(session, selection, name, rows, group_by), kernel_notes(session)
+    )
 
 
 def _names(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from nsystui.analysis.missing import lacking_note
-from nsystui.analysis.rows import few
+from nsystui.analysis.note_words import few
 from nsystui.analysis.where import Condition
 from nsystui.store import tables
 from nsystui.store.report import Report

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.device_time import NOTHING, Breakdown
 from nsystui.analysis.extent import extent, extents, recorded, selected_reports, shares_clock
 from nsystui.analysis.kept_facts import facts_of
 from nsystui.analysis.processes import rows_of_tasks, used_devices
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.utilisation import BusyIntervals
@@ -174,7 +173,7 @@ TALLIED = tuple(_COUNTED.values())
 """The tables whose rows ``task_table`` counts by task; what else it needs says ``utilisation.columns_read``."""
 
 
-def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTask], busy: BusyIntervals) -> FrameAnswer:
+def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTask], busy: BusyIntervals) -> TableAnswer:
     """One row for each selected task: where it ran, how much it did, and what kept its GPUs busy.
 
     Percentages are of the selection's window, else of the job's extent, the same for every rank (``extents``); of
@@ -198,7 +197,7 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
         counted = [counts[name][item.task] for name in _COUNTED]
         who = (item.gpu or None, item.pid, item.process_name or None, item.report_name)
         rows.append((item.rank, item.host or None, gpu, *shares(spent.get(item.task)), *counted, *who))
-    return answer_of("overview", TASK_COLUMNS, rows, len(ranks), (*busy.notes, *_notes(windows, busy)))
+    return TableAnswer("overview", TASK_COLUMNS, rows, len(ranks), (*busy.notes, *_notes(windows, busy)))
 
 
 def task_counts(

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsystui import __version__
-from nsystui.analysis.answer import Answer, Column, FrameAnswer, Unit, iter_rows
-from nsystui.analysis.rows_answer import RowsAnswer
+from nsystui.analysis.answer import Answer, Column, TableAnswer, Unit, iter_rows
 from nsystui.analysis.selection import Selection
 from nsystui.exports import opening
 from nsystui.store.answers import Answers
@@ -49,7 +48,7 @@ class Remembered:
             damage.append(damage_line(path, known_damage(cache.kept_of(path))))
         return cls(Answers(cache.directory / "answers"), files, tuple(filter(None, damage)))
 
-    def recall(self, *question: str) -> tuple[str, RowsAnswer] | None:
+    def recall(self, *question: str) -> tuple[str, TableAnswer] | None:
         """What was kept as the answer to ``question``, with its title."""
         kept = self.answers.load(self._key(question))
         if kept is None:
@@ -59,7 +58,7 @@ class Remembered:
 
     def keep(self, job: Job, answer: Answer, title: str, *question: str) -> None:
         """Keeps an answer that is in memory and not too long, if it is one about all of the files."""
-        is_small = isinstance(answer, RowsAnswer | FrameAnswer) and len(answer) <= MOST_ROWS
+        is_small = isinstance(answer, TableAnswer) and len(answer) <= MOST_ROWS
         # Which rows were left out is told by whoever reads them.
         is_whole = not any(any(report.packed.left_out.values()) for report in job.session.reports)
         if is_small and is_whole and len(job.session.reports) == len(self.files):
@@ -108,7 +107,7 @@ def to_json(answer: Answer) -> dict[str, Any]:
     }
 
 
-def from_json(values: Any) -> RowsAnswer:
+def from_json(values: Any) -> TableAnswer:
     """The inverse of ``to_json``; raises KeyError, TypeError or ValueError for what it did not write."""
     columns = tuple(
         Column(key, header, label, Unit(unit), decimals, importance)
@@ -117,4 +116,4 @@ def from_json(values: Any) -> RowsAnswer:
     rows = [tuple(row) for row in values["rows"]]
     if any(len(row) != len(columns) for row in rows):
         raise ValueError("a row has more or fewer values than there are columns")
-    return RowsAnswer(values["name"], columns, rows, values["total"], tuple(values["notes"]))
+    return TableAnswer(values["name"], columns, rows, values["total"], tuple(values["notes"]))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.extent import event_span
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.tasks import RankedTask
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -33,14 +32,14 @@ COLUMNS = (
 )
 
 
-def reports_table(session: Session, ranks: Sequence[RankedTask]) -> FrameAnswer:
+def reports_table(session: Session, ranks: Sequence[RankedTask]) -> TableAnswer:
     """One row for each report, in the order of the command line. Times of events are on the job's clock, ns.
 
     ``gpus`` are the models of the GPUs that its tasks used; where the export cannot tell, of all GPUs of the machine.
     Of the captured environment nothing is shown: ``rank_source`` says whether rank numbers come from it.
     """
     rows = [_row(report, [item for item in ranks if item.task.report == report.index]) for report in session.reports]
-    return answer_of("reports", COLUMNS, rows, len(rows))
+    return TableAnswer("reports", COLUMNS, rows, len(rows))
 
 
 def _row(report: Report, tasks: Sequence[RankedTask]) -> Row:

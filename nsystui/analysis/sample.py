@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from nsystui.analysis.answer import Answer, Column, Unit
-from nsystui.analysis.rows_answer import RowsAnswer
+from nsystui.analysis.answer import Answer, Column, TableAnswer, Unit
 from nsystui.errors import ExportError
 from nsystui.exports import opening
 from nsystui.exports.sources import POSSIBLE_WORK
@@ -59,7 +58,7 @@ class _Sums:
         ]
         part = f"{100 * self.sampled / rows:.2g} %"
         note = f"sample: {self.sampled:,} of {rows:,} kernels ({part}); exact numbers follow"
-        return RowsAnswer("kernel-sample", SAMPLE_COLUMNS, sorted(records, reverse=True), None, (note,))
+        return TableAnswer("kernel-sample", SAMPLE_COLUMNS, sorted(records, reverse=True), None, (note,))
 
 
 def sampled_kernels(opened: Sequence[Opened]) -> Iterator[Answer]:

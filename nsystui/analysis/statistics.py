@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from nsystui.analysis.answer import Column, Row, Unit
 from nsystui.analysis.medians import MANY, medians
-from nsystui.analysis.rows_answer import asked
+from nsystui.analysis.query_rows import query_rows
 from nsystui.store.report import most_rows
 from nsystui.store.session import Session
 
@@ -129,12 +129,12 @@ def summary_rows(
 ) -> list[Row]:
     """The rows of ``summary`` in the order of ``columns``; of a large table the medians come in a pass of their own."""
     if not isinstance(table, sa.Table) or most_rows(session.reports, table) < MANY:
-        return asked(session, summary(table, value, keys, conditions, first), columns)
-    rows = asked(session, summary(table, value, keys, conditions, first, with_median=False), columns)
+        return query_rows(session, summary(table, value, keys, conditions, first), columns)
+    rows = query_rows(session, summary(table, value, keys, conditions, first, with_median=False), columns)
     place = [column.key for column in columns].index("median")
     numbers = [row[place] for row in rows]
     if len(set(numbers)) < len(numbers):  # a hash may give two groups one number
-        return asked(session, summary(table, value, keys, conditions, first), columns)
+        return query_rows(session, summary(table, value, keys, conditions, first), columns)
     found: dict[Any, float] = medians(session, table, value, _group_number(keys), conditions)
     return [(*row[:place], found.get(row[place]), *row[place + 1 :]) for row in rows]
 

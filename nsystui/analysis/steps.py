@@ -24,9 +24,9 @@ import sqlalchemy as sa
 
 from nsystui.analysis.intervals import Times
 from nsystui.analysis.kept_facts import facts_of, runs_of
+from nsystui.analysis.note_words import few
 from nsystui.analysis.nvtx.report_ranges import FOLDED_LABEL, LABEL
 from nsystui.analysis.projection import Projection
-from nsystui.analysis.rows import few
 from nsystui.analysis.selection import NameFilter, Task
 from nsystui.analysis.task_steps import NO_STEP, TaskSteps, of_arrays, to_arrays
 from nsystui.analysis.tasks import RankedTask

@@ -16,8 +16,8 @@ from nsystui.analysis.busy_arrays import Place, of_arrays, to_arrays
 from nsystui.analysis.device_time import NOTHING, Breakdown, BusyParts, Device, DeviceIntervals, DeviceLanes, shifted
 from nsystui.analysis.extent import recorded, selected_reports, shares_clock
 from nsystui.analysis.kept_facts import facts_of
+from nsystui.analysis.note_words import which_of
 from nsystui.analysis.processes import used_devices
-from nsystui.analysis.rows import which_of
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.work_intervals import DEVICE, busy_parts

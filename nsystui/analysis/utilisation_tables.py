@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.device_time import Breakdown, Device, DeviceLanes
-from nsystui.analysis.rows import answer_of, few
+from nsystui.analysis.note_words import few
 from nsystui.analysis.selection import Window
 from nsystui.analysis.utilisation import BusyIntervals
 
@@ -58,7 +58,7 @@ def shares(spent: Breakdown | None) -> list[float | None]:
     return [spent.percent(part) for part in _parts(spent)]
 
 
-def utilisation_table(busy: BusyIntervals, window: Window) -> FrameAnswer:
+def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
     """One row for each device: what it was busy with in ``window``, in percent of it and in ns (domain §5.1, §5.2).
 
     The parts are unions, so they overlap and add up to more than busy where compute (kernels but
@@ -69,10 +69,10 @@ def utilisation_table(busy: BusyIntervals, window: Window) -> FrameAnswer:
         spent = item.breakdown(window)
         rest = (spent.overlap, spent.exposed_memory, spent.recorded, spent.time)
         rows.append((*_place(item.device), item.device.gpu, item.device.model, *shares(spent), *_parts(spent), *rest))
-    return answer_of("gpu", COLUMNS, rows, len(rows), _notes(busy, window))
+    return TableAnswer("gpu", COLUMNS, rows, len(rows), _notes(busy, window))
 
 
-def utilisation_over_time(busy: BusyIntervals, window: Window, bins: int) -> FrameAnswer:
+def utilisation_over_time(busy: BusyIntervals, window: Window, bins: int) -> TableAnswer:
     """One row for each device and each of ``bins`` equal spans of ``window``: percentages of the span.
 
     ``start`` is the span's begin in job time, ns (rounded down). Spans outside the report's session are missing.
@@ -84,7 +84,7 @@ def utilisation_over_time(busy: BusyIntervals, window: Window, bins: int) -> Fra
     for lanes in busy.lanes(window, bins):
         percent = _percentages(lanes)
         rows += [(*_place(lanes.device), start, *values) for start, values in zip(starts, percent, strict=True)]
-    return answer_of("gpu-time", TIME_COLUMNS, rows, len(rows), _notes(busy, window))
+    return TableAnswer("gpu-time", TIME_COLUMNS, rows, len(rows), _notes(busy, window))
 
 
 def _notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:

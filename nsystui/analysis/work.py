@@ -15,12 +15,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.analysis import statistics
-from nsystui.analysis.answer import FILES_ONLY, Column, Row, Unit
+from nsystui.analysis.answer import FILES_ONLY, Column, Row, TableAnswer, Unit
 from nsystui.analysis.kernels import rank_of
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.mpi import has_mpi, mpi_notes, mpi_rows
 from nsystui.analysis.paged import PagedAnswer
-from nsystui.analysis.rows_answer import RowsAnswer, asked
+from nsystui.analysis.query_rows import query_rows
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.where import duration, job_start, where
@@ -48,7 +48,7 @@ MPI = Work("mpi", "MPI calls", tables.mpi_calls, tables.mpi_calls.c.name, "Num C
 WORKS = {work.name: work for work in (MEMORY, API, OS, MPI)}
 
 
-def work_summary(session: Session, selection: Selection, work: Work) -> RowsAnswer:
+def work_summary(session: Session, selection: Selection, work: Work) -> TableAnswer:
     """One row for each name: share of the time, statistics of durations in ns."""
     columns = (*statistics.duration_columns(work.count_header), Column("name", work.name_header, "name", Unit.TEXT))
 
@@ -58,7 +58,7 @@ def work_summary(session: Session, selection: Selection, work: Work) -> RowsAnsw
         return statistics.summary_rows(session, table, duration(table), names, conditions, columns, table.c.row)
 
     rows = whole_job_rows(session, selection, work.table, work.name, ask)
-    return RowsAnswer(work.name, columns, rows, _names(session, selection, work, rows), _notes(session, work))
+    return TableAnswer(work.name, columns, rows, _names(session, selection, work, rows), _notes(session, work))
 
 
 def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, sa.ColumnElement[Any]]:
@@ -105,14 +105,14 @@ SIZE_COLUMNS = (
 )
 
 
-def memory_sizes(session: Session, selection: Selection) -> RowsAnswer:
+def memory_sizes(session: Session, selection: Selection) -> TableAnswer:
     """Bytes moved by each kind of memory operation, the rows of nsys's ``cuda_gpu_mem_size_sum``."""
     table = tables.memory_ops
     conditions = where(table, selection, table.c.operation)
     query = statistics.summary(table, table.c.bytes, [table.c.operation.label("name")], conditions)
-    rows = asked(session, query, SIZE_COLUMNS)
+    rows = query_rows(session, query, SIZE_COLUMNS)
     note = missing_note(session, table)
-    return RowsAnswer("memory-sizes", SIZE_COLUMNS, rows, len(rows), (note,) if note else ())
+    return TableAnswer("memory-sizes", SIZE_COLUMNS, rows, len(rows), (note,) if note else ())
 
 
 INSTANCE_COLUMNS = (

@@ -14,9 +14,9 @@ from nsystui.commands import arguments as shared
 from nsystui.errors import UsageError
 
 if TYPE_CHECKING:
+    from nsystui.analysis.answer import TableAnswer
     from nsystui.analysis.comparison import Options, Side
     from nsystui.analysis.job import Job
-    from nsystui.analysis.rows_answer import RowsAnswer
     from nsystui.commands.blocks import Block
 
 DESCRIPTION = """What changed from A to B: a summary, then kernels, NVTX ranges, NCCL, memory operations and steps by
@@ -154,7 +154,7 @@ def _answer(arguments: argparse.Namespace, names: Sequence[str], sides: tuple[Si
     return 0
 
 
-def _check_sort(key: str | None, answers: dict[str, RowsAnswer]) -> None:
+def _check_sort(key: str | None, answers: dict[str, TableAnswer]) -> None:
     """Raises UsageError where a table to be sorted lacks the column; the summary is not sorted."""
     if key is None:
         return
@@ -166,7 +166,9 @@ def _check_sort(key: str | None, answers: dict[str, RowsAnswer]) -> None:
         raise UsageError(f"--sort {key}: not a column of {', '.join(lacking)}; {advice}")
 
 
-def _blocks(arguments: argparse.Namespace, answers: dict[str, RowsAnswer], sides: tuple[Side, Side]) -> Iterator[Block]:
+def _blocks(
+    arguments: argparse.Namespace, answers: dict[str, TableAnswer], sides: tuple[Side, Side]
+) -> Iterator[Block]:
     """The tables, sorted and cut; to people those without rows are only said to be empty, and a note is said once."""
     from nsystui.analysis.comparison import TABLES
     from nsystui.commands.blocks import Block
@@ -200,8 +202,8 @@ def _is_text(arguments: argparse.Namespace) -> bool:
 
 
 def _arranged(
-    arguments: argparse.Namespace, name: str, answer: RowsAnswer, is_text: bool, is_one_of_several: bool
-) -> RowsAnswer:
+    arguments: argparse.Namespace, name: str, answer: TableAnswer, is_text: bool, is_one_of_several: bool
+) -> TableAnswer:
     from nsystui.analysis.comparison import worded
 
     if name == "summary":
@@ -210,7 +212,7 @@ def _arranged(
         answer = answer.sorted_by(arguments.sort, descending=True)
     usual = _USUAL_ROWS if is_text and is_one_of_several and not shared.to_file(arguments) else None
     top = arguments.top if arguments.top is not None else usual
-    return answer if top is None else replace(answer, values=answer.values[:top])
+    return answer if top is None else replace(answer, rows=answer.rows[:top])
 
 
 def _open_screen(arguments: argparse.Namespace, options: Options) -> int:

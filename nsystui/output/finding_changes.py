@@ -72,7 +72,7 @@ def _cost(one: Finding) -> str:
 
 
 def _summary_lines(found: Against) -> Iterator[str]:
-    rows = [tuple(str(cell) for cell in row[:4]) for row in found.summary.values[:_FIRST]]
+    rows = [tuple(str(cell) for cell in row[:4]) for row in found.summary.rows[:_FIRST]]
     widths = [max((len(row[place]) for row in rows), default=0) for place in range(4)]
     heads = ("", "A", "B", "B - A")
     for row in (heads, *rows):

@@ -6,10 +6,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nsystui.analysis.answer import FILES_ONLY, Column, Row, Unit
+from nsystui.analysis.answer import FILES_ONLY, Column, Row, TableAnswer, Unit
 from nsystui.text import safe_text
 from nsystui.ui import keys
-from nsystui.ui.plain_answer import PlainAnswer
 from nsystui.ui.widgets.part_lines import Part
 from nsystui.units import format_value
 
@@ -33,7 +32,7 @@ NOT_CHECKED_COLUMNS = (
 )
 
 
-def findings_answer(found: Triage) -> PlainAnswer:
+def findings_answer(found: Triage) -> TableAnswer:
     """A row for each finding, worst first; the last one says how many rules could not judge, where there are any."""
     rows: list[Row] = [_row(number, one) for number, one in enumerate(found.findings)]
     if found.is_healthy:
@@ -41,7 +40,7 @@ def findings_answer(found: Triage) -> PlainAnswer:
     if found.not_checked:
         rules = ", ".join(one.rule for one in found.not_checked)
         rows.append((NOT_CHECKED, None, None, "", f"{len(found.not_checked)} not checked: {rules}", None))
-    return PlainAnswer("findings", COLUMNS, tuple(rows))
+    return TableAnswer("findings", COLUMNS, tuple(rows))
 
 
 def _row(number: int, one: Finding) -> Row:
@@ -49,9 +48,9 @@ def _row(number: int, one: Finding) -> Row:
     return (letter, one.cost, one.percent, screen, f"{one.id}: {one.sentence}", number)
 
 
-def not_checked_answer(rules: Sequence[NotChecked]) -> PlainAnswer:
+def not_checked_answer(rules: Sequence[NotChecked]) -> TableAnswer:
     """The rules that could not judge, and what they need."""
-    return PlainAnswer("not-checked", NOT_CHECKED_COLUMNS, tuple((one.rule, one.why) for one in rules))
+    return TableAnswer("not-checked", NOT_CHECKED_COLUMNS, tuple((one.rule, one.why) for one in rules))
 
 
 def screen_words(screen: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from nsystui.analysis.answer import FrameAnswer, Unit
+from nsystui.analysis.answer import TableAnswer, Unit
 from nsystui.analysis.device_time import NOTHING, Breakdown, Device, DeviceLanes
 from nsystui.analysis.gpu_metrics import MetricLane, MetricSource, metric_lanes, metric_sources
 from nsystui.analysis.job import Job
@@ -84,7 +84,7 @@ class GpuPicture:
     owners: tuple[int, ...]
     has_metrics: bool
     shows_metrics: bool
-    answer: FrameAnswer
+    answer: TableAnswer
     """The utilisation table of ``window``, one row for each device."""
     notes: tuple[str, ...]
     ranks: tuple[RankedTask, ...]

@@ -22,8 +22,8 @@ from nsystui.ui.widgets.crumbs import UPDATE_INTERVAL, progress_bar
 from nsystui.units import format_value
 
 if TYPE_CHECKING:
+    from nsystui.analysis.answer import TableAnswer
     from nsystui.analysis.nccl_log.summary import Summary
-    from nsystui.analysis.rows_answer import RowsAnswer
     from nsystui.exports.nccl_log.files import OpenLog
     from nsystui.exports.nccl_log.reading import LogReader
 
@@ -49,7 +49,7 @@ class LogState:
     names: tuple[str, ...]
     read: int = 0
     size: int = 0
-    tables: Mapping[str, RowsAnswer] = field(default_factory=dict)
+    tables: Mapping[str, TableAnswer] = field(default_factory=dict)
     lines: int = 0
     calls: int = 0
     gpus: int = 0

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nsystui.analysis.answer import Column, Row, Unit, Value
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit, Value
 from nsystui.analysis.nccl.buckets import bucket_of
-from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.analysis.selection import NameFilter
 
 ORDER = ("ops", "sizes", "calls", "communicators", "ranks", "gpus", "tuning", "steps", "lines")
@@ -17,7 +16,7 @@ NATURAL_ORDER = {"ops": "total_bytes"}
 """The column by which a table comes sorted, largest first, where it is one column."""
 
 Values = Mapping[str, Value]
-Tables = Mapping[str, RowsAnswer]
+Tables = Mapping[str, TableAnswer]
 
 
 Holds = Callable[[Values], bool]
@@ -35,20 +34,20 @@ class Inside:
     choose: Callable[[Tables], Holds]
 
 
-def filtered(answer: RowsAnswer, name: NameFilter | None) -> RowsAnswer:
+def filtered(answer: TableAnswer, name: NameFilter | None) -> TableAnswer:
     """The rows whose words (not numbers), with a blank between them, pass the filter; all of them without one."""
     if name is None:
         return answer
     texts = [index for index, column in enumerate(answer.columns) if column.unit is Unit.TEXT]
-    found = [row for row in answer.values if name.matches(" ".join(str(row[i]) for i in texts if row[i] is not None))]
-    return replace(answer, values=found)
+    found = [row for row in answer.rows if name.matches(" ".join(str(row[i]) for i in texts if row[i] is not None))]
+    return replace(answer, rows=found)
 
 
-def rows_inside(tables: Tables, inside: Inside) -> RowsAnswer:
+def rows_inside(tables: Tables, inside: Inside) -> TableAnswer:
     """The rows that make up a row."""
     answer, holds = tables[inside.table], inside.choose(tables)
-    found = [row for row in answer.values if holds(values_of(answer.columns, row))]
-    return replace(answer, values=found, total=len(found))
+    found = [row for row in answer.rows if holds(values_of(answer.columns, row))]
+    return replace(answer, rows=found, total=len(found))
 
 
 def values_of(columns: Sequence[Column], row: Row) -> Values:
@@ -79,7 +78,7 @@ def _is_sized(row: Values, call: Values) -> bool:
 
 def _ranks_of(row: Values, tables: Tables) -> Holds:
     """The ranks of a communicator: by its name, or those of its size that no row names."""
-    if row["communicator"] in {rank[0] for rank in tables["ranks"].values}:
+    if row["communicator"] in {rank[0] for rank in tables["ranks"].rows}:
         return lambda rank: rank["communicator"] == row["communicator"]
-    named = {communicator[0] for communicator in tables["communicators"].values}
+    named = {communicator[0] for communicator in tables["communicators"].rows}
     return lambda rank: rank["communicator"] not in named and rank["ranks"] == row["ranks"]

@@ -6,10 +6,9 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from nsystui.analysis.answer import Column, Row, Unit, Value
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit, Value
 from nsystui.text import safe_text, shorten, width_of
 from nsystui.ui import keys
-from nsystui.ui.plain_answer import PlainAnswer
 from nsystui.ui.widgets.part_lines import Part, wrapped
 from nsystui.ui.widgets.plots import blocks
 from nsystui.units import format_value
@@ -222,15 +221,15 @@ def _warnings(diagnostics: Answer) -> list[str]:
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
-def held_answer(held: Sequence[Held]) -> PlainAnswer:
+def held_answer(held: Sequence[Held]) -> TableAnswer:
     """What there is instead of GPU work, and which screen shows it."""
     rows = [(item.count, SHOWN_BY[item.table][0], item.what) for item in held if item.table in SHOWN_BY]
-    return PlainAnswer("contents", HELD_COLUMNS, tuple(sorted(rows, reverse=True)))
+    return TableAnswer("contents", HELD_COLUMNS, tuple(sorted(rows, reverse=True)))
 
 
-def files_answer(states: Iterable[FileState]) -> PlainAnswer:
+def files_answer(states: Iterable[FileState]) -> TableAnswer:
     """How far each file is, and what is known of it already."""
-    return PlainAnswer("files", FILE_COLUMNS, tuple(_file_row(state) for state in states))
+    return TableAnswer("files", FILE_COLUMNS, tuple(_file_row(state) for state in states))
 
 
 def _file_row(state: FileState) -> Row:

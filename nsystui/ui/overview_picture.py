@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsystui.analysis.answer import Answer, FrameAnswer
+from nsystui.analysis.answer import Answer, TableAnswer
 from nsystui.analysis.capture import diagnostics_table
 from nsystui.analysis.device_time import NOTHING, Breakdown
 from nsystui.analysis.extent import extents
@@ -40,9 +40,9 @@ class OverviewPicture:
     facts: JobFacts
     spent: Breakdown | None
     strip: tuple[float, ...]
-    tasks: FrameAnswer
+    tasks: TableAnswer
     kernels: Answer
-    diagnostics: FrameAnswer
+    diagnostics: TableAnswer
     held: tuple[Held, ...]
     ranks: tuple[RankedTask, ...]
 
@@ -52,9 +52,9 @@ class _Tables:
     """What does not depend on how wide the strip is."""
 
     facts: JobFacts
-    tasks: FrameAnswer
+    tasks: TableAnswer
     kernels: Answer
-    diagnostics: FrameAnswer
+    diagnostics: TableAnswer
 
 
 def overview_picture(job: Job, selection: Selection, bins: int) -> OverviewPicture:

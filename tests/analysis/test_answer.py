@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nsystui.analysis.answer import Column, FrameAnswer, Head, Unit, iter_rows
+from nsystui.analysis.answer import Column, Head, TableAnswer, Unit, iter_rows
 
 COLUMNS = (
     Column("number", "Number", "number", Unit.NUMBER),
@@ -16,7 +16,7 @@ COLUMNS = (
 
 
 @pytest.fixture
-def answer() -> FrameAnswer:
+def answer() -> TableAnswer:
     frame = pd.DataFrame(
         {
             "name": ["b", None, "a", "c"],
@@ -25,24 +25,24 @@ def answer() -> FrameAnswer:
             "hidden": [1, 2, 3, 4],
         }
     )
-    return FrameAnswer("things", COLUMNS, frame, 9, ("a note",))
+    return TableAnswer.of_frame("things", COLUMNS, frame, 9, ("a note",))
 
 
 def test_rows_are_plain_values_in_the_order_of_the_columns(answer):
-    rows = answer.rows()
+    rows = list(answer.rows)
     assert rows == [(3, 1.5, "b"), (2**62 + 1, None, None), (None, -2.0, "a"), (1, 1.5, "c")]
     assert {type(value) for row in rows for value in row} == {int, float, str, type(None)}
 
 
 def test_numpys_scalars_become_pythons():
     frame = pd.DataFrame({"number": np.array([1], np.int64), "share": np.array([0.5], np.float32), "name": ["x"]})
-    (row,) = FrameAnswer("x", COLUMNS, frame).rows()
+    (row,) = TableAnswer.of_frame("x", COLUMNS, frame).rows
     assert [type(value) for value in row] == [int, float, str]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 100])
 def test_pages_of_any_size_are_the_whole(answer, size):
-    assert list(iter_rows(answer, size)) == answer.rows()
+    assert list(iter_rows(answer, size)) == list(answer.rows)
 
 
 def test_a_page_beyond_the_end_is_empty(answer):
@@ -63,14 +63,14 @@ def test_a_page_beyond_the_end_is_empty(answer):
 def test_sorting_puts_what_is_missing_last_either_way(answer, key, descending, expected):
     place = [column.key for column in COLUMNS].index(key)
     found = answer.sorted_by(key, descending)
-    assert [row[place] for row in found.rows()] == expected
+    assert [row[place] for row in found.rows] == expected
     assert (found.total, found.notes, len(found)) == (9, ("a note",), 4)
-    assert answer.rows()[0] == (3, 1.5, "b"), "the answer itself has changed"
+    assert answer.rows[0] == (3, 1.5, "b"), "the answer itself has changed"
 
 
 @pytest.mark.parametrize("descending", [True, False])
 def test_equals_keep_their_order(answer, descending):
-    rows = answer.sorted_by("share", descending).rows()
+    rows = answer.sorted_by("share", descending).rows
     assert [row[2] for row in rows if row[1] == 1.5] == ["b", "c"]
 
 
@@ -79,9 +79,9 @@ class TestHead:
     def test_it_is_the_first_rows(self, answer, limit, expected):
         head = Head(answer, limit)
         assert len(head) == expected
-        assert list(iter_rows(head, 2)) == answer.rows()[:expected]
-        assert list(head.page(0, 100)) == answer.rows()[:expected]
-        assert list(head.page(1, 100)) == answer.rows()[1:expected]
+        assert list(iter_rows(head, 2)) == list(answer.rows)[:expected]
+        assert list(head.page(0, 100)) == list(answer.rows)[:expected]
+        assert list(head.page(1, 100)) == list(answer.rows)[1:expected]
         assert list(head.page(50, 10)) == []
 
     def test_it_is_sorted_before_it_is_cut(self, answer):

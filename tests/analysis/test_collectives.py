@@ -211,7 +211,7 @@ class TestWaiting:
 
 
 def test_a_job_without_nccl_has_nothing_to_match(tmp_path: Path, opened):
-    from nsystui.exports.demo import cpu_only_export
+    from synthetic import cpu_only_export
 
     session = opened(cpu_only_export(tmp_path / "cpu.sqlite"))
     assert match(sequences(session, session.reports)).groups == ()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import shared
+from synthetic import cpu_only_export, nccl_without_nvtx_export, old_schema_export, whole_graph_export
 
 from nsystui.analysis.answer import Column, Unit, iter_rows
 from nsystui.analysis.comparison import TABLES, Options, Side, summary, worded
@@ -27,13 +28,7 @@ from nsystui.analysis.overview import task_table
 from nsystui.analysis.ranks.step_times import figures, step_times
 from nsystui.analysis.selection import Selection, Window
 from nsystui.analysis.work import MEMORY, work_summary
-from nsystui.exports.demo import (
-    TrainingJob,
-    cpu_only_export,
-    nccl_without_nvtx_export,
-    old_schema_export,
-    whole_graph_export,
-)
+from nsystui.exports.demo import TrainingJob
 from nsystui.store.session import Session
 
 STRAGGLER = 2
@@ -181,7 +176,7 @@ def test_totals_are_those_of_the_single_summaries(demo, faster):
 
 def test_nccl_is_compared_by_collective_and_size(demo, faster):
     a, b = side(demo), side(faster)
-    expected = nccl_summary(a.job.session, a.selection, a.job.ranks, a.job.pairing()).frame
+    expected = nccl_summary(a.job.session, a.selection, a.job.ranks, a.job.pairing()).frame()
     expected = expected[expected["what"] == "kernel"]
     found = rows(nccl(a, b))
     assert {(row["collective"], row["bucket"]) for row in found} == set(

@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+import synthetic
 from support import edit
 
 from nsystui.analysis.correlation import Launch, Partners, facts, launch, partners
@@ -35,7 +36,7 @@ def partners_of(session: Session, row: tuple[Any, ...]) -> Partners:
 
 
 def test_in_two_processes_with_shared_ids_each_finds_its_own(tmp_path, session):
-    session.add(demo.two_process_export(tmp_path / "two.sqlite"))
+    session.add(synthetic.two_process_export(tmp_path / "two.sqlite"))
     for kind, other in ((EventKind.KERNEL, EventKind.API), (EventKind.API, EventKind.KERNEL)):
         rows = listed(session, kind)
         assert len(rows) == 200
@@ -51,14 +52,14 @@ def test_in_two_processes_with_shared_ids_each_finds_its_own(tmp_path, session):
 def test_reports_with_the_same_ids_do_not_meet(tmp_path):
     with closing(Session()) as session:
         for name in ("a", "b"):
-            session.add(demo.two_process_export(tmp_path / f"{name}.sqlite"))
+            session.add(synthetic.two_process_export(tmp_path / f"{name}.sqlite"))
         for row in listed(session, EventKind.KERNEL)[::40]:
             (partner,) = partners_of(session, row).rows
             assert of(partner, "report") == of(row, "report")
 
 
 def test_a_graph_launch_traced_by_node_has_all_its_nodes(tmp_path, session):
-    session.add(demo.node_graph_export(tmp_path / "node.sqlite"))
+    session.add(synthetic.node_graph_export(tmp_path / "node.sqlite"))
     calls = {of(row, "name"): row for row in listed(session, EventKind.API)}
     found = partners_of(session, calls["cudaGraphLaunch_v10000"])
     assert len(found.rows) == 10
@@ -71,7 +72,7 @@ def test_a_graph_launch_traced_by_node_has_all_its_nodes(tmp_path, session):
 
 
 def test_a_graph_launch_traced_whole_has_its_graph(tmp_path, session):
-    session.add(demo.whole_graph_export(tmp_path / "whole.sqlite"))
+    session.add(synthetic.whole_graph_export(tmp_path / "whole.sqlite"))
     for graph in listed(session, EventKind.GRAPH):
         (call,) = partners_of(session, graph).rows
         assert of(call, "name") == "cudaGraphLaunch_v10000"
@@ -79,7 +80,7 @@ def test_a_graph_launch_traced_whole_has_its_graph(tmp_path, session):
 
 
 def test_a_call_and_its_second_row_of_cudabacktrace_are_one(tmp_path, session):
-    session.add(demo.old_schema_export(tmp_path / "old.sqlite"))
+    session.add(synthetic.old_schema_export(tmp_path / "old.sqlite"))
     for row in listed(session, EventKind.KERNEL)[:5]:
         assert len(partners_of(session, row).rows) == 1
 
@@ -94,7 +95,7 @@ def test_memory_operations_and_synchronisations_have_their_calls(demo_session):
 
 class TestReasons:
     def test_a_launch_before_the_capture(self, tmp_path, session):
-        session.add(demo.delayed_capture_export(tmp_path / "late.sqlite"))
+        session.add(synthetic.delayed_capture_export(tmp_path / "late.sqlite"))
         found = [partners_of(session, row) for row in listed(session, EventKind.KERNEL)]
         assert [len(item.rows) for item in found] == [0] * 4 + [1] * 16
         assert {item.reason for item in found[:4]} == {
@@ -107,13 +108,13 @@ class TestReasons:
         assert partners_of(demo_session, row) == Partners((), "this call launched no GPU work")
 
     def test_work_without_a_correlation_id(self, tmp_path, session):
-        session.add(demo.unified_memory_export(tmp_path / "um.sqlite"))
+        session.add(synthetic.unified_memory_export(tmp_path / "um.sqlite"))
         rows = listed(session, EventKind.MEMORY)
         assert len(rows) == 11
         assert {partners_of(session, row).reason for row in rows} == {"this row records no correlation id"}
 
     def test_work_without_a_process(self, tmp_path, session):
-        path = demo.two_process_export(tmp_path / "two.sqlite")
+        path = synthetic.two_process_export(tmp_path / "two.sqlite")
         edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = NULL")
         session.add(path)
         row = listed(session, EventKind.KERNEL)[0]
@@ -121,7 +122,7 @@ class TestReasons:
 
     @pytest.mark.parametrize("kind", [EventKind.NVTX, EventKind.MARK, EventKind.MPI, EventKind.OS])
     def test_events_that_have_no_other_side(self, demo_session, tmp_path, session, kind):
-        session.add(demo.cpu_only_export(tmp_path / "cpu.sqlite"))
+        session.add(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
         row = listed(session if kind is EventKind.MPI else demo_session, kind)[0]
         found = partners_of(session if kind is EventKind.MPI else demo_session, row)
         assert found.rows == ()
@@ -148,15 +149,15 @@ class TestDelays:
         assert launch(self.row(start=start, duration=duration), self.row(start=work, duration=1)) == expected
 
     def test_they_are_shown(self, tmp_path, session):
-        session.add(demo.two_process_export(tmp_path / "two.sqlite"))
+        session.add(synthetic.two_process_export(tmp_path / "two.sqlite"))
         lines = detail_lines(session, listed(session, EventKind.KERNEL)[0], ranked_tasks(session))
         assert any("20 µs" in line and "10 µs" in line for line in lines), lines
 
 
 class TestFacts:
     def test_every_kind_has_facts_and_lines(self, demo_session, tmp_path, session):
-        session.add(demo.cpu_only_export(tmp_path / "cpu.sqlite"))
-        session.add(demo.whole_graph_export(tmp_path / "whole.sqlite"))
+        session.add(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
+        session.add(synthetic.whole_graph_export(tmp_path / "whole.sqlite"))
         for kind in EventKind:
             source = session if kind in (EventKind.MPI, EventKind.GRAPH) else demo_session
             row = listed(source, kind)[0]
@@ -182,12 +183,12 @@ class TestFacts:
         assert facts(demo_session, type(key)(key.report, key.kind, 10**9, key.start)) == []
 
     def test_hostile_names_are_lines_like_others(self, tmp_path, session):
-        session.add(demo.hostile_names_export(tmp_path / "h.sqlite"))
+        session.add(synthetic.hostile_names_export(tmp_path / "h.sqlite"))
         rows = listed(session, EventKind.KERNEL, EventKind.NVTX, EventKind.API)
         for row in rows:
             assert detail_lines(session, row, ())[0] == (of(row, "name") or "")
 
     def test_a_range_that_was_never_closed_has_lines(self, tmp_path, session):
-        session.add(demo.open_ranges_export(tmp_path / "open.sqlite"))
+        session.add(synthetic.open_ranges_export(tmp_path / "open.sqlite"))
         for row in listed(session, EventKind.NVTX, EventKind.MARK):
             assert detail_lines(session, row, ranked_tasks(session))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import shared
+from synthetic import cpu_only_export, two_process_export, whole_graph_export
 
 from nsystui.analysis.device_time import Breakdown, BusyParts, Device, DeviceIntervals, total
 from nsystui.analysis.efficiency.device import DeviceEfficiency, Useful
@@ -21,7 +22,7 @@ from nsystui.analysis.job import Job
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
 from nsystui.errors import UsageError
-from nsystui.exports.demo import ExportWriter, cpu_only_export, two_process_export, whole_graph_export
+from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
 from nsystui.store.session import Session
 
@@ -191,7 +192,7 @@ class TestJobs:
         assert [gpu.ranks for gpu in found.gpus] == [(0, 1), (2,)]
         assert [(spent.kernels, spent.busy, spent.time) for spent in found.spent] == [(80, 100, 100), (50, 50, 100)]
         assert found.device.parallel == 130 / 200
-        assert breakdown_table(found).rows()[1][0] == "0,1"
+        assert breakdown_table(found).rows[1][0] == "0,1"
         assert any("share a GPU count as one device: ranks 0, 1" in note for note in found.device_notes)
 
     def test_an_ordinal_alone_makes_no_shared_gpu(self, opened: Opener, tmp_path: Path) -> None:
@@ -240,7 +241,7 @@ class TestJobs:
         found = of(opened(two_process_export(tmp_path / "two.sqlite")), Selection(Window(5, 5)))
         assert found.device.parallel == 0
         keys = [column.key for column in breakdown_table(found).columns]
-        assert breakdown_table(found).rows()[0][keys.index("idle_percent")] is None
+        assert breakdown_table(found).rows[0][keys.index("idle_percent")] is None
 
     def test_one_gpu_says_that_its_load_balance_means_nothing(self, opened: Opener, tmp_path: Path) -> None:
         found = of(opened(written(tmp_path / "a.sqlite", [("C", 0, 100)])))
@@ -250,7 +251,7 @@ class TestJobs:
     def test_the_demo_job_adds_up_and_multiplies(self, demo_session: Session) -> None:
         found = of(demo_session)
         keys = [column.key for column in breakdown_table(found).columns]
-        for row in breakdown_table(found).rows():
+        for row in breakdown_table(found).rows:
             first = keys.index("compute_only_percent")
             parts = row[first : first + len(PARTS)]
             assert sum(part for part in parts if isinstance(part, float)) == pytest.approx(100)

@@ -100,7 +100,7 @@ class TestCalls:
         table = host_table(found)
         assert len(table) == 0
         assert any("no CUDA calls of rank 0" in note for note in table.notes)
-        assert process_table(found).rows()[0][3:9] == (None,) * 6
+        assert process_table(found).rows[0][3:9] == (None,) * 6
 
     def test_mpi_needs_every_process(self, opened: Opener, tmp_path: Path) -> None:
         path = tmp_path / "a.sqlite"
@@ -222,7 +222,7 @@ class TestMfu:
         assert (found.value, found.achieved, found.step_time) == (None, None, None)
         notes = " ".join(found.notes)
         assert "no MFU without steps" in notes and "does not name the GPU, give --peak-tflops" in notes
-        assert mfu_table(found).rows()[0][0] is None
+        assert mfu_table(found).rows[0][0] is None
 
     def test_a_wrong_step_range_is_refused(self, opened: Opener, tmp_path: Path) -> None:
         with pytest.raises(UsageError):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import synthetic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import edit, native
@@ -21,7 +22,6 @@ from nsystui.analysis.events import EVENT_COLUMNS, EventKey, EventList, default_
 from nsystui.analysis.selection import NameFilter, Selection, Task, Window
 from nsystui.analysis.tasks import ranked_tasks
 from nsystui.errors import UsageError
-from nsystui.exports import demo
 from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
 from nsystui.store.cache import Cache
@@ -230,7 +230,7 @@ class TestNothing:
     def nothing(self, request, busy, tmp_path, session):
         if request.param == "an empty selection":
             return build(busy, SELECTIONS["nobody"])
-        session.add(demo.empty_export(tmp_path / "empty.sqlite"))
+        session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
         return build(session)
 
     def test_pages(self, nothing):
@@ -247,7 +247,7 @@ class TestNothing:
         assert nothing.find(0, True) is nothing.find(0, False) is None
 
     def test_what_is_missing_is_said(self, tmp_path, session):
-        session.add(demo.empty_export(tmp_path / "empty.sqlite"))
+        session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
         assert "record with" in build(session).notes[0]
 
 
@@ -330,7 +330,7 @@ def test_the_demo_has_every_row_once(demo_job, demo_session):
 
 
 def test_rows_without_a_process_are_listed(tmp_path, session):
-    path = demo.two_process_export(tmp_path / "two.sqlite")
+    path = synthetic.two_process_export(tmp_path / "two.sqlite")
     edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = NULL WHERE rowid = 1")
     session.add(path)
     row = next(row for row in build(session, Selection(), (EventKind.KERNEL,)).page(0, 300) if row[-1] == 1)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sqlalchemy as sa
+import synthetic
 from support import edit, native
 
 from nsystui.analysis.kernels import (
@@ -26,7 +27,6 @@ from nsystui.analysis.selection import NameFilter, Selection, Window
 from nsystui.analysis.tasks import ranked_tasks
 from nsystui.analysis.work import MEMORY, MPI, OS, WORKS, memory_sizes, work_instances, work_summary
 from nsystui.errors import UsageError
-from nsystui.exports import demo
 from nsystui.exports.demo import ExportWriter
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -176,7 +176,7 @@ class TestSummary:
 
     def test_a_selection_of_nothing_is_an_empty_table(self, chance):
         answer = kernel_summary(chance, Selection(window=Window(10**12, 10**12)), Names.SHORT)
-        assert (len(answer), answer.rows(), answer.total, answer.notes) == (0, [], 13, ())
+        assert (len(answer), answer.rows, answer.total, answer.notes) == (0, [], 13, ())
 
     def test_equal_totals_are_in_the_order_of_nsys(self, tmp_path, session):
         with ExportWriter(tmp_path / "ties.sqlite") as export:
@@ -184,13 +184,13 @@ class TestSummary:
             for number, name in enumerate(("b", "c", "a")):
                 export.kernel(process, 0, 7, 100 * number, 100 * number + 10, name=name, correlation_id=number)
         session.add(tmp_path / "ties.sqlite")
-        assert [row[-1] for row in kernel_summary(session, EVERYTHING).rows()] == ["a", "b", "c"]
+        assert [row[-1] for row in kernel_summary(session, EVERYTHING).rows] == ["a", "b", "c"]
 
     def test_kernels_of_no_length_have_no_share(self, tmp_path, session):
         with ExportWriter(tmp_path / "zero.sqlite") as export:
             export.kernel(export.process(5_000), 0, 7, 5, 5, name="a", correlation_id=1)
         session.add(tmp_path / "zero.sqlite")
-        assert kernel_summary(session, EVERYTHING).rows() == [(0.0, 0, 1, 0.0, 0.0, 0, 0, 0.0, "a")]
+        assert kernel_summary(session, EVERYTHING).rows == [(0.0, 0, 1, 0.0, 0.0, 0, 0, 0.0, "a")]
 
     def test_very_long_kernels_are_summed_exactly(self, tmp_path, session):
         with ExportWriter(tmp_path / "long.sqlite") as export:
@@ -198,11 +198,11 @@ class TestSummary:
             for start in (0, 1):
                 export.kernel(process, 0, 7, start, 2**53 + 1 + start, name="a", correlation_id=start)
         session.add(tmp_path / "long.sqlite")
-        (row,) = kernel_summary(session, EVERYTHING).rows()
+        (row,) = kernel_summary(session, EVERYTHING).rows
         assert row[1:3] == (2**54 + 2, 2)
 
     def test_without_tasks_grouping_by_rank_is_an_empty_table(self, tmp_path, session):
-        session.add(demo.empty_export(tmp_path / "empty.sqlite"))
+        session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
         answer = kernel_summary(session, EVERYTHING, Names.FULL, (GroupBy.RANK,), ranked_tasks(session))
         assert len(answer) == 0
         assert "record with" in answer.notes[0]
@@ -212,8 +212,8 @@ class TestSummary:
         assert {record["rank"] for record in records(answer)} == {0, None}
 
     def test_what_is_missing_is_said(self, tmp_path, session):
-        session.add(demo.cpu_only_export(tmp_path / "cpu.sqlite"))
-        session.add(demo.whole_graph_export(tmp_path / "graphs.sqlite"))
+        session.add(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
+        session.add(synthetic.whole_graph_export(tmp_path / "graphs.sqlite"))
         notes = kernel_summary(session, EVERYTHING).notes
         assert notes[0].startswith("no GPU kernels in cpu: record with")
         assert notes[1].startswith("10 whole CUDA graph launches are not in this table")
@@ -294,22 +294,22 @@ class TestInstances:
         assert len(answer.page(offset, limit)) == (len(answer) if limit > len(answer) else 0)
 
     def test_two_calls_of_one_correlation_id_do_not_double_a_kernel(self, tmp_path, session):
-        path = demo.two_process_export(tmp_path / "two.sqlite")
+        path = synthetic.two_process_export(tmp_path / "two.sqlite")
         edit(
             path,
             "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME SELECT start + 1, end - 1, 1, globalTid, correlationId, nameId, "
             "returnValue, callchainId FROM CUPTI_ACTIVITY_KIND_RUNTIME",
         )
         session.add(path)
-        name = kernel_summary(session, EVERYTHING, Names.SHORT).rows()[0][-1]
+        name = kernel_summary(session, EVERYTHING, Names.SHORT).rows[0][-1]
         answer = kernel_instances(session, EVERYTHING, name, Names.SHORT)
         assert len(answer.page(0, 1_000)) == len(answer)
         assert {record["launch_delay"] for record in records(answer)} == {20_000}
 
     def test_launches_before_the_capture_have_no_delay(self, tmp_path, session):
-        session.add(demo.delayed_capture_export(tmp_path / "late.sqlite"))
+        session.add(synthetic.delayed_capture_export(tmp_path / "late.sqlite"))
         delays = []
-        for *_, name in kernel_summary(session, EVERYTHING).rows():
+        for *_, name in kernel_summary(session, EVERYTHING).rows:
             delays += [record["launch_delay"] for record in records(kernel_instances(session, EVERYTHING, name))]
         assert sorted(delays, key=str) == [20_000] * 16 + [None] * 4
 
@@ -323,8 +323,8 @@ class TestInstances:
         assert records(kernel_instances(session, EVERYTHING, "early"))[0]["launch_delay"] == 0
 
     def test_the_second_rows_of_cudabacktrace_change_no_delay(self, tmp_path, session):
-        session.add(demo.old_schema_export(tmp_path / "old.sqlite"))
-        name = kernel_summary(session, EVERYTHING).rows()[0][-1]
+        session.add(synthetic.old_schema_export(tmp_path / "old.sqlite"))
+        name = kernel_summary(session, EVERYTHING).rows[0][-1]
         found = records(kernel_instances(session, EVERYTHING, name))
         assert {record["launch_delay"] for record in found} == {20_000}
 
@@ -340,7 +340,7 @@ class TestInstances:
     def test_starts_are_in_job_time(self, demo_session):
         offsets = [report.clock_offset for report in demo_session.reports]
         assert len(set(offsets)) == 4
-        name = kernel_summary(demo_session, EVERYTHING, Names.SHORT).rows()[0][-1]
+        name = kernel_summary(demo_session, EVERYTHING, Names.SHORT).rows[0][-1]
         found = records(kernel_instances(demo_session, EVERYTHING, name, Names.SHORT))
         starts = [record["start"] for record in found]
         assert starts == sorted(starts)
@@ -377,7 +377,7 @@ class TestOtherWork:
     def test_instances_are_the_rows_of_that_name(self, demo_session, tmp_path, name):
         work = WORKS[name]
         with closing(Session()) as other:
-            other.add(demo.cpu_only_export(tmp_path / "cpu.sqlite"))
+            other.add(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
             session = other if work is MPI else demo_session
             for record in records(work_summary(session, EVERYTHING, work)):
                 answer = work_instances(session, EVERYTHING, work, record["name"], ranked_tasks(session))
@@ -400,7 +400,7 @@ class TestOtherWork:
         assert [record["duration"] for record in instances] == [None]
 
     def test_what_is_missing_is_said(self, demo_session, tmp_path, session):
-        session.add(demo.empty_export(tmp_path / "empty.sqlite"))
+        session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
         for work in WORKS.values():
             answer = work_summary(session, EVERYTHING, work)
             assert len(answer) == 0

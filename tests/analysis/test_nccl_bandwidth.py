@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from nccl_program import A, B, Program, job_of
+from synthetic import payload_export
 
 from nsystui.analysis.nccl.bandwidth import rate, sizes_moved
 from nsystui.analysis.nccl.grouping import By
 from nsystui.analysis.nccl.table import KERNEL, nccl_summary
 from nsystui.analysis.selection import Selection
-from nsystui.exports.demo import NcclPayloads, payload_export, training_job
+from nsystui.exports.demo import NcclPayloads, training_job
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def bandwidths(program: Program, *by: By, order: Sequence[str] = ()) -> list[tup
     job = program.job()
     try:
         answer = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), by or (By.COLLECTIVE,))
-        kernels = answer.frame[answer.frame["what"] == KERNEL]
+        kernels = answer.frame()[answer.frame()["what"] == KERNEL]
         kernels = kernels.sort_values(list(order)) if order else kernels
         told = zip(kernels["algbw"].tolist(), kernels["busbw"].tolist(), strict=True)
         return [tuple(None if np.isnan(value) else value / 1e9 for value in row) for row in told]
@@ -158,7 +159,7 @@ class TestRows:
 def test_both_forms_of_the_payload_give_the_same(tmp_path: Path, binary: bool) -> None:
     job = job_of(payload_export(tmp_path / "payload.sqlite", json=not binary, binary=binary))
     answer = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (By.COLLECTIVE,))
-    kernels = answer.frame[answer.frame["what"] == KERNEL].set_index("collective")
+    kernels = answer.frame()[answer.frame()["what"] == KERNEL].set_index("collective")
     # Rank 1 of 4; kernels of 500 µs.
     assert kernels["algbw"]["AllReduce"] == pytest.approx(4 * 1024**2 / 500e-6)
     assert kernels["busbw"]["AllGather"] == pytest.approx(65_535 * 4 / 500e-6 * 3 / 4)
@@ -167,7 +168,7 @@ def test_both_forms_of_the_payload_give_the_same(tmp_path: Path, binary: bool) -
 
 def test_an_old_nccl_gives_the_same_without_communicators(tmp_path: Path) -> None:
     job = job_of(*training_job(tmp_path, ranks=2, steps=1, layers=2, payload_layout=NcclPayloads.BEFORE_2_25))
-    frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing()).frame
+    frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing()).frame()
     told = frame[frame["what"] == KERNEL]
     assert told["communicator"].isna().all()
     # Two communicators were made before the first collective: nothing tells which of them has how many ranks.

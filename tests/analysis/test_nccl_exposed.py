@@ -73,7 +73,7 @@ def test_a_row_sums_its_kernels_of_one_device_and_leaves_the_union_to_the_gpu_sc
     program.call("ncclAllGather", size=8, launches=1, kernel="AllGather")
     job = program.job()
     answer = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (By.COLLECTIVE,))
-    told = answer.frame[answer.frame["what"] == KERNEL].set_index("collective")
+    told = answer.frame()[answer.frame()["what"] == KERNEL].set_index("collective")
     assert told["exposed"].to_dict() == {"AllReduce": 4_000, "AllGather": 5_000}
     assert told["overlapped"].to_dict() == pytest.approx({"AllReduce": 60.0, "AllGather": 0.0})
     union_of_both = job.busy(Selection()).devices[0].parts.exposed_nccl.length
@@ -87,14 +87,14 @@ def test_streams_of_the_selection_leave_what_hides_a_kernel_as_it_is(program: Pr
     program.compute(start + 21_000, start + 24_000, stream=7)
     job = program.job()
     answer = nccl_summary(job.session, Selection(streams=frozenset({20})), job.ranks, job.pairing())
-    assert answer.frame["exposed"].dropna().tolist() == [2_000]
+    assert answer.frame()["exposed"].dropna().tolist() == [2_000]
     job.close()
 
 
 def test_calls_have_no_exposed_time(program: Program) -> None:
     program.call("ncclAllReduce", size=8)
     job = program.job()
-    frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing()).frame
+    frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing()).frame()
     assert frame[["exposed", "overlapped", "algbw", "busbw"]].isna().all(axis=None)
     job.close()
 

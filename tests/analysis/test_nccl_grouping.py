@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_program import A, B, Program, job_of
+from synthetic import instrumented_nccl_export
 
 from nsystui.analysis.job import Job
 from nsystui.analysis.nccl.grouping import COLUMNS, SEVERAL, By, by_of, is_of, powers_of_two
@@ -20,7 +21,7 @@ from nsystui.analysis.nccl.measured import in_steps
 from nsystui.analysis.nccl.table import KERNEL, nccl_summary
 from nsystui.analysis.selection import Selection
 from nsystui.errors import UsageError
-from nsystui.exports.demo import instrumented_nccl_export, training_job
+from nsystui.exports.demo import training_job
 
 EVERYTHING = Selection()
 SUMMED = ["count", "bytes", "total", "exposed"]
@@ -41,7 +42,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 
 def summary(job: Job, by: tuple[By, ...], selection: Selection = EVERYTHING) -> pd.DataFrame:
     pairing = in_steps(job.pairing(), job.steps())
-    return nccl_summary(job.session, selection, job.ranks, pairing, by).frame
+    return nccl_summary(job.session, selection, job.ranks, pairing, by).frame()
 
 
 @pytest.mark.parametrize(
@@ -66,11 +67,11 @@ def test_every_row_opens_what_is_behind_it(job: Job, by: tuple[By, ...]) -> None
     pairing = in_steps(job.pairing(), job.steps())
     answer = nccl_summary(job.session, EVERYTHING, job.ranks, pairing, by)
     places = {column.key: place for place, column in enumerate(answer.columns)}
-    for values in answer.rows():
+    for values in answer.rows:
         row = {one: values[places[COLUMNS[one].key]] for one in by}
         listed = nccl_listing(job.session, EVERYTHING, job.ranks, pairing, row, values[0])
         assert len(listed) == values[places["count"]]
-        assert listed.frame["duration"].sum() == values[places["total"]]
+        assert listed.frame()["duration"].sum() == values[places["total"]]
 
 
 def test_a_column_tells_what_all_rows_share(job: Job) -> None:
@@ -97,7 +98,7 @@ def test_communicators_streams_and_sizes_of_one_process(tmp_path: Path) -> None:
     job = program.job()
 
     def kernels(by: tuple[By, ...], *keys: str) -> set[tuple[object, ...]]:
-        frame = nccl_summary(job.session, EVERYTHING, job.ranks, job.pairing(), by).frame
+        frame = nccl_summary(job.session, EVERYTHING, job.ranks, job.pairing(), by).frame()
         return set(frame[frame["what"] == KERNEL][[*keys, "count"]].itertuples(index=False, name=None))
 
     assert kernels((By.COMMUNICATOR,), "communicator", "ranks") == {("0xa0", 4, 3), ("0xb0", 2, 3)}

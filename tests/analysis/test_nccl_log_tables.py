@@ -51,7 +51,7 @@ def summary_of(*texts: str, steps: str | None = None) -> Summary:
 
 def rows(name: str, summary: Summary) -> list[dict[str, Any]]:
     answer = TABLES[name].make(summary)
-    return [dict(zip([column.key for column in answer.columns], row, strict=True)) for row in answer.rows()]
+    return [dict(zip([column.key for column in answer.columns], row, strict=True)) for row in answer.rows]
 
 
 def columns(keys: tuple[str, ...], found: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

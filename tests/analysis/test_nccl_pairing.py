@@ -10,20 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_program import A, B, Program, pairing_of, rows
+from synthetic import PAYLOAD_BYTES, empty_export, instrumented_nccl_export, nccl_without_nvtx_export, payload_export
 
 from nsystui.analysis.nccl.states import Reason, State
 from nsystui.analysis.nccl.units import NONE, Role, find_units, outer_calls
-from nsystui.exports.demo import (
-    PAYLOAD_BYTES,
-    ExportWriter,
-    NcclPayloads,
-    TrainingJob,
-    empty_export,
-    instrumented_nccl_export,
-    nccl_without_nvtx_export,
-    payload_export,
-    training_job,
-)
+from nsystui.exports.demo import ExportWriter, NcclPayloads, TrainingJob, training_job
 
 SHARED = Path(__file__).parents[3] / "shared/data/exports"
 

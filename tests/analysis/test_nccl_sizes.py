@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from nccl_program import Program, job_of
+from synthetic import PAYLOAD_BYTES, payload_export
 
-from nsystui.analysis.answer import FrameAnswer
+from nsystui.analysis.answer import TableAnswer
 from nsystui.analysis.job import Job
 from nsystui.analysis.nccl.grouping import By
 from nsystui.analysis.nccl.sizes import bandwidth_by_size, durations_and_sizes, size_histogram
 from nsystui.analysis.selection import Selection, Window
-from nsystui.exports.demo import PAYLOAD_BYTES, ExportWriter, payload_export
+from nsystui.exports.demo import ExportWriter
 
 EVERYTHING = Selection()
 
@@ -100,13 +101,13 @@ def kernel(program: Program, collective: str, duration: int, **told: int) -> Non
     program.now += duration
 
 
-def rows(answer: FrameAnswer, *keys: str) -> list[tuple[Any, ...]]:
+def rows(answer: TableAnswer, *keys: str) -> list[tuple[Any, ...]]:
     places = [[column.key for column in answer.columns].index(key) for key in keys]
-    return [tuple(row[place] for place in places) for row in answer.rows()]
+    return [tuple(row[place] for place in places) for row in answer.rows]
 
 
 class TestBySize:
-    def by_size(self, job: Job, by: By = By.BYTES, selection: Selection = EVERYTHING) -> FrameAnswer:
+    def by_size(self, job: Job, by: By = By.BYTES, selection: Selection = EVERYTHING) -> TableAnswer:
         return bandwidth_by_size(job.session, selection, job.ranks, job.pairing(), by)
 
     def test_spread_of_the_durations_of_each_size(self, timed: Job) -> None:

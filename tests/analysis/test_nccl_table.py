@@ -9,8 +9,17 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from synthetic import (
+    PAYLOAD_BYTES,
+    empty_export,
+    instrumented_nccl_export,
+    nccl_without_nvtx_export,
+    old_schema_export,
+    payload_export,
+    whole_graph_export,
+)
 
-from nsystui.analysis.answer import FILES_ONLY, FrameAnswer
+from nsystui.analysis.answer import FILES_ONLY, TableAnswer
 from nsystui.analysis.event_kinds import EventKind
 from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import Names, kernel_summary
@@ -22,18 +31,7 @@ from nsystui.analysis.nccl.pairing import NcclPairing
 from nsystui.analysis.nccl.table import CALL, KERNEL, nccl_summary
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
-from nsystui.exports.demo import (
-    PAYLOAD_BYTES,
-    ExportWriter,
-    TrainingJob,
-    empty_export,
-    instrumented_nccl_export,
-    nccl_without_nvtx_export,
-    old_schema_export,
-    payload_export,
-    training_job,
-    whole_graph_export,
-)
+from nsystui.exports.demo import ExportWriter, TrainingJob, training_job
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -52,22 +50,22 @@ class Opened:
         self.ranks: tuple[RankedTask, ...] = job.ranks
         self.pairing: NcclPairing = job.pairing()
 
-    def summary(self, selection: Selection = EVERYTHING, by_bucket: bool = True) -> FrameAnswer:
+    def summary(self, selection: Selection = EVERYTHING, by_bucket: bool = True) -> TableAnswer:
         by = USUAL if by_bucket else (By.COLLECTIVE,)
         return nccl_summary(self.session, selection, self.ranks, self.pairing, by)
 
     def listing(
         self, what: Any, collective: str | None, *bucket: str | None, selection: Selection = EVERYTHING
-    ) -> FrameAnswer:
+    ) -> TableAnswer:
         """The rows of a collective; of one bucket where it is named."""
         row = dict(zip(USUAL, (collective, *bucket), strict=False))
         return nccl_listing(self.session, selection, self.ranks, self.pairing, row, what)
 
 
-def values(answer: FrameAnswer, *keys: str) -> list[tuple[Any, ...]]:
+def values(answer: TableAnswer, *keys: str) -> list[tuple[Any, ...]]:
     """Some columns of an answer, row by row."""
     places = [[column.key for column in answer.columns].index(key) for key in keys]
-    return [tuple(row[place] for place in places) for row in answer.rows()]
+    return [tuple(row[place] for place in places) for row in answer.rows]
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +148,7 @@ class TestSummary:
         assert sum(counts.values()) == 6 * len(STEP)
 
     def test_what_has_no_value_is_for_files_only(self, payload: Opened, tmp_path: Path) -> None:
-        def shown(answer: FrameAnswer) -> set[str]:
+        def shown(answer: TableAnswer) -> set[str]:
             return {column.key for column in answer.columns if column.importance < FILES_ONLY}
 
         plain = Opened(payload_export(tmp_path / "plain.sqlite", json=False)).summary()

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic import node_graph_export
 
 from nsystui.analysis.handover.ncu import cautions, ncu_commands, of_name, one_launch
 from nsystui.analysis.handover.ncu_command import NameBase, NcuCommand, pattern_of
 from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import Names
 from nsystui.analysis.selection import NameFilter, Selection, Window
-from nsystui.exports.demo import ExportWriter, node_graph_export
+from nsystui.exports.demo import ExportWriter
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic import two_process_export
 
 from nsystui.analysis.job import Job
 from nsystui.analysis.numbering import numbering
 from nsystui.errors import UsageError
-from nsystui.exports.demo import two_process_export
 
 
 @pytest.mark.parametrize("text", ["", "3", "0,4-7", "oops"])

@@ -194,7 +194,7 @@ def overlapping(export: Export) -> None:
 def test_start_end_ranges_stand_beside_the_tree(session_of):
     tree = tree_of(session_of(overlapping))
     table = nvtx_tree_table(tree)
-    rows = [dict(zip((column.key for column in table.columns), row, strict=True)) for row in table.rows()]
+    rows = [dict(zip((column.key for column in table.columns), row, strict=True)) for row in table.rows]
     assert [(row["path"], row["level"], row["count"], row["total"], row["self"]) for row in rows] == [
         ("prefetch", 0, 2, 125, None),
         ("step", 0, 1, 100, 40),
@@ -636,7 +636,7 @@ def test_the_summary_has_the_words_of_nsys(session_of):
         "Time (%)", "Total Time (ns)", "Instances", "Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)",
         "Style", "Range",
     ]  # fmt: skip
-    open_row, closed_row = answer.rows()
+    open_row, closed_row = answer.rows
     assert open_row[1:] == (100, 1, 100.0, 100.0, 100, 100, 0.0, "StartEnd", "open")
     assert closed_row[1:7] == (30, 2, 15.0, 15.0, 10, 20)
     assert open_row[0] == pytest.approx(100 * 100 / 130)
@@ -650,16 +650,16 @@ def test_the_summary_takes_selection_and_folding(session_of):
 
     session = session_of(fill, training)
     answer = nvtx_summary(session, Selection(tasks=frozenset({Task(0, PID << 24 | 1 << 48)})), fold_suffixes=True)
-    assert [(row[-1], row[2]) for row in answer.rows()] == [("aten::mm", 4), ("step", 1)]
+    assert [(row[-1], row[2]) for row in answer.rows] == [("aten::mm", 4), ("step", 1)]
     assert answer.total == 7  # step 0 to 2, data and forward are of the other report
     filtered = nvtx_summary(session, Selection(window=Window(0, 20)).with_name("aten"))
-    assert [row[-1] for row in filtered.rows()] == ["aten::mm, op_id = 0", "aten::mm, op_id = 1"]
+    assert [row[-1] for row in filtered.rows] == ["aten::mm, op_id = 0", "aten::mm, op_id = 1"]
 
 
 def test_the_table_is_the_tree_in_order(session_of):
     table = nvtx_tree_table(tree_of(session_of(ranks, training)))
     assert (table.name, len(table), table.total) == ("nvtx", 5, 5)
-    rows = [dict(zip((column.key for column in table.columns), row, strict=True)) for row in table.rows()]
+    rows = [dict(zip((column.key for column in table.columns), row, strict=True)) for row in table.rows]
     assert [(row["path"], row["level"], row["rank"], row["thread"]) for row in rows] == [
         ("work", 0, 0, PID + 1),
         ("work", 0, 0, PID),
@@ -671,7 +671,7 @@ def test_the_table_is_the_tree_in_order(session_of):
     assert [row["gpu_ops"] for row in rows] == [1, 1, 6, 6, 0]
     assert len(nvtx_tree_table(tree_of(session_of(ranks, training)), depth=1)) == 3
     merged = nvtx_tree_table(tree_of(session_of(ranks, ranks), by="all"))
-    assert merged.rows()[0][-2:] == (None, None)
+    assert merged.rows[0][-2:] == (None, None)
 
 
 def test_sums_beyond_double_precision_stay_exact(session_of):

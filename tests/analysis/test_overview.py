@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support import shared
 
-from nsystui.analysis.answer import FrameAnswer, Value
+from nsystui.analysis.answer import TableAnswer, Value
 from nsystui.analysis.capture import contents_table, diagnostics_table
 from nsystui.analysis.overview import job_facts, task_table
 from nsystui.analysis.selection import Selection, Task, Window
@@ -25,11 +25,11 @@ HOUR = 3600 * 10**9
 Opener = Callable[..., Session]
 
 
-def rows_of(answer: FrameAnswer) -> list[dict[str, Value]]:
-    return [dict(zip((column.key for column in answer.columns), row, strict=True)) for row in answer.rows()]
+def rows_of(answer: TableAnswer) -> list[dict[str, Value]]:
+    return [dict(zip((column.key for column in answer.columns), row, strict=True)) for row in answer.rows]
 
 
-def tasks_of(session: Session, selection: Selection | None = None) -> FrameAnswer:
+def tasks_of(session: Session, selection: Selection | None = None) -> TableAnswer:
     selection, ranks = selection or Selection(), ranked_tasks(session)
     return task_table(session, selection, ranks, BusyIntervals.load(session, selection, ranks))
 
@@ -206,7 +206,7 @@ def complaining(opened: Opener, tmp_path: Path) -> Session:
 def test_diagnostics_are_grouped_worst_first(complaining: Session) -> None:
     table = diagnostics_table(complaining, Selection(Window(0, 1)))
     lost = "Not all CUDA events might have been collected."
-    assert table.rows() == [
+    assert table.rows == [
         ("Error", 1, "rank1", 90, "Unable to sample."),
         ("Warning", 4, "2 reports", 50, lost),
         ("Info", 2, "2 reports", 5, "Profiling has started."),
@@ -220,7 +220,7 @@ def test_diagnostics_are_grouped_worst_first(complaining: Session) -> None:
 def test_diagnostics_follow_the_tasks_and_the_name_filter(complaining: Session) -> None:
     first = next(item.task for item in ranked_tasks(complaining) if item.report_name == "rank0")
     table = diagnostics_table(complaining, Selection(tasks=frozenset({first})).with_name("started"))
-    assert table.rows() == [("Info", 1, "rank0", 5, "Profiling has started.")]
+    assert table.rows == [("Info", 1, "rank0", 5, "Profiling has started.")]
     assert table.total == 2
     assert table.notes[0].startswith("events may be missing"), "what is filtered out of sight is still true"
 

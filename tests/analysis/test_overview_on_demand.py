@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import synthetic
 from support import damage_rows, edit, native
 
 from nsystui.analysis.extent import event_span
@@ -42,33 +43,33 @@ def _one(make: Callable[[Path], Path], *statements: str) -> Callable[[Path], lis
 
 
 def _two_runs(directory: Path) -> list[Path]:
-    return [demo.two_process_export(directory / "a.sqlite"), demo.whole_graph_export(directory / "b.sqlite")]
+    return [synthetic.two_process_export(directory / "a.sqlite"), synthetic.whole_graph_export(directory / "b.sqlite")]
 
 
 SHAPES: dict[str, Callable[[Path], list[Path]]] = {
     "a job": _job,
     "several runs": _two_runs,
-    "whole graphs": _one(demo.whole_graph_export),
-    "nodes of graphs": _one(demo.node_graph_export),
-    "several processes": _one(demo.two_process_export),
+    "whole graphs": _one(synthetic.whole_graph_export),
+    "nodes of graphs": _one(synthetic.node_graph_export),
+    "several processes": _one(synthetic.two_process_export),
     "processes that take turns": _one(
-        demo.two_process_export,
+        synthetic.two_process_export,
         f"UPDATE {RUNTIME} SET globalTid = (SELECT globalTid FROM {RUNTIME} b WHERE b.rowid = {RUNTIME}.rowid + 150)"
         " WHERE rowid % 3 = 0",
     ),
-    "no kernels": _one(demo.two_process_export, f"DELETE FROM {KERNEL}"),
-    "no table of kernels": _one(demo.two_process_export, f"DROP TABLE {KERNEL}"),
-    "no API calls": _one(demo.two_process_export, f"DELETE FROM {RUNTIME}"),
-    "no table of API calls": _one(demo.two_process_export, f"DROP TABLE {RUNTIME}"),
-    "MPI": _one(demo.simulation_export),
-    "payloads": _one(demo.payload_export),
-    "instrumented names": _one(demo.instrumented_nccl_export),
-    "no GPU": _one(demo.cpu_only_export),
-    "nothing": _one(demo.empty_export),
-    "every table": _one(demo.all_tables_export),
-    "an old nsys": _one(demo.old_schema_export),
-    "ranges that stay open": _one(demo.open_ranges_export),
-    "a late capture": _one(demo.delayed_capture_export),
+    "no kernels": _one(synthetic.two_process_export, f"DELETE FROM {KERNEL}"),
+    "no table of kernels": _one(synthetic.two_process_export, f"DROP TABLE {KERNEL}"),
+    "no API calls": _one(synthetic.two_process_export, f"DELETE FROM {RUNTIME}"),
+    "no table of API calls": _one(synthetic.two_process_export, f"DROP TABLE {RUNTIME}"),
+    "MPI": _one(synthetic.simulation_export),
+    "payloads": _one(synthetic.payload_export),
+    "instrumented names": _one(synthetic.instrumented_nccl_export),
+    "no GPU": _one(synthetic.cpu_only_export),
+    "nothing": _one(synthetic.empty_export),
+    "every table": _one(synthetic.all_tables_export),
+    "an old nsys": _one(synthetic.old_schema_export),
+    "ranges that stay open": _one(synthetic.open_ranges_export),
+    "a late capture": _one(synthetic.delayed_capture_export),
 }
 
 
@@ -99,7 +100,7 @@ def overview(job: Job, selection: Selection = Selection()) -> object:  # noqa: B
     table = task_table(job.session, selection, job.ranks, busy)
     gpus = utilisation_table(busy, job.extent(selection))
     spans = [event_span(report) for report in job.session.reports]
-    return job.ranks, job_facts(job.session, job.ranks), table.rows(), table.notes, gpus.rows(), spans
+    return job.ranks, job_facts(job.session, job.ranks), table.rows, table.notes, gpus.rows, spans
 
 
 def asked(paths: Sequence[Path], cache: Cache | None, whole: bool = False) -> object:
@@ -189,7 +190,7 @@ class TestWhatIsRead:
         assert f"tally {KERNEL}" not in read
 
     def test_who_is_which_rank_by_mpi_takes_no_nccl(self, tmp_path: Path, cache: Cache, read: list[str]) -> None:
-        path = demo.simulation_export(tmp_path / "rank0.sqlite")
+        path = synthetic.simulation_export(tmp_path / "rank0.sqlite")
         with opened([path], cache) as job:
             assert {item.source for item in job.ranks} == {"MPI"}
         assert not [query for query in read if "blob" in query]

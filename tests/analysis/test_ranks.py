@@ -161,7 +161,7 @@ class TestTable:
         assert rows[1]["median_lateness"] == 166_884_618 and rows[1]["step_median"] is None
 
     def test_without_gpu_work_nothing_is_made_up(self, tmp_path, opened):
-        from nsystui.exports.demo import cpu_only_export
+        from synthetic import cpu_only_export
 
         job = Job(opened(cpu_only_export(tmp_path / "cpu.sqlite")))
         for row in self._rows(job, Selection()):

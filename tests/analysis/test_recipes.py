@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import native, shared
+from synthetic import illnesses, old_schema_export, simulation_export
 from triaging import finding, triaged
 
 from nsystui.analysis import statistics
@@ -32,7 +33,7 @@ from nsystui.analysis.stats.nvtx_groups import quartiles
 from nsystui.analysis.work import MPI, work_instances
 from nsystui.errors import UsageError
 from nsystui.exports import canonical
-from nsystui.exports.demo import ExportWriter, illnesses, old_schema_export, simulation_export
+from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo.cuda import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
 from nsystui.store.session import Session
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 from support import edit, native, native_count
 
 from nsystui.analysis.answer import iter_rows
 from nsystui.analysis.sample import _bit_reversed, _spans, sampled_kernels
-from nsystui.exports import demo
 from nsystui.store.opened import open_export
 
 
@@ -25,7 +25,7 @@ def first_sample(*paths):
 
 
 def test_a_small_export_is_sampled_whole(tmp_path):
-    path = demo.two_process_export(tmp_path / "two.sqlite")
+    path = synthetic.two_process_export(tmp_path / "two.sqlite")
     answer = first_sample(path)
     rows = list(iter_rows(answer))
     assert {row[-1] for row in rows} == names_of(path)
@@ -36,7 +36,7 @@ def test_a_small_export_is_sampled_whole(tmp_path):
 
 @pytest.mark.parametrize("kernels", [1, 2, 63, 64, 65, 100, 5_000])
 def test_no_row_counts_twice_and_the_share_of_rows_is_true(tmp_path, kernels):
-    path = demo.benchmark_export(tmp_path / "b.sqlite", kernels=kernels, names=7)
+    path = synthetic.benchmark_export(tmp_path / "b.sqlite", kernels=kernels, names=7)
     answer = first_sample(path)
     sampled = sum(row[1] for row in iter_rows(answer))
     assert 0 < sampled <= min(kernels, 64 * 64)
@@ -45,7 +45,7 @@ def test_no_row_counts_twice_and_the_share_of_rows_is_true(tmp_path, kernels):
 
 
 def test_it_is_taken_from_every_part_of_the_file(tmp_path):
-    path = demo.benchmark_export(tmp_path / "b.sqlite", kernels=6_400, names=5)
+    path = synthetic.benchmark_export(tmp_path / "b.sqlite", kernels=6_400, names=5)
     edit(path, "UPDATE StringIds SET value = 'late' WHERE id = (SELECT max(id) FROM StringIds)")
     edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET shortName = (SELECT max(id) FROM StringIds) WHERE rowid > 4800")
     late = {row[-1]: row[1] for row in iter_rows(first_sample(path))}["late"]
@@ -54,12 +54,14 @@ def test_it_is_taken_from_every_part_of_the_file(tmp_path):
 
 def test_without_kernels_there_is_none(tmp_path):
     assert not list(sampled_kernels([]))
-    assert not list(sampled_kernels([open_export(demo.cpu_only_export(tmp_path / "cpu.sqlite"))]))
-    assert not list(sampled_kernels([open_export(demo.all_tables_export(tmp_path / "all.sqlite"))]))
+    assert not list(sampled_kernels([open_export(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))]))
+    assert not list(sampled_kernels([open_export(synthetic.all_tables_export(tmp_path / "all.sqlite"))]))
 
 
 def test_an_export_that_fails_meanwhile_is_left_out(tmp_path):
-    good, gone, broken = (demo.two_process_export(tmp_path / f"{name}.sqlite") for name in ("good", "gone", "broken"))
+    good, gone, broken = (
+        synthetic.two_process_export(tmp_path / f"{name}.sqlite") for name in ("good", "gone", "broken")
+    )
     opened = [open_export(path) for path in (gone, broken, good)]
     gone.unlink()
     (root,) = native(broken, "SELECT rootpage FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_KERNEL'")[0]
@@ -71,21 +73,21 @@ def test_an_export_that_fails_meanwhile_is_left_out(tmp_path):
 
 
 def test_hostile_and_missing_names_are_rows_like_others(tmp_path):
-    path = demo.hostile_names_export(tmp_path / "h.sqlite")
+    path = synthetic.hostile_names_export(tmp_path / "h.sqlite")
     edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET shortName = -1 WHERE rowid = 1")
     answer = first_sample(path)
-    assert {row[-1] for row in iter_rows(answer)} == set(demo.HOSTILE_NAMES[1:])
+    assert {row[-1] for row in iter_rows(answer)} == set(synthetic.HOSTILE_NAMES[1:])
     assert sum(row[1] for row in iter_rows(answer)) == native_count(path, "CUPTI_ACTIVITY_KIND_KERNEL")
 
 
 def test_kernels_of_no_length_have_no_share(tmp_path):
-    path = demo.two_process_export(tmp_path / "two.sqlite")
+    path = synthetic.two_process_export(tmp_path / "two.sqlite")
     edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start")
     assert {row[0] for row in iter_rows(first_sample(path))} == {0.0}
 
 
 def test_it_grows_to_a_twentieth_and_every_round_says_how_much_it_is(tmp_path):
-    path = demo.benchmark_export(tmp_path / "b.sqlite", kernels=200_000, names=30)
+    path = synthetic.benchmark_export(tmp_path / "b.sqlite", kernels=200_000, names=30)
     rounds = list(sampled_kernels([open_export(path)]))
     sampled = [sum(row[1] for row in iter_rows(answer)) for answer in rounds]
     assert sampled == sorted(sampled)

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic import empty_export, old_schema_export
 
 from nsystui.analysis.answer import row_batches
 from nsystui.analysis.selection import NameFilter, Selection, Window
 from nsystui.analysis.stats import NAMES, all_reports, report_named, report_of
 from nsystui.analysis.stats.cuda_launch_ranges import innermost
-from nsystui.exports.demo import ExportWriter, Process, Thread, empty_export, old_schema_export
+from nsystui.exports.demo import ExportWriter, Process, Thread
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.cuda import BACKTRACE_CALL, PAGEABLE
 from nsystui.output.formats import write

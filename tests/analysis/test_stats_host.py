@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import pytest
 from support import edit
+from synthetic import SWITCH_GUID, all_tables_export, empty_export, simulation_export
 
 from nsystui.analysis.missing import absent_note, missing_note
 from nsystui.analysis.selection import NameFilter, Selection, Task, Window
 from nsystui.analysis.stats import report_named, report_of
 from nsystui.exports import canonical
-from nsystui.exports.demo import SWITCH_GUID, ExportWriter, all_tables_export, empty_export, simulation_export
+from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
 from nsystui.output.formats import write
 from nsystui.store import tables

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from synthetic import empty_export
 
 from nsystui.analysis import steps
 from nsystui.analysis.job import Job
@@ -15,7 +16,7 @@ from nsystui.analysis.nccl.measured import in_steps
 from nsystui.analysis.selection import Task
 from nsystui.analysis.steps import NO_STEP, Steps, TaskSteps
 from nsystui.errors import UsageError
-from nsystui.exports.demo import ExportWriter, Thread, empty_export, training_job
+from nsystui.exports.demo import ExportWriter, Thread, training_job
 from nsystui.store.session import Session
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import synthetic
 
 from nsystui.analysis.job import Job
 from nsystui.analysis.selection import Task
 from nsystui.analysis.tasks import RankedTask, ranked_tasks
 from nsystui.errors import UsageError
-from nsystui.exports import demo
 from nsystui.exports.demo import ExportWriter, NcclPayloads
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.nccl import CUDA_DEVICE, RANK, RANKS, encode_payload
@@ -203,7 +203,7 @@ class TestTasks:
         assert numbers(opened) == ([2, 0, 1, 3, 4], "order of files and devices")
 
     def test_two_processes_of_the_demo(self, tmp_path, session):
-        session.add(demo.two_process_export(tmp_path / "two.sqlite"))
+        session.add(synthetic.two_process_export(tmp_path / "two.sqlite"))
         found = ranked_tasks(session)
         assert [(item.rank, item.pid, item.devices) for item in found] == [(0, 5_000, (0,)), (1, 5_001, (1,))]
         assert "torchrun" not in {item.process_name for item in found}
@@ -214,7 +214,7 @@ class TestTasks:
         assert [item.task.report for item in opened.ranks] == [1, 0]
 
     def test_without_gpu_work_those_that_called_mpi_or_had_ranges(self, tmp_path, session):
-        session.add(demo.cpu_only_export(tmp_path / "cpu.sqlite"))
+        session.add(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
         (only,) = ranked_tasks(session)
         assert (only.rank, only.source, only.pid, only.devices, only.gpu) == (3, "MPI", 6_000, (), "")
 
@@ -228,12 +228,12 @@ class TestTasks:
         assert [item.pid for item in ranked_tasks(session)] == [20]
 
     def test_an_empty_report_has_none(self, tmp_path, session):
-        session.add(demo.empty_export(tmp_path / "empty.sqlite"))
+        session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
         assert ranked_tasks(session) == ()
 
     def test_an_empty_report_beside_others_does_not_disturb(self, job, tmp_path):
         opened = job({"environment": {"RANK": "1"}}, {"environment": {"RANK": "0"}})
-        opened.session.add(demo.empty_export(tmp_path / "empty.sqlite"))
+        opened.session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
         assert numbers(opened) == ([1, 0], "captured environment")
 
     def test_names_and_gpus(self, job, tmp_path, session):
@@ -260,13 +260,13 @@ class TestJob:
 
     def test_in_a_job_without_tasks_no_rank_is_open(self, tmp_path):
         with closing(Session()) as session:
-            session.add(demo.empty_export(tmp_path / "empty.sqlite"))
+            session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
             with pytest.raises(UsageError, match="the ranks are none"):
                 Job(session).tasks_of_ranks(frozenset({0}))
 
     def test_what_was_computed_is_kept_until_a_report_joins(self, tmp_path):
         with closing(Session()) as session:
-            session.add(demo.two_process_export(tmp_path / "two.sqlite"))
+            session.add(synthetic.two_process_export(tmp_path / "two.sqlite"))
             job = Job(session)
             made: list[int] = []
 
@@ -276,7 +276,7 @@ class TestJob:
 
             assert job.once("key", make) is job.once("key", make)
             assert made == [1]
-            session.add(demo.whole_graph_export(tmp_path / "whole.sqlite"))
+            session.add(synthetic.whole_graph_export(tmp_path / "whole.sqlite"))
             job.once("key", make)
             assert made == [1, 2]
             for number in range(50):

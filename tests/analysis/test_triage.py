@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import real_exports, shared
+from synthetic import empty_export, illnesses
+from synthetic.illnesses import OneGpu
 from triaging import finding, ids, triaged
 
 from nsystui.analysis.alignment import ClockMode
@@ -24,9 +26,8 @@ from nsystui.analysis.triage.run import RULES, Triage, triage, triage_table
 from nsystui.analysis.triage.thresholds import Thresholds
 from nsystui.cli import command_parser
 from nsystui.errors import UsageError
-from nsystui.exports.demo import ExportWriter, TrainingJob, empty_export, illnesses
+from nsystui.exports.demo import ExportWriter, TrainingJob
 from nsystui.exports.demo import Session as DemoSession
-from nsystui.exports.demo.illnesses import OneGpu
 from nsystui.store.session import Session
 
 MS = 1_000_000

@@ -6,11 +6,12 @@ import shlex
 from dataclasses import replace
 
 import pytest
+from synthetic import illnesses
 from triaging import finding, ids, triaged
 
 from nsystui.analysis.triage.finding import Severity
 from nsystui.cli import command_parser
-from nsystui.exports.demo import TrainingJob, illnesses
+from nsystui.exports.demo import TrainingJob
 
 MS = 1_000_000
 

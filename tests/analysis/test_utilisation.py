@@ -267,8 +267,8 @@ def test_an_empty_window_has_no_percentages(opened: Opener, tmp_path: Path) -> N
     busy, busy_ns = (
         next(i for i, c in enumerate(table.columns) if c.key == key) for key in ("busy_percent", "busy_ns")
     )
-    assert table.rows()[0][busy] is None
-    assert table.rows()[0][busy_ns] == 0
+    assert table.rows[0][busy] is None
+    assert table.rows[0][busy_ns] == 0
     (lanes,) = load(session).lanes(Window(5, 5), 3)
     assert np.isnan(lanes.busy).all()
 
@@ -291,7 +291,7 @@ def test_the_table_names_device_and_gpu(opened: Opener, tmp_path: Path) -> None:
     table = utilisation_table(load(opened(path)), Window(0, 100))
     headers = [column.header for column in table.columns]
     assert headers[:7] == ["Rank", "Device", "GPU", "GPU Model", "Busy (%)", "Compute (%)", "NCCL (%)"]
-    row = dict(zip(headers, table.rows()[0], strict=True))
+    row = dict(zip(headers, table.rows[0], strict=True))
     assert (row["Rank"], row["Device"], row["GPU"], row["GPU Model"]) == (0, 0, 3, "NVIDIA H100 80GB HBM3")
     assert (row["Busy (%)"], row["Busy (ns)"], row["Idle (ns)"]) == (60, 60, 40)
     assert (row["Exposed NCCL (%)"], row["NCCL over Compute (ns)"], row["Memory (ns)"]) == (25, 5, 10)

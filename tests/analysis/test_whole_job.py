@@ -7,13 +7,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from synthetic import two_process_export
 
 from nsystui.analysis import whole_job
 from nsystui.analysis.answer import Answer, iter_rows
 from nsystui.analysis.kernels import GroupBy, Names, kernel_summary
 from nsystui.analysis.selection import NameFilter, Selection
 from nsystui.analysis.work import API, work_summary
-from nsystui.exports.demo import two_process_export
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 

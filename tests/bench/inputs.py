@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from pathlib import Path
 
-from nsystui.exports.demo import benchmark_export
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from synthetic import benchmark_export
 
 ROWS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY", "NVTX_EVENTS")
 

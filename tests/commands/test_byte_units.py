@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from synthetic import payload_export
 
 from nsystui.analysis.recipes.catalog import RECIPES
 from nsystui.cli import COMMANDS, LOG_COMMANDS, command_parser
-from nsystui.exports.demo import payload_export
 from nsystui.ui.keys import markdown_table
 
 README = Path(__file__).parents[2] / "README.md"

@@ -10,12 +10,14 @@ import sys
 
 import duckdb
 import pytest
+import synthetic
 from support import fingerprint, native, native_count
+from synthetic import HOSTILE_NAMES
 
 from nsystui import cli
 from nsystui.cli import COMMANDS
 from nsystui.exports import demo
-from nsystui.exports.demo import HOSTILE_NAMES, PLANTED_SECRET
+from nsystui.exports.demo import PLANTED_SECRET
 
 TABLES = [name for name in COMMANDS if name not in ("open", "demo", "pack", "export")]
 NEEDED = {
@@ -62,9 +64,9 @@ class TestEveryCommand:
             assert "--global-batch" not in done.out + done.err
 
     MAKE = {
-        "empty": demo.empty_export,
-        "cpu": demo.cpu_only_export,
-        "hostile": demo.hostile_names_export,
+        "empty": synthetic.empty_export,
+        "cpu": synthetic.cpu_only_export,
+        "hostile": synthetic.hostile_names_export,
     }
 
     @pytest.fixture(scope="class")
@@ -270,7 +272,7 @@ class TestFiles:
         assert done.err.splitlines()[-1] == "nsystui: no export could be opened"
 
     def test_what_the_exports_lack_is_status_3_with_what_to_record(self, run, tmp_path):
-        path = demo.cpu_only_export(tmp_path / "cpu.sqlite")
+        path = synthetic.cpu_only_export(tmp_path / "cpu.sqlite")
         done = run("kernels", path, "--format", "csv")
         assert done.status == 3
         assert done.out.count("\n") == 1
@@ -330,7 +332,7 @@ class TestFiles:
         assert done.table
 
     def test_reports_are_converted_when_asked(self, run, tmp_path, monkeypatch):
-        made = demo.two_process_export(tmp_path / "made.sqlite")
+        made = synthetic.two_process_export(tmp_path / "made.sqlite")
         (tmp_path / "bin").mkdir()
         (tmp_path / "bin/nsys").write_text(
             '#!/bin/sh\nwhile [ $# -gt 1 ]; do [ "$1" = -o ] && out=$2; shift; done\n'
@@ -388,7 +390,7 @@ class TestOutput:
         assert run(*words, "-o", "-").out == run(*words).out
 
     def test_hostile_names_are_raw_in_files_and_safe_in_tables(self, run, tmp_path):
-        path = demo.hostile_names_export(tmp_path / "h.sqlite")
+        path = synthetic.hostile_names_export(tmp_path / "h.sqlite")
         names = {row["Name"] for row in run("kernels", path, "--names", "short", "--format", "csv").table}
         assert names == set(HOSTILE_NAMES)
         found = run("kernels", path, "--names", "short", "--format", "json").json

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from support import shared
+from synthetic import cpu_only_export
 
 from nsystui.cli import main
 from nsystui.commands.diff import prepared
-from nsystui.exports.demo import TrainingJob, cpu_only_export
+from nsystui.exports.demo import TrainingJob
 
 TABLES = ["summary", "kernels", "nvtx", "nccl", "memory", "steps"]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from synthetic import cpu_only_export
 
-from nsystui.exports.demo import TrainingJob, cpu_only_export
+from nsystui.exports.demo import TrainingJob
 
 FACTORS = ["device_parallel", "device_load_balance", "device_communication", "device_orchestration"]
 

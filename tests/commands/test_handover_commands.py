@@ -8,8 +8,9 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from synthetic import cpu_only_export
 
-from nsystui.exports.demo import PLANTED_SECRET, cpu_only_export
+from nsystui.exports.demo import PLANTED_SECRET
 
 
 class TestExport:

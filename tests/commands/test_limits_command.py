@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from disks import fill, half_written, small_disk
+from synthetic import benchmark_export, two_process_export
 
 from nsystui import terminal
 from nsystui.commands import limits as limits_module
 from nsystui.commands.limits import default_cache
-from nsystui.exports.demo import benchmark_export, two_process_export
 from nsystui.store import machine, priority
 from nsystui.store.database import SMALLEST_MEMORY, Limits
 from nsystui.store.priority import NICE

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from synthetic import cpu_only_export
 
 from nsystui.cli import main
-from nsystui.exports.demo import PLANTED_SECRET, cpu_only_export
+from nsystui.exports.demo import PLANTED_SECRET
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:

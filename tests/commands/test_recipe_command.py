@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from synthetic import cpu_only_export, whole_graph_export
 
 from nsystui.analysis.recipes import RECIPES
-from nsystui.exports.demo import cpu_only_export, whole_graph_export
 
 MAPS = [recipe.name for recipe in RECIPES if recipe.is_map and recipe.name[:3] not in ("mpi", "ucx")]
 

@@ -12,18 +12,17 @@ from pathlib import Path
 
 import pytest
 from support import edit
+from synthetic import two_process_export
 
 import nsystui.commands.arguments as shared
 from nsystui.analysis import event_index, statistics, whole_job
 from nsystui.analysis.alignment import ClockMode
-from nsystui.analysis.answer import Column, Unit
+from nsystui.analysis.answer import Column, TableAnswer, Unit
 from nsystui.analysis.events import EventList
 from nsystui.analysis.job import Job
 from nsystui.analysis.remembered import from_json, to_json
-from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.work import API, work_summary
-from nsystui.exports.demo import two_process_export
 from nsystui.store import cache as cache_module
 from nsystui.store.answers import Answers
 from nsystui.store.cache import Cache
@@ -240,14 +239,14 @@ class TestRows:
     COLUMNS = (Column("name", "Name", "name"), Column("max", "Max (ns)", "max", Unit.DURATION, 1, 4))
 
     def test_json_and_back(self):
-        answer = RowsAnswer("kernels", self.COLUMNS, [("a", 1.5), ("b", None)], 7, ("a note",))
+        answer = TableAnswer("kernels", self.COLUMNS, [("a", 1.5), ("b", None)], 7, ("a note",))
         assert from_json(to_json(answer)) == answer
 
     @pytest.mark.parametrize("descending", [True, False])
     def test_missing_values_are_last_and_equal_ones_keep_their_order(self, descending):
         rows = [("a", 1.0), ("b", None), ("c", 2.0), ("d", 1.0)]
-        ordered = RowsAnswer("kernels", self.COLUMNS, rows).sorted_by("max", descending)
-        assert [name for name, _ in ordered.rows()] == (["c", "a", "d", "b"] if descending else ["a", "d", "c", "b"])
+        ordered = TableAnswer("kernels", self.COLUMNS, rows).sorted_by("max", descending)
+        assert [name for name, _ in ordered.rows] == (["c", "a", "d", "b"] if descending else ["a", "d", "c", "b"])
 
 
 class TestRememberedWhileLoading:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from synthetic import cpu_only_export
 
 from nsystui.analysis.stats import NAMES
-from nsystui.exports.demo import ExportWriter, cpu_only_export
+from nsystui.exports.demo import ExportWriter
 
 SUM, SIZES = "cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum"
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from synthetic import empty_export
 
-from nsystui.exports.demo import TrainingJob, empty_export
+from nsystui.exports.demo import TrainingJob
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+from synthetic import two_process_export
 
 from nsystui.errors import ExportError
 from nsystui.exports.convert import convert, is_report
-from nsystui.exports.demo import two_process_export
 from nsystui.store.opened import open_export
 
 

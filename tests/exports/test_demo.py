@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import synthetic
 
 from nsystui.exports import demo
 from nsystui.exports.demo import ExportWriter, NcclPayloads, Session, TrainingJob, training_job
@@ -80,11 +81,11 @@ class TestFileFormat:
         compared = 0
         different: dict[tuple[str, str], tuple[Rows, Rows]] = {}
         for real, schema in real_exports():
-            synthetic = demo.all_tables_export(tmp_path / f"{schema}.sqlite", schema)
-            for table in table_names(real) & table_names(synthetic):
+            written = synthetic.all_tables_export(tmp_path / f"{schema}.sqlite", schema)
+            for table in table_names(real) & table_names(written):
                 # Users of 2.9.1 added a text column `name` to some tables (the user guide's own example).
                 added = "name" if schema == "2.9.1" and table.startswith("CUPTI") else ""
-                ours, theirs = declared_columns(synthetic, table), declared_columns(real, table, but=added)
+                ours, theirs = declared_columns(written, table), declared_columns(real, table, but=added)
                 compared += 1
                 if ours != theirs:
                     different[real.name, table] = (ours, theirs)
@@ -93,7 +94,7 @@ class TestFileFormat:
 
     @pytest.mark.parametrize("schema", demo.SCHEMAS)
     def test_file_has_page_size_rollback_journal_and_no_index(self, tmp_path: Path, schema: str) -> None:
-        path = demo.old_schema_export(tmp_path / "x.sqlite", schema)
+        path = synthetic.old_schema_export(tmp_path / "x.sqlite", schema)
         header = path.read_bytes()[:100]
         page_size, write_version, read_version = struct.unpack(">HBB", header[16:20])
         assert (page_size, write_version, read_version) == (4096, 1, 1)
@@ -102,7 +103,7 @@ class TestFileFormat:
         assert query(path, "PRAGMA integrity_check") == [("ok",)]
 
     def test_table_exists_only_when_it_has_rows(self, tmp_path: Path) -> None:
-        path = demo.empty_export(tmp_path / "empty.sqlite")
+        path = synthetic.empty_export(tmp_path / "empty.sqlite")
         names = {name for name in table_names(path) if not name.startswith("ENUM_")}
         assert names == {
             "StringIds", "TARGET_INFO_SYSTEM_ENV", "TARGET_INFO_SESSION_START_TIME", "ANALYSIS_DETAILS",
@@ -110,7 +111,7 @@ class TestFileFormat:
         }  # fmt: skip
 
     def test_not_lazy_creates_every_table_of_the_version(self, tmp_path: Path) -> None:
-        path = demo.all_tables_export(tmp_path / "all.sqlite", "3.7.2")
+        path = synthetic.all_tables_export(tmp_path / "all.sqlite", "3.7.2")
         assert set(tables((3, 7))) <= table_names(path)
         assert count(path, "CUPTI_ACTIVITY_KIND_KERNEL") == 0
 
@@ -118,7 +119,7 @@ class TestFileFormat:
         ("schema", "table"), [("2.9.1", "EXPORT_META_DATA"), ("3.4.0", "META_DATA_EXPORT"), ("2021", None)]
     )
     def test_export_metadata_is_where_the_version_has_it(self, tmp_path: Path, schema: str, table: str | None) -> None:
-        path = demo.empty_export(tmp_path / "x.sqlite", schema)
+        path = synthetic.empty_export(tmp_path / "x.sqlite", schema)
         assert table_names(path) & {"EXPORT_META_DATA", "META_DATA_EXPORT"} == ({table} if table else set())
         if table:
             assert query(path, f"SELECT value FROM {table} WHERE name = 'EXPORT_SCHEMA_VERSION'") == [(schema,)]
@@ -361,23 +362,23 @@ class TestNcclPayloads:
 
     @pytest.mark.parametrize("layout", NcclPayloads)
     def test_both_forms_are_exported_for_every_call(self, tmp_path: Path, layout: NcclPayloads) -> None:
-        path = demo.payload_export(tmp_path / "x.sqlite", binary=True, layout=layout)
+        path = synthetic.payload_export(tmp_path / "x.sqlite", binary=True, layout=layout)
         rows = query(
             path,
             "SELECT value, jsonText, CAST(binaryData AS BLOB), typeof(binaryData) FROM NVTX_EVENTS "
             "JOIN StringIds ON id = textId WHERE binaryData IS NOT NULL ORDER BY start",
         )
-        assert [row[0] for row in rows] == ["ncclCommInitRankConfig", *demo.PAYLOAD_BYTES]
+        assert [row[0] for row in rows] == ["ncclCommInitRankConfig", *synthetic.PAYLOAD_BYTES]
         for name, text, blob, kind in rows[1:]:
             sizes = [value for key, value in json.loads(text).items() if key in ("Message size [bytes]", "Bytes")]
-            assert sizes == [demo.PAYLOAD_BYTES[name]]
+            assert sizes == [synthetic.PAYLOAD_BYTES[name]]
             assert kind == "blob"
-            assert demo.PAYLOAD_BYTES[name] in struct.unpack(f"<{len(blob) // 8}Q", blob)
+            assert synthetic.PAYLOAD_BYTES[name] in struct.unpack(f"<{len(blob) // 8}Q", blob)
 
 
 class TestSpecialExports:
     def test_backtrace_doubles_api_rows(self, tmp_path: Path) -> None:
-        path = demo.old_schema_export(tmp_path / "x.sqlite")
+        path = synthetic.old_schema_export(tmp_path / "x.sqlite")
         classes: dict[int, int] = {
             int(kind): int(rows)
             for kind, rows in query(path, "SELECT eventClass, count(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME GROUP BY 1")
@@ -389,19 +390,19 @@ class TestSpecialExports:
         assert doubled == [(2,)]
 
     def test_cpu_only_export_has_no_cuda_table(self, tmp_path: Path) -> None:
-        path = demo.cpu_only_export(tmp_path / "x.sqlite")
+        path = synthetic.cpu_only_export(tmp_path / "x.sqlite")
         assert not [name for name in table_names(path) if name.startswith(("CUPTI", "TARGET_INFO_CUDA"))]
         wanted = ("NVTX_EVENTS", "OSRT_API", "MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS", "MPI_RANKS")
         assert [count(path, table) for table in wanted] == [10, 20, 6, 4, 1]
 
     def test_two_processes_share_correlation_ids(self, tmp_path: Path) -> None:
-        path = demo.two_process_export(tmp_path / "x.sqlite")
+        path = synthetic.two_process_export(tmp_path / "x.sqlite")
         shared = query(path, "SELECT correlationId FROM CUPTI_ACTIVITY_KIND_KERNEL GROUP BY 1 HAVING count(*) = 2")
         assert len(shared) == 78
         assert count(path, "CUPTI_ACTIVITY_KIND_KERNEL") == 200
 
     def test_whole_graphs_leave_no_kernels(self, tmp_path: Path) -> None:
-        path = demo.whole_graph_export(tmp_path / "x.sqlite")
+        path = synthetic.whole_graph_export(tmp_path / "x.sqlite")
         assert count(path, "CUPTI_ACTIVITY_KIND_KERNEL") == 30
         matched = query(
             path,
@@ -415,7 +416,7 @@ class TestSpecialExports:
         ("schema", "table"), [("3.25.0", "CUDA_GRAPH_NODE_EVENTS"), ("3.7.2", "CUDA_GRAPH_EVENTS")]
     )
     def test_graph_nodes_share_the_launch(self, tmp_path: Path, schema: str, table: str) -> None:
-        path = demo.node_graph_export(tmp_path / "x.sqlite", schema)
+        path = synthetic.node_graph_export(tmp_path / "x.sqlite", schema)
         launches = query(path, "SELECT correlationId, count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL GROUP BY 1")
         assert launches == [(100 + n, 10) for n in range(5)]
         nodes = query(path, f"SELECT count(DISTINCT graphNodeId) FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN {table} "
@@ -423,25 +424,25 @@ class TestSpecialExports:
         assert nodes == [(10,)]
 
     def test_deep_nesting_is_strict(self, tmp_path: Path) -> None:
-        path = demo.deep_nvtx_export(tmp_path / "x.sqlite", depth=3_000)
+        path = synthetic.deep_nvtx_export(tmp_path / "x.sqlite", depth=3_000)
         ranges = query(path, "SELECT start, end FROM NVTX_EVENTS ORDER BY start")
         assert len(ranges) == 3_000
         assert all(outer[0] < inner[0] < inner[1] < outer[1] for outer, inner in pairwise(ranges))
 
     def test_hostile_names_survive(self, tmp_path: Path) -> None:
-        path = demo.hostile_names_export(tmp_path / "x.sqlite")
+        path = synthetic.hostile_names_export(tmp_path / "x.sqlite")
         names = [name for (name,) in query(path, "SELECT value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds "
                                                  "ON id = demangledName ORDER BY start")]  # fmt: skip
-        assert names == list(demo.HOSTILE_NAMES)
+        assert names == list(synthetic.HOSTILE_NAMES)
 
     def test_open_ranges_and_marks_have_no_end(self, tmp_path: Path) -> None:
-        path = demo.open_ranges_export(tmp_path / "x.sqlite")
+        path = synthetic.open_ranges_export(tmp_path / "x.sqlite")
         kinds = query(path, "SELECT eventType, end IS NULL, count(*) FROM NVTX_EVENTS GROUP BY 1, 2")
         assert query(path, "SELECT duration FROM ANALYSIS_DETAILS") == [(10_000_000,)]
         assert kinds == [(33, 1, 1), (34, 1, 4), (59, 0, 4), (59, 1, 2), (60, 0, 1), (60, 1, 1)]
 
     def test_delayed_capture_has_kernels_without_call_and_rows_before_zero(self, tmp_path: Path) -> None:
-        path = demo.delayed_capture_export(tmp_path / "x.sqlite")
+        path = synthetic.delayed_capture_export(tmp_path / "x.sqlite")
         alone = query(path, "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId NOT IN "
                             "(SELECT correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME)")  # fmt: skip
         assert alone == [(4,)]
@@ -449,23 +450,23 @@ class TestSpecialExports:
         assert query(path, "SELECT duration FROM ANALYSIS_DETAILS") == [(3_000_000,)]
 
     def test_instrumented_nccl_tells_its_size_in_the_text(self, tmp_path: Path) -> None:
-        path = demo.instrumented_nccl_export(tmp_path / "x.sqlite")
+        path = synthetic.instrumented_nccl_export(tmp_path / "x.sqlite")
         told = "text LIKE '{}(): commHash 0x%, data_size {}, type_size 4,%'"
         assert count(path, "NVTX_EVENTS", told.format("ncclAllReduce", 65_536)) == 8
         assert count(path, "NVTX_EVENTS", told.format("ncclAllGather", 2_097_152)) == 4
 
     def test_nccl_without_nvtx_has_only_kernels(self, tmp_path: Path) -> None:
-        path = demo.nccl_without_nvtx_export(tmp_path / "x.sqlite")
+        path = synthetic.nccl_without_nvtx_export(tmp_path / "x.sqlite")
         assert len(nccl_kernels(path)) == 10
         assert "NVTX_EVENTS" not in table_names(path)
 
     def test_unified_memory_migrates(self, tmp_path: Path) -> None:
-        path = demo.unified_memory_export(tmp_path / "x.sqlite")
+        path = synthetic.unified_memory_export(tmp_path / "x.sqlite")
         kinds = query(path, "SELECT copyKind, count(*) FROM CUPTI_ACTIVITY_KIND_MEMCPY GROUP BY 1")
         assert kinds == [(11, 8), (12, 3)]
 
     def test_simulation_has_an_event_of_every_kind_that_its_schema_can_tell(self, tmp_path: Path) -> None:
-        path = demo.simulation_export(tmp_path / "x.sqlite", rank=2)
+        path = synthetic.simulation_export(tmp_path / "x.sqlite", rank=2)
         rows = {name: count(path, name) for name in table_names(path)}
         told = {name: number for name, number in rows.items() if name.startswith(("MPI", "OPENMP", "NET", "CUDA_UM"))}
         assert told == {
@@ -480,13 +481,13 @@ class TestSpecialExports:
         assert query(path, "SELECT duration FROM ANALYSIS_DETAILS") == [(9_000_000,)]
 
     def test_network_samples_find_their_adapter(self, tmp_path: Path) -> None:
-        path = demo.simulation_export(tmp_path / "x.sqlite")
+        path = synthetic.simulation_export(tmp_path / "x.sqlite")
         found = query(path, "SELECT DISTINCT name FROM NET_NIC_METRIC JOIN NIC_ID_MAP USING (globalId) "
                             "JOIN TARGET_INFO_NIC_INFO USING (nicId)")  # fmt: skip
         assert found == [("mlx5_0",)]
 
     def test_benchmark_keeps_the_proportions_of_training(self, tmp_path: Path) -> None:
-        path = demo.benchmark_export(tmp_path / "x.sqlite", kernels=10_000)
+        path = synthetic.benchmark_export(tmp_path / "x.sqlite", kernels=10_000)
         rows = {name: count(path, name) for name in table_names(path)}
         assert rows["CUPTI_ACTIVITY_KIND_KERNEL"] == 10_000
         assert rows["CUPTI_ACTIVITY_KIND_RUNTIME"] == pytest.approx(17_600, rel=0.01)
@@ -499,11 +500,20 @@ class TestSpecialExports:
     @pytest.mark.parametrize(
         "special",
         [
-            demo.old_schema_export, demo.two_process_export, demo.hostile_names_export, demo.open_ranges_export,
-            demo.deep_nvtx_export, demo.unified_memory_export, demo.nccl_without_nvtx_export, demo.empty_export,
-            demo.all_tables_export, demo.delayed_capture_export, demo.node_graph_export, demo.simulation_export,
+            synthetic.old_schema_export,
+            synthetic.two_process_export,
+            synthetic.hostile_names_export,
+            synthetic.open_ranges_export,
+            synthetic.deep_nvtx_export,
+            synthetic.unified_memory_export,
+            synthetic.nccl_without_nvtx_export,
+            synthetic.empty_export,
+            synthetic.all_tables_export,
+            synthetic.delayed_capture_export,
+            synthetic.node_graph_export,
+            synthetic.simulation_export,
         ],
-    )  # fmt: skip
+    )
     @pytest.mark.parametrize("schema", ["2021", "2.9.1", "3.28.1"])
     def test_special_exports_exist_in_oldest_and_newest_schema(
         self, tmp_path: Path, special: Callable[..., Path], schema: str

@@ -8,13 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import edit, native, native_count, real_exports
-
-from nsystui.exports.canonical import TABLES
-from nsystui.exports.demo import (
-    PLANTED_SECRET,
-    SCHEMAS,
-    ExportWriter,
-    TrainingJob,
+from synthetic import (
     all_tables_export,
     cpu_only_export,
     empty_export,
@@ -22,6 +16,9 @@ from nsystui.exports.demo import (
     old_schema_export,
     two_process_export,
 )
+
+from nsystui.exports.canonical import TABLES
+from nsystui.exports.demo import PLANTED_SECRET, SCHEMAS, ExportWriter, TrainingJob
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST, Metadata
 from nsystui.store import tables

@@ -9,16 +9,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from support import edit
+from synthetic import SWITCH_GUID, all_tables_export, empty_export, old_schema_export, simulation_export
 
-from nsystui.exports.demo import (
-    SCHEMAS,
-    SWITCH_GUID,
-    ExportWriter,
-    all_tables_export,
-    empty_export,
-    old_schema_export,
-    simulation_export,
-)
+from nsystui.exports.demo import SCHEMAS, ExportWriter
 from nsystui.store import pack, tables
 from nsystui.store.session import Session
 
@@ -274,7 +267,7 @@ class TestWhatThereIs:
 
 
 def test_what_the_profiler_itself_took_is_no_event_of_the_program(tmp_path):
-    from nsystui.exports.demo.variants import old_schema_export
+    from synthetic.variants import old_schema_export
 
     session = Session()
     report = session.add(old_schema_export(tmp_path / "old.sqlite"))

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from support import edit, fingerprint, native_count
+from synthetic import all_tables_export, old_schema_export, two_process_export
 
 from nsystui.errors import ExportError, NsystuiError
 from nsystui.exports import opening, schema
-from nsystui.exports.demo import all_tables_export, old_schema_export, two_process_export
 from nsystui.store import tables
 from nsystui.store.opened import open_export
 from nsystui.store.session import Session

@@ -11,10 +11,10 @@ from pathlib import Path
 import jobs
 import program
 import pytest
+import synthetic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nsystui.exports import demo
 from nsystui.exports.demo.schema import SCHEMAS, columns, tables
 
 CASES = int(os.environ.get("NSYSTUI_CAMPAIGN", "0"))
@@ -31,7 +31,7 @@ def written(path: Path, choose: st.DataObject) -> Path:
     """An export of some schema version with a few rows in each table, of which some and some columns are gone."""
     label = choose.draw(st.sampled_from(list(SCHEMAS)))
     version = SCHEMAS[label].version
-    make = choose.draw(st.sampled_from([demo.old_schema_export, demo.all_tables_export]))
+    make = choose.draw(st.sampled_from([synthetic.old_schema_export, synthetic.all_tables_export]))
     make(path, label)
     number = st.sampled_from([0, 1, 7, 59, 60, 75, 1_000, 50_000, 1_000_000, 1 << 24, (5_000 << 24) | 5_000, 1 << 40])
     with closing(sqlite3.connect(path)) as connection:

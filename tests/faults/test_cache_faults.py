@@ -12,10 +12,10 @@ from pathlib import Path
 import program
 import pytest
 import sqlalchemy as sa
+import synthetic
 from disks import half_written
 
 from nsystui.errors import ExportError
-from nsystui.exports import demo
 from nsystui.exports.partial import drop_abandoned, is_abandoned, partial_name
 from nsystui.store import seals, tables
 from nsystui.store.cache import Cache
@@ -28,7 +28,7 @@ COUNT = sa.select(sa.func.count(), sa.func.sum(tables.kernels.c.start), sa.func.
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory) -> Path:
-    return demo.two_process_export(tmp_path_factory.mktemp("original") / "rank0.sqlite")
+    return synthetic.two_process_export(tmp_path_factory.mktemp("original") / "rank0.sqlite")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+import synthetic
 from program import in_time
 from support import edit, native, native_count, shared
 
@@ -35,17 +36,17 @@ RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 def originals(tmp_path_factory) -> list[Path]:
     place = tmp_path_factory.mktemp("originals")
     return [
-        demo.two_process_export(place / "two.sqlite"),
-        demo.payload_export(place / "payload.sqlite"),
-        demo.hostile_names_export(place / "names.sqlite"),
-        demo.whole_graph_export(place / "graph.sqlite"),
+        synthetic.two_process_export(place / "two.sqlite"),
+        synthetic.payload_export(place / "payload.sqlite"),
+        synthetic.hostile_names_export(place / "names.sqlite"),
+        synthetic.whole_graph_export(place / "graph.sqlite"),
     ]
 
 
 @pytest.fixture
 def export(tmp_path) -> Path:
     """An export whose calls fill many pages."""
-    return demo.benchmark_export(tmp_path / "rank0.sqlite", kernels=1_000)
+    return synthetic.benchmark_export(tmp_path / "rank0.sqlite", kernels=1_000)
 
 
 def counted(path: Path, whole: bool) -> Mapping[str, int]:

@@ -17,6 +17,7 @@ import hostile
 import jobs
 import program
 import pytest
+import synthetic
 from harness import Terminal
 from scenes import SCENES
 
@@ -50,9 +51,14 @@ def job(tmp_path_factory) -> list[Path]:
 def others(tmp_path_factory) -> list[Path]:
     """Exports of what the job has not: managed memory, MPI, graphs, and bare names."""
     directory = tmp_path_factory.mktemp("others")
-    makers = (demo.unified_memory_export, demo.whole_graph_export, demo.two_process_export, demo.simulation_export)
+    makers = (
+        synthetic.unified_memory_export,
+        synthetic.whole_graph_export,
+        synthetic.two_process_export,
+        synthetic.simulation_export,
+    )
     made = [hostile.renamed(make(directory / f"{make.__name__}.sqlite")) for make in makers]
-    return [*made, demo.hostile_names_export(directory / "names.sqlite")]
+    return [*made, synthetic.hostile_names_export(directory / "names.sqlite")]
 
 
 @pytest.fixture

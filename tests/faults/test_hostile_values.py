@@ -11,6 +11,7 @@ import hostile
 import program
 import pytest
 import sqlalchemy as sa
+import synthetic
 from support import edit
 
 from nsystui.exports import demo
@@ -19,11 +20,11 @@ from nsystui.store.session import Session
 
 CASES = int(os.environ.get("NSYSTUI_CAMPAIGN", "0"))
 MAKERS = (
-    demo.simulation_export,
-    demo.unified_memory_export,
-    demo.whole_graph_export,
-    demo.two_process_export,
-    demo.payload_export,
+    synthetic.simulation_export,
+    synthetic.unified_memory_export,
+    synthetic.whole_graph_export,
+    synthetic.two_process_export,
+    synthetic.payload_export,
 )
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 
@@ -142,7 +143,7 @@ def test_strings_whose_ids_are_no_numbers_are_missing(export):
 
 
 def test_ranges_that_all_end_before_they_start_are_not_called_unrecorded(tmp_path):
-    path = demo.payload_export(tmp_path / "rank0.sqlite")
+    path = synthetic.payload_export(tmp_path / "rank0.sqlite")
     edit(path, 'UPDATE NVTX_EVENTS SET start = "end", "end" = start WHERE "end" > start')
     ran = [program.run("nvtx", path, *more) for more in ((), ("--no-fold",), ("--summary",))]
     assert not program.failures(ran) and {one.status for one in ran} <= {0, 3}
@@ -170,7 +171,7 @@ def test_a_name_of_ten_megabytes(tmp_path):
 
 
 def test_ranges_nested_deeper_than_anyone_reads_are_cut_with_a_note(tmp_path):
-    path = demo.deep_nvtx_export(tmp_path / "deep.sqlite", depth=10_020)
+    path = synthetic.deep_nvtx_export(tmp_path / "deep.sqlite", depth=10_020)
     ran = program.run("nvtx", path, "--no-cache", "--format", "csv")
     assert not program.failures([ran])
     assert len(ran.out.splitlines()) == 1 + 1_000 and len(ran.out) < 100_000_000
@@ -179,6 +180,6 @@ def test_ranges_nested_deeper_than_anyone_reads_are_cut_with_a_note(tmp_path):
 
 
 def test_ranges_nested_thousands_deep(tmp_path):
-    path = demo.deep_nvtx_export(tmp_path / "deep.sqlite", depth=8_000)
+    path = synthetic.deep_nvtx_export(tmp_path / "deep.sqlite", depth=8_000)
     ran = [program.run(*words, path, "--no-cache") for words in (("nvtx", "--depth", "3"), ("timeline", "--all-lanes"))]
     assert not program.failures(ran)

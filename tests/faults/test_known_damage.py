@@ -12,10 +12,10 @@ from pathlib import Path
 
 import program
 import pytest
+import synthetic
 from support import damage_rows
 
 from nsystui.analysis.triage.run import READS, RULES
-from nsystui.exports import demo
 from nsystui.store import tables
 
 RUNTIME, KERNELS, NVTX = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS"
@@ -24,7 +24,7 @@ CSV = ("--format", "csv")
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    return demo.benchmark_export(tmp_path_factory.mktemp("whole") / "rank0.sqlite", kernels=1_000)
+    return synthetic.benchmark_export(tmp_path_factory.mktemp("whole") / "rank0.sqlite", kernels=1_000)
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from pathlib import Path
 import program
 import pytest
 import sqlalchemy as sa
+import synthetic
 from disks import half_written
 from support import fingerprint
 
 from nsystui.errors import ExportError
-from nsystui.exports import demo
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -66,7 +66,7 @@ asyncio.run(look())
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory) -> Path:
-    return demo.two_process_export(tmp_path_factory.mktemp("original") / "rank0.sqlite")
+    return synthetic.two_process_export(tmp_path_factory.mktemp("original") / "rank0.sqlite")
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ class TestChanges:
             if how == "deleted":
                 export.unlink()
             elif how == "replaced":
-                other = demo.empty_export(tmp_path / "other.sqlite")
+                other = synthetic.empty_export(tmp_path / "other.sqlite")
                 os.replace(other, export)
             else:
                 os.truncate(export, 10_000)
@@ -169,7 +169,7 @@ class TestWithLess:
         more = ("--ranks", f"{export}=0") if words[0] == "pack" else ()
         if words[0] == "pack":
             export.unlink()
-            demo.whole_graph_export(export)  # of one process
+            synthetic.whole_graph_export(export)  # of one process
         before = fingerprint(export.parent)
         done = outside(*words, export, *more, LD_PRELOAD=no_locks, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
         assert done.returncode == 0 and "cannot be written" not in done.stderr, done.stderr
@@ -227,7 +227,7 @@ class TestWithLess:
         assert done.returncode == 0 and len(done.stdout.splitlines()) == 17, done.stderr
 
     def test_little_address_space_is_enough(self, tmp_path):
-        path = demo.benchmark_export(tmp_path / "rank0.sqlite", kernels=20_000)
+        path = synthetic.benchmark_export(tmp_path / "rank0.sqlite", kernels=20_000)
         before = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (512 << 20, 512 << 20))"
         done = outside("overview", path, before=before, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
         assert done.returncode == 0, done.stderr

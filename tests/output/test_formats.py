@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_answers import COLUMNS, FEW, Many, Rows
 
-from nsystui.analysis.answer import Column, FrameAnswer, Unit
+from nsystui.analysis.answer import Column, TableAnswer, Unit
 from nsystui.errors import UsageError
 from nsystui.output.findings import plain
 from nsystui.output.formats import format_for_path, write
@@ -22,7 +22,7 @@ from nsystui.text import width_of
 STATS = Path(__file__).parents[3] / "shared/data/nsys-stats"
 
 
-def written(answer: Rows | FrameAnswer, file_format: str, **options: bool) -> str:
+def written(answer: Rows | TableAnswer, file_format: str, **options: bool) -> str:
     stream = io.StringIO(newline="")
     assert write(answer, file_format, stream, **options) == len(answer)
     return stream.getvalue()
@@ -55,21 +55,21 @@ def test_csv_of_nsys_comes_out_byte_for_byte(path: Path) -> None:
     columns = tuple(
         Column(name, name, name, Unit.TEXT if name == "Name" else Unit.NUMBER, decimals.get(name)) for name in frame
     )
-    assert written(FrameAnswer("kernels", columns, frame), "csv") == path.read_bytes().decode()
+    assert written(TableAnswer.of_frame("kernels", columns, frame), "csv") == path.read_bytes().decode()
 
 
 @pytest.mark.parametrize(("megabytes", "shown"), [(1.5625, "1.562"), (0.0045, "0.004"), (0.0025, "0.003")])
 def test_megabytes_are_formatted_as_c_does_it(megabytes: float, shown: str) -> None:
     """As nsys: what counts is the double, of which 0.0045 is less than half of a thousandth above 0.004."""
     columns = (Column("mb", "Bytes (MB)", "MB", Unit.MEGABYTES, 3), Column("avg", "Avg (ns)", "avg", Unit.DURATION, 1))
-    answer = FrameAnswer("sizes", columns, pd.DataFrame({"mb": [megabytes], "avg": [1607.35]}))
+    answer = TableAnswer.of_frame("sizes", columns, pd.DataFrame({"mb": [megabytes], "avg": [1607.35]}))
     assert written(answer, "csv").splitlines()[1] == f"{shown},1607.4"
     assert json.loads(written(answer, "json")) == [{"mb": float(shown), "avg": 1607.4}]
 
 
 def test_whole_numbers_stay_whole_where_pandas_made_floats_of_them() -> None:
     frame = pd.DataFrame({"count": [1, None, 3]})
-    answer = FrameAnswer("x", (Column("count", "Count", "count", Unit.COUNT),), frame)
+    answer = TableAnswer.of_frame("x", (Column("count", "Count", "count", Unit.COUNT),), frame)
     assert written(answer, "csv") == 'Count\n1\n""\n3\n'
     assert json.loads(written(answer, "json")) == [{"count": 1}, {"count": None}, {"count": 3}]
     assert '"count": 3}' in written(answer, "json")

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 from support import shared
@@ -29,7 +30,6 @@ from nsystui.analysis.handover.trace import Trace
 from nsystui.analysis.job import Job
 from nsystui.analysis.selection import NameFilter, Selection, Task, Window
 from nsystui.errors import MissingDataError, UsageError
-from nsystui.exports import demo
 from nsystui.exports.demo import PLANTED_SECRET, ExportWriter
 from nsystui.exports.demo.target import DEFAULT_STREAM
 from nsystui.output.chrome_trace import microseconds, write_chrome_trace
@@ -124,12 +124,12 @@ class TestChrome:
     def test_names_hold_what_they_hold_and_no_secret(self, tmp_path, directory, chrome):
         assert PLANTED_SECRET.encode() not in b"".join(path.read_bytes() for path in directory.glob("job.[!j]*"))
         assert not any(PLANTED_SECRET in text for text in (*chrome.processes.values(), *chrome.tracks.values()))
-        found, prv = traces_of(demo.hostile_names_export(tmp_path / "hostile.sqlite"), tmp_path)
-        assert {name for name in demo.HOSTILE_NAMES if name} <= {one.event["name"] for one in found.all_slices()}
+        found, prv = traces_of(synthetic.hostile_names_export(tmp_path / "hostile.sqlite"), tmp_path)
+        assert {name for name in synthetic.HOSTILE_NAMES if name} <= {one.event["name"] for one in found.all_slices()}
         raw = (tmp_path / "one.json").read_bytes() + (tmp_path / "one.pcf").read_bytes()
         raw += (tmp_path / "one.row").read_bytes() + (tmp_path / "one.prv").read_bytes()
         assert not {byte for byte in raw if byte < 32} - {ord("\n")}
-        assert len(prv.values[63000006]) == len(set(demo.HOSTILE_NAMES)) + 1
+        assert len(prv.values[63000006]) == len(set(synthetic.HOSTILE_NAMES)) + 1
 
     @pytest.mark.parametrize(("time", "text"), [(0, "0.000"), (999, "0.999"), (1_234_567_890_123, "1234567890.123")])
     def test_nanoseconds_are_microseconds_with_three_decimals(self, time, text):
@@ -324,7 +324,7 @@ def test_start_end_ranges_are_pairs(job, chrome):
 
 
 def test_a_range_without_an_end_lasts_as_long_as_the_report(tmp_path):
-    path = demo.open_ranges_export(tmp_path / "open.sqlite")
+    path = synthetic.open_ranges_export(tmp_path / "open.sqlite")
     with closing(Session()) as session:
         last = event_span(session.add(path)).end
     found, _ = traces_of(path, tmp_path)

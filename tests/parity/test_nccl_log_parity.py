@@ -40,7 +40,7 @@ def rows(name: str, table: str):
     with (LOGS / f"{name}.log").open("rb") as log:
         summary.add(LogReader().read(log.read))
     answer = TABLES[table].make(summary)
-    return [dict(zip([column.key for column in answer.columns], row, strict=True)) for row in answer.rows()]
+    return [dict(zip([column.key for column in answer.columns], row, strict=True)) for row in answer.rows]
 
 
 def test_every_call_is_that_of_comm_analyzer(name):

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 from disks import fill, half_written, small_disk
+from synthetic import empty_export, hostile_names_export, two_process_export
 
 from nsystui.cli import main
-from nsystui.exports.demo import empty_export, hostile_names_export, two_process_export
 from nsystui.store import cache as cache_module
 from nsystui.store import place, tables
 from nsystui.store.answers import Answers

@@ -12,13 +12,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from support import damage_rows, edit, real_exports
-
-from nsystui.analysis.kernels import kernel_summary
-from nsystui.analysis.selection import Selection
-from nsystui.analysis.stats import Report, all_reports, report_of
-from nsystui.errors import ExportError
-from nsystui.exports.demo import (
-    TrainingJob,
+from synthetic import (
     all_tables_export,
     cpu_only_export,
     empty_export,
@@ -31,6 +25,12 @@ from nsystui.exports.demo import (
     two_process_export,
     unified_memory_export,
 )
+
+from nsystui.analysis.kernels import kernel_summary
+from nsystui.analysis.selection import Selection
+from nsystui.analysis.stats import Report, all_reports, report_of
+from nsystui.errors import ExportError
+from nsystui.exports.demo import TrainingJob
 from nsystui.exports.reading import Reader
 from nsystui.store import columns, on_demand, tables
 from nsystui.store.cache import Cache

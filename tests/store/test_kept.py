@@ -130,12 +130,12 @@ def overview(job: Job, selection: Selection) -> object:
     busy = job.busy(selection)
     table = task_table(job.session, selection, job.ranks, busy)
     times = utilisation_over_time(busy, job.extent(selection), 50)
-    return job_facts(job.session, job.ranks), table.rows(), table.notes, list(map(repr, times.rows()))
+    return job_facts(job.session, job.ranks), table.rows, table.notes, list(map(repr, times.rows))
 
 
 def tree(job: Job, selection: Selection) -> object:
     found = job.nvtx_tree(selection, "rank-thread", True)
-    return nvtx_tree_table(found).rows(), arrays_of(found.ranges)
+    return nvtx_tree_table(found).rows, arrays_of(found.ranges)
 
 
 def arrays_of(ranges: NvtxRanges) -> object:
@@ -247,4 +247,4 @@ class TestWhatIsMadeOfThem:
                 assert arrays_of(narrowed.ranges) == arrays_of(direct)
                 assert narrowed.ranges.selection == chosen
                 expected = NvtxTree.build(direct, "rank", fold_numbers=False)
-                assert nvtx_tree_table(narrowed).rows() == nvtx_tree_table(expected).rows()
+                assert nvtx_tree_table(narrowed).rows == nvtx_tree_table(expected).rows

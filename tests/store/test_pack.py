@@ -11,21 +11,16 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+import synthetic
 from support import edit, native, native_count
+from synthetic import HOSTILE_NAMES, PAYLOAD_BYTES, PAYLOAD_COMMUNICATOR
 
 from nsystui.analysis.events import EventList
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import ranked_tasks
 from nsystui.errors import ExportError
-from nsystui.exports import demo, reading
-from nsystui.exports.demo import (
-    HOSTILE_NAMES,
-    PAYLOAD_BYTES,
-    PAYLOAD_COMMUNICATOR,
-    ExportWriter,
-    NcclPayloads,
-    TrainingJob,
-)
+from nsystui.exports import reading
+from nsystui.exports.demo import ExportWriter, NcclPayloads, TrainingJob
 from nsystui.store import chunk_packer, pack, tables
 from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
@@ -97,7 +92,9 @@ class TestCounts:
         )
 
     def test_a_row_number_is_unique_in_its_table_and_report(self, demo_session, tmp_path, both):
-        others = both(demo.simulation_export(tmp_path / "s.sqlite"), demo.cpu_only_export(tmp_path / "c.sqlite"))
+        others = both(
+            synthetic.simulation_export(tmp_path / "s.sqlite"), synthetic.cpu_only_export(tmp_path / "c.sqlite")
+        )
         for session in (demo_session, others):
             for table in ALL_TABLES:
                 if "row" in table.c:
@@ -121,7 +118,7 @@ class TestCounts:
         ]
 
     def test_mpi_calls_of_every_kind_share_a_table(self, tmp_path, both):
-        session = both(demo.cpu_only_export(tmp_path / "cpu.sqlite"))
+        session = both(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
         table = tables.mpi_calls.c
         found = session.rows(sa.select(table.call_type, table.name, table.send_bytes, table.remote_rank))
         assert Counter(found) == {
@@ -134,14 +131,14 @@ class TestCounts:
         }
 
     def test_an_empty_table_is_told_from_one_that_is_not_there(self, tmp_path, both):
-        paths = (demo.all_tables_export(tmp_path / "a.sqlite"), demo.empty_export(tmp_path / "e.sqlite"))
+        paths = (synthetic.all_tables_export(tmp_path / "a.sqlite"), synthetic.empty_export(tmp_path / "e.sqlite"))
         all_tables, nothing = both(*paths).reports
         for table in (tables.cpu_page_faults, tables.openmp_events, tables.mpi_ranks, tables.nccl_calls):
             assert (all_tables.count(table), all_tables.has(table)) == (0, True)
             assert (nothing.count(table), nothing.has(table)) == (0, False)
 
     def test_rows_before_the_session_are_no_ranges(self, tmp_path, session):
-        report = session.add(demo.delayed_capture_export(tmp_path / "late.sqlite"))
+        report = session.add(synthetic.delayed_capture_export(tmp_path / "late.sqlite"))
         assert report.packed.counts["nvtx_ranges"] == 1
         assert (report.packed.first_event, report.packed.last_event) == (1_000_000, 403_000_000)
         assert column(session, tables.nvtx_ranges.c.domain) == ["DALI"]
@@ -149,7 +146,7 @@ class TestCounts:
 
 class TestApiCalls:
     def test_the_second_rows_of_cudabacktrace_are_kept_apart(self, tmp_path, both):
-        path = demo.old_schema_export(tmp_path / "old.sqlite")
+        path = synthetic.old_schema_export(tmp_path / "old.sqlite")
         assert native_count(path, "CUPTI_ACTIVITY_KIND_RUNTIME") == 80
         session = both(path)
         calls, doubles = tables.api_calls.c, tables.api_backtraces.c
@@ -178,7 +175,7 @@ class TestApiCalls:
         assert found == [(name, bare, number % 2) for number, (name, bare) in enumerate(names.items())]
 
     def test_two_processes_may_share_correlation_ids(self, tmp_path, both):
-        session = both(demo.two_process_export(tmp_path / "two.sqlite"))
+        session = both(synthetic.two_process_export(tmp_path / "two.sqlite"))
         kernels, calls = tables.kernels, tables.api_calls
         by_id = kernels.join(calls, kernels.c.correlation_id == calls.c.correlation_id)
         by_both = kernels.join(
@@ -195,7 +192,7 @@ class TestApiCalls:
 
 class TestGraphs:
     def test_whole_graphs(self, tmp_path, both):
-        session = both(demo.whole_graph_export(tmp_path / "whole.sqlite"))
+        session = both(synthetic.whole_graph_export(tmp_path / "whole.sqlite"))
         table = tables.graph_launches.c
         assert session.rows(sa.select(table.start, table.end, table.correlation_id, table.graph_id)) == [
             (100_000_000 + 81_000_000 * n, 180_000_000 + 81_000_000 * n, 101 + n, 4) for n in range(10)
@@ -203,7 +200,7 @@ class TestGraphs:
         assert session.count(tables.kernels) == 30
 
     def test_nodes_keep_their_ids_of_64_bits(self, tmp_path, both):
-        session = both(demo.node_graph_export(tmp_path / "node.sqlite"))
+        session = both(synthetic.node_graph_export(tmp_path / "node.sqlite"))
         table = tables.kernels.c
         found = Counter(session.rows(sa.select(table.correlation_id, table.graph_node_id)))
         assert found == {(100 + launch, node << 32): 1 for launch in range(5) for node in range(1, 11)}
@@ -211,7 +208,7 @@ class TestGraphs:
 
 class TestNvtx:
     def test_open_ranges_have_no_end_and_marks_are_apart(self, tmp_path, both):
-        session = both(demo.open_ranges_export(tmp_path / "open.sqlite"))
+        session = both(synthetic.open_ranges_export(tmp_path / "open.sqlite"))
         table = tables.nvtx_ranges.c
         found = session.rows(sa.select(table.name, table.end, table.event_type).order_by(table.start, table.row))
         assert found == [
@@ -276,7 +273,7 @@ class TestNccl:
     @pytest.mark.parametrize(("json", "binary"), [(True, False), (False, True), (True, True)])
     @pytest.mark.parametrize("schema", ["3.16.1", "3.25.0"])
     def test_payloads_of_both_forms_and_layouts_say_the_same(self, tmp_path, session, layout, json, binary, schema):
-        path = demo.payload_export(tmp_path / "p.sqlite", json=json, binary=binary, layout=layout, schema=schema)
+        path = synthetic.payload_export(tmp_path / "p.sqlite", json=json, binary=binary, layout=layout, schema=schema)
         session.add(path)
         table = tables.nccl_calls.c
         calls = session.rows(
@@ -298,7 +295,7 @@ class TestNccl:
         assert session.rows(rank) == [(1, 4, 0)]
 
     def test_without_payload_calls_are_there_and_sizes_are_not(self, tmp_path, both):
-        session = both(demo.payload_export(tmp_path / "p.sqlite", json=False))
+        session = both(synthetic.payload_export(tmp_path / "p.sqlite", json=False))
         table = tables.nccl_calls.c
         found = session.rows(sa.select(table.name, table.collective, table.message_size, table.size_source))
         assert len(found) == 10
@@ -306,7 +303,7 @@ class TestNccl:
         assert {name: collective for name, collective, *_ in found}["ncclGroupEnd"] is None
 
     def test_an_instrumented_nccl_tells_sizes_in_its_texts(self, tmp_path, both):
-        session = both(demo.instrumented_nccl_export(tmp_path / "i.sqlite"))
+        session = both(synthetic.instrumented_nccl_export(tmp_path / "i.sqlite"))
         table = tables.nccl_calls.c
         found = session.rows(sa.select(table.name, table.message_size, table.size_source, table.communicator))
         assert Counter(found) == {
@@ -315,21 +312,21 @@ class TestNccl:
         }
 
     def test_payloads_that_make_no_sense_are_no_payloads(self, tmp_path, session):
-        path = demo.payload_export(tmp_path / "p.sqlite", json=True, binary=True)
+        path = synthetic.payload_export(tmp_path / "p.sqlite", json=True, binary=True)
         edit(path, "UPDATE NVTX_EVENTS SET jsonText = '{\"Message size [bytes]\": ', binaryData = x'0102030405'")
         report = session.add(path)
         assert report.packed.counts["nccl_calls"] == 10
         assert column(session, tables.nccl_calls.c.message_size) == [None] * 10
 
     def test_kernels_of_nccl_are_marked(self, tmp_path, session):
-        session.add(demo.nccl_without_nvtx_export(tmp_path / "n.sqlite"))
+        session.add(synthetic.nccl_without_nvtx_export(tmp_path / "n.sqlite"))
         assert Counter(column(session, tables.kernels.c.is_nccl)) == {0: 20, 1: 10}
         assert session.count(tables.nccl_calls) == 0
 
 
 class TestHostileNames:
     def test_they_survive_unchanged(self, tmp_path, both):
-        session = both(demo.hostile_names_export(tmp_path / "hostile.sqlite"))
+        session = both(synthetic.hostile_names_export(tmp_path / "hostile.sqlite"))
         kernels, ranges = tables.kernels.c, tables.nvtx_ranges.c
         assert column(session, kernels.name, kernels.start) == list(HOSTILE_NAMES)
         assert column(session, kernels.short_name, kernels.start) == list(HOSTILE_NAMES)
@@ -371,7 +368,7 @@ class TestHostileNames:
 
     def test_ids_of_another_machine_are_negative_numbers(self, tmp_path, both):
         """The highest byte of NVIDIA's ids is a hardware id; SQLite's integers are signed."""
-        path = demo.two_process_export(tmp_path / "two.sqlite")
+        path = synthetic.two_process_export(tmp_path / "two.sqlite")
         high = -(1 << 56)
         edit(
             path,
@@ -387,7 +384,7 @@ class TestHostileNames:
         assert pids == {(0, 5_000), (1, 5_001)}
 
     def test_names_that_are_not_there_are_none(self, tmp_path, session):
-        path = demo.two_process_export(tmp_path / "two.sqlite")
+        path = synthetic.two_process_export(tmp_path / "two.sqlite")
         edit(path, "DELETE FROM StringIds")
         session.add(path)
         assert set(column(session, tables.kernels.c.name)) == {None}
@@ -401,11 +398,11 @@ class TestChunks:
         place = tmp_path_factory.mktemp("chunks")
         return [
             *TrainingJob(ranks=1, steps=1, layers=1, gpu_metrics=False).write(place),
-            demo.old_schema_export(place / "old.sqlite"),
-            demo.payload_export(place / "payload.sqlite", binary=True),
-            demo.open_ranges_export(place / "open.sqlite"),
-            demo.cpu_only_export(place / "cpu.sqlite"),
-            demo.simulation_export(place / "simulation.sqlite"),
+            synthetic.old_schema_export(place / "old.sqlite"),
+            synthetic.payload_export(place / "payload.sqlite", binary=True),
+            synthetic.open_ranges_export(place / "open.sqlite"),
+            synthetic.cpu_only_export(place / "cpu.sqlite"),
+            synthetic.simulation_export(place / "simulation.sqlite"),
         ]
 
     def everything(self, paths: list[Path], cache: Cache | None = None) -> dict[str, Any]:
@@ -445,7 +442,7 @@ class TestChunks:
 
     def test_rows_with_gaps_between_them(self, tmp_path, session, monkeypatch):
         monkeypatch.setattr(pack, "CHUNK_ROWS", 10)
-        path = demo.two_process_export(tmp_path / "two.sqlite")
+        path = synthetic.two_process_export(tmp_path / "two.sqlite")
         edit(path, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid BETWEEN 5 AND 150")
         assert session.add(path).packed.counts["kernels"] == 54
 
@@ -521,7 +518,7 @@ class TestStopping:
         assert session.add(demo_job[1]).packed.counts["kernels"] == session.count(tables.kernels)
 
     def test_too_little_memory_is_said_and_not_blamed_on_the_file(self, tmp_path):
-        path = demo.benchmark_export(tmp_path / "b.sqlite", kernels=20_000)
+        path = synthetic.benchmark_export(tmp_path / "b.sqlite", kernels=20_000)
         with closing(Session(limits=Limits(memory=8 << 20))) as session:
             with pytest.raises(ExportError, match="memory") as error:
                 session.add(path)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from synthetic import two_process_export
 
-from nsystui.exports.demo import two_process_export
 from nsystui.store import thrift
 from nsystui.store.cache import Cache, PackedFiles
 from nsystui.store.pack_files import PackFiles

@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import sqlalchemy as sa
+from synthetic import empty_export, two_process_export
 
 from nsystui.errors import ExportError
-from nsystui.exports.demo import ExportWriter, empty_export, two_process_export
+from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
 from nsystui.store import tables
 from nsystui.store.cache import Cache

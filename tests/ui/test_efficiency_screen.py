@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from jobs import WIDE, hit, line_with, running, screen_text, shows
+from synthetic import cpu_only_export
 
-from nsystui.exports.demo import TrainingJob, cpu_only_export
+from nsystui.exports.demo import TrainingJob
 from nsystui.ui.screens.efficiency import EfficiencyScreen
 from nsystui.ui.screens.gpu import GpuScreen
 from nsystui.ui.screens.ranks import RanksScreen

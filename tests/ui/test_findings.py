@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text
+from synthetic import empty_export, illnesses
 
-from nsystui.exports.demo import TrainingJob, empty_export, illnesses
+from nsystui.exports.demo import TrainingJob
 from nsystui.ui.screens.finding import FindingScreen, NotCheckedScreen
 from nsystui.ui.screens.overview import OverviewScreen
 from nsystui.ui.screens.ranks import RanksScreen

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text
+from synthetic import cpu_only_export, whole_graph_export
 
 from nsystui.analysis.selection import Selection, Window
 from nsystui.analysis.utilisation_tables import utilisation_table
 from nsystui.cli import main
-from nsystui.exports.demo import TrainingJob, cpu_only_export, whole_graph_export
+from nsystui.exports.demo import TrainingJob
 from nsystui.output.files import save
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.gpu_lanes import held_back
@@ -199,10 +200,10 @@ async def test_e_exports_the_utilisation_of_the_view_as_the_command_prints_it(de
         await hit(app, pilot, "4")
         job = app.job
         whole = utilisation_table(job.busy(Selection()), job.extent())
-        assert gpu(app).answer_to_export().rows() == whole.rows()
+        assert gpu(app).answer_to_export().rows == whole.rows
         await hit(app, pilot, "greater_than_sign", "greater_than_sign", "+", "down", "down", "down")
         view = gpu(app)._picture.window
-        assert gpu(app).answer_to_export().rows() == utilisation_table(job.busy(Selection()), view).rows()
+        assert gpu(app).answer_to_export().rows == utilisation_table(job.busy(Selection()), view).rows
         assert gpu(app).row_to_copy()[:2] == (1, 0)
         save(gpu(app).answer_to_export(), tmp_path / "screen.csv", overwrite=False)
     time = f"{view.start}:{view.end}"

@@ -140,7 +140,7 @@ class TestTables:
             assert app.screen.values()["op"] == "Reduce"
             await pilot.press("enter")
             await shows(app, pilot, "Reduce calls")
-            assert {row[1] for row in app.screen.table.answer.values} == {"Reduce"}
+            assert {row[1] for row in app.screen.table.answer.rows} == {"Reduce"}
 
     async def test_ranks_of_communicators_that_no_line_names(self, tmp_path):
         path = tmp_path / "calls.log"
@@ -159,7 +159,7 @@ class TestTables:
         async with open_logs(log) as (app, pilot):
             assert app.screen.table.sorted_by == ("total_bytes", True)
             await pilot.press("s")
-            assert [row[0] for row in app.screen.table.answer.values] == ["AllReduce", "Reduce"]
+            assert [row[0] for row in app.screen.table.answer.rows] == ["AllReduce", "Reduce"]
             await pilot.press("o")
             assert app.screen.table.sorted_by is None
 

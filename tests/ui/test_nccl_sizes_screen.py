@@ -71,7 +71,7 @@ async def test_enter_on_a_size_lists_its_kernels_and_then_the_event(job, cache_d
 
 
 async def test_without_sizes_it_says_how_to_get_them(tmp_path):
-    from nsystui.exports.demo import two_process_export
+    from synthetic import two_process_export
 
     async with running([two_process_export(tmp_path / "plain.sqlite")], None) as (app, pilot):
         await hit(app, pilot, "3", "o")

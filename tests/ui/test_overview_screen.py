@@ -9,9 +9,9 @@ import threading
 
 import pytest
 from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text, shows
+from synthetic import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
 
 from nsystui.cli import main
-from nsystui.exports.demo import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
 from nsystui.ui.app import FileState, NsystuiApp
 from nsystui.ui.loading import Source
 from nsystui.ui.overview_lines import failure_lines, files_answer
@@ -61,7 +61,7 @@ async def test_80x24_tells_what_ran_where_the_time_went_and_which_kernels(demo_j
         picture = overview(app)._picture
         shown = float(line_with(app, "GPU busy").split()[-2])
         place = [column.key for column in picture.tasks.columns].index("busy_percent")
-        assert shown == pytest.approx(sum(row[place] for row in picture.tasks.rows()) / 4, abs=0.06)
+        assert shown == pytest.approx(sum(row[place] for row in picture.tasks.rows) / 4, abs=0.06)
         assert picture.spent.time == 4 * (picture.facts.events.end - picture.facts.events.start)
 
 
@@ -149,7 +149,7 @@ async def test_diagnostics_contents_and_files_are_a_key_away(demo_job, cache_dir
 async def test_contents_lead_to_the_screen_that_shows_them_or_say_what_to_record(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "i")
-        tables = [row[0] for row in app.screen.table.answer.rows()]
+        tables = [row[0] for row in app.screen.table.answer.rows]
         app.screen.table.move_to(tables.index("mpi_calls"))
         await hit(app, pilot, "enter")
         assert "nsys profile -t mpi" in screen_text(app)[-1]

@@ -106,7 +106,7 @@ async def test_ranks_share_lines_where_there_are_too_few(ranks, cache_directory)
 
 
 async def test_without_gpu_work_the_map_says_why(tmp_path):
-    from nsystui.exports.demo import cpu_only_export
+    from synthetic import cpu_only_export
 
     async with running([cpu_only_export(tmp_path / "cpu.sqlite")], None, NARROW) as (app, pilot):
         await hit(app, pilot, "7", "h")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text
+from synthetic import cpu_only_export, empty_export, whole_graph_export
 
 from nsystui.analysis.events import key_of
 from nsystui.analysis.selection import Window
-from nsystui.exports.demo import cpu_only_export, empty_export, whole_graph_export
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.screens.events import EventsScreen
 from nsystui.ui.screens.timeline import TimelineScreen

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.collectives.matched import Matching
 from nsystui.analysis.collectives.sequences import UNKNOWN
 from nsystui.analysis.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals
-from nsystui.analysis.rows import answer_of, few
+from nsystui.analysis.note_words import few
 from nsystui.analysis.selection import Selection, Task
 from nsystui.analysis.tasks import RankedTask
 
@@ -44,7 +44,7 @@ KIND_COLUMNS = (
 )
 
 
-def collective_operations(selection: Selection, ranks: Sequence[RankedTask], matching: Matching) -> FrameAnswer:
+def collective_operations(selection: Selection, ranks: Sequence[RankedTask], matching: Matching) -> TableAnswer:
     """A row for each synchronous operation that several ranks have in common, by time.
 
     ``late_by`` is how much longer the kernel of the first rank to come ran, which waited longest, than that of the
@@ -80,10 +80,10 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
     if selection.name is not None:
         rows = [row for row in rows if selection.name.matches(str(row[1]))]
     rows.sort(key=lambda row: (row[0], row[-1]))
-    return answer_of("collectives", OPERATION_COLUMNS, rows, total, tuple(_notes(numbers, matching)))
+    return TableAnswer("collectives", OPERATION_COLUMNS, rows, total, tuple(_notes(numbers, matching)))
 
 
-def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching: Matching) -> FrameAnswer:
+def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching: Matching) -> TableAnswer:
     """A row for each collective of each communicator: what of its time was transfer and what waiting, and for whom.
 
     ``transfer`` and ``waiting`` are those of one rank (the mean). They add up to the time of a rank in these kernels.
@@ -117,7 +117,7 @@ def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching
     if selection.name is not None:
         rows = [row for row in rows if selection.name.matches(str(row[0]))]
     rows.sort(key=lambda row: -float(row[4] or 0))
-    return answer_of("collective-kinds", KIND_COLUMNS, rows, total, tuple(_notes(numbers, matching)))
+    return TableAnswer("collective-kinds", KIND_COLUMNS, rows, total, tuple(_notes(numbers, matching)))
 
 
 def _arrivals(selection: Selection, matching: Matching) -> Iterator[Arrivals]:

@@ -57,7 +57,7 @@ def by_name(answer: Answer) -> dict[Key, Measured]:
 def _with_sizes(side: Side, found: Mapping[Key, Measured]) -> dict[Key, Measured]:
     answer = memory_sizes(side.job.session, side.selection)
     place = {column.key: number for number, column in enumerate(answer.columns)}
-    sizes = {row[place["name"]]: row[place["total"]] for row in answer.rows()}
+    sizes = {row[place["name"]]: row[place["total"]] for row in answer.rows}
     return {key: replace(one, sums={"bytes": _number(sizes.get(key[0]))}) for key, one in found.items()}
 
 

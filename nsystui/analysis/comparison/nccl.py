@@ -13,7 +13,7 @@ from nsystui.analysis.nccl.table import CALL, KERNEL, What, nccl_summary
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nsystui.analysis.answer import FrameAnswer
+    from nsystui.analysis.answer import TableAnswer
 
 _WHAT = Column("what", "What", "what", Unit.TEXT, None, 4)
 _EXTRAS = (
@@ -31,10 +31,10 @@ def nccl(a: Side, b: Side) -> Compared:
     """
     by: tuple[By, ...] = USUAL
     found = [_summary(side, by) for side in (a, b)]
-    if len({_knows_sizes(one.frame) for one in found if len(one)}) > 1:
+    if len({_knows_sizes(one.frame()) for one in found if len(one)}) > 1:
         by = (By.COLLECTIVE,)
         found = [_summary(side, by) for side in (a, b)]
-    is_of_kernels = any((one.frame["what"] == KERNEL).any() for one in found)
+    is_of_kernels = any((one.frame()["what"] == KERNEL).any() for one in found)
     what: What = KERNEL if is_of_kernels or not any(map(len, found)) else CALL
     basis = Basis(a.gpu_ranks, b.gpu_ranks) if what == KERNEL else Basis(a.call_ranks, b.call_ranks)
     notes = [*basis.note("ranks with a GPU" if what == KERNEL else "ranks with calls")]
@@ -42,11 +42,11 @@ def nccl(a: Side, b: Side) -> Compared:
         notes.append("by collective alone: only one side tells message sizes")
     notes += both(found[0].notes, found[1].notes)
     names = (_WHAT, *(COLUMNS[one] for one in by))
-    sides = _measured(found[0].frame, what, by), _measured(found[1].frame, what, by)
+    sides = _measured(found[0].frame(), what, by), _measured(found[1].frame(), what, by)
     return compared("diff-nccl", names, sides, basis, notes, _EXTRAS)
 
 
-def _summary(side: Side, by: tuple[By, ...]) -> FrameAnswer:
+def _summary(side: Side, by: tuple[By, ...]) -> TableAnswer:
     job = side.job
     return nccl_summary(job.session, side.selection, job.ranks, job.pairing(), by)
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nsystui.analysis.answer import FILES_ONLY, Column, Row, Unit, Value
+from nsystui.analysis.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value
 from nsystui.analysis.comparison.side import Basis
-from nsystui.analysis.rows_answer import RowsAnswer
 
 NEW, GONE, BOTH = "new", "gone", "both"
 
@@ -54,15 +53,15 @@ class Extra:
 
 
 @dataclass(frozen=True)
-class Compared(RowsAnswer):
+class Compared(TableAnswer):
     """A table of differences; it is sorted by a difference's size, whichever way it goes."""
 
     def sorted_by(self, key: str, descending: bool) -> Compared:
         column = next(column for column in self.columns if column.key == key)
         if column.unit is not Unit.CHANGE:
-            return super().sorted_by(key, descending)  # type: ignore[return-value]
+            return super().sorted_by(key, descending)
         place = self.columns.index(column)
-        return replace(self, values=_by_size(self.values, place, descending))
+        return replace(self, rows=_by_size(self.rows, place, descending))
 
 
 def _by_size(rows: Sequence[Row], place: int, descending: bool) -> list[Row]:

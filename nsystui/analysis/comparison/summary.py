@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from nsystui.analysis.answer import FILES_ONLY, Column, Row, Unit, Value
+from nsystui.analysis.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value
 from nsystui.analysis.comparison.kernels import graph_time, kernels, memory
 from nsystui.analysis.comparison.nccl import nccl
 from nsystui.analysis.comparison.nvtx import nvtx
@@ -15,7 +15,6 @@ from nsystui.analysis.comparison.steps import STEP, spreads
 from nsystui.analysis.comparison.utilisation import Utilisation, utilisation
 from nsystui.analysis.kernels import Names
 from nsystui.analysis.nccl.table import KERNEL
-from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.units import align_decimal, format_value
 
 COLUMNS = (
@@ -79,7 +78,7 @@ def _rounded(value: float | None, digits: int | None) -> Value:
     return value if value is None or digits is None else round(value, digits)
 
 
-def summary(a: Side, b: Side, step_range: str | None = None) -> RowsAnswer:
+def summary(a: Side, b: Side, step_range: str | None = None) -> TableAnswer:
     """One row for each measure: A, B, B − A and B / A. Percentages are means over the ranks of a side.
 
     The time of kernels is split into what their number and what their durations make of it, each name by itself (see
@@ -108,20 +107,20 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> RowsAnswer:
         *(note for note in both(*(side.job.steps(step_range).notes for side in (a, b))) if "no steps" in note),
     )
     rows = [line.row() for line in lines]
-    return RowsAnswer("diff-summary", COLUMNS, rows, len(rows), tuple(dict.fromkeys(notes)))
+    return TableAnswer("diff-summary", COLUMNS, rows, len(rows), tuple(dict.fromkeys(notes)))
 
 
-def worded(answer: RowsAnswer) -> RowsAnswer:
+def worded(answer: TableAnswer) -> TableAnswer:
     """The summary as a screen shows it, each value with the unit of its row; files keep the plain one."""
     shown: list[list[str]] = []
-    for what, unit, a, b, difference, _, _ in answer.values:
+    for what, unit, a, b, difference, _, _ in answer.rows:
         own = _UNITS[str(unit)]
         shown.append([str(what), format_value(own, a), format_value(own, b), _signed(own, difference)])
     texts = [list(cells) for cells in zip(*shown, strict=True)] if shown else [[], [], [], []]
-    aligned = [texts[0], *(_aligned(cells, answer.values) for cells in texts[1:])]
-    rest = [(row[-2], row[-1]) for row in answer.values]
+    aligned = [texts[0], *(_aligned(cells, answer.rows) for cells in texts[1:])]
+    rest = [(row[-2], row[-1]) for row in answer.rows]
     rows = [(*cells, *more) for cells, more in zip(zip(*aligned, strict=True), rest, strict=True)]
-    return RowsAnswer(answer.name, _WORDED, rows, answer.total, answer.notes)
+    return TableAnswer(answer.name, _WORDED, rows, answer.total, answer.notes)
 
 
 def _aligned(cells: Sequence[str], rows: Sequence[Row]) -> list[str]:
@@ -170,7 +169,7 @@ def _work(sides: tuple[Side, Side], launched: Compared, communication: Compared,
     if basis.a and basis.b:
         yield _Line("    by their number", "ns", None, None, "kernels", _sum(launched, "by_count"))
         yield _Line("    by their durations", "ns", None, None, "kernels", _sum(launched, "by_duration"))
-    has_nccl = bool(communication.values) and communication.values[0][_place(communication, "what")] == KERNEL
+    has_nccl = bool(communication.rows) and communication.rows[0][_place(communication, "what")] == KERNEL
     if has_nccl:
         yield line("    NCCL kernels", "ns", _pair(communication, "total", basis), "nccl")
         yield line("      exposed", "ns", _pair(communication, "exposed", basis), "nccl")
@@ -202,7 +201,7 @@ def _place(answer: Compared, key: str) -> int:
 def _sum(answer: Compared, key: str, ranks: int = 1) -> float | None:
     """The sum of a column; missing where no rank recorded it."""
     place = _place(answer, key)
-    values = [row[place] for row in answer.values]
+    values = [row[place] for row in answer.rows]
     return sum(value for value in values if isinstance(value, int | float)) if ranks else None
 
 
@@ -223,12 +222,12 @@ def _other_work(launched: Compared, used: tuple[Utilisation, Utilisation]) -> st
 def _largest(what: str, answer: Compared, key: str) -> Iterator[str]:
     """The names with the largest changes in the column ``key``, and how many are new or gone."""
     name, change, status = (_place(answer, one) for one in ("name", key, "status"))
-    changed = [row for row in answer.sorted_by(key, descending=True).values[:_NAMED] if row[change]]
+    changed = [row for row in answer.sorted_by(key, descending=True).rows[:_NAMED] if row[change]]
     if changed:
         by = " by duration" if key == "by_duration" else ""
         told = [f"{row[name]} {format_value(Unit.CHANGE, row[change])}" for row in changed]
         yield f"{what} that changed most{by}: {', '.join(told)}"
-    single = [f"{count:,} {word}" for word in (NEW, GONE) if (count := _with(answer.values, status, word))]
+    single = [f"{count:,} {word}" for word in (NEW, GONE) if (count := _with(answer.rows, status, word))]
     if single:
         yield f"names of {what}: {', '.join(single)} in B"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from nsystui.analysis.answer import TableAnswer
 from nsystui.analysis.comparison.kernels import kernels, memory
 from nsystui.analysis.comparison.nccl import nccl
 from nsystui.analysis.comparison.nvtx import nvtx
@@ -12,7 +13,6 @@ from nsystui.analysis.comparison.side import Side
 from nsystui.analysis.comparison.steps import steps
 from nsystui.analysis.comparison.summary import summary
 from nsystui.analysis.kernels import Names
-from nsystui.analysis.rows_answer import RowsAnswer
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Table:
     """A table and what it is called."""
 
     title: str
-    make: Callable[[Side, Side, Options], RowsAnswer]
+    make: Callable[[Side, Side, Options], TableAnswer]
 
 
 TABLES: Mapping[str, Table] = {

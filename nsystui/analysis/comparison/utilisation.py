@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
+from nsystui.analysis.answer import Value
 from nsystui.analysis.comparison.side import Side
 from nsystui.analysis.extent import extents
 from nsystui.analysis.overview import task_table
@@ -28,10 +29,14 @@ def utilisation(side: Side, other: Side) -> Utilisation:
     """The mean of the rows that the overview has for the ranks of ``side``, judged beside ``other``."""
     job, selection = side.job, side.judged_beside(other)
     table = task_table(job.session, selection, job.ranks, job.busy(selection))
-    percent = {column.key: _mean(table.frame[column.key].dropna().tolist()) for column in SHARE_COLUMNS}
+    percent = {column.key: _mean(_known(table.cells(column.key))) for column in SHARE_COLUMNS}
     windows = extents(job.session, selection)
     spans = [windows[item.task.report] for item in side.ranks if item.task.report in windows]
     return Utilisation(percent, _mean([span.end - span.start for span in spans]), table.notes)
+
+
+def _known(cells: list[Value]) -> list[float]:
+    return [cell for cell in cells if isinstance(cell, int | float)]
 
 
 def _mean(values: list[float]) -> float | None:

@@ -15,8 +15,8 @@ from nsystui.analysis.efficiency.mfu import Mfu, MfuRequest, mfu, told_size
 from nsystui.analysis.efficiency.window import common_window, window_note
 from nsystui.analysis.extent import selected_reports
 from nsystui.analysis.job import Job
+from nsystui.analysis.note_words import few
 from nsystui.analysis.ranks.step_times import step_times
-from nsystui.analysis.rows import few
 from nsystui.analysis.selection import Selection, Window
 from nsystui.analysis.utilisation import BusyIntervals
 from nsystui.analysis.utilisation_tables import recording_notes

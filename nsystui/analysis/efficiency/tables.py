@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nsystui.analysis.answer import FILES_ONLY, Column, FrameAnswer, Row, Unit
+from nsystui.analysis.answer import FILES_ONLY, Column, Row, TableAnswer, Unit
 from nsystui.analysis.device_time import Breakdown, total
 from nsystui.analysis.efficiency.device import Useful
 from nsystui.analysis.efficiency.factors import Factor, device_factors, host_factors
@@ -12,7 +12,6 @@ from nsystui.analysis.efficiency.gpus import Gpu
 from nsystui.analysis.efficiency.mfu import Mfu
 from nsystui.analysis.efficiency.result import Efficiency
 from nsystui.analysis.efficiency.scaling import Scalability
-from nsystui.analysis.rows import answer_of
 
 EVERYTHING = "all"
 """What stands for the rank in the row over all GPUs."""
@@ -87,7 +86,7 @@ _LETTERS = (
 )
 
 
-def breakdown_table(found: Efficiency) -> FrameAnswer:
+def breakdown_table(found: Efficiency) -> TableAnswer:
     """A row over all GPUs and one for each: how its time was spent, in percent of the window and in ns (domain §5.1).
 
     The parts have no moment in common and add up to the window, in the first row to that of all GPUs.
@@ -98,7 +97,7 @@ def breakdown_table(found: Efficiency) -> FrameAnswer:
     for gpu, spent in zip(found.gpus, found.spent, strict=True):
         rows.append((*_place(gpu), *_spent_cells(spent, found.useful)))
     notes = (*((_LETTERS,) if rows else ()), *found.notes, *found.device_notes)
-    return answer_of("breakdown", BREAKDOWN_COLUMNS, rows, len(rows), notes)
+    return TableAnswer("breakdown", BREAKDOWN_COLUMNS, rows, len(rows), notes)
 
 
 def _place(gpu: Gpu) -> Row:
@@ -114,7 +113,7 @@ def _spent_cells(spent: Breakdown, useful: Useful) -> Row:
     return (*percent, *parts, time, useful.moved(spent), spent.time)
 
 
-def device_table(found: Efficiency, scaled: Scalability | None = None) -> FrameAnswer:
+def device_table(found: Efficiency, scaled: Scalability | None = None) -> TableAnswer:
     """A row for each factor of the device efficiency; with a baseline also its own, scalability, and global."""
     factors = device_factors(found.device, scaled)
     notes = (*found.notes, *found.device_notes)
@@ -124,14 +123,14 @@ def device_table(found: Efficiency, scaled: Scalability | None = None) -> FrameA
     return _factor_table("device", factors, before, (*notes, scaled.note))
 
 
-def host_table(found: Efficiency) -> FrameAnswer:
+def host_table(found: Efficiency) -> TableAnswer:
     """A row for each factor of the host efficiency."""
     return _factor_table("host", host_factors(found.host), None, (*found.notes, *found.host_notes))
 
 
 def _factor_table(
     name: str, factors: Sequence[Factor], baseline: dict[str, float | None] | None, notes: tuple[str, ...]
-) -> FrameAnswer:
+) -> TableAnswer:
     """The rows of factors of which any is known."""
     if all(factor.value is None for factor in factors):
         factors = ()
@@ -140,26 +139,26 @@ def _factor_table(
         before = () if baseline is None else (_percent(baseline.get(one.key)),)
         rows.append((one.key, "  " * one.depth + one.name, _percent(one.value), *before, one.formula, one.low))
     columns = (*_FACTOR, *(() if baseline is None else (_BASELINE,)), *_WORDS)
-    return answer_of(name, columns, rows, len(rows), notes)
+    return TableAnswer(name, columns, rows, len(rows), notes)
 
 
 def _percent(value: float | None) -> float | None:
     return None if value is None else 100.0 * value
 
 
-def process_table(found: Efficiency) -> FrameAnswer:
+def process_table(found: Efficiency) -> TableAnswer:
     """A row for each process that used a GPU: its time in MPI, in CUDA calls outside of MPI, and the rest."""
     rows: list[Row] = []
     for one in found.host.processes:
         parts = (one.useful, one.mpi, one.cuda)
         percent = [None if part is None or not one.time else 100.0 * part / one.time for part in parts]
         rows.append((one.task.rank, one.task.host, one.task.pid, *percent, *parts, one.time))
-    return answer_of("processes", PROCESS_COLUMNS, rows, len(rows), (*found.notes, *found.host_notes))
+    return TableAnswer("processes", PROCESS_COLUMNS, rows, len(rows), (*found.notes, *found.host_notes))
 
 
-def mfu_table(found: Mfu) -> FrameAnswer:
+def mfu_table(found: Mfu) -> TableAnswer:
     """One row: the MFU and what it is made of; unknown parts are missing, and notes say why."""
     peak, source = (None, None) if found.peak is None else (found.peak.tflops, found.peak.source)
     value = None if found.value is None else 100.0 * found.value
     row = (value, found.achieved, peak, source, found.step_time, found.intervals, found.gpus)
-    return answer_of("mfu", MFU_COLUMNS, [(*row, found.request.flops_per_step)], 1, found.notes)
+    return TableAnswer("mfu", MFU_COLUMNS, [(*row, found.request.flops_per_step)], 1, found.notes)

@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import FILES_ONLY, Column, FrameAnswer, Unit
+from nsystui.analysis.answer import FILES_ONLY, Column, TableAnswer, Unit
 from nsystui.analysis.handover.ncu_command import NameBase, NcuCommand, pattern_of
 from nsystui.analysis.handover.slices import with_calls
 from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import Names, name_of
 from nsystui.analysis.missing import missing_note
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection, Task
 from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.where import Condition, of_tasks, where
@@ -175,7 +174,7 @@ def _templates(job: Job, alike: Sequence[Condition]) -> frozenset[tuple[int, int
     return frozenset((report, process, short) for report, process, short in job.session.rows(several))
 
 
-def ncu_table(job: Job, commands: Sequence[NcuCommand]) -> FrameAnswer:
+def ncu_table(job: Job, commands: Sequence[NcuCommand]) -> TableAnswer:
     """The commands as a table."""
     lacking = missing_note(job.session, tables.kernels)
     rows = [
@@ -186,7 +185,7 @@ def ncu_table(job: Job, commands: Sequence[NcuCommand]) -> FrameAnswer:
         for one in commands
     ]
     notes = [*([lacking] if lacking else []), *cautions(commands)]
-    return answer_of("ncu", COLUMNS, rows, notes=tuple(notes))
+    return TableAnswer("ncu", COLUMNS, rows, notes=tuple(notes))
 
 
 def cautions(commands: Sequence[NcuCommand]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from nsystui.analysis.answer import FILES_ONLY, Column, FrameAnswer, Unit
+from nsystui.analysis.answer import FILES_ONLY, Column, TableAnswer, Unit
 from nsystui.analysis.event_kinds import EventKind
 from nsystui.analysis.nccl.bandwidth import rate
 from nsystui.analysis.nccl.grouping import By, is_of, values_of
@@ -90,7 +90,7 @@ def nccl_listing(
     pairing: NcclPairing,
     row: Mapping[By, Any],
     what: What,
-) -> FrameAnswer:
+) -> TableAnswer:
     """The kernels or calls behind one row of the summary, by start (job time, ns).
 
     ``row`` has the values of that row by group (``None`` is "not known"); without a group, everything; `COMMUNICATION`
@@ -115,7 +115,7 @@ def nccl_listing(
     columns = (*_SHARED_COLUMNS, *step, *(_KERNEL_COLUMNS if is_kernel else _CALL_COLUMNS))
     listed = listed[[column.key for column in columns]].reset_index(drop=True)
     notes = nccl_notes(session, selection, ranks, pairing)
-    return FrameAnswer("nccl-calls", without_empty(columns, listed), listed, len(everything), notes)
+    return TableAnswer.of_frame("nccl-calls", without_empty(columns, listed), listed, len(everything), notes)
 
 
 def _rows(frame: pd.DataFrame, row: Mapping[By, Any]) -> pd.DataFrame:

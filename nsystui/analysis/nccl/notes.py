@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.analysis.nccl.pairing import NcclPairing, PairingQuality
 from nsystui.analysis.nccl.selected import selected
-from nsystui.analysis.rows import few
+from nsystui.analysis.note_words import few
 from nsystui.analysis.selection import Selection, Task
 from nsystui.analysis.tasks import RankedTask
 from nsystui.store import tables

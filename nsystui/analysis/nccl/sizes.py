@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from nsystui.analysis.answer import Column, FrameAnswer, Unit
+from nsystui.analysis.answer import Column, TableAnswer, Unit
 from nsystui.analysis.intervals import Times
 from nsystui.analysis.nccl.bandwidth import rate
 from nsystui.analysis.nccl.buckets import BUCKETS
@@ -93,7 +93,7 @@ def bandwidth_by_size(
     ranks: Sequence[RankedTask],
     pairing: NcclPairing,
     by: By = By.BYTES,
-) -> FrameAnswer:
+) -> TableAnswer:
     """The selected kernels of known size by collective and size (``by``: exact, power of two or bucket), small first.
 
     The bandwidth-against-size curve and the spread of the durations in one: ``median`` duration with ``min``, ``p5``,
@@ -123,7 +123,7 @@ def bandwidth_by_size(
     columns = (*(COLUMNS[one] for one in groups), RANKS, *_STATISTICS)
     total = len(np.unique(group_numbers(everything, groups)))
     notes = nccl_notes(session, selection, ranks, pairing)
-    return FrameAnswer("nccl-sizes", without_empty(columns, frame), frame.reset_index(drop=True), total, notes)
+    return TableAnswer.of_frame("nccl-sizes", without_empty(columns, frame), frame.reset_index(drop=True), total, notes)
 
 
 def _spread(kernels: pd.DataFrame, group: Ints) -> dict[str, pd.Series[float]]:

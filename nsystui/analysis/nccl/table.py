@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import FILES_ONLY, Column, FrameAnswer, Unit
+from nsystui.analysis.answer import FILES_ONLY, Column, TableAnswer, Unit
 from nsystui.analysis.nccl.bandwidth import Floats, rate
 from nsystui.analysis.nccl.grouping import COLUMNS, USUAL, By, group_numbers, shared_values, values_of
 from nsystui.analysis.nccl.notes import nccl_notes
@@ -59,7 +59,7 @@ def nccl_summary(
     ranks: Sequence[RankedTask],
     pairing: NcclPairing,
     by: Sequence[By] = USUAL,
-) -> FrameAnswer:
+) -> TableAnswer:
     r"""One row for each combination of ``by``: first of the GPU kernels, then of the CPU calls, by total time.
 
     ``pairing`` is one that `measured` made (``Job.pairing``); ``By.STEP`` needs `in_steps`. Columns: those of ``by``;
@@ -93,7 +93,7 @@ def nccl_summary(
     columns = (_WHAT, *own, *(column for column in _TOLD if column.key not in keys), *_COSTS)
     frame = pd.concat(blocks, ignore_index=True)
     notes = nccl_notes(session, selection, ranks, pairing)
-    return FrameAnswer("nccl", without_empty(columns, frame), frame, total, notes)
+    return TableAnswer.of_frame("nccl", without_empty(columns, frame), frame, total, notes)
 
 
 def without_empty(columns: Sequence[Column], frame: pd.DataFrame) -> tuple[Column, ...]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.nccl.buckets import BUCKETS, bucket_of
 from nsystui.analysis.nccl_log.summary import Kind, Summary
-from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.exports.nccl_log.datatypes import datatype_name
 
 _OP = Column("op", "Op", "op")
@@ -17,7 +16,7 @@ _PER_GPU = Column("calls_per_gpu", "Calls per GPU", "per GPU", Unit.COUNT, 3)
 _TOTAL = Column("total_bytes", "Total Bytes", "total", Unit.BYTES)
 
 
-def ops_table(summary: Summary) -> RowsAnswer:
+def ops_table(summary: Summary) -> TableAnswer:
     """Calls and message sizes (exact bytes) by op, as ``3-per-op-stats.awk``; most bytes first.
 
     Calls of a data type that is not known count as calls, and for no bytes. Calls per GPU are the mean over the GPUs
@@ -42,10 +41,10 @@ def ops_table(summary: Summary) -> RowsAnswer:
         per_gpu = _mean([sum(number for (name, _), number in made.items() if name == op) for made in gpus])
         ends = min(sized, default=None), max(sized, default=None)
         rows.append((op, sum(kinds.values()), per_gpu, ends[0], mean, ends[1], total))
-    return RowsAnswer("nccl-log-ops", columns, rows, len(rows))
+    return TableAnswer("nccl-log-ops", columns, rows, len(rows))
 
 
-def sizes_table(summary: Summary) -> RowsAnswer:
+def sizes_table(summary: Summary) -> TableAnswer:
     """Calls by op and bucket of message size, as ``4-histogram.awk``, and how they spread over the GPUs."""
     columns = (
         _OP,
@@ -65,10 +64,10 @@ def sizes_table(summary: Summary) -> RowsAnswer:
                 on_gpus = [made[op, bucket] for made in gpus]
                 spread = (_mean(on_gpus), min(on_gpus, default=None), max(on_gpus, default=None))
                 rows.append((op, bucket or "unknown", sum(own.values()), *spread, _bytes_of(own)))
-    return RowsAnswer("nccl-log-sizes", columns, rows, len(rows))
+    return TableAnswer("nccl-log-sizes", columns, rows, len(rows))
 
 
-def calls_table(summary: Summary) -> RowsAnswer:
+def calls_table(summary: Summary) -> TableAnswer:
     """Calls by op, count (of elements) and data type, as ``5-aggregate_comms.awk``; in an op, most bytes first."""
     columns = (
         _CALLS,
@@ -83,7 +82,7 @@ def calls_table(summary: Summary) -> RowsAnswer:
         for kind in sorted(kinds, key=lambda kind: (-(kind.size or 0) * kinds[kind], -kind.elements, kind.datatype)):
             name, number = datatype_name(kind.datatype), kinds[kind]
             rows.append((number, kind.op, kind.elements, name, kind.size, _bytes_of({kind: number})))
-    return RowsAnswer("nccl-log-calls", columns, rows, len(rows))
+    return TableAnswer("nccl-log-calls", columns, rows, len(rows))
 
 
 def _by_op(summary: Summary) -> list[tuple[str, Counter[Kind]]]:

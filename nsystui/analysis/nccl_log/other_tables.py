@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.nccl_log.summary import Summary
-from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.exports.nccl_log.lines import Damage
 
 _NS_PER_S = 1e9
 
 
-def tuning_table(summary: Summary) -> RowsAnswer:
+def tuning_table(summary: Summary) -> TableAnswer:
     """Which algorithm and protocol NCCL chose, by op and bytes as the tuner counts them.
 
     For AllGather, ReduceScatter and AlltoAll these are the bytes of all ranks together.
@@ -28,10 +27,10 @@ def tuning_table(summary: Summary) -> RowsAnswer:
         for line, number in summary.tuning.items()
     ]
     rows.sort(key=lambda row: (str(row[0] or ""), -int(row[1] or 0), -int(row[5] or 0)))
-    return RowsAnswer("nccl-log-tuning", columns, rows, len(rows))
+    return TableAnswer("nccl-log-tuning", columns, rows, len(rows))
 
 
-def steps_table(summary: Summary) -> RowsAnswer:
+def steps_table(summary: Summary) -> TableAnswer:
     """Step time and TFLOPS per GPU over the training's lines, as ``avg_step_timing_tflops.awk``.
 
     Each is the mean over the lines that tell it (the script leaves out lines without TFLOPS).
@@ -53,10 +52,10 @@ def steps_table(summary: Summary) -> RowsAnswer:
         times = (None if each is None else each * _NS_PER_S for each in (seconds.mean, seconds.least, seconds.most))
         speeds = (tflops.mean, tflops.least, tflops.most)
         rows.append((summary.training_lines, summary.first_iteration, summary.last_iteration, *times, *speeds))
-    return RowsAnswer("nccl-log-steps", columns, rows, len(rows))
+    return TableAnswer("nccl-log-steps", columns, rows, len(rows))
 
 
-def lines_table(summary: Summary) -> RowsAnswer:
+def lines_table(summary: Summary) -> TableAnswer:
     """What was found in the lines of the logs, and what could not be read."""
     columns = (Column("what", "What", "what"), Column("number", "Number", "number", Unit.COUNT))
     rows: list[Row] = [
@@ -67,4 +66,4 @@ def lines_table(summary: Summary) -> RowsAnswer:
         ("lines of training iterations", summary.training_lines),
         *((f"unread calls, {damage.value}", summary.unread[damage]) for damage in Damage),
     ]
-    return RowsAnswer("nccl-log-lines", columns, rows, len(rows))
+    return TableAnswer("nccl-log-lines", columns, rows, len(rows))

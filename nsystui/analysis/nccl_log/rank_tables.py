@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.nccl_log.communicators import Member
 from nsystui.analysis.nccl_log.summary import Gpu, MemberCalls, Summary
-from nsystui.analysis.rows_answer import RowsAnswer
 
 _COMMUNICATOR = Column("communicator", "Communicator", "communicator")
 _SIZE = Column("ranks", "Ranks", "ranks", Unit.COUNT, importance=2)
@@ -23,7 +22,7 @@ _NONE = MemberCalls()
 _UNKNOWN = (None,) * 4
 
 
-def communicators_table(summary: Summary) -> RowsAnswer:
+def communicators_table(summary: Summary) -> TableAnswer:
     """Every communicator: how many ranks it has, which of them the log knows, and how their calls spread.
 
     Ranks that called less than others are where a job hangs, or whose lines are missing. What no line gives a name that
@@ -46,10 +45,10 @@ def communicators_table(summary: Summary) -> RowsAnswer:
         numbers = (sum(calls), min(calls), max(calls), sum(each.bytes for each in made)) if summary.calls else _UNKNOWN
         known = _spans(member.rank for member in members)
         rows.append((name or f"{len(members)} without a name", ranks, known, *numbers))
-    return RowsAnswer("nccl-log-communicators", columns, rows, len(rows))
+    return TableAnswer("nccl-log-communicators", columns, rows, len(rows))
 
 
-def ranks_table(summary: Summary) -> RowsAnswer:
+def ranks_table(summary: Summary) -> TableAnswer:
     """Every rank of every communicator with its GPU, its calls and its last opCount (hexadecimal, as in the log)."""
     columns = (
         _COMMUNICATOR,
@@ -67,10 +66,10 @@ def ranks_table(summary: Summary) -> RowsAnswer:
             last = f"{made.last_op_count:x}" if made.last_op_count >= 0 else None
             who = (member.communicator, member.rank, member.ranks, *_gpu(member))
             rows.append((*who, made.calls, last, made.bytes) if summary.calls else (*who, None, None, None))
-    return RowsAnswer("nccl-log-ranks", columns, rows, len(rows))
+    return TableAnswer("nccl-log-ranks", columns, rows, len(rows))
 
 
-def gpus_table(summary: Summary) -> RowsAnswer:
+def gpus_table(summary: Summary) -> TableAnswer:
     """The calls of each GPU over all communicators; calls whose line lost its process are in one row without a GPU.
 
     The rank is RCCL's global one, else that in the largest communicator of the GPU.
@@ -93,7 +92,7 @@ def gpus_table(summary: Summary) -> RowsAnswer:
         totals = sum(each.calls for each in made), sum(each.bytes for each in made)
         rows.append((_job_rank(members), *_gpu(members[0]), named, *totals))
     rows.sort(key=lambda row: [(cell is None, cell or 0) for cell in (row[0], row[2], row[3])])
-    return RowsAnswer("nccl-log-gpus", columns, rows, len(rows))
+    return TableAnswer("nccl-log-gpus", columns, rows, len(rows))
 
 
 def _job_rank(members: Sequence[Member]) -> int | None:

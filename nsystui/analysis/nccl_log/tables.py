@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nsystui.analysis.answer import TableAnswer
 from nsystui.analysis.nccl_log.call_tables import calls_table, ops_table, sizes_table
 from nsystui.analysis.nccl_log.other_tables import lines_table, steps_table, tuning_table
 from nsystui.analysis.nccl_log.rank_tables import communicators_table, gpus_table, ranks_table
 from nsystui.analysis.nccl_log.summary import Summary
-from nsystui.analysis.rows_answer import RowsAnswer
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Table:
     """A table: its title, how it is made, and whether it is shown unasked (what has a row for each rank is not)."""
 
     title: str
-    make: Callable[[Summary], RowsAnswer]
+    make: Callable[[Summary], TableAnswer]
     is_usual: bool = True
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.analysis import statistics
-from nsystui.analysis.answer import Column, FrameAnswer, Unit
+from nsystui.analysis.answer import Column, TableAnswer, Unit
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.nvtx.node import Order
 from nsystui.analysis.nvtx.paths import NO_NODE
@@ -32,7 +32,7 @@ def nvtx_summary(
     *,
     fold_suffixes: bool = False,
     types: Sequence[int] = (*PUSH_POP_TYPES, *START_END_TYPES),
-) -> FrameAnswer:
+) -> TableAnswer:
     """One row for each range name and style: statistics of the durations on the CPU, ns.
 
     Columns, order and values are those of ``nvtx_sum`` (domain §4.2): a range that was never closed ends at the last
@@ -56,7 +56,7 @@ def nvtx_summary(
     if not selection.is_everything:
         groups = sa.select(style, name).where(of_types).distinct().subquery()
         total = int(session.scalar(sa.select(sa.func.count()).select_from(groups)))
-    return FrameAnswer("nvtx-summary", _SUMMARY_COLUMNS, frame, total, (note,) if note else ())
+    return TableAnswer.of_frame("nvtx-summary", _SUMMARY_COLUMNS, frame, total, (note,) if note else ())
 
 
 def last_times() -> sa.Subquery:
@@ -86,7 +86,7 @@ TREE_COLUMNS = (
 )
 
 
-def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str = Order.TOTAL) -> FrameAnswer:
+def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str = Order.TOTAL) -> TableAnswer:
     """The paths of ``tree``, each below the one around it, siblings in ``order``; only the outermost ``depth`` levels.
 
     Unless that is given they are ``MOST_LEVELS``, and a note tells of paths that are deeper.
@@ -106,7 +106,7 @@ def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str
     for column in TREE_COLUMNS:
         if column.unit is not Unit.TEXT:
             frame[column.key] = frame[column.key].astype("Int64" if column.decimals is None else "Float64")
-    return FrameAnswer("nvtx", TREE_COLUMNS, frame, total, notes)
+    return TableAnswer.of_frame("nvtx", TREE_COLUMNS, frame, total, notes)
 
 
 def _rows(tree: NvtxTree, depth: int, order: Order) -> Iterator[tuple[Any, ...]]:

@@ -14,10 +14,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.gpu_metrics import MetricLane, metric_lanes, metric_sources
 from nsystui.analysis.ranks.step_times import StepTimes
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection, Task, Window
 from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.utilisation import BusyIntervals
@@ -168,7 +167,7 @@ def step_map(ranks: Sequence[RankedTask], times: Mapping[Task, StepTimes], notes
     return RankMap("step time", chosen, values, tuple(spans[number] for number in numbers), tuple(numbers), notes)
 
 
-def map_table(shown: RankMap) -> FrameAnswer:
+def map_table(shown: RankMap) -> TableAnswer:
     """A map as a table: a row for each rank and column."""
     columns = (
         Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
@@ -184,4 +183,4 @@ def map_table(shown: RankMap) -> FrameAnswer:
         for place, (span, value) in enumerate(zip(shown.columns, values, strict=True)):
             step = (shown.numbers[place],) if shown.is_of_steps else ()
             rows.append((item.rank, *step, span.start, span.end, value if shown.is_of_steps else 100.0 * value))
-    return answer_of("rank-map", columns, rows, len(rows), shown.notes)
+    return TableAnswer("rank-map", columns, rows, len(rows), shown.notes)

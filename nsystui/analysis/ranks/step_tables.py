@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit, Value
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit, Value
 from nsystui.analysis.ranks.step_times import SLOW, StepTimes, figures, step_times
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Task, Window
 from nsystui.analysis.steps import Steps
 from nsystui.analysis.tasks import RankedTask
@@ -57,7 +56,7 @@ STEP_COLUMNS = (
 _SLOW = "slow"
 
 
-def steps_by_rank(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> FrameAnswer:
+def steps_by_rank(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> TableAnswer:
     """A row for each of these ranks with steps in ``window``, and before them one over all (``rank`` is ``all``)."""
     times = _times(ranks, steps, window)
     rows: list[Row] = []
@@ -68,7 +67,7 @@ def steps_by_rank(ranks: Sequence[RankedTask], steps: Steps, window: Window | No
             rows.append((str(item.rank), *_figures(own), int(own.duration[0]), where, steps.of_task[item.task].name))
     if len(rows) > 1:
         rows.insert(0, ("all", *_over_all(list(times.values())), None, None, None))
-    return answer_of("steps", BY_RANK_COLUMNS, rows, max(len(rows), len(steps.of_task)), _notes(steps, times))
+    return TableAnswer("steps", BY_RANK_COLUMNS, rows, max(len(rows), len(steps.of_task)), _notes(steps, times))
 
 
 def _times(ranks: Sequence[RankedTask], steps: Steps, window: Window | None) -> dict[Task, StepTimes]:
@@ -103,7 +102,7 @@ def _notes(steps: Steps, times: Mapping[Task, StepTimes]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def steps_across_ranks(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> FrameAnswer:
+def steps_across_ranks(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> TableAnswer:
     """A row for each step number: how long it took on those of these ranks that have it, and which was slowest.
 
     ``start`` is the first of the ranks. A step is slow whose median over the ranks is more than 1.5 times that of all
@@ -140,10 +139,10 @@ def steps_across_ranks(ranks: Sequence[RankedTask], steps: Steps, window: Window
             )
         )
     total = len({number for own in steps.of_task.values() for number in own.numbers.tolist()})
-    return answer_of("steps-across", ACROSS_COLUMNS, rows, total, _notes(steps, times))
+    return TableAnswer("steps-across", ACROSS_COLUMNS, rows, total, _notes(steps, times))
 
 
-def every_step(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> FrameAnswer:
+def every_step(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> TableAnswer:
     """A row for each step of each of these ranks, by rank and time."""
     times = _times(ranks, steps, window)
     rows: list[Row] = []
@@ -158,4 +157,4 @@ def every_step(ranks: Sequence[RankedTask], steps: Steps, window: Window | None 
             *(column.tolist() for column in (*columns, own.op_time)), strict=True
         ):
             rows.append((item.rank, *values, _SLOW if is_slow else None, cpu_start, cpu, op_time))
-    return answer_of("every-step", STEP_COLUMNS, rows, sum(map(len, steps.of_task.values())), _notes(steps, times))
+    return TableAnswer("every-step", STEP_COLUMNS, rows, sum(map(len, steps.of_task.values())), _notes(steps, times))

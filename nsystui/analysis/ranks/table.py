@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nsystui.analysis.alignment import Alignment
-from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit, Value
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit, Value
 from nsystui.analysis.collectives.waiting import SYNCHRONOUS, Lateness
 from nsystui.analysis.device_time import NOTHING, Breakdown
 from nsystui.analysis.extent import extents, shares_clock
+from nsystui.analysis.note_words import few
 from nsystui.analysis.overview import task_counts
 from nsystui.analysis.ranks.oddity import FEWEST, Measure, is_odd, scores
 from nsystui.analysis.ranks.step_times import StepFigures, StepTimes, figures
-from nsystui.analysis.rows import answer_of, few
 from nsystui.analysis.selection import Selection, Task
 from nsystui.analysis.tasks import RankedTask, world_size
 from nsystui.analysis.utilisation import BusyIntervals
@@ -79,7 +79,7 @@ class RankFacts:
     notes: tuple[str, ...] = ()
 
 
-def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTask], facts: RankFacts) -> FrameAnswer:
+def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTask], facts: RankFacts) -> TableAnswer:
     """One row for each selected rank, by rank.
 
     Percentages are of the selection's window, else of the job's extent, the same for every rank. ``odd`` names the
@@ -110,7 +110,7 @@ def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
         row["odd"] = odd or None
     notes = tuple(_notes(session, ranks, chosen, facts, selection))
     cells: list[Row] = [tuple(row.get(column.key) for column in COLUMNS) for row in rows]
-    return answer_of("ranks", COLUMNS, cells, len(ranks), notes)
+    return TableAnswer("ranks", COLUMNS, cells, len(ranks), notes)
 
 
 def _gpus(numbers: Sequence[int | None]) -> str | None:

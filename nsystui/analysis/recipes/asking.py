@@ -8,11 +8,10 @@ from importlib import import_module
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
-from nsystui.analysis.answer import Answer, Column, Row, Unit, Wrapped, row_batches
+from nsystui.analysis.answer import Answer, Column, Row, TableAnswer, Unit, Wrapped, row_batches
 from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import Names
 from nsystui.analysis.recipes.catalog import Recipe
-from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
 from nsystui.exports import canonical
@@ -124,7 +123,7 @@ def of_each_rank(job: Job, selection: Selection, question: Question) -> Answer:
     parts = [(item.rank, of_rank(job, selection, item, question)) for item in chosen_ranks(job, selection)]
     if not parts:
         empty = question(job.session, selection)
-        return RowsAnswer(empty.name, (RANK, *empty.columns), [], 0, empty.notes)
+        return TableAnswer(empty.name, (RANK, *empty.columns), [], 0, empty.notes)
     return _RankAnswers(tuple(rank for rank, _ in parts), tuple(part for _, part in parts))
 
 
@@ -176,4 +175,4 @@ class _RankAnswers:
 
     def sorted_by(self, key: str, descending: bool) -> Answer:
         rows = [row for batch in self.stream(10_000) for row in batch]
-        return RowsAnswer(self.name, self.columns, rows, self.total, self.notes).sorted_by(key, descending)
+        return TableAnswer(self.name, self.columns, rows, self.total, self.notes).sorted_by(key, descending)

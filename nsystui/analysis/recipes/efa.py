@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from nsystui.analysis.intervals import Times
 from nsystui.analysis.job import Job
-from nsystui.analysis.rows import few
+from nsystui.analysis.note_words import few
 from nsystui.store import tables
 
 Floats = NDArray[np.float64]

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from nsystui.analysis.answer import Answer, Column, Row, Unit, Value, iter_rows
-from nsystui.analysis.rows_answer import RowsAnswer
+from nsystui.analysis.answer import Answer, Column, Row, TableAnswer, Unit, Value, iter_rows
 
 _RANKS = {"min": 6, "max": 3}
 """The importance of the rank of an extreme: which rank is slowest is asked more than how slow it is."""
@@ -63,7 +62,7 @@ def extremes_of(answer: Answer, rank: int, keys: Sequence[str]) -> list[Extreme]
     return found
 
 
-def with_extras(answer: Answer, keys: Sequence[str], extras: Extras) -> RowsAnswer:
+def with_extras(answer: Answer, keys: Sequence[str], extras: Extras) -> TableAnswer:
     """The summary with Q1 and Q3 around its median, and the ranks of the extremes behind them."""
     old = [column.key for column in answer.columns]
     columns: list[Column] = []
@@ -78,7 +77,7 @@ def with_extras(answer: Answer, keys: Sequence[str], extras: Extras) -> RowsAnsw
         values["q1"], values["q3"] = extras.quartiles.get(key, nothing)
         values["min_rank"], values["max_rank"] = extras.ranks.get(key, nothing)
         rows.append(tuple(values[column.key] for column in columns))
-    return RowsAnswer(answer.name, tuple(columns), rows, answer.total, answer.notes)
+    return TableAnswer(answer.name, tuple(columns), rows, answer.total, answer.notes)
 
 
 def _around(column: Column) -> list[Column]:

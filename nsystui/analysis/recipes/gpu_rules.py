@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nsystui.analysis.answer import Answer, Column, Row, Unit
+from nsystui.analysis.answer import Answer, Column, Row, TableAnswer, Unit
 from nsystui.analysis.extent import extents
 from nsystui.analysis.interval_blocks import blocks_of
 from nsystui.analysis.intervals import Intervals, Times, merge
 from nsystui.analysis.job import Job
 from nsystui.analysis.profiler_overhead import overhead_by_name, unnoticed
 from nsystui.analysis.recipes.asking import RANK, Ask, Options
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection
 from nsystui.store import tables
 
@@ -65,7 +64,7 @@ def _gaps(job: Job, selection: Selection, options: Options) -> Answer:
             ]
     rows.sort(key=lambda row: (-int(row[0] or 0), row[1:4]))
     note = unnoticed(job.session) if rows else ""
-    return answer_of("gpu-gaps", _GAP_COLUMNS, rows, every, (*busy.notes, *([note] if note else ())))
+    return TableAnswer("gpu-gaps", _GAP_COLUMNS, rows, every, (*busy.notes, *([note] if note else ())))
 
 
 def _profilers_part(named: Mapping[str, Intervals], start: Times, end: Times) -> list[Row]:
@@ -105,7 +104,7 @@ def _low_utilisation(job: Job, selection: Selection, options: Options) -> Answer
             mean = float(shares[first:last].mean())
             rows.append((mean, end - start, place.task.rank, place.device, start))
     rows.sort(key=lambda row: tuple(value or 0 for value in row))
-    return answer_of("gpu-time-util", _PART_COLUMNS, rows, every, busy.notes)
+    return TableAnswer("gpu-time-util", _PART_COLUMNS, rows, every, busy.notes)
 
 
 ASK: dict[str, Ask] = {"gpu_gaps": _gaps, "gpu_time_util": _low_utilisation}

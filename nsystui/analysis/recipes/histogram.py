@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Answer, Column, Row, Unit
+from nsystui.analysis.answer import Answer, Column, Row, TableAnswer, Unit
 from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import Names, kernel_notes, name_of
 from nsystui.analysis.recipes.asking import Ask, Options, of_each_rank
 from nsystui.analysis.recipes.kernel_names import named_kernels
-from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.where import Condition, duration, where
 from nsystui.store import tables
@@ -40,7 +39,7 @@ def _asked(job: Job, selection: Selection, options: Options) -> Answer:
     return _histogram(job.session, selection, options.names, chosen)
 
 
-def _histogram(session: Session, selection: Selection, names: Names, chosen: Sequence[Condition]) -> RowsAnswer:
+def _histogram(session: Session, selection: Selection, names: Names, chosen: Sequence[Condition]) -> TableAnswer:
     """A row for each kernel name and class of durations that has launches: kernels by total time, shortest first.
 
     The class includes its lower edge.
@@ -68,7 +67,7 @@ def _histogram(session: Session, selection: Selection, names: Names, chosen: Seq
     for kernel, number, count, total in sorted(found, key=lambda row: (-totals[row[0]][0], str(row[0]), row[1])):
         high = EDGES[number + 1] if number + 1 < len(EDGES) else None
         rows.append((EDGES[number], high, count, 100.0 * count / totals[kernel][1], total, kernel))
-    return RowsAnswer("kernel-histogram", COLUMNS, rows, None, kernel_notes(session))
+    return TableAnswer("kernel-histogram", COLUMNS, rows, None, kernel_notes(session))
 
 
 ASK: dict[str, Ask] = {"cuda_gpu_kern_hist": _asked}

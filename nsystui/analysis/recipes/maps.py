@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.extent import selected_reports, shares_clock
 from nsystui.analysis.job import Job
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection, Window
 
 _START = Column("start", "Start (ns)", "start", Unit.TIME, None, 0)
@@ -85,7 +84,7 @@ def edges_of(window: Window, bins: int) -> list[int]:
     return [window.start + number * width // bins for number in range(bins + 1)]
 
 
-def map_table(shown: RecipeMap) -> FrameAnswer:
+def map_table(shown: RecipeMap) -> TableAnswer:
     """A row for each line and span of time, with a column for each figure."""
     edges = edges_of(shown.window, shown.bins)
     columns = (*shown.places, _START, _END, *(figure.column for figure in shown.figures))
@@ -93,7 +92,7 @@ def map_table(shown: RecipeMap) -> FrameAnswer:
     for line in shown.lines:
         for number, values in enumerate(line.values.T.tolist()):
             rows.append((*line.place, edges[number], edges[number + 1], *_known(values)))
-    return answer_of(shown.name, columns, rows, len(rows), shown.notes)
+    return TableAnswer(shown.name, columns, rows, len(rows), shown.notes)
 
 
 def _known(values: Sequence[float]) -> list[float | None]:

@@ -15,10 +15,10 @@ from nsystui.analysis.answer import Column, Unit
 from nsystui.analysis.gpu_metrics import metric_lanes, metric_sources
 from nsystui.analysis.intervals import Times, covered_per_bin, union
 from nsystui.analysis.job import Job
+from nsystui.analysis.note_words import few
 from nsystui.analysis.recipes.asking import Draw, Options
 from nsystui.analysis.recipes.efa import Counters, counters
 from nsystui.analysis.recipes.maps import Figure, MapLine, RecipeMap, clock_notes, percent, window_of
-from nsystui.analysis.rows import few
 from nsystui.analysis.selection import Selection
 from nsystui.store import tables
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nsystui.analysis.answer import Column, FrameAnswer, Unit
+from nsystui.analysis.answer import Column, TableAnswer, Unit
 from nsystui.analysis.job import Job
 from nsystui.analysis.nccl.grouping import By, values_of
 from nsystui.analysis.nccl.lines import whole
@@ -28,7 +28,7 @@ COLUMNS = (
 _ONLY_KERNELS = "of kernels: copies that NCCL makes without one are not in it"
 
 
-def nccl_projected(job: Job, selection: Selection) -> FrameAnswer:
+def nccl_projected(job: Job, selection: Selection) -> TableAnswer:
     """One row for each collective: statistics of its operations from first to last kernel, longest total first.
 
     An operation is what one call launched, or the alike calls of a group; a kernel without calls is one of its own.
@@ -66,4 +66,6 @@ def nccl_projected(job: Job, selection: Selection) -> FrameAnswer:
     )
     table = table.sort_values(["total", "name"], ascending=[False, True], kind="stable").reset_index(drop=True)
     notes = (*nccl_notes(job.session, selection, job.ranks, pairing), *((_ONLY_KERNELS,) if len(table) else ()))
-    return FrameAnswer("nccl-gpu-proj-sum", COLUMNS, table, len(table) if selection.is_everything else None, notes)
+    return TableAnswer.of_frame(
+        "nccl-gpu-proj-sum", COLUMNS, table, len(table) if selection.is_everything else None, notes
+    )

@@ -8,14 +8,13 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.analysis.answer import Answer, Column, Row, Unit
+from nsystui.analysis.answer import Answer, Column, Row, TableAnswer, Unit
 from nsystui.analysis.device_time import DeviceIntervals
 from nsystui.analysis.interval_blocks import NO_BLOCKS
 from nsystui.analysis.intervals import Times
 from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import kernel_notes
 from nsystui.analysis.recipes.asking import Ask, Options, of_each_rank
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.where import where
 from nsystui.store import tables
@@ -66,7 +65,7 @@ def _overlaps(job: Job, selection: Selection) -> Answer:
     ]
     rows.sort(key=lambda row: (-int(row[1] or 0), str(row[-1])))
     total_rows = len(rows) if selection.is_everything else None
-    return answer_of("nccl-gpu-overlap", _COLUMNS, rows, total_rows, kernel_notes(job.session))
+    return TableAnswer("nccl-gpu-overlap", _COLUMNS, rows, total_rows, kernel_notes(job.session))
 
 
 def _place_of(item: DeviceIntervals) -> tuple[int, int, int]:

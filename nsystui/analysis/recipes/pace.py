@@ -15,16 +15,15 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.analysis.answer import Answer, Column, Row, Unit
+from nsystui.analysis.answer import Answer, Column, Row, TableAnswer, Unit
 from nsystui.analysis.intervals import Times
 from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import kernel_notes, kernel_summary, name_of
+from nsystui.analysis.note_words import few
 from nsystui.analysis.nvtx.numbered import Templates, template
 from nsystui.analysis.nvtx.ranges import NvtxRanges
 from nsystui.analysis.recipes.asking import RANK, Ask, Options, chosen_ranks
 from nsystui.analysis.recipes.kernel_names import named_kernels
-from nsystui.analysis.rows import few
-from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.analysis.selection import Selection, Task
 from nsystui.analysis.where import where
 from nsystui.errors import UsageError, meant
@@ -92,11 +91,11 @@ def _asked(find: Callable[[Job, Selection, Options], _Found | None], what: str) 
         found = find(job, selection, options)
         columns = EVERY_COLUMNS if options.by_rank else ACROSS_COLUMNS
         if found is None:
-            return RowsAnswer("pace", columns, [])
+            return TableAnswer("pace", columns, [])
         why = found.meant_by if options.name else f"{what}; --name or the filter chooses another"
         chosen = f" ({why})" if why else ""
         rows = _every(found.ranks) if options.by_rank else _across(found.ranks)
-        return RowsAnswer("pace", columns, rows, len(rows), (f"of {shorten(found.name, _NAME)}{chosen}", *found.notes))
+        return TableAnswer("pace", columns, rows, len(rows), (f"of {shorten(found.name, _NAME)}{chosen}", *found.notes))
 
     return asked
 
@@ -148,7 +147,7 @@ def _kernels(job: Job, selection: Selection, options: Options) -> _Found | None:
         if named.names is not options.names:
             meant_by = f"the {named.names.value} name of {named.count:,} kernel{'s' if named.count > 1 else ''}"
     else:
-        names = kernel_summary(job.session, selection, options.names).rows()
+        names = kernel_summary(job.session, selection, options.names).rows
         if not names:
             return None
         wanted = str(names[0][-1])

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.analysis import statistics
-from nsystui.analysis.answer import Answer, FrameAnswer, Value
+from nsystui.analysis.answer import Answer, TableAnswer, Value
 from nsystui.analysis.job import Job
 from nsystui.analysis.kernels import kernel_summary, name_of, rank_of
 from nsystui.analysis.nvtx.listing import last_times, nvtx_summary
@@ -70,7 +70,7 @@ def _of_rows(
     return asked
 
 
-def _of_frame(keys: tuple[str, ...], summary: Callable[[Job, Session, Selection], FrameAnswer]) -> Ask:
+def _of_frame(keys: tuple[str, ...], summary: Callable[[Job, Session, Selection], TableAnswer]) -> Ask:
     """A recipe of a summary whose frame has the quartiles already."""
 
     def asked(job: Job, selection: Selection, options: Options) -> Answer:
@@ -81,7 +81,8 @@ def _of_frame(keys: tuple[str, ...], summary: Callable[[Job, Session, Selection]
         for item in chosen_ranks(job, selection):
             own = of_rank(job, selection, item, lambda session, own: summary(job, session, own))
             extremes += extremes_of(own, item.rank, keys)
-        columns = [answer.frame[key].tolist() for key in (*keys, "q1", "q3")]
+        frame = answer.frame()
+        columns = [frame[key].tolist() for key in (*keys, "q1", "q3")]
         quartiles: dict[Key, tuple[Value, Value]] = {
             tuple(key): (q1, q3) for *key, q1, q3 in zip(*columns, strict=True)
         }
@@ -123,9 +124,9 @@ def _ranges(_session: Session, selection: Selection, _: Options) -> _Rows:
     )
 
 
-def _projected_ranges(_: Job, session: Session, selection: Selection) -> FrameAnswer:
+def _projected_ranges(_: Job, session: Session, selection: Selection) -> TableAnswer:
     answer = report_named("nvtx_gpu_proj_sum").ask(session, selection, ReportOptions())
-    assert isinstance(answer, FrameAnswer)
+    assert isinstance(answer, TableAnswer)
     return answer
 
 

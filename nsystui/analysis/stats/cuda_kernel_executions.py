@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from nsystui.analysis import statistics
-from nsystui.analysis.answer import Answer, Column, FrameAnswer, Unit
+from nsystui.analysis.answer import Answer, Column, TableAnswer, Unit
 from nsystui.analysis.kernels import block_of, grid_of, name_of
 from nsystui.analysis.paged import PagedAnswer
 from nsystui.analysis.selection import Selection
@@ -136,13 +136,13 @@ def _trace(session: Session, selection: Selection, options: Options) -> Answer:
     return RangeNamed(whole, LaunchRanges.find(session, selection)) if options.nvtx_name else whole
 
 
-def _summary(session: Session, selection: Selection, options: Options) -> FrameAnswer:
+def _summary(session: Session, selection: Selection, options: Options) -> TableAnswer:
     """``cuda_kern_exec_sum``: a row for each thread, device, function and kernel, longest mean total first."""
     rows = _Executions(selection, options)
     groups = _frame_groups(session, selection, rows) if options.nvtx_name else _groups(session, rows)
     order = ["total_avg", "function", "name", "report", "pid", "tid", "device"]
     frame = groups.sort_values(order, ascending=[False] + [True] * (len(order) - 1), kind="stable")
-    return FrameAnswer(
+    return TableAnswer.of_frame(
         "cuda-kern-exec-sum",
         _SUM_COLUMNS,
         frame.reset_index(drop=True),

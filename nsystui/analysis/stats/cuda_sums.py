@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from nsystui.analysis import statistics
-from nsystui.analysis.answer import Answer, Column, FrameAnswer, Row, Unit
+from nsystui.analysis.answer import Answer, Column, Row, TableAnswer, Unit
 from nsystui.analysis.kernels import GroupBy, block_of, grid_of, kernel_summary, name_of
 from nsystui.analysis.missing import missing_note
-from nsystui.analysis.rows_answer import RowsAnswer, asked
+from nsystui.analysis.query_rows import query_rows
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.stats.kernel_notes import notes
 from nsystui.analysis.stats.report import KERNEL_NAMES, Options, Report
@@ -58,10 +58,10 @@ _SIZE_COLUMNS = tuple(
 )
 
 
-def sizes_as_nsys(session: Session, selection: Selection) -> RowsAnswer:
+def sizes_as_nsys(session: Session, selection: Selection) -> TableAnswer:
     """``cuda_gpu_mem_size_sum``: the bytes of `memory_sizes` in MB of 10⁶."""
     answer = memory_sizes(session, selection)
-    return replace(answer, columns=_SIZE_COLUMNS, values=[_in_megabytes(row) for row in answer.values])
+    return replace(answer, columns=_SIZE_COLUMNS, rows=[_in_megabytes(row) for row in answer.rows])
 
 
 def _in_megabytes(row: Row) -> Row:
@@ -72,14 +72,14 @@ def _in_megabytes(row: Row) -> Row:
     )
 
 
-def api_summary_as_nsys(session: Session, selection: Selection) -> RowsAnswer:
+def api_summary_as_nsys(session: Session, selection: Selection) -> TableAnswer:
     """``cuda_api_sum``: with the rows that ``--cudabacktrace`` writes a second time, as nsys counts them."""
     calls = _api_calls(selection)
     # Of equal totals the first by name comes first, then by version.
     keys = [calls.c.version.label("version"), calls.c.name.label("name")]
-    rows = asked(session, statistics.summary(calls, calls.c.duration, keys, []), _API_COLUMNS)
+    rows = query_rows(session, statistics.summary(calls, calls.c.duration, keys, []), _API_COLUMNS)
     note = missing_note(session, _CALLS)
-    return RowsAnswer("cuda-api-sum", _API_COLUMNS, rows, len(rows), (note,) if note else ())
+    return TableAnswer("cuda-api-sum", _API_COLUMNS, rows, len(rows), (note,) if note else ())
 
 
 def _api_groups(session: Session, selection: Selection) -> pd.DataFrame:
@@ -105,7 +105,7 @@ def _kernels(session: Session, selection: Selection, options: Options) -> Answer
         return replace(kernel_summary(session, selection, options.names), name="cuda-gpu-kern-sum")
     # Of equal totals nsys has the one of fewer instances first here (seen once, in h100-2rank-moe-before).
     frame = statistics.with_shares(_range_groups(session, selection, options), ("count", "name"))
-    return FrameAnswer("cuda-gpu-kern-sum", _KERNEL_COLUMNS, frame, None, notes(session, options))
+    return TableAnswer.of_frame("cuda-gpu-kern-sum", _KERNEL_COLUMNS, frame, None, notes(session, options))
 
 
 def _shapes(session: Session, selection: Selection, options: Options) -> Answer:
@@ -116,7 +116,7 @@ def _shapes(session: Session, selection: Selection, options: Options) -> Answer:
     shape = {"grid": grid_of(_KERNELS), "block": block_of(_KERNELS)}
     groups = _range_groups(session, selection, options, shape)
     frame = statistics.with_shares(groups, ("count", "name", "block", "grid"))
-    return FrameAnswer("cuda-gpu-kern-gb-sum", _SHAPE_COLUMNS, frame, None, notes(session, options))
+    return TableAnswer.of_frame("cuda-gpu-kern-gb-sum", _SHAPE_COLUMNS, frame, None, notes(session, options))
 
 
 def _range_groups(
@@ -145,23 +145,25 @@ def _groups(session: Session, selection: Selection, table: sa.Table, name: sa.Co
     return session.frame(statistics.grouped(table, duration(table), [name.label("name")], conditions))
 
 
-def _gpu_work(session: Session, selection: Selection, options: Options) -> FrameAnswer:
+def _gpu_work(session: Session, selection: Selection, options: Options) -> TableAnswer:
     """``cuda_gpu_sum``."""
     frame = _together(
         CUDA_KERNEL=_kernel_groups(session, selection, options),
         MEMORY_OPER=_groups(session, selection, _MEMORY_OPS, _MEMORY_OPS.c.operation),
     )
-    return FrameAnswer("cuda-gpu-sum", _UNION_COLUMNS, frame, None, notes(session, options, _MEMORY_OPS))
+    return TableAnswer.of_frame("cuda-gpu-sum", _UNION_COLUMNS, frame, None, notes(session, options, _MEMORY_OPS))
 
 
-def _calls_and_gpu_work(session: Session, selection: Selection, options: Options) -> FrameAnswer:
+def _calls_and_gpu_work(session: Session, selection: Selection, options: Options) -> TableAnswer:
     """``cuda_api_gpu_sum``."""
     frame = _together(
         CUDA_API=_api_groups(session, selection),
         CUDA_KERNEL=_kernel_groups(session, selection, options),
         MEMORY_OPER=_groups(session, selection, _MEMORY_OPS, _MEMORY_OPS.c.operation),
     )
-    return FrameAnswer("cuda-api-gpu-sum", _UNION_COLUMNS, frame, None, notes(session, options, _CALLS, _MEMORY_OPS))
+    return TableAnswer.of_frame(
+        "cuda-api-gpu-sum", _UNION_COLUMNS, frame, None, notes(session, options, _CALLS, _MEMORY_OPS)
+    )
 
 
 def _together(**categories: pd.DataFrame) -> pd.DataFrame:

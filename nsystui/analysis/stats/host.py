@@ -8,9 +8,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.analysis import statistics
-from nsystui.analysis.answer import Column, Unit
+from nsystui.analysis.answer import Column, TableAnswer, Unit
 from nsystui.analysis.missing import absent_note
-from nsystui.analysis.rows_answer import RowsAnswer, asked
+from nsystui.analysis.query_rows import query_rows
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.stats.report import Options, Report
 from nsystui.analysis.where import duration, where
@@ -19,14 +19,14 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 
-def _openmp(session: Session, selection: Selection, _: Options) -> RowsAnswer:
+def _openmp(session: Session, selection: Selection, _: Options) -> TableAnswer:
     """``openmp_sum``: by kind and name, for nsys sums each native table by itself; the kind is not shown."""
     table = tables.openmp_events
     keys = [table.c.kind.label("kind"), table.c.name.label("name")]
     return _events(session, selection, table, keys, "openmp", "Count")
 
 
-def _openacc(session: Session, selection: Selection, _: Options) -> RowsAnswer:
+def _openacc(session: Session, selection: Selection, _: Options) -> TableAnswer:
     """``openacc_sum``: by name over all kinds."""
     table = tables.openacc_events
     return _events(session, selection, table, [table.c.name.label("name")], "openacc", "Num Calls")
@@ -34,13 +34,13 @@ def _openacc(session: Session, selection: Selection, _: Options) -> RowsAnswer:
 
 def _events(
     session: Session, selection: Selection, table: sa.Table, keys: Sequence[sa.Label[Any]], name: str, count: str
-) -> RowsAnswer:
+) -> TableAnswer:
     columns = (*statistics.duration_columns(count), Column("name", "Name", "name", Unit.TEXT))
     query = statistics.summary(table, duration(table), keys, where(table, selection, table.c.name))
     groups = sa.select(*keys).distinct().subquery()
     total = session.scalar(sa.select(sa.func.count()).select_from(groups))
     note = absent_note(session, table)
-    return RowsAnswer(name, columns, asked(session, query, columns), int(total), (note,) if note else ())
+    return TableAnswer(name, columns, query_rows(session, query, columns), int(total), (note,) if note else ())
 
 
 REPORTS = (

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Answer, Changed, Column, Row, Unit, iter_rows
-from nsystui.analysis.rows import answer_of
+from nsystui.analysis.answer import Answer, Changed, Column, Row, TableAnswer, Unit, iter_rows
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.stats.cuda_coded import Coded
 from nsystui.analysis.stats.cuda_launch_ranges import NO_RANGE, LaunchRanges
@@ -92,4 +91,4 @@ class RangeNamed(Changed):
         if key != self.columns[-1].key:
             return super().sorted_by(key, descending)
         rows = list(iter_rows(self))
-        return answer_of(self.name, self.columns, rows, self.total, self.notes).sorted_by(key, descending)
+        return TableAnswer(self.name, self.columns, rows, self.total, self.notes).sorted_by(key, descending)

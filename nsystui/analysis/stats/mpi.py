@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.analysis import statistics
-from nsystui.analysis.answer import Column, FrameAnswer, Unit
+from nsystui.analysis.answer import Column, TableAnswer, Unit
 from nsystui.analysis.missing import absent_note
 from nsystui.analysis.paged import PagedAnswer
 from nsystui.analysis.selection import Selection
@@ -44,7 +44,7 @@ _TRACE_COLUMNS = (
 )
 
 
-def _summary(session: Session, selection: Selection, _: Options) -> FrameAnswer:
+def _summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
     """``mpi_event_sum``: statistics of durations by name and source.
 
     A call that never returned counts as an instance and has no duration: the statistics are of those that have one.
@@ -56,7 +56,7 @@ def _summary(session: Session, selection: Selection, _: Options) -> FrameAnswer:
     # Where not one call has a duration its share and its deviation are unknown, and not 0.
     frame.loc[frame["total"].isna(), ["share", "stddev"]] = float("nan")
     total = session.scalar(sa.select(sa.func.count()).select_from(sa.select(*keys).distinct().subquery()))
-    return FrameAnswer("mpi-events", _SUM_COLUMNS, frame, int(total), _notes(session))
+    return TableAnswer.of_frame("mpi-events", _SUM_COLUMNS, frame, int(total), _notes(session))
 
 
 def _trace(session: Session, selection: Selection, _: Options) -> PagedAnswer:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, FrameAnswer, Unit
+from nsystui.analysis.answer import Column, TableAnswer, Unit
 from nsystui.analysis.kernels import name_of
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.nvtx.ranges import Flags, Ints, SmallInts
@@ -84,7 +84,7 @@ class _KernelCalls:
         return _KernelCalls(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
 
 
-def kernels_by_range(session: Session, selection: Selection, options: Options) -> FrameAnswer:
+def kernels_by_range(session: Session, selection: Selection, options: Options) -> TableAnswer:
     """``nvtx_kern_sum``: one row for each range name, style, thread and kernel name, in this order, longest first.
 
     The statistics are of the durations of the kernels. The name filter looks at the range's ``domain:text``, which is
@@ -119,7 +119,7 @@ def kernels_by_range(session: Session, selection: Selection, options: Options) -
         frame[key] = frame[key].astype("Int64").mask(frame[key] == _NONE)
     notes = [missing_note(session, table) for table in (tables.nvtx_ranges, tables.api_calls, tables.kernels)]
     total = len(frame) if selection.is_everything else None
-    return FrameAnswer("nvtx-kern-sum", _COLUMNS, frame, total, tuple(note for note in notes if note))
+    return TableAnswer.of_frame("nvtx-kern-sum", _COLUMNS, frame, total, tuple(note for note in notes if note))
 
 
 def _of_report(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.extent import selected_reports
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.projection import calls_inside
@@ -67,7 +67,7 @@ _TRACE_COLUMNS = (
 )
 
 
-def _summary(session: Session, selection: Selection, _: Options) -> FrameAnswer:
+def _summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
     """``nvtx_gpu_proj_sum``: one row for each range name and style, longest projected time first.
 
     The frame has ``q1`` and ``q3`` besides, which nsys computes and does not print.
@@ -99,7 +99,7 @@ def _summary(session: Session, selection: Selection, _: Options) -> FrameAnswer:
     frame["name"] = pd.Series([names[text] for text in (number // 2).tolist()], dtype="object")
     frame["style"] = pd.Series([style(flag == 1) for flag in (number % 2).tolist()], dtype="object")
     total = len(frame) if selection.is_everything else None
-    return FrameAnswer("nvtx-gpu-proj-sum", _SUM_COLUMNS, frame, total, _notes(session))
+    return TableAnswer.of_frame("nvtx-gpu-proj-sum", _SUM_COLUMNS, frame, total, _notes(session))
 
 
 @dataclass(frozen=True, eq=False)

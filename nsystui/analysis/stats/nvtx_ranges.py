@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.missing import missing_note
 from nsystui.analysis.nesting import NO_PARENT, nest
 from nsystui.analysis.nvtx.listing import nvtx_summary
@@ -38,21 +38,21 @@ _TRACE_COLUMNS = (
 )
 
 
-def _summary(session: Session, selection: Selection, _: Options) -> FrameAnswer:
+def _summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
     return replace(nvtx_summary(session, selection), name="nvtx-sum")
 
 
-def _push_pop_summary(session: Session, selection: Selection, _: Options) -> FrameAnswer:
+def _push_pop_summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
     return _of_one_style(nvtx_summary(session, selection, types=PUSH_POP_TYPES), "nvtx-pushpop-sum")
 
 
-def _start_end_summary(session: Session, selection: Selection, _: Options) -> FrameAnswer:
+def _start_end_summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
     return _of_one_style(nvtx_summary(session, selection, types=START_END_TYPES), "nvtx-startend-sum")
 
 
-def _of_one_style(answer: FrameAnswer, name: str) -> FrameAnswer:
+def _of_one_style(answer: TableAnswer, name: str) -> TableAnswer:
     columns = tuple(column for column in answer.columns if column.key != "style")
-    return replace(answer, name=name, columns=columns)
+    return replace(answer.with_columns(columns), name=name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.missing import absent_note
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.stats.report import Options, Report
 from nsystui.analysis.where import duration, where
@@ -52,14 +51,14 @@ _PLACE_COLUMNS = (
 )
 
 
-def _totals(session: Session, selection: Selection, _: Options) -> FrameAnswer:
+def _totals(session: Session, selection: Selection, _: Options) -> TableAnswer:
     """``um_total_sum``: one row of sums, and the span of all addresses.
 
     The span is empty where migrations in one of the directions or faults on one of the sides are none, as in nsys.
     """
     notes = _notes(session)
     if not _is_complete(session):
-        return answer_of("um-totals", _TOTAL_COLUMNS, [], 0, notes)
+        return TableAnswer("um-totals", _TOTAL_COLUMNS, [], 0, notes)
     htod, dtoh = (_migrated(session, selection, kind) for kind in (_HOST_TO_DEVICE, _DEVICE_TO_HOST))
     cpu = _one_row(session, _CPU, selection, sa.func.count(), _CPU.c.address)
     gpu = _one_row(session, _GPU, selection, sa.func.sum(_GPU.c.count), _GPU.c.address)
@@ -72,7 +71,7 @@ def _totals(session: Session, selection: Selection, _: Options) -> FrameAnswer:
         None if None in lowest else _hexadecimal(min(lowest)),
         None if None in highest else _hexadecimal(max(highest)),
     )
-    return answer_of("um-totals", _TOTAL_COLUMNS, [row], 1, notes)
+    return TableAnswer("um-totals", _TOTAL_COLUMNS, [row], 1, notes)
 
 
 def _migrated(session: Session, selection: Selection, kind: int) -> tuple[Any, Any, Any]:
@@ -96,7 +95,7 @@ def _one_row(
     return value, lowest, highest
 
 
-def _addresses(session: Session, selection: Selection, options: Options) -> FrameAnswer:
+def _addresses(session: Session, selection: Selection, options: Options) -> TableAnswer:
     """``um_sum``: a row for each virtual address (of each export) with migrations or faults, the fastest first.
 
     The throughput is nsys's own, bytes times the whole number of times that all the migrations fit into a second; it
@@ -104,7 +103,7 @@ def _addresses(session: Session, selection: Selection, options: Options) -> Fram
     """
     notes = _notes(session)
     if not _is_complete(session):
-        return answer_of("um-addresses", _ADDRESS_COLUMNS, [], 0, notes)
+        return TableAnswer("um-addresses", _ADDRESS_COLUMNS, [], 0, notes)
     found = _by_address(selection).subquery()
     per_second = sa.literal(10**9, sa.BigInteger).op("//")(sa.func.nullif(found.c.duration, 0))
     throughput = (sa.cast(found.c.bytes, sa.Double) * per_second).label("throughput")
@@ -115,7 +114,7 @@ def _addresses(session: Session, selection: Selection, options: Options) -> Fram
         for address, htod, dtoh, cpu, gpu, rate in session.rows(wanted.order_by(*order).limit(options.rows))
     ]
     total = session.scalar(sa.select(sa.func.count()).select_from(_by_address(Selection()).subquery()))
-    return answer_of("um-addresses", _ADDRESS_COLUMNS, rows, int(total), notes)
+    return TableAnswer("um-addresses", _ADDRESS_COLUMNS, rows, int(total), notes)
 
 
 def _by_address(selection: Selection) -> sa.Select[Any]:
@@ -152,7 +151,7 @@ def _part(
     return sa.select(table.c.report, address.label("address"), *amounts).where(address.is_not(None), *conditions)
 
 
-def _instructions(session: Session, selection: Selection, _: Options) -> FrameAnswer:
+def _instructions(session: Session, selection: Selection, _: Options) -> TableAnswer:
     """``um_cpu_page_faults_sum``: CPU page faults by instruction and, where an export has it, its place in the source.
 
     The columns of the place are those of newer versions of nsys; 2023.4 has the first two.
@@ -169,7 +168,7 @@ def _instructions(session: Session, selection: Selection, _: Options) -> FrameAn
     rows = session.rows(query.order_by(count.desc(), sa.func.min(table.row), *keys))
     total = session.scalar(sa.select(sa.func.count()).select_from(sa.select(*keys).distinct().subquery()))
     note = absent_note(session, _CPU)
-    return answer_of("um-cpu-page-faults", columns, rows, int(total), (note,) if note else ())
+    return TableAnswer("um-cpu-page-faults", columns, rows, int(total), (note,) if note else ())
 
 
 def _is_complete(session: Session) -> bool:

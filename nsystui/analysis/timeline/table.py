@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from nsystui.analysis.answer import Answer, Column, Row, Unit
-from nsystui.analysis.rows import answer_of
+from nsystui.analysis.answer import Answer, Column, Row, TableAnswer, Unit
 from nsystui.analysis.timeline.lane_work import CATEGORIES, UNSEEN
 from nsystui.analysis.timeline.picture import LanePicture
 
@@ -33,7 +32,7 @@ def timeline_table(pictures: Sequence[LanePicture], notes: tuple[str, ...] = ())
     ``event`` is the single event that covers the column whole. Missing where the report was not recording.
     """
     rows = [row for picture in pictures for row in _rows(picture)]
-    return answer_of("timeline", TIMELINE_COLUMNS, rows, notes=notes)
+    return TableAnswer("timeline", TIMELINE_COLUMNS, rows, notes=notes)
 
 
 def _rows(picture: LanePicture) -> Iterator[Row]:

@@ -11,10 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.comparison import Side, summary, worded
-from nsystui.analysis.rows import answer_of
-from nsystui.analysis.rows_answer import RowsAnswer
 from nsystui.analysis.triage.finding import Finding, Severity
 from nsystui.analysis.triage.run import COLUMNS, NOT_CHECKED, Triage, row_of, triage
 from nsystui.analysis.triage.thresholds import Thresholds
@@ -60,7 +58,7 @@ class Against:
     baseline: Triage
     label: str
     changes: tuple[Change, ...]
-    summary: RowsAnswer
+    summary: TableAnswer
 
     def has(self, least: Severity) -> bool:
         """Whether a finding as bad as ``least`` is new, or costs more than before."""
@@ -131,7 +129,7 @@ _MORE = (
 )
 
 
-def against_table(found: Against) -> FrameAnswer:
+def against_table(found: Against) -> TableAnswer:
     """A row for each change, what got worse first, then one for each rule that was not checked."""
     rows: list[Row] = []
     for one in found.changes:
@@ -142,7 +140,7 @@ def against_table(found: Against) -> FrameAnswer:
         rows.append((one.kind.value, *was, *own.values()))
     empty = (None,) * (len(COLUMNS) - 5)
     rows += [(None, None, None, NOT_CHECKED, one.rule, None, None, one.why, *empty) for one in found.found.not_checked]
-    return answer_of("triage", (*_MORE, *COLUMNS), rows, len(rows))
+    return TableAnswer("triage", (*_MORE, *COLUMNS), rows, len(rows))
 
 
 def counts(found: Against) -> Mapping[Kind, int]:

@@ -6,9 +6,8 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from nsystui.analysis.answer import FILES_ONLY, Column, FrameAnswer, Row, Unit
+from nsystui.analysis.answer import FILES_ONLY, Column, Row, TableAnswer, Unit
 from nsystui.analysis.job import Job
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.triage.case import Case
 from nsystui.analysis.triage.finding import Finding, NotChecked, Severity
@@ -185,12 +184,12 @@ COLUMNS = (
 )
 
 
-def triage_table(found: Triage) -> FrameAnswer:
+def triage_table(found: Triage) -> TableAnswer:
     """A row for each finding, worst first, then one for each rule that was not checked (its sentence says why)."""
     rows: list[Row] = [row_of(one) for one in found.findings]
     empty = (None,) * (len(COLUMNS) - 5)
     rows += [(NOT_CHECKED, one.rule, None, None, one.why, *empty) for one in found.not_checked]
-    return answer_of("triage", COLUMNS, rows, len(rows))
+    return TableAnswer("triage", COLUMNS, rows, len(rows))
 
 
 def row_of(one: Finding) -> Row:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsystui.analysis.answer import Answer, FrameAnswer, Row
+from nsystui.analysis.answer import Answer, Row, TableAnswer
 from nsystui.analysis.capture import contents_table, diagnostics_table
 from nsystui.analysis.job import Job
 from nsystui.analysis.selection import Selection
@@ -19,7 +19,7 @@ class DiagnosticsScreen(WordsPane):
     def __init__(self) -> None:
         super().__init__("1 Overview", "diagnostics")
 
-    def ask(self, job: Job, selection: Selection) -> FrameAnswer:
+    def ask(self, job: Job, selection: Selection) -> TableAnswer:
         return diagnostics_table(job.session, selection)
 
     def counted(self) -> str:
@@ -42,7 +42,7 @@ class ContentsScreen(TablePane):
     def __init__(self) -> None:
         super().__init__("1 Overview", "what is recorded")
 
-    def ask(self, job: Job, selection: Selection) -> FrameAnswer:
+    def ask(self, job: Job, selection: Selection) -> TableAnswer:
         return contents_table(job.session)
 
     def counted(self) -> str:

@@ -25,8 +25,8 @@ from nsystui.ui.widgets.crumbs import SelectionLine
 from nsystui.ui.widgets.prompt import LinePrompt
 
 if TYPE_CHECKING:
+    from nsystui.analysis.answer import TableAnswer
     from nsystui.analysis.job import Job
-    from nsystui.analysis.rows_answer import RowsAnswer
 
 _SUMMARY = "summary"
 _FILTER = "rows with"
@@ -54,7 +54,7 @@ class DiffScreen(TablePane):
         self.name_of_table = _SUMMARY
         self.words: NameFilter | None = None
         self._current = _SUMMARY
-        self._whole: RowsAnswer | None = None
+        self._whole: TableAnswer | None = None
 
     def body(self) -> Iterable[Widget]:
         yield ChoiceLine(id="choice")
@@ -100,7 +100,7 @@ class DiffScreen(TablePane):
         assert self.sides is not None
         return (self.name_of_table, self._is_swapped, self._options(), self.sides[1].job.session.version)
 
-    def ask(self, job: Job, selection: Selection) -> tuple[str, RowsAnswer]:
+    def ask(self, job: Job, selection: Selection) -> tuple[str, TableAnswer]:
         name, sides = self.name_of_table, self.sides
         assert sides is not None
         return name, TABLES[name].make(*sides, self._options())

@@ -7,7 +7,7 @@ from typing import Any
 
 from textual.widget import Widget
 
-from nsystui.analysis.answer import Answer, FrameAnswer
+from nsystui.analysis.answer import Answer, TableAnswer
 from nsystui.analysis.efficiency.device import Useful
 from nsystui.analysis.efficiency.factors import device_factors, host_factors
 from nsystui.analysis.efficiency.result import Efficiency, efficiency
@@ -20,7 +20,6 @@ from nsystui.analysis.efficiency.tables import (
     process_table,
 )
 from nsystui.analysis.job import Job
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection
 from nsystui.errors import UsageError
 from nsystui.ui import keys
@@ -29,7 +28,7 @@ from nsystui.ui.screens.going import show_table
 from nsystui.ui.screens.table_pane import TablePane
 from nsystui.ui.widgets.part_lines import PartLines
 
-_TABLES: dict[str, tuple[Callable[[Efficiency], FrameAnswer], str]] = {
+_TABLES: dict[str, tuple[Callable[[Efficiency], TableAnswer], str]] = {
     "breakdown": (breakdown_table, "time of each GPU, in percent of {}"),
     "device": (device_table, "device factors"),
     "host": (host_table, "host factors"),
@@ -77,11 +76,11 @@ class EfficiencyScreen(TablePane):
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.what, self.useful)
 
-    def ask(self, job: Job, selection: Selection) -> tuple[Efficiency | None, FrameAnswer]:
+    def ask(self, job: Job, selection: Selection) -> tuple[Efficiency | None, TableAnswer]:
         try:
             found = efficiency(job, selection, self.useful)
         except UsageError as error:
-            return None, answer_of("breakdown", BREAKDOWN_COLUMNS, [], 0, (str(error),))
+            return None, TableAnswer("breakdown", BREAKDOWN_COLUMNS, [], 0, (str(error),))
         return found, _TABLES[self.what][0](found)
 
     def show(self, result: Any, same_place: bool) -> None:

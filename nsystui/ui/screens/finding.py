@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from textual.widget import Widget
 
-from nsystui.analysis.answer import Answer
+from nsystui.analysis.answer import Answer, TableAnswer
 from nsystui.analysis.job import Job
 from nsystui.analysis.selection import Selection
 from nsystui.ui import keys
 from nsystui.ui.finding_lines import finding_lines, not_checked_answer
-from nsystui.ui.plain_answer import PlainAnswer
 from nsystui.ui.screens.going import show_finding
 from nsystui.ui.screens.table_pane import TablePane
 from nsystui.ui.screens.words_pane import WordsPane
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from nsystui.analysis.triage.finding import Finding
     from nsystui.analysis.triage.run import Triage
 
-_NO_EVIDENCE = PlainAnswer("finding", (), ())
+_NO_EVIDENCE = TableAnswer("finding", (), ())
 
 
 class FindingScreen(TablePane):

@@ -229,5 +229,5 @@ class GpuScreen(ZoomingPane):
         if picture is None or not picture.lanes:
             return None
         number = picture.owners[self.chart.cursor_lane]
-        rows = picture.answer.rows()
+        rows = picture.answer.rows
         return rows[number] if number < len(rows) else None

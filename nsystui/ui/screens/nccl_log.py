@@ -21,7 +21,7 @@ from nsystui.ui.widgets.prompt import LinePrompt
 from nsystui.units import format_value
 
 if TYPE_CHECKING:
-    from nsystui.analysis.rows_answer import RowsAnswer
+    from nsystui.analysis.answer import TableAnswer
     from nsystui.ui.log_loading import LogState
 
 _FILTER = "rows with"
@@ -44,7 +44,7 @@ class NcclLogScreen(TablePane):
         self.inside = inside
         self.name_of_table = inside.table if inside else log_views.ORDER[0]
         self.words: NameFilter | None = None
-        self._tables: Mapping[str, RowsAnswer] = {}
+        self._tables: Mapping[str, TableAnswer] = {}
 
     def body(self) -> Iterable[Widget]:
         if self.inside is None:

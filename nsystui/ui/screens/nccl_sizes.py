@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from nsystui.analysis.answer import Answer, FrameAnswer, Row, Unit
+from nsystui.analysis.answer import Answer, Row, TableAnswer, Unit
 from nsystui.analysis.density import log_density
 from nsystui.analysis.job import Job
 from nsystui.analysis.nccl.grouping import By
@@ -77,7 +77,7 @@ class NcclSizesScreen(TablePane):
         exact = answer if self.by is By.BYTES else bandwidth_by_size(job.session, selection, job.ranks, pairing)
         points = {
             name: Points(*_curve(exact, name), *durations_and_sizes(pairing, selection, name))
-            for name in exact.frame["collective"].dropna().unique()
+            for name in dict.fromkeys(map(str, filter(None, exact.cells("collective"))))
         }
         return answer, points, size_histogram(pairing, selection, By.POW2)
 
@@ -141,9 +141,10 @@ def _most(bars: Sequence[SizeBin], count: int) -> list[SizeBin]:
     return [bar for bar in used if bar.calls >= least[-1]][:count] if used else []
 
 
-def _curve(answer: FrameAnswer, collective: str) -> tuple[Sequence[float], Sequence[float]]:
+def _curve(answer: TableAnswer, collective: str) -> tuple[Sequence[float], Sequence[float]]:
     """The sizes of a collective and their median bus bandwidths, where these are known."""
-    frame = answer.frame[answer.frame["collective"] == collective].dropna(subset=["busbw"])
+    frame = answer.frame()
+    frame = frame[frame["collective"] == collective].dropna(subset=["busbw"])
     return frame["message_size"].astype(float).tolist(), frame["busbw"].astype(float).tolist()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from nsystui.analysis.answer import Answer, FrameAnswer, Row
+from nsystui.analysis.answer import Answer, Row, TableAnswer
 from nsystui.analysis.event_kinds import EventKind
 from nsystui.analysis.events import EventKey
 from nsystui.analysis.job import Job
@@ -67,7 +67,7 @@ class NvtxScreen(TablePane):
         """The whole tree, as ``nsystui nvtx`` prints it, and not only what is open."""
         if self.outline is None:
             return None
-        table: FrameAnswer = nvtx_tree_table(self.outline.tree, None, self._order)
+        table: TableAnswer = nvtx_tree_table(self.outline.tree, None, self._order)
         return table
 
     def node(self) -> Node | None:

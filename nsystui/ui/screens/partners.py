@@ -10,9 +10,8 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.screen import ModalScreen
 
-from nsystui.analysis.answer import Row
+from nsystui.analysis.answer import Row, TableAnswer
 from nsystui.analysis.events import EVENT_COLUMNS, EventKey, key_of
-from nsystui.analysis.rows import answer_of
 from nsystui.ui.widgets.crumbs import KeyLine, TitleLine
 from nsystui.ui.widgets.quiet import PatientScreen
 from nsystui.ui.widgets.table_messages import RowSelected
@@ -32,7 +31,7 @@ class PartnersScreen(ModalScreen[EventKey | None], PatientScreen[EventKey | None
         title = TitleLine()
         title.update("6 Events", "launched by this call", right=f"{len(self._rows):,} operations")
         yield title
-        yield WindowTable(answer_of("partners", EVENT_COLUMNS, self._rows))
+        yield WindowTable(TableAnswer("partners", EVENT_COLUMNS, self._rows))
         yield KeyLine([("⏎", "go there"), ("esc", "back")])
 
     @on(RowSelected)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.kernels import rank_of
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Window
 from nsystui.analysis.triage.case import Case, number_of
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
@@ -73,7 +72,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     sentence = f"{number_of(total, 'CUDA call')} returned an error; {worst[1]} returned {worst[2]}{meaning}"
     ranks = tuple(sorted({row[0] for row in rows if row[0] is not None}))
     window = Window(worst[4], worst[4] + 1)
-    evidence = answer_of("api-errors", _COLUMNS, cells, len(cells))
+    evidence = TableAnswer("api-errors", _COLUMNS, cells, len(cells))
     shown = Shown("Kernels", "api")
     return [Finding("api-errors", severity, sentence, advice, shown, evidence=evidence, window=window, ranks=ranks)]
 

@@ -36,7 +36,7 @@ def _lost(case: Case) -> Iterator[Finding]:
     )
     if lost:
         # "Not all … events might have been collected" is what nsys says of many a capture that lacks nothing.
-        sure = [row for row in said.rows() if _SURE.search(str(row[4]))]
+        sure = [row for row in said.rows if _SURE.search(str(row[4]))]
         severity = Severity.ERROR if sure else Severity.INFO
         text = lost[0].rstrip(".")
         if not sure:
@@ -46,7 +46,7 @@ def _lost(case: Case) -> Iterator[Finding]:
                 "nsys says so of many captures that lack nothing",
             )
         yield Finding("lost-events", severity, text, advice, _SHOWN, evidence=said)
-    errors = [str(row[4] or "").strip() for row in said.rows() if row[0] == "Error"]
+    errors = [str(row[4] or "").strip() for row in said.rows if row[0] == "Error"]
     if errors and not lost:
         text = f"nsys reported {number_of(len(errors), 'error')} while recording: {errors[0]}"
         yield Finding(

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.extent import shares_clock
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Task
 from nsystui.analysis.triage.case import Case, rank_words, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
@@ -66,6 +65,6 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     ]
     rows.sort(key=lambda row: (-int(row[3] or 0), row[0]))
     measured = "compute time |U(K)| of the rank with most, less the mean of all"
-    evidence, share = answer_of(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
+    evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
     shown, ranked = Shown("Ranks", "ranks --sort kernels"), tuple(more)
     return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, ranks=ranked)]

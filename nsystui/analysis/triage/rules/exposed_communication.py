@@ -18,7 +18,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     job = case.job
     evidence = nccl_summary(job.session, case.chosen, job.ranks, job.pairing(), (By.COLLECTIVE,))
-    kernels = evidence.frame[evidence.frame["what"] == "kernel"]
+    kernels = evidence.frame().loc[lambda frame: frame["what"] == "kernel"]
     most = kernels.sort_values("exposed", ascending=False, kind="stable").iloc[0]
     share = 100 * case.spent.exposed_nccl / case.spent.nccl
     sentence = (

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
-from nsystui.analysis.rows import answer_of
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.selection import Window
 from nsystui.analysis.triage import host_work
 from nsystui.analysis.triage.case import Case, at_least, number_of, rank_words, time_words
@@ -128,11 +127,11 @@ def _where(works: Sequence[HostWork], kind: str) -> str:
     return call + (f", mostly in NVTX range `{max(sorted(ranges), key=lambda one: ranges[one])}`" if ranges else "")
 
 
-def _table(case: Case, works: Sequence[HostWork], gaps: int) -> FrameAnswer:
+def _table(case: Case, works: Sequence[HostWork], gaps: int) -> TableAnswer:
     rows: list[Row] = []
     for work in works:
         span, kind = work.span, work.kind
         share = 100 * work.spent[kind] / span.length
         place = (case.rank_of[span.task], span.device, span.window.start, span.length)
         rows.append((*place, kind, share, work.calls.get(kind), work.range_name))
-    return answer_of("idle-gaps", _COLUMNS, rows, gaps)
+    return TableAnswer("idle-gaps", _COLUMNS, rows, gaps)

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, Row, Unit
-from nsystui.analysis.rows import answer_of
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.selection import Task, Window
 from nsystui.analysis.triage.case import Case, number_of, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
@@ -120,7 +119,7 @@ def _finding(case: Case, rows: Sequence[Row], cost: int, where: Window) -> Findi
         "the GPUs"
     )
     ranks = tuple(sorted({int(row[0]) for row in rows if isinstance(row[0], int)}))
-    evidence = answer_of(_NAME, _COLUMNS, rows, len(rows))
+    evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
     shown, share = Shown("Kernels", "kernels"), case.percent(cost)
     return Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, where, ranks)
 

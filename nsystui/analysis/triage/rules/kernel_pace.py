@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, Row, Unit
-from nsystui.analysis.rows import answer_of
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.triage.case import Case, rank_words, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 from nsystui.analysis.triage.kernel_times import FEWEST, PARTS, Launches, kernel_launches, part_bounds
@@ -89,7 +88,7 @@ def _slower(case: Case, launches: Sequence[Launches]) -> Finding | None:
         "time of the launches over the usual of the first third (name, grid and block alike; medians of parts), of "
         "kernels that grow from third to third; mean over the GPUs"
     )
-    evidence = answer_of("slow-pace", _PACE, rows, len(rows))
+    evidence = TableAnswer("slow-pace", _PACE, rows, len(rows))
     share, severity = case.percent(cost), Severity.WARNING
     return Finding("slow-pace", severity, sentence, advice, _SHOWN, cost, share, measured, evidence, ranks=tuple(ranks))
 

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.device_time import DeviceIntervals
 from nsystui.analysis.intervals import Intervals, Times
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.triage.case import Case, below, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 from nsystui.analysis.triage.spans import Place, places_in
@@ -61,7 +60,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         f"gaps below {case.thresholds.gap_ms:g} ms at whose end a kernel starts that was launched after the GPU went "
         "idle; mean over the GPUs"
     )
-    evidence = answer_of(_NAME, _COLUMNS, rows, len(rows))
+    evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
     share = case.percent(cost)
     return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.intervals import covered_per_bin
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Window
 from nsystui.analysis.triage.case import Case, below, number_of, rank_words, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
@@ -64,7 +63,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     measured = (
         f"gaps below {case.thresholds.gap_ms:g} ms in 30ths of each GPU's time that are mostly idle; mean over the GPUs"
     )
-    evidence = answer_of("low-utilisation", _COLUMNS, rows, len(rows))
+    evidence = TableAnswer("low-utilisation", _COLUMNS, rows, len(rows))
     name, share = "low-utilisation", case.percent(cost)
     return [Finding(name, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, worst, ranks)]
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.intervals import union
 from nsystui.analysis.memory_calls import MemoryCalls, are, with_calls
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Task
 from nsystui.analysis.triage.case import Case, bytes_words, number_of, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
@@ -117,7 +116,7 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
         f"{time_words(cost)} with no kernel beside them"
     )
     measured = "time of these operations that no kernel of the GPU hides, from the first step on; mean over the GPUs"
-    evidence, share = answer_of(kind.name, _COLUMNS, rows, len(rows)), case.percent(cost)
+    evidence, share = TableAnswer(kind.name, _COLUMNS, rows, len(rows)), case.percent(cost)
     ranks = tuple(sorted({int(row[0]) for row in rows if isinstance(row[0], int)}))
     shown = Shown("Kernels", "memory")
     return Finding(

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.intervals import EMPTY, Intervals, merge, subtract
 from nsystui.analysis.mpi import has_mpi, mpi_rows
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.tasks import RankedTask
 from nsystui.analysis.triage.case import Case, number_of, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
@@ -74,7 +73,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         )
     beside = " in which the GPU does nothing, from the first step on; mean over the ranks with a GPU" if on_gpus else ""
     measured = f"time inside blocking MPI calls, threads merged{beside or '; mean over the ranks'}"
-    evidence = answer_of(_NAME, _COLUMNS, rows, len(rows))
+    evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
     share, ranks = case.percent(cost), tuple(sorted(item.rank for item in judged if waited[item].length))
     shown = Shown("Kernels", "mpi")
     return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, ranks=ranks)]

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.intervals import EMPTY
 from nsystui.analysis.profiler_overhead import overhead_conditions
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.triage.case import Case, number_of, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 from nsystui.analysis.where import duration
@@ -46,7 +45,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     measured = (
         "idle time of a GPU inside its work in which its process has an entry in PROFILER_OVERHEAD; mean over the GPUs"
     )
-    table_of = answer_of(_NAME, _COLUMNS, evidence, len(evidence))
+    table_of = TableAnswer(_NAME, _COLUMNS, evidence, len(evidence))
     share, shown = case.percent(cost), Shown("Overview", "info")
     return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, table_of)]
 

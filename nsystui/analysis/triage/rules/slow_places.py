@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.device_time import DeviceIntervals
 from nsystui.analysis.extent import shares_clock
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Task
 from nsystui.analysis.triage.case import Case, rank_words, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
@@ -102,7 +101,7 @@ def _judged(case: Case, gpus: Sequence[_Gpu], name: str, own: Sequence[_Gpu]) ->
         "compute time |U(K)| of these GPUs, less what it would be at the pace of the others (same name, grid and "
         "block); mean over these GPUs, whom the others wait for"
     )
-    evidence, share = answer_of(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
+    evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
     shown = Shown("Ranks", "ranks --sort kernels")
     return Finding(
         "slow-place", Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, ranks=ranks

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from nsystui.analysis.note_words import few
 from nsystui.analysis.ranks.step_tables import steps_across_ranks
 from nsystui.analysis.ranks.step_times import StepTimes
-from nsystui.analysis.rows import few
 from nsystui.analysis.selection import Task
 from nsystui.analysis.triage.case import Case, number_of, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.device_time import DeviceIntervals
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Task
 from nsystui.analysis.triage.case import Case, bytes_words, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
@@ -56,7 +55,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "the link to the host is slower than the GPU's memory by tens of times, and each step pays for it again",
     )
     measured = "host-to-device copies from the first step on that no kernel of the GPU overlaps; mean over the GPUs"
-    evidence, share = answer_of(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
+    evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
     shown = Shown("Kernels", "memory")
     return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
 

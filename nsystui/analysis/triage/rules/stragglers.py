@@ -24,12 +24,11 @@ from functools import cached_property
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, FrameAnswer, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.collectives.sequences import Member
 from nsystui.analysis.collectives.waiting import SYNCHRONOUS, Arrivals, Lateness, lateness
 from nsystui.analysis.device_time import DeviceIntervals
 from nsystui.analysis.intervals import Intervals, Times, union
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.selection import Selection, Task
 from nsystui.analysis.tasks import world_size
 from nsystui.analysis.triage.case import Case, time_words
@@ -165,7 +164,7 @@ def _findings(
 
 
 def _finding(
-    case: Case, name: str, sentence: str, advice: Advice, cost: int, evidence: FrameAnswer, ranks: tuple[int, ...]
+    case: Case, name: str, sentence: str, advice: Advice, cost: int, evidence: TableAnswer, ranks: tuple[int, ...]
 ) -> Finding:
     shown = Shown("Ranks", "ranks --collectives --sort late_by")
     share = case.percent(cost)
@@ -237,7 +236,7 @@ def _table(
     caused: Mapping[Task, int],
     suffered: Mapping[Task, int],
     computed: Mapping[Task, _Computed],
-) -> FrameAnswer:
+) -> TableAnswer:
     rows: list[Row] = []
     taking_part = [item for item in case.job.ranks if item.task in waiting.lateness]
     for item in sorted(taking_part, key=lambda item: (-caused.get(item.task, 0), item.rank)):
@@ -245,4 +244,4 @@ def _table(
         late = waiting.lateness[task]
         told = (late.late, late.operations, caused.get(task), suffered.get(task), late.caused)
         rows.append((item.rank, item.host or None, *told, own.kernels if own else None, own.time if own else None))
-    return answer_of("stragglers", _COLUMNS, rows, len(rows))
+    return TableAnswer("stragglers", _COLUMNS, rows, len(rows))

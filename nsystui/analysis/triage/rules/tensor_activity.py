@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.gpu_metrics import metric_lanes, metric_sources
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.triage.case import Case
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 from nsystui.exports import canonical
@@ -48,5 +47,5 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     rows: list[Row] = [
         (names.get(report), gpu, one["SM active"], one["tensor active"]) for (report, gpu), one in sorted(told.items())
     ]
-    evidence = answer_of(_NAME, _COLUMNS, rows, len(rows))
+    evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
     return [Finding(_NAME, Severity.INFO, sentence, advice, Shown("GPU", "gpu"), evidence=evidence)]

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.analysis.answer import Column, Row, TableAnswer, Unit
 from nsystui.analysis.intervals import merge
-from nsystui.analysis.rows import answer_of
 from nsystui.analysis.triage.case import Case, bytes_words, time_words
 from nsystui.analysis.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 from nsystui.analysis.triage.spans import spans
@@ -63,7 +62,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "a fault moves single pages and stops the threads that met it; a prefetch moves all at the link's speed",
     )
     measured = "union of GPU fault groups and migrations, also those inside kernels; mean over the GPUs"
-    evidence, share = answer_of(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
+    evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
     shown = Shown("Kernels", "memory --filter Unified")
     return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
 

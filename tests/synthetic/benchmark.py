@@ -6,10 +6,18 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from .catalog import EMBEDDING, HEAD_BACKWARD, HEAD_FORWARD, LAYER_BACKWARD, LAYER_FORWARD, LAYER_OPTIMIZER, nccl_kernel
-from .ranks import WORLD_STREAM
-from .target import DEFAULT_STREAM, Session
-from .writer import ExportWriter
+from nsystui.exports.demo.catalog import (
+    EMBEDDING,
+    HEAD_BACKWARD,
+    HEAD_FORWARD,
+    LAYER_BACKWARD,
+    LAYER_FORWARD,
+    LAYER_OPTIMIZER,
+    nccl_kernel,
+)
+from nsystui.exports.demo.ranks import WORLD_STREAM
+from nsystui.exports.demo.target import DEFAULT_STREAM, Session
+from nsystui.exports.demo.writer import ExportWriter
 
 API_CALLS_PER_KERNEL: Final = 1.76
 """Measured on a PyTorch DDP job (*domain*, NERSC); so are the other proportions."""

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from .catalog import nccl_kernel
-from .cuda import DEVICE, MANAGED, PAGEABLE, PINNED
-from .target import Process, Session, Thread
+from nsystui.exports.demo.catalog import nccl_kernel
+from nsystui.exports.demo.cuda import DEVICE, MANAGED, PAGEABLE, PINNED
+from nsystui.exports.demo.target import Process, Session, Thread
+from nsystui.exports.demo.writer import ExportWriter
+
 from .variants import start_gpu_process
-from .writer import ExportWriter
 
 MS: Final = 1_000_000
 _STREAM: Final = 7

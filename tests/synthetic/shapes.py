@@ -6,8 +6,8 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from .catalog import LAYER_FORWARD, nccl_kernel
-from .nccl import (
+from nsystui.exports.demo.catalog import LAYER_FORWARD, nccl_kernel
+from nsystui.exports.demo.nccl import (
     COMMUNICATOR,
     CUDA_DEVICE,
     MESSAGE_SIZE,
@@ -22,10 +22,11 @@ from .nccl import (
     encode_payload,
     payload_schema,
 )
-from .ranks import WORLD_STREAM
-from .target import DEFAULT_STREAM, Session
+from nsystui.exports.demo.ranks import WORLD_STREAM
+from nsystui.exports.demo.target import DEFAULT_STREAM, Session
+from nsystui.exports.demo.writer import ExportWriter
+
 from .variants import launch_kernels, start_gpu_process
-from .writer import ExportWriter
 
 
 def two_process_export(path: str | Path, schema: str = "3.25.0") -> Path:

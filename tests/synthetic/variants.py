@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from .catalog import LAYER_FORWARD
-from .cuda import BACKTRACE_CALL, MANAGED
-from .target import DEFAULT_STREAM, Process, Session, Thread
-from .writer import ExportWriter
+from nsystui.exports.demo.catalog import LAYER_FORWARD
+from nsystui.exports.demo.cuda import BACKTRACE_CALL, MANAGED
+from nsystui.exports.demo.target import DEFAULT_STREAM, Process, Session, Thread
+from nsystui.exports.demo.writer import ExportWriter
 
 OLD_KERNELS: Final = 40
 
