@@ -41,7 +41,7 @@ def test_every_place_of_a_key_is_known():
 
 
 def test_help_has_the_definitions_of_the_words_on_the_screen():
-    for mode, words in (("1", ("compute", "idle")), ("5", ("self",)), ("7", ("late", "wait caused", "waited"))):
+    for mode, words in (("overview", ("busy", "idle")), ("nvtx", ("self",)), ("ranks", ("late", "wait caused"))):
         text = "\n".join(help_lines(screen_of(mode).PLACES))
         assert [word for word in words if f"\n  {word}: " not in text] == []
 
