@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
 from textual.app import App
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import Screen
@@ -77,7 +77,7 @@ class NsystuiApp(App[int]):
         for name in ("overview", "kernels", "nccl", "gpu", "nvtx", "events", "ranks", "timeline")
     }
     DEFAULT_MODE = "overview"
-    BINDINGS: ClassVar[list[BindingType]] = []
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "suspend_process", show=False, priority=True)]
     CSS = """
     Screen { layers: base prompt; }
     """

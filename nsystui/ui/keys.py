@@ -301,7 +301,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "ctrl+z",
         "ctrl+z",
-        "app.suspend_process",
+        "",
         "",
         "stop the program, and give the terminal back until fg",
         "everywhere",

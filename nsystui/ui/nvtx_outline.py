@@ -142,11 +142,11 @@ class Outline:
         depth = self.lines[index].depth
         return next((i for i in range(index - 1, -1, -1) if self.lines[i].depth < depth), index)
 
-    def reveal(self, ids: Sequence[int]) -> int | None:
-        """Opens what lies above the last of ``ids`` (root first); its row, ``None`` if it is among the unfetched."""
-        self.opened |= set(ids[:-1])
+    def reveal(self, number: int) -> int | None:
+        """Opens what lies above the node of an id; its row, ``None`` if it is among the unfetched."""
+        self.opened |= set(self.tree.ancestors(self.tree.node(number)))
         self.rebuild()
-        return next((i for i, line in enumerate(self.lines) if not line.rest and line.node.id == ids[-1]), None)
+        return next((i for i, line in enumerate(self.lines) if not line.rest and line.node.id == number), None)
 
     def sorted_by(self, key: str, descending: bool) -> Outline:
         """Siblings in the order of a column (names and times ascending, amounts descending)."""

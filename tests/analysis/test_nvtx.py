@@ -23,6 +23,7 @@ from nsystui.analysis.nvtx import (
     nvtx_summary,
     nvtx_tree_table,
 )
+from nsystui.analysis.nvtx.making import NodeMaker
 from nsystui.analysis.nvtx.numbered import template
 from nsystui.analysis.selection import NameFilter, Selection, Task, Window
 from nsystui.analysis.tasks import ranked_tasks
@@ -444,9 +445,50 @@ def test_thousands_of_levels(session_of):
         (node,) = tree.children(node)
     assert (node.depth, node.gpu_total, node.has_children) == (levels - 1, levels, False)
     assert len(tree.ancestors(node)) == levels - 1
-    assert tree.find(tree.path(node)) == node
     assert sum(1 for _ in tree.search(NameFilter("down"))) == levels // 2
     assert len(nvtx_tree_table(tree, depth=50)) == 50
+
+
+def looked_at(monkeypatch, tree: NvtxTree, do: Callable[[NvtxTree], object]) -> int:
+    """How often the node around a node is looked up, and a name, while something is done."""
+    calls: list[str] = []
+    above, named = NvtxTree._id_above, NodeMaker.name
+    with monkeypatch.context() as patch:
+        patch.setattr(NvtxTree, "_id_above", lambda *words: calls.append("above") or above(*words))
+        patch.setattr(NodeMaker, "name", lambda *words: calls.append("name") or named(*words))
+        do(tree)
+    return len(calls)
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda tree: tree.rows_around({0: 7}, list(tree.search(NameFilter("and")))),
+        lambda tree: tree.find_all(tree, range(len(tree))),
+    ],
+    ids=["search", "find again"],
+)
+def test_a_chain_of_ranges_is_work_by_its_length(session_of, monkeypatch, do):
+    short, long = (looked_at(monkeypatch, tree_of(session_of(deep(levels))), do) for levels in (100, 400))
+    assert 0 < long <= 4 * short + 10
+
+
+def test_nodes_are_found_again_by_their_names(session_of):
+    session = session_of(training, ranks)
+    before, after = tree_of(session), tree_of(session, fold_numbers=False)
+    found = after.find_all(before, range(len(before)))
+    paths = {before.path(before.node(number)) for number in range(len(before))}
+    assert found == {number for number in range(len(after)) if after.path(after.node(number)) in paths}
+    assert 0 < len(found) < len(after)
+
+
+def test_a_match_stands_where_what_is_around_it_is_shown(session_of):
+    tree = tree_of(session_of(deep(6)))
+    matches = list(tree.search(NameFilter("down")))
+    assert [tree.node(number).depth for number in matches] == [1, 3, 5]
+    shown = {number: row for row, number in enumerate(tree.ancestors(tree.node(matches[1])))}
+    assert tree.rows_around(shown, matches) == [1, 2, 2]
+    assert tree.rows_around({}, matches) == [0, 0, 0]
 
 
 def ranks(export: Export) -> None:
@@ -542,14 +584,11 @@ def test_ids_are_stable_and_lead_back(session_of):
     assert tree.path(single) == ("step *", single.name)
     with pytest.raises(IndexError):
         tree.node(10_000)
-    assert tree.find(["step *", "forward"]).name == "forward"
-    assert tree.find(["step *", "no such"]) is None
-    assert tree.find([]) is None
 
 
 def test_search_walks_from_top_to_bottom(session_of):
     tree = tree_of(session_of(training, ranks))
-    found = [tuple(tree.node(number).name for number in path) for path in tree.search(NameFilter("w"))]
+    found = [tree.path(tree.node(number)) for number in tree.search(NameFilter("w"))]
     threads = [f"thread {PID + 1} worker", f"thread {PID} main"]
     assert found == [
         ("rank 0", "step *", "forward"),
@@ -558,7 +597,7 @@ def test_search_walks_from_top_to_bottom(session_of):
         ("rank 1", threads[1], "work"),
     ]
     (inside,) = tree.search(NameFilter("step 2"))
-    assert tree.node(inside[-1]).name == "step *"
+    assert tree.node(inside).name == "step *"
 
 
 def test_a_window_of_a_moment_still_selects_it(session_of):

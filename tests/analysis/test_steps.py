@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic import empty_export
+from synthetic import deep_nvtx_export, empty_export
 
 from nsystui.analysis import steps
 from nsystui.analysis.job import Job
 from nsystui.analysis.nccl.measured import in_steps
 from nsystui.analysis.selection import Task
 from nsystui.analysis.steps import NO_STEP, Steps, TaskSteps
+from nsystui.cli import main
 from nsystui.errors import UsageError
 from nsystui.exports.demo import ExportWriter, Thread, training_job
 from nsystui.store.session import Session
@@ -300,3 +302,27 @@ class TestGolden:
         job = job_of([shared_export("h100-2rank-moe-before")])
         assert not job.steps().of_task
         job.close()
+
+
+def test_ranges_nested_in_each_other_are_work_by_their_number(tmp_path, monkeypatch):
+    """However deep a chain is: each name is looked at a few times."""
+    looks: list[int] = []
+    monkeypatch.setattr(steps, "len", lambda what: looks.append(1) or len(what), raising=False)
+    counted = []
+    for depth in (100, 400):
+        looks.clear()
+        nested = Run(tmp_path / f"{depth}.sqlite")
+        for level in range(depth):
+            nested.range(f"level {level}", level, 2 * depth - level)
+        nested.launch(depth, depth + 10)
+        assert not nested.steps().of_task
+        counted.append(len(looks))
+    assert 0 < counted[1] <= 4 * counted[0] + 100
+
+
+@pytest.mark.skipif("NSYSTUI_CAMPAIGN" not in os.environ, reason="set NSYSTUI_CAMPAIGN: 60,000 nested ranges")
+@pytest.mark.parametrize("command", ["triage", "overview", "nvtx", "steps", "timeline"])
+def test_a_chain_of_sixty_thousand_ranges_is_answered(tmp_path, command, capsys):
+    path = deep_nvtx_export(tmp_path / "deep.sqlite", depth=60_000)
+    assert main([command, "--no-cache", str(path)]) == (3 if command == "steps" else 0)
+    assert "Traceback" not in capsys.readouterr().err

@@ -6,7 +6,7 @@ levels deep, opens as fast as any other. Nothing here recurses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,23 +96,51 @@ class NvtxTree:
         """The ids from the root down to the parent of ``node``: what to open so that it shows."""
         return tuple(reversed(self._ids_above(node.id)))
 
+    def rows_around(self, shown: Mapping[int, int], numbers: Iterable[int]) -> list[int]:
+        """The row of each node, or of the innermost one around it that is ``shown`` (id to row); 0 without any.
+
+        Goes through every node around them once, however many of them share it.
+        """
+        rows, found = dict(shown), []
+        for number in numbers:
+            way, above = [], number
+            while above not in rows and (further := self._id_above(above)) is not None:
+                way.append(above)
+                above = further
+            row = rows.setdefault(above, 0)
+            rows.update(dict.fromkeys(way, row))
+            found.append(row)
+        return found
+
     def path(self, node: Node) -> tuple[str, ...]:
-        """The names from the root down to ``node``; `find` takes them to find a path again in another tree."""
+        """The names from the root down to ``node``."""
         names = [self.maker.name(number) for number in self.ancestors(node) if number < len(self)]
         return (*names, node.name)
 
-    def find(self, path: Sequence[str]) -> Node | None:
-        """The rank, thread or path with these names from the root down; ``None`` where this tree has none."""
-        place = NO_NODE
-        for name in path:
-            children = self.maker.paths.children_of(place).tolist()
-            place = next((number for number in children if self.maker.name(number) == name), NO_NODE)
-            if place == NO_NODE:
-                return None
-        return self.maker.path_node(place) if path else None
+    def find_all(self, before: NvtxTree, numbers: Iterable[int]) -> set[int]:
+        """The ranks, threads and paths with the names of some of another tree (their ids), where this tree has them.
 
-    def search(self, wanted: NameFilter, order: Order | str = Order.TOTAL) -> Iterator[tuple[int, ...]]:
-        """The ids from the root down to each matching node, from top to bottom as ``order`` shows them.
+        Looks for every node around them once, however many of them share it.
+        """
+        again: dict[int, int | None] = {NO_NODE: NO_NODE}
+        paths = [number for number in numbers if number < len(before)]
+        for number in paths:
+            way = []
+            while number not in again:
+                way.append(number)
+                number = int(before.maker.paths.parent[number])
+            place = again[number]
+            for inside in reversed(way):
+                place = None if place is None else self._named(place, before.maker.name(inside))
+                again[inside] = place
+        return {place for place in map(again.get, paths) if place is not None}
+
+    def _named(self, place: int, name: str) -> int | None:
+        children: list[int] = self.maker.paths.children_of(place).tolist()
+        return next((number for number in children if self.maker.name(number) == name), None)
+
+    def search(self, wanted: NameFilter, order: Order | str = Order.TOTAL) -> Iterator[int]:
+        """The ids of the matching nodes, from top to bottom as ``order`` shows them; `ancestors` lead to each.
 
         A path matches by its own name or by any of those folded into it: ``step 17`` finds ``step *``. Names are
         without PyTorch's suffix.
@@ -120,17 +148,14 @@ class NvtxTree:
         is_match = self._matches(wanted)
         leads = with_ancestors(is_match, self.maker.paths.parent)
         order = Order(order)
-        trail: list[int] = []
         open_nodes = [iter(self._leading(NO_NODE, leads, order))]
         while open_nodes:
             number = next(open_nodes[-1], None)
             if number is None:
                 open_nodes.pop()
-                del trail[-1:]
                 continue
-            trail.append(number)
             if is_match[number]:
-                yield tuple(trail)
+                yield number
             open_nodes.append(iter(self._leading(number, leads, order)))
 
     def _matches(self, wanted: NameFilter) -> NDArray[np.bool_]:

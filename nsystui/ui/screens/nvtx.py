@@ -46,7 +46,7 @@ class NvtxScreen(TablePane):
     def show(self, result: Any, same_place: bool) -> None:
         tree: NvtxTree = result
         before = self.outline
-        opened = set() if before is None else _same_nodes(before, tree)
+        opened = set() if before is None else tree.find_all(before.tree, before.opened)
         self.outline = Outline(tree, self._order, opened or _first_opened(tree, self._order))
         self.table.prefix = self.outline.prefix
         self.table.empty_text = "\n".join(tree.ranges.notes) or "no NVTX range in the selection: Esc goes back"
@@ -173,15 +173,15 @@ class NvtxScreen(TablePane):
             return
         here = self.table.cursor_row
         shown = {line.node.id: row for row, line in enumerate(outline.lines) if not line.rest}
-        trails = list(outline.tree.search(wanted, self._order))
-        if not trails:
+        matches = list(outline.tree.search(wanted, self._order))
+        if not matches:
             self.say(f'no range matches "{wanted.text}"')
             return
-        places = [next((shown[number] for number in reversed(trail) if number in shown), 0) for trail in trails]
-        order = range(len(trails)) if direction > 0 else range(len(trails) - 1, -1, -1)
-        beyond = (i for i in order if (places[i] - here) * direction > 0 or trails[i][-1] not in shown)
+        places = outline.tree.rows_around(shown, matches)
+        order = range(len(matches)) if direction > 0 else range(len(matches) - 1, -1, -1)
+        beyond = (i for i in order if (places[i] - here) * direction > 0 or matches[i] not in shown)
         chosen = next(beyond, order[0])
-        row = outline.reveal(trails[chosen])
+        row = outline.reveal(matches[chosen])
         if row is not None:
             self._changed(row)
 
@@ -192,14 +192,3 @@ def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
     if len(roots) > 4 or any(node.kind not in (NodeKind.RANK, NodeKind.THREAD) for node in roots):
         return set()
     return {node.id for node in roots}
-
-
-def _same_nodes(before: Outline, tree: NvtxTree) -> set[int]:
-    """What was open, found again by its names in a tree of another selection."""
-    found = set()
-    for number in before.opened:
-        node = before.tree.node(number)
-        again = tree.find(before.tree.path(node)) if node.kind not in (NodeKind.RANGE, NodeKind.RANGES) else None
-        if again is not None:
-            found.add(again.id)
-    return found
