@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nsystui.errors import ExportError
+from nsystui.exports import opening
 from nsystui.exports.discover import RECORDING_ENDING, REPORT_ENDINGS
 from nsystui.exports.own_directory import why_not_ours
 from nsystui.exports.partial import drop_abandoned, partial_name
@@ -56,7 +57,7 @@ def convert(report: Path, directory: Path) -> Path:
     for place in (directory.parent, directory, target.parent):
         if why := why_not_ours(place):
             raise ExportError(str(report), f"is not exported into {place}: {why}", _ELSEWHERE)
-    if target.exists():
+    if _is_whole(target):
         with suppress(OSError):  # the time of its last use, by which the cache is kept under its cap
             os.utime(target.parent)
         return target
@@ -80,6 +81,15 @@ def convert(report: Path, directory: Path) -> Path:
     if problem:
         raise ExportError(str(report), f"nsys export failed: {problem}", advice)
     return target
+
+
+def _is_whole(target: Path) -> bool:
+    """Whether an export that was made before is there, and is none that was cut since."""
+    try:
+        opening.check(target)
+    except ExportError:
+        return False
+    return True
 
 
 def _export(program: str, report: Path, target: Path) -> str:

@@ -83,6 +83,15 @@ def test_an_export_made_before_is_used_again(tmp_path, report, made_by_nsys, fak
     assert len(calls(log)) == 1
 
 
+@pytest.mark.parametrize("left", [0, 50, 5_000])
+def test_an_export_made_before_that_was_cut_is_made_again(tmp_path, report, made_by_nsys, fake_nsys, left):
+    log = fake_nsys(works(made_by_nsys))
+    export = convert(report, tmp_path / "exports")
+    os.truncate(export, left)
+    assert convert(report, tmp_path / "exports").read_bytes() == made_by_nsys.read_bytes()
+    assert len(calls(log)) == 2
+
+
 def test_an_export_made_before_needs_no_nsys(tmp_path, report, made_by_nsys, fake_nsys, monkeypatch):
     fake_nsys(works(made_by_nsys))
     first = convert(report, tmp_path / "exports")

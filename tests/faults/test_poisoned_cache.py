@@ -185,11 +185,11 @@ def test_every_kind_in_some_ways(cache):
     chance, failed, done = random.Random(16), [], 0
     ways = [*WAYS, TWIN]
     for number, (_, files) in enumerate(cache.kinds().items()):
-        for way in {TWIN, ways[number % len(ways)], ways[(number + 5) % len(ways)]}:
-            file = chance.choice([one for one in files if one.exists()] or files)
-            readers = cache.readers(file)
-            if readers:
-                failed += _wrong(cache, file, way, [chance.choice(readers)])
+        for way in (TWIN, ways[number % len(ways)], ways[(number + 5) % len(ways)]):
+            read = [file for file in files if file.exists() and cache.readers(file)]
+            if read:
+                file = chance.choice(read)
+                failed += _wrong(cache, file, way, [chance.choice(cache.readers(file))])
                 done += 1
     assert not failed, f"{len(failed)} of {done}\n\n" + "\n\n".join(failed)
     assert done > 10
@@ -217,3 +217,47 @@ def test_the_whole_pack_of_another_report(cache):
     ran = [cache.ask(words) for words in cache.right]
     assert not program.failures(ran)
     assert [one.words[0] for one in ran if one.out != cache.right[one.words[: -len(cache.files) - 2]].out] == []
+
+
+class TestPackedJob:
+    """Data that the user keeps: a damaged report is named with its file; what was computed of it is computed anew."""
+
+    @pytest.fixture(scope="class")
+    def packed(self, tmp_path_factory, demo_job) -> Path:
+        place = tmp_path_factory.mktemp("job")
+        assert program.run("pack", *demo_job[:2], "-o", place / "packed").status == 0
+        return place / "packed"
+
+    def copy(self, packed: Path, place: Path) -> Path:
+        return Path(shutil.copytree(packed, place / "packed"))
+
+    @pytest.mark.parametrize("way", ["empty", "half", "flipped", "garbage"])
+    def test_what_was_computed_is_computed_anew(self, packed, tmp_path, way):
+        job = self.copy(packed, tmp_path)
+        for words in (("overview",), ("nvtx",)):
+            for file in job.glob("reports/*/kept-*"):
+                _keeping_time(WAYS[way])(file)
+            ran, right = (program.run(*words, one, *_ANSWERED) for one in (job, packed))
+            assert (ran.out, ran.err, ran.trouble) == (right.out, right.err, "")
+
+    def test_what_was_computed_of_another_rank_is_computed_anew(self, packed, tmp_path):
+        job = self.copy(packed, tmp_path)
+        for file in job.glob("reports/rank=0/kept-*"):
+            other = job / "reports" / "rank=1" / file.name
+            if other.exists():
+                _keeping_time(lambda one, other=other: one.write_bytes(other.read_bytes()))(file)
+        for words in (("overview",), ("nvtx",), ("steps",)):
+            assert program.run(*words, job, *_ANSWERED).out == program.run(*words, packed, *_ANSWERED).out
+
+    @pytest.mark.parametrize("name", ["report.json", "*.parquet"])
+    @pytest.mark.parametrize("way", ["empty", "half", "flipped", "garbage"])
+    def test_a_damaged_file_is_named(self, packed, tmp_path, name, way):
+        job = self.copy(packed, tmp_path)
+        file = next(iter(sorted(job.rglob(f"rank=0/{name}"))))
+        WAYS[way](file)
+        os.utime(file)
+        before = file.read_bytes()
+        ran = program.run("kernels", job, *_ANSWERED)
+        (line,) = [line for line in ran.err.splitlines() if "rank=0" in line]
+        assert "damaged" in line and file.name in line and line.endswith("(pack its export again)")
+        assert not ran.trouble and file.read_bytes() == before
