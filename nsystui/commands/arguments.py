@@ -285,18 +285,46 @@ def say_note(note: str) -> None:
 
 def deliver(arguments: argparse.Namespace, answer: Answer) -> int:
     """Prints or writes an answer as the flags say; 0, or 3 where there are no rows because the exports lack them."""
-    from nsystui.output import files
     from nsystui.output.stdout import print_answer
 
+    has_rows = len(answer) > 0
     answer = _arranged(arguments, answer)
     if to_file(arguments):
-        rows = files.save(answer, Path(arguments.output), overwrite=arguments.force)
-        complain(f"wrote {rows:,} rows to {arguments.output}")
+        _save(arguments, answer)
         for note in answer.notes:
             complain(f"note: {note}")
     else:
         print_answer(answer, arguments.format or "table")
-    return 3 if not len(answer) and not answer.total and answer.notes else 0
+    if has_rows:
+        return 0
+    if not answer.total and answer.notes:
+        return 3
+    complain(f"{answer.name}: {no_rows(arguments)}")
+    return 0
+
+
+def deliver_empty(arguments: argparse.Namespace, answer: Answer) -> None:
+    """Delivers a table without rows of which it was said why: a file has its columns, and JSON is an empty list."""
+    if to_file(arguments):
+        _save(arguments, answer)
+    elif arguments.format == "json":
+        print("[]")
+
+
+def no_rows(arguments: argparse.Namespace) -> str:
+    """Why a table has no rows though the exports lack nothing of what it is made of."""
+    flags = ("time", "devices", "streams", "filter", "filter_time", "filter_nvtx", "instances", "bucket")
+    given = vars(arguments)
+    ranks = given.get("ranks")
+    is_narrowed = any(given.get(flag) for flag in flags) or (ranks and numbering(ranks) is None)
+    return "no rows in this selection" if is_narrowed else "no rows: nothing of this in these exports"
+
+
+def _save(arguments: argparse.Namespace, answer: Answer) -> None:
+    from nsystui.output import files
+
+    rows = files.save(answer, Path(arguments.output), overwrite=arguments.force)
+    complain(f"wrote {rows:,} rows to {arguments.output}")
 
 
 def _arranged(arguments: argparse.Namespace, answer: Answer) -> Answer:

@@ -59,12 +59,13 @@ def _to_files(arguments: argparse.Namespace, blocks: Iterable[Block]) -> None:
 
 def _as_json(arguments: argparse.Namespace, blocks: Iterable[Block]) -> None:
     print("[", end="")
-    for number, block in enumerate(blocks):
+    number = 0
+    for number, block in enumerate(blocks, 1):
         labels = to_json(block.labels).removesuffix("}")
-        print(f'{"," if number else ""}\n{labels}, "rows": ', end="")
+        print(f'{"," if number > 1 else ""}\n{labels}, "rows": ', end="")
         shared.deliver(arguments, block.answer)
         print("}", end="")
-    print("\n]")
+    print("\n]" if number else "]")
 
 
 def peek(blocks: Iterator[Block]) -> tuple[list[Block], Iterator[Block]]:

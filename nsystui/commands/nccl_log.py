@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from nsystui.analysis.nccl_log.steps import StepCut, steps_of
     from nsystui.analysis.nccl_log.summary import Summary
+    from nsystui.commands.blocks import deliver_blocks
     from nsystui.errors import MissingDataError
     from nsystui.exports.nccl_log.reading import LogReader
 
@@ -58,7 +59,12 @@ def run(arguments: argparse.Namespace) -> int:
     _read_all(arguments, summary, reader, cut)
     summary.lines = reader.lines
     blocks = _blocks(names, summary, cut, is_named=arguments.tables not in (None, "all"))
-    _deliver(arguments, blocks, is_alone=len(names) == 1)
+    if len(names) > 1:
+        deliver_blocks(arguments, blocks)
+    elif blocks:
+        shared.deliver(arguments, blocks[0].answer)
+    else:
+        shared.deliver_empty(arguments, TABLES[names[0]].make(summary))
     return 0 if blocks else MissingDataError.exit_code
 
 
@@ -131,33 +137,21 @@ def _read(log: OpenLog, summary: Summary, reader: LogReader, cut: StepCut | None
 
 
 def _blocks(names: Sequence[str], summary: Summary, cut: StepCut | None, is_named: bool) -> list[Block]:
-    """The tables that have rows, with the notes on the last; those asked for by name that have none, on stderr.
-
-    Raises MissingDataError where there is nothing to show.
-    """
+    """The tables that have rows, with the notes on the last; those asked for by name that have none, on stderr."""
     from dataclasses import replace
 
     from nsystui.analysis.nccl_log.notes import notes, nothing
     from nsystui.commands.blocks import Block
-    from nsystui.errors import MissingDataError
 
     answers = {name: TABLES[name].make(summary) for name in names}
     filled = [name for name, answer in answers.items() if len(answer)]
     is_empty = cut.chosen == 0 if cut is not None else not (summary.calls or set(filled) - {"lines"})
     if is_empty:
-        raise MissingDataError(nothing(summary, cut))
+        shared.complain(nothing(summary, cut))
+        return []
     if is_named:
         for name in [name for name in names if name not in filled]:
             shared.complain(f"{name}: no rows")
     if filled:
         answers[filled[-1]] = replace(answers[filled[-1]], notes=notes(summary, cut))
     return [Block(TABLES[name].title, {"table": name}, name, answers[name]) for name in filled]
-
-
-def _deliver(arguments: argparse.Namespace, blocks: Sequence[Block], is_alone: bool) -> None:
-    from nsystui.commands.blocks import deliver_blocks
-
-    if is_alone and blocks:
-        shared.deliver(arguments, blocks[0].answer)
-    else:
-        deliver_blocks(arguments, blocks)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """Reports of `nsys stats` by their names. With --format csv the output is that of
 `nsys stats -q --format csv -r REPORT FILE`: same header, rows, order and rounding; with several files the statistics
 are exact over all rows of all of them. A report whose tables the exports lack is told of on stderr and left out.
-The MB of these reports are nsys's, 10⁶ bytes; every other command has bytes, in KiB and MiB of base 1024."""
+The MB of these reports are nsys's, of 1,000,000 bytes; every other command has bytes, in KiB and MiB of base 1024."""
 EXAMPLES = """  nsystui stats -r cuda_gpu_kern_sum --format csv rank0.sqlite
   nsystui stats -r cuda_gpu_kern_sum:nvtx-name:base,cuda_gpu_mem_time_sum rank*.sqlite
   nsystui stats -r cuda_gpu_sum --filter-nvtx 'step 12' rank*.sqlite
@@ -92,8 +92,9 @@ def _asked(arguments: argparse.Namespace, named: Sequence[str], memory: Remember
     job = shared.open_job(arguments, whole=False)
     try:
         selections = list(_selections(arguments, job, _filtered(arguments, job)))
-        blocks = _blocks(arguments, job, wanted, selections, memory, quiet=not named)
-        _deliver(arguments, blocks, is_alone=len(named) == 1 and not arguments.by_rank)
+        is_alone = len(named) == 1 and not arguments.by_rank
+        blocks = _blocks(arguments, job, wanted, selections, memory, quiet=not named, is_alone=is_alone)
+        _deliver(arguments, blocks, is_alone)
         return 3 if all(lacking(job.session, report) for _, report, _ in wanted) else 0
     finally:
         job.close()
@@ -103,10 +104,14 @@ def _deliver(arguments: argparse.Namespace, blocks: Iterator[Block], is_alone: b
     from nsystui.commands.blocks import deliver_blocks, peek
 
     first, blocks = peek(blocks)
+    if not first and not arguments.report:
+        shared.complain(f"the usual reports: {shared.no_rows(arguments)}")
     if not is_alone:
         deliver_blocks(arguments, blocks)
-    elif first:
+    elif len(first[0].answer):
         shared.deliver(arguments, first[0].answer)
+    else:
+        shared.deliver_empty(arguments, first[0].answer)
 
 
 def _filtered(arguments: argparse.Namespace, job: Job) -> Selection:
@@ -149,22 +154,28 @@ def _blocks(
     selections: Sequence[tuple[int | None, Selection]],
     memory: Remembered | None,
     quiet: bool,
+    is_alone: bool,
 ) -> Iterator[Block]:
-    """A table for each report and rank that has rows; of the others a line on stderr, unless ``quiet``."""
+    """A table for each report and rank that has rows; of the others a line on stderr, unless ``quiet``.
+
+    A report that ``is_alone`` has a table either way.
+    """
     from nsystui.analysis.stats.available import lacking
 
     for text, report, options in wanted:
         missing = lacking(job.session, report)
-        if missing:
-            if not quiet:
-                shared.complain(f"{text}: {missing}")
+        if missing and not quiet:
+            shared.complain(f"{text}: {missing}")
+        if missing and not is_alone:
             continue
         for rank, selection in selections:
             answer = report.ask(job.session, selection, options)
             of_rank = "" if rank is None else f", rank {rank}"
             if not len(answer):
-                if not quiet:
-                    shared.complain(f"{text}{of_rank}: no rows")
+                if not missing and not quiet:
+                    shared.complain(f"{text}{of_rank}: {shared.no_rows(arguments)}")
+                if is_alone:
+                    yield _block(arguments, text, rank, report.what, answer)
                 continue
             if memory is not None and not report.name.endswith("_trace"):
                 memory.keep(job, answer, report.what, "stats", text)

@@ -15,7 +15,7 @@ from nsystui.ui.keys import markdown_table
 README = Path(__file__).parents[2] / "README.md"
 # A rate is decimal (GB/s), and the names of GPUs are NVIDIA's.
 DECIMAL = re.compile(r"(?<![A-Za-z])[kKMGT]B\b(?!/s)")
-OF_NVIDIA = re.compile(r"[0-9]+GB HBM3|MB of these reports|MB of 10⁶|`MB` are 10⁶|MB has base 1000")
+OF_NVIDIA = re.compile(r"[0-9]+GB HBM3|MB of these reports|MB of 1,000,000|`MB` are 10⁶|MB has base 1000")
 MIB = 1024**2
 EVERYTHING = (
     *(("recipe", recipe.name) for recipe in RECIPES if recipe.name != "diff"),
@@ -123,4 +123,4 @@ def test_the_program_has_no_such_name_in_its_texts_but_in_the_columns_of_nsys():
 
 
 def test_the_help_of_stats_says_whose_megabytes_its_reports_have():
-    assert "MB of these reports are nsys's, 10⁶ bytes" in command_parser("stats").format_help()
+    assert "MB of these reports are nsys's, of 1,000,000 bytes" in command_parser("stats").format_help()
