@@ -1,4 +1,4 @@
-"""Every key of the program in one table: bindings, key lines, help and the README are made from it.
+"""Every key of the program in one table: bindings, key lines, help and ``docs/keys.md`` are made from it.
 
 A place is a screen or a family of screens; a key means the same wherever it acts.
 """
@@ -340,9 +340,11 @@ def key_line(*places: str) -> list[tuple[str, str]]:
     return [(key.shown, key.label) for key in keys_of(places) if key.label]
 
 
-def markdown_table() -> str:
-    """The key table of the README."""
-    lines = ["| where | key | what it does |", "|---|---|---|"]
+def markdown() -> str:
+    """``docs/keys.md``: the keys of every place."""
+    lines = ["# Keys: every key of every screen", "", "A key means the same everywhere; `?` shows those of a screen."]
     for place, title in PLACES.items():
-        lines += [f"| {title} | `{key.shown}` | {key.help} |" for key in KEYS if key.place == place and key.help]
-    return "\n".join(lines)
+        here = [key for key in KEYS if key.place == place and key.help]
+        lines += ["", f"## {title}", "", "| key | what it does |", "|---|---|"]
+        lines += [f"| `{key.shown}` | {key.help} |" for key in here]
+    return "\n".join(lines) + "\n"

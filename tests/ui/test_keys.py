@@ -1,22 +1,12 @@
-"""One table of keys: bindings, key lines, help and README agree."""
+"""One table of keys: bindings, key lines and help agree."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
 from nsystui.ui import keys
 from nsystui.ui.screens import _CLASSES, screen_of
 from nsystui.ui.screens.help import help_lines
-
-README = Path(__file__).parents[2] / "README.md"
-
-
-def test_readme_has_the_key_table_of_the_program():
-    text = README.read_text(encoding="utf-8")
-    table = text.split("<!-- keys -->")[1].split("<!-- end of keys -->")[0]
-    assert table.strip() == keys.markdown_table()
 
 
 @pytest.mark.parametrize("mode", list(_CLASSES))
