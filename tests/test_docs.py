@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections import Counter
@@ -156,9 +155,3 @@ def test_the_command_lines_are_parsed(line):
     if (command == "recipe" and words[0] == "diff") or "--list-reports" in words:
         return
     command_parser(command).parse_args(words)
-
-
-def test_the_pages_are_files_of_the_package():
-    """So that they are in the wheel: no ignore rule of git or of the build leaves out a Markdown file."""
-    assert os.listdir(DOCS)
-    assert not [line for line in text_of(ROOT / ".gitignore").splitlines() if "md" in line or "docs" in line]

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.topic is None:
         width = max(map(len, topics()))
         print_lines(["topics (`nsystui help TOPIC` shows one):"])
-        print_lines(f"  {name:{width}} {_title(name)}" for name in topics())
+        print_lines(f"  {name:{width}}  {_title(name)}" for name in topics())
         return 0
     text = _text(arguments.topic.lower().removesuffix(".md"), arguments.topic)
     environ = original_environ()
@@ -120,10 +120,11 @@ def rendered(markdown: str, columns: int, environ: Mapping[str, str], encoding: 
 
 def _page(text: str, environ: Mapping[str, str]) -> None:
     """Shows a text through the user's pager, or prints it where there is none."""
+    import shutil
     import signal
     import subprocess
 
-    pager = environ.get("PAGER", "less").strip()
+    pager = environ.get("PAGER", "less" if shutil.which("less") else "").strip()
     if pager:
         # less passes the escape sequences on with -R; -F and -X leave a short text on the screen.
         options = {"LESS": f"-R {environ.get('LESS', '-F -X')}"}

@@ -54,6 +54,27 @@ PLACES = {
 }
 """The places in the order of the help, with their titles."""
 
+TOPICS = {
+    "overview": "triage",
+    "finding": "triage",
+    "diff": "compare",
+    "kernels": "numbers",
+    "launches": "numbers",
+    "nccl": "nccl",
+    "nccl calls": "nccl",
+    "nccl sizes": "nccl",
+    "nccl log": "nccl",
+    "gpu": "numbers",
+    "efficiency": "numbers",
+    "nvtx": "numbers",
+    "nvtx names": "numbers",
+    "ranks": "ranks",
+    "rank map": "ranks",
+    "recipe": "recipes",
+    "recipe map": "recipes",
+}
+"""The topic of the documentation that explains a place; of the others it is ``screens``."""
+
 KEYS: tuple[Key, ...] = (
     # What acts in one place stands first: it is the first that a narrow key line shows.
     Key(

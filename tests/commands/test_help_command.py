@@ -28,6 +28,7 @@ def test_without_a_topic_it_lists_every_topic_with_its_first_line(run):
     for topic in TOPICS:
         title = (DOCS / f"{topic}.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
         assert any(line.split(maxsplit=1) == [topic, title] for line in lines_of(done.out)), topic
+    assert max(map(len, done.out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("topic", TOPICS)
@@ -68,11 +69,26 @@ def test_on_a_terminal_a_topic_goes_through_the_pager(tmp_path):
         assert b"# Numbers" not in terminal.received
 
 
-@pytest.mark.parametrize("environment", [{"PAGER": ""}, {"PAGER": "no-such-pager"}, {"TERM": "dumb"}])
+@pytest.mark.parametrize(
+    "environment", [{"PAGER": ""}, {"PAGER": "no-such-pager"}, {"TERM": "dumb"}, {"PAGER": None, "PATH": "/nowhere"}]
+)
 def test_without_a_pager_a_topic_is_printed(environment):
     with Terminal([*WORDS, "glossary"], KEYS | environment) as terminal:
         assert terminal.wait_exit(30) == 0
         assert b"straggler" in terminal.received
+        assert (b"not found" in terminal.received) == (environment.get("PAGER") == "no-such-pager")
+
+
+def test_ctrl_c_is_a_key_of_the_pager(tmp_path):
+    pager = tmp_path / "pager"
+    pager.write_text("#!/bin/sh\ntrap 'echo INTERRUPTED; exit 0' INT\necho READY\nwhile :; do sleep 0.1; done\n")
+    pager.chmod(0o755)
+    with Terminal([*WORDS, "glossary"], KEYS | {"PAGER": str(pager)}) as terminal:
+        terminal.wait_for("READY")
+        terminal.press("ctrl+c")
+        assert terminal.wait_exit(30) == 0
+        assert b"INTERRUPTED" in terminal.received
+        assert b"Traceback" not in terminal.received
 
 
 @pytest.mark.parametrize("topic", TOPICS)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from nsystui.commands.help import topics
 from nsystui.ui import keys
 from nsystui.ui.screens import _CLASSES, screen_of
-from nsystui.ui.screens.help import help_lines
+from nsystui.ui.screens.help import help_lines, more_lines
 
 
 @pytest.mark.parametrize("mode", list(_CLASSES))
@@ -23,6 +26,15 @@ def test_help_names_every_key_of_the_screen(mode):
     text = "\n".join(help_lines(screen_of(mode).PLACES))
     for key in keys.keys_of(screen_of(mode).PLACES):
         assert key.help in text
+
+
+@pytest.mark.parametrize("mode", list(_CLASSES))
+def test_the_help_of_a_screen_names_the_topics_that_explain_it(mode):
+    (line,) = [line for line in more_lines(screen_of(mode).PLACES) if "nsystui help" in line]
+    named = re.findall(r"nsystui help ([a-z-]+)", line)
+    assert len(named) == 2
+    assert named[-1] == "keys"
+    assert set(named) <= set(topics())
 
 
 def test_every_place_of_a_key_is_known():

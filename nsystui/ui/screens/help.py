@@ -24,10 +24,16 @@ def help_lines(places: Sequence[str], name: Callable[[str], str] = str) -> list[
     return lines
 
 
+def more_lines(places: Sequence[str]) -> list[str]:
+    """Where more is to be read, and how the help is closed."""
+    topic = next((keys.TOPICS[place] for place in places if place in keys.TOPICS), "screens")
+    return [f"more, in a shell: nsystui help {topic}, nsystui help keys", "esc closes this help"]
+
+
 class HelpScreen(WordsDialog):
     """Closes with any of the keys that close things."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,question_mark,enter", "dismiss", "close")]
 
     def __init__(self, places: Sequence[str], name: Callable[[str], str] = str) -> None:
-        super().__init__([*help_lines(places, name), "esc closes this help"])
+        super().__init__([*help_lines(places, name), *more_lines(places)])
