@@ -9,7 +9,7 @@ import pytest
 from nsystui.commands.help import topics
 from nsystui.ui import keys
 from nsystui.ui.screens import _CLASSES, screen_of
-from nsystui.ui.screens.help import help_lines, more_lines
+from nsystui.ui.screens.help import help_lines, last_line
 
 
 @pytest.mark.parametrize("mode", list(_CLASSES))
@@ -30,8 +30,7 @@ def test_help_names_every_key_of_the_screen(mode):
 
 @pytest.mark.parametrize("mode", list(_CLASSES))
 def test_the_help_of_a_screen_names_the_topics_that_explain_it(mode):
-    (line,) = [line for line in more_lines(screen_of(mode).PLACES) if "nsystui help" in line]
-    named = re.findall(r"nsystui help ([a-z-]+)", line)
+    named = re.findall(r"nsystui help ([a-z-]+)", last_line(screen_of(mode).PLACES))
     assert len(named) == 2
     assert named[-1] == "keys"
     assert set(named) <= set(topics())

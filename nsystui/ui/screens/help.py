@@ -24,10 +24,10 @@ def help_lines(places: Sequence[str], name: Callable[[str], str] = str) -> list[
     return lines
 
 
-def more_lines(places: Sequence[str]) -> list[str]:
-    """Where more is to be read, and how the help is closed."""
+def last_line(places: Sequence[str]) -> str:
+    """How the help is closed, and which topics of the documentation explain more."""
     topic = next((keys.TOPICS[place] for place in places if place in keys.TOPICS), "screens")
-    return [f"more, in a shell: nsystui help {topic}, nsystui help keys", "esc closes this help"]
+    return f"esc closes this help; more: nsystui help {topic}, nsystui help keys"
 
 
 class HelpScreen(WordsDialog):
@@ -36,4 +36,4 @@ class HelpScreen(WordsDialog):
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,question_mark,enter", "dismiss", "close")]
 
     def __init__(self, places: Sequence[str], name: Callable[[str], str] = str) -> None:
-        super().__init__([*help_lines(places, name), *more_lines(places)])
+        super().__init__([*help_lines(places, name), last_line(places)])
