@@ -47,8 +47,9 @@ COMMANDS = {
     "pack": "make the columns of a job ahead of time: it then opens without its exports",
     "info": "what the exports are and what they hold",
     "demo": "write a demo job of several ranks and open it",
+    "help": "the documentation, by topic: numbers, nccl, triage, cluster …",
 }
-"""Every command that answers from exports, with its line of help; ``nsystui.commands.NAME`` has the rest."""
+"""Every command but those that answer from logs, with its line of help; ``nsystui.commands.NAME`` has the rest."""
 
 LOG_COMMANDS = {
     "nccl-log": "calls, sizes and communicators of NCCL's debug log",
@@ -56,6 +57,20 @@ LOG_COMMANDS = {
 """Every command that answers from logs, in the same way; a hyphen is an underscore in the name of its module."""
 
 _EVERY_COMMAND = COMMANDS | LOG_COMMANDS
+
+_TOPICS = {
+    "numbers": ("overview", "kernels", "gpu", "efficiency", "nvtx", "memory", "api", "osrt", "mpi"),
+    "triage": ("triage",),
+    "nccl": ("nccl", "nccl-log"),
+    "ranks": ("ranks", "steps"),
+    "compare": ("diff",),
+    "recipes": ("stats", "recipe"),
+    "other-tools": ("ncu", "export"),
+    "cluster": ("pack",),
+    "exports": ("info",),
+    "screens": ("open", "timeline", "events", "demo"),
+}
+"""The topics of the documentation, each with the commands that it explains."""
 
 _PRINTING = ("--print-completion", "--print-man")
 
@@ -70,6 +85,7 @@ _EPILOG = """examples:
   nsystui nccl-log nccl.*.log --steps 45:50     what an NCCL_DEBUG=INFO log says of iterations 45 to 50
   nsystui pack rank*.sqlite -o packed           columns ahead of time: `nsystui packed` needs no exports
   nsystui demo                                  a demo job to look around in
+  nsystui help numbers                          how each number is computed; `nsystui help` lists the topics
 
 for your shell:
   nsystui --print-completion bash               completion for bash, zsh or fish, to source
@@ -270,9 +286,11 @@ def command_parser(name: str) -> argparse.ArgumentParser:
 
     module = _module(name)
     prog = "nsystui" if name == "open" else f"nsystui {name}"
+    topic = next((topic for topic, commands in _TOPICS.items() if name in commands), "")
+    more = f"\n\nMore: nsystui help {topic}" if topic else ""
     parser = _Parser(
         prog=prog,
-        description=module.DESCRIPTION,
+        description=f"{module.DESCRIPTION}{more}",
         epilog=f"examples:\n{module.EXAMPLES}",
         formatter_class=_Formatter,
     )

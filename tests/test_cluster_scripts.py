@@ -1,4 +1,4 @@
-"""The README's job scripts do what they say, run by bash with stand-ins for the cluster's own programs."""
+"""The job scripts of docs/cluster.md do what they say, run by bash with stand-ins for the cluster's own programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from nsystui.exports.demo import training_job
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "nsystui/docs/cluster.md").read_text(encoding="utf-8")
 RANKS = 2
 # What stands for each program. A report of nsys is the export that it would become.
 PROGRAMS = {
@@ -49,8 +49,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def script(word: str) -> str:
-    """The code block of the README that has ``word`` in it."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    """The code block of the page that has ``word`` in it."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     (found,) = [block for block in blocks if word in block]
     return str(found)
 

@@ -1,4 +1,4 @@
-"""One clock for all reports of a job, and how good it is (domain §6.3)."""
+"""One clock for all reports of a job, and how good it is (docs/ranks.md#clock)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Between a CPU API call and the GPU work it launched, by (report, process, correlation id) (domain §1.7)."""
+"""Between a CPU API call and the GPU work it launched, by (report, process, correlation id).
+
+See docs/exports.md#launches.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,8 @@ def _by_correlation(
 def launch(call: Row, work: Row) -> Launch:
     """The delays between an API call and its work, both rows of an event list.
 
-    CUPTI's clocks may place a kernel less than a microsecond before its call: the delay is then 0 (domain §1.7).
+    CUPTI's clocks may place a kernel less than a microsecond before its call: the delay is then 0
+    (docs/exports.md#launches).
     """
     starts = [_value(row, "start") for row in (call, work)]
     call_end = int(starts[0] or 0) + int(_value(call, "duration") or 0)

@@ -1,6 +1,9 @@
-"""How the time of one GPU was spent: the categories of its work, their overlaps, and what is left (domain §5.1, §5.2).
+"""How the time of one GPU was spent: the categories of its work, their overlaps, and what is left.
 
-The operations of a device (a CUDA ordinal of one process in one report; domain §1.4) fall into four categories:
+See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time.
+
+The operations of a device (a CUDA ordinal of one process in one report; docs/exports.md#identifiers) fall into four
+categories:
 
 * K, kernels that are not NCCL's
 * C, NCCL kernels

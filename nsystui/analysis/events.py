@@ -301,7 +301,7 @@ def _job_start(kind: EventKind) -> sa.ColumnElement[int]:
 
 
 def _public(rows: Any) -> list[sa.ColumnElement[Any]]:
-    """The columns of the answer; pid and tid are taken out of NVIDIA's serialised ids (domain §1.4)."""
+    """The columns of the answer; pid and tid are taken out of NVIDIA's serialised ids (docs/exports.md#identifiers)."""
     made = {
         "tid": rows.c.thread.op("&")(0xFFFFFF).label("tid"),
         "pid": sa.func.nullif(rows.c.process, NO_PROCESS).op(">>")(24).op("&")(0xFFFFFF).label("pid"),

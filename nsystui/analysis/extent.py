@@ -1,7 +1,8 @@
 """From when to when: the span of job time that is shown where the user has not chosen a window.
 
 Times are ns on the job's clock (a report's own time plus its ``clock_offset``). A session may be far longer than what
-was recorded in it (a capture of 0.3 s in a run of two minutes), so the default is to fit the events (domain §1.3).
+was recorded in it (a capture of 0.3 s in a run of two minutes), so the default is to fit the events
+(docs/exports.md#time).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from nsystui.store.session import Session
 def recorded(report: Report) -> Window:
     """The whole session of a report: from 0, or its first event if that is earlier, to its duration or last event.
 
-    Events may start slightly before 0 and end after the duration (domain §1.3). Empty where the export says neither.
+    Events may start slightly before 0 and end after the duration (docs/exports.md#time). Empty where the export says
+    neither.
     """
     start = min(0, report.packed.first_event or 0)
     end = max(start, report.metadata.duration or 0, report.packed.last_event or 0)
@@ -46,8 +48,8 @@ def extent(session: Session, selection: Selection, fit: bool = True) -> Window:
     """The selection's window; without one, the span of the selected tasks' reports.
 
     ``fit`` takes the span of their events, and their sessions only where there is no event at all; without ``fit`` it
-    is the span of their sessions. Every rank has the same extent, so that shares of it compare (domain §5.4).
-    ``Window(0, 0)`` where no report is open.
+    is the span of their sessions. Every rank has the same extent, so that shares of it compare
+    (docs/numbers.md#conventions). ``Window(0, 0)`` where no report is open.
     """
     if selection.window is not None:
         return selection.window
@@ -70,7 +72,7 @@ def extents(session: Session, selection: Selection) -> dict[int, Window]:
 
 
 def shares_clock(reports: Sequence[Report]) -> bool:
-    """Whether the times of these reports lie on one clock: one report, or all aligned (domain §6.3)."""
+    """Whether the times of these reports lie on one clock: one report, or all aligned (docs/ranks.md#clock)."""
     return len(reports) <= 1 or all(report.on_job_clock for report in reports)
 
 

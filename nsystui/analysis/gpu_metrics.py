@@ -1,4 +1,4 @@
-"""GPU metrics over time: the sampled counters that say how well a busy GPU was used (domain §1.5, "GPU metrics").
+"""GPU metrics over time: the sampled counters that say how well a busy GPU was used (docs/exports.md#gpu-metrics).
 
 A sample belongs to a GPU by the machine's own number (``Device.gpu``), not by its CUDA ordinal.
 """
@@ -102,8 +102,8 @@ def metric_lanes(
     """Each metric of ``metric_sources`` over ``window`` in ``bins`` equal spans, percent.
 
     Give ``sources`` again when only the window changes: it saves a scan over all samples. Values below 0 count as 0
-    and above 100 as 100, for the counters glitch (domain §1.5). A sample says what was since the one before it, so
-    bins shorter than the sampling period are mostly missing. Raises ``ValueError`` where ``bins < 1``.
+    and above 100 as 100, for the counters glitch (docs/exports.md#gpu-metrics). A sample says what was since the one
+    before it, so bins shorter than the sampling period are mostly missing. Raises ``ValueError`` where ``bins < 1``.
     """
     if bins < 1:
         raise ValueError(f"at least one bin is needed, not {bins}")

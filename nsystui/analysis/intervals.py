@@ -1,6 +1,6 @@
 """Interval algebra on int64 nanoseconds: what "busy", "overlap", "exposed" and "idle" are computed with.
 
-Every interval is half open, ``[start, end)``. Formulas of the domain are written with it as they stand there: U(X) is
+Every interval is half open, ``[start, end)``. The formulas of docs/numbers.md#gpu-time are written with it: U(X) is
 ``union(starts, ends)``, |U(X)| its ``length``, exposed communication ``subtract(U(C), U(K)).length`` (HTA's
 ``get_comm_comp_overlap``, POP's device metrics). Nothing here loops over intervals in Python.
 """

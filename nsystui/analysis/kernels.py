@@ -191,7 +191,7 @@ def kernel_instances(
     """The launches of one kernel, a page at a time; start in job time.
 
     The launch delay is from the start of the API call to the start of the kernel, 0 where CUPTI's clocks make it
-    negative by less than a microsecond (domain §1.7), missing where the call was not recorded.
+    negative by less than a microsecond (docs/exports.md#launches), missing where the call was not recorded.
     """
     kernels = tables.kernels
     conditions = [*where(kernels, selection.with_name(None)), name_of(kernels, names) == name]

@@ -1,7 +1,7 @@
 """Memory operations by the calls that asked for them: synchronous and pageable copies, synchronous memsets.
 
-Chosen as nsys's rules ``cuda_memcpy_sync``, ``cuda_memcpy_async`` and ``cuda_memset_sync`` choose them (domain §4.3),
-but a call belongs to an operation by (report, process, correlation id).
+Chosen as nsys's rules ``cuda_memcpy_sync``, ``cuda_memcpy_async`` and ``cuda_memset_sync`` choose them
+(docs/numbers.md#expert-rules), but a call belongs to an operation by (report, process, correlation id).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """MPI calls, however a version of nsys recorded them.
 
-Since 2023 they have tables of their own. Before, nsys wrote each call as an NVTX range of the domain ``MPI`` (domain
-§1.5), of which only name and time are known. A report counts by the one or the other, never by both.
+Since 2023 they have tables of their own. Before, nsys wrote each call as an NVTX range of the domain ``MPI``
+(docs/exports.md#mpi-and-ucx), of which only name and time are known. A report counts by the one or the other, never by
+both.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def _count_gpus(session: Session) -> int:
     """GPUs that worked. One that several processes share counts once, where the export tells which GPU each used.
 
     Before schema 3.20 it does not: the number in ``devices`` is then a guess that is wrong under
-    CUDA_VISIBLE_DEVICES, and each (process, device) counts (domain §1.4).
+    CUDA_VISIBLE_DEVICES, and each (process, device) counts (docs/exports.md#identifiers).
     """
     told = {
         (report.index, known.pid, known.device) for report in session.reports for known in report.metadata.cuda_devices

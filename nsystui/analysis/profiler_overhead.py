@@ -1,4 +1,7 @@
-"""When the profiler itself worked: a GPU that is idle meanwhile is not kept waiting by the program (domain §4.3)."""
+"""When the profiler itself worked: a GPU that is idle meanwhile is not kept waiting by the program.
+
+See docs/numbers.md#expert-rules.
+"""
 
 from __future__ import annotations
 

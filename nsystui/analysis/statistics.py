@@ -1,4 +1,4 @@
-"""The statistics that every summary shows, as ``nsys stats`` defines them (domain §4.1).
+"""The statistics that every summary shows, as ``nsys stats`` defines them (docs/numbers.md#statistics).
 
 Median is the mean of the two middle values, the standard deviation is the sample's (n−1; 0 for one value), and a
 share is a share of the sum over all rows of the table.

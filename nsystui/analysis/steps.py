@@ -1,4 +1,6 @@
-"""Training steps: the numbered NVTX ranges that cut a task's run into repetitions of the same work (domain §7).
+"""Training steps: the numbered NVTX ranges that cut a task's run into repetitions of the same work.
+
+See docs/ranks.md#steps.
 
 A step is found by name: ``step 0``, ``step 1`` … are one name with a number in it. Of the names on each thread of a
 task, those with at least three ranges that follow one another are asked how much of the task's GPU work was launched

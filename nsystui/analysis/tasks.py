@@ -1,4 +1,6 @@
-"""Tasks and ranks: which processes did the job's work, and which number each has in the job (domain §6.2).
+"""Tasks and ranks: which processes did the job's work, and which number each has in the job.
+
+See docs/ranks.md#rank-numbers.
 
 A task is a (report, process) that used a GPU; in a report without any GPU work it is a process with events of another
 kind. A rank number is taken from the first source that gives every task a number of its own; the source is kept, so
@@ -161,7 +163,7 @@ def _tasks_without_gpu(session: Session, report: Report) -> set[Task]:
 
 
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:
-    """The first source that gives every task a number of its own, in the order of domain §6.2."""
+    """The first source that gives every task a number of its own, in the order of docs/ranks.md#rank-numbers."""
     sources: tuple[tuple[str, Callable[[], Ranks]], ...] = (
         ("packed job", lambda: _from_packed_job(session, tasks)),
         ("MPI", lambda: _from_mpi(session, tasks)),

@@ -59,7 +59,9 @@ def shares(spent: Breakdown | None) -> list[float | None]:
 
 
 def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
-    """One row for each device: what it was busy with in ``window``, in percent of it and in ns (domain §5.1, §5.2).
+    """One row for each device: what it was busy with in ``window``, in percent of it and in ns.
+
+    See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time.
 
     The parts are unions, so they overlap and add up to more than busy where compute (kernels but
     NCCL's), NCCL and copies run side by side.

@@ -118,6 +118,10 @@ def _place(action: argparse.Action) -> Place:
         from nsystui.analysis.recipes.catalog import RECIPES
 
         return Place(words=tuple(recipe.name for recipe in RECIPES))
+    if action.dest == "topic":
+        from nsystui.commands.help import topics
+
+        return Place(words=topics())
     return Place(_BY_METAVAR.get(str(action.metavar), NOTHING))
 
 

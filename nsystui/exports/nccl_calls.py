@@ -26,7 +26,10 @@ COMMUNICATION = {
     "ncclSignal": "Signal",
     "ncclWaitSignal": "WaitSignal",
 }
-"""The calls that move or await data; every other NCCL call manages communicators, groups or memory (domain §2.3)."""
+"""The calls that move or await data; every other NCCL call manages communicators, groups or memory.
+
+See docs/nccl.md#calls.
+"""
 
 _NOTHING = NcclCall(None, None, None, None, None, None, None, None, None)
 

@@ -1,4 +1,4 @@
-"""An open export as the session has it, and one clock for all of them (domain §6.3)."""
+"""An open export as the session has it, and one clock for all of them (docs/ranks.md#clock)."""
 
 from __future__ import annotations
 

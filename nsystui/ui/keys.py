@@ -1,4 +1,4 @@
-"""Every key of the program in one table: bindings, key lines, help and the README are made from it.
+"""Every key of the program in one table: bindings, key lines, help and ``docs/keys.md`` are made from it.
 
 A place is a screen or a family of screens; a key means the same wherever it acts.
 """
@@ -53,6 +53,27 @@ PLACES = {
     "recipe map": "A recipe's map",
 }
 """The places in the order of the help, with their titles."""
+
+TOPICS = {
+    "overview": "triage",
+    "finding": "triage",
+    "diff": "compare",
+    "kernels": "numbers",
+    "launches": "numbers",
+    "nccl": "nccl",
+    "nccl calls": "nccl",
+    "nccl sizes": "nccl",
+    "nccl log": "nccl",
+    "gpu": "numbers",
+    "efficiency": "numbers",
+    "nvtx": "numbers",
+    "nvtx names": "numbers",
+    "ranks": "ranks",
+    "rank map": "ranks",
+    "recipe": "recipes",
+    "recipe map": "recipes",
+}
+"""The topic of the documentation that explains a place; of the others it is ``screens``."""
 
 KEYS: tuple[Key, ...] = (
     # What acts in one place stands first: it is the first that a narrow key line shows.
@@ -348,9 +369,11 @@ def key_line(*places: str) -> list[tuple[str, str]]:
     return [(key.shown, key.label) for key in keys_of(places) if key.label]
 
 
-def markdown_table() -> str:
-    """The key table of the README."""
-    lines = ["| where | key | what it does |", "|---|---|---|"]
+def markdown() -> str:
+    """``docs/keys.md``: the keys of every place."""
+    lines = ["# Keys: every key of every screen", "", "A key means the same everywhere; `?` shows those of a screen."]
     for place, title in PLACES.items():
-        lines += [f"| {title} | `{key.shown}` | {key.help} |" for key in KEYS if key.place == place and key.help]
-    return "\n".join(lines)
+        here = [key for key in KEYS if key.place == place and key.help]
+        lines += ["", f"## {title}", "", "| key | what it does |", "|---|---|"]
+        lines += [f"| `{key.shown}` | {key.help} |" for key in here]
+    return "\n".join(lines) + "\n"

@@ -267,7 +267,7 @@ REAL = {
     "cuda-graphs": [(7811219965, 7811219965)],
     "alcf-allgather-rank0": [(0, 185997784)],
 }
-"""Useful time of each device by pop and by talp: |K ∪ G| and |K ∪ C ∪ G|, from domain §8."""
+"""Useful time of each device by pop and by talp: |K ∪ G| and |K ∪ C ∪ G|, from docs/contributing.md#reference-data."""
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -88,7 +88,7 @@ def frame_of(session: Session) -> pd.DataFrame:
 
 
 def expected_summary(frame: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], dict[str, float]]:
-    """The statistics of nsys by their definitions (domain §4.1), one group at a time."""
+    """The statistics of nsys by their definitions (docs/numbers.md#statistics), one group at a time."""
     whole = float(frame["duration"].sum())
     found = {}
     for key, group in frame.groupby(keys, dropna=False):
@@ -409,7 +409,7 @@ class TestOtherWork:
 
 
 def test_a_real_job_has_the_numbers_of_nsys(shared_export, session):
-    """The head of NVIDIA's own table for this export (domain §8)."""
+    """The head of NVIDIA's own table for this export (docs/contributing.md#reference-data)."""
     session.add(Path(shared_export("ddp-a100-rank0of4")))
     answer = kernel_summary(session, EVERYTHING, Names.SHORT)
     first, second = records(answer)[:2]

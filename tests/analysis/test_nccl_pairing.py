@@ -1,4 +1,4 @@
-"""NCCL calls and kernels find each other: by the rules of domain §2.5, on small exports and on real ones."""
+"""NCCL calls and kernels find each other: by the rules of docs/nccl.md#pairing, on small exports and on real ones."""
 
 from __future__ import annotations
 
@@ -450,7 +450,7 @@ class TestForms:
 
 
 class TestGolden:
-    """Counts measured in real exports (domain §2.5)."""
+    """Counts measured in real exports (docs/nccl.md#pairing)."""
 
     @pytest.fixture
     def shared(self) -> Path:
@@ -485,7 +485,7 @@ class TestGolden:
 
 
 def units_by_a_loop(roles: list[Role]) -> tuple[list[int], list[int]]:
-    """The units of one thread, call by call, as domain §2.5 says it."""
+    """The units of one thread, call by call, as docs/nccl.md#pairing says it."""
     of_call, window, depth = [], [], 0
     for place, role in enumerate(roles):
         if depth == 0 and role in (Role.COMMUNICATION, Role.GROUP_START):

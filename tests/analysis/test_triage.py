@@ -306,7 +306,7 @@ def test_no_rule_fails_on_a_real_export(path):
 def test_the_late_rank_of_a_real_pair_is_told_among_those_that_are_open():
     found = finding(triaged(*shared("alcf-allgather-rank0", "alcf-allgather-rank4")), "straggler")
     assert found.ranks == (4,)
-    # Domain §6.4: by duration rank 4 arrived 166.885 ms later.
+    # docs/ranks.md#waiting: by duration rank 4 arrived 166.885 ms later.
     assert found.cost == pytest.approx(166_885_000, abs=1_000)
     assert "2 open ranks of 8" in found.sentence
 

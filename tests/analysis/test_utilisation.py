@@ -1,4 +1,7 @@
-"""What keeps the GPUs busy, against sets of nanoseconds and against the values of real exports (domain §8)."""
+"""What keeps the GPUs busy, against sets of nanoseconds and against the values of real exports.
+
+See docs/contributing.md#reference-data.
+"""
 
 from __future__ import annotations
 
@@ -366,7 +369,7 @@ def test_every_metric_has_its_name_listed(opened: Opener, sampled: Session, tmp_
 
 
 GOLDEN = {
-    # name: for each device |K| |C| |M| |G| |A| K∩C, C\K, M\K (domain §8)
+    # name: for each device |K| |C| |M| |G| |A| K∩C, C\K, M\K (docs/contributing.md#reference-data)
     "ddp-a100-rank0of4": [
         (1661359183, 292789300, 483674208, 0, 1768870079, 270990237, 21799063, 102142328),
     ],

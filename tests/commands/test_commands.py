@@ -19,7 +19,7 @@ from nsystui.cli import COMMANDS
 from nsystui.exports import demo
 from nsystui.exports.demo import PLANTED_SECRET
 
-TABLES = [name for name in COMMANDS if name not in ("open", "demo", "pack", "export")]
+TABLES = [name for name in COMMANDS if name not in ("open", "demo", "help", "pack", "export")]
 NEEDED = {
     "stats": ["-r", "cuda_gpu_kern_sum"],
     "recipe": ["cuda_gpu_kern_sum"],

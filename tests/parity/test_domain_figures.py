@@ -1,4 +1,4 @@
-"""Figures of the real exports that were computed outside of this program (domain §8).
+"""Figures of the real exports that were computed outside of this program (docs/contributing.md#reference-data).
 
 |K|, |C|, |M|, |A| and their overlaps are in ``tests/analysis/test_utilisation.py``, the steps in ``test_steps.py``, the
 tables of ``nsys stats`` as a whole in ``test_stats_parity.py``.

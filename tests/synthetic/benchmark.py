@@ -20,7 +20,7 @@ from nsystui.exports.demo.target import DEFAULT_STREAM, Session
 from nsystui.exports.demo.writer import ExportWriter
 
 API_CALLS_PER_KERNEL: Final = 1.76
-"""Measured on a PyTorch DDP job (*domain*, NERSC); so are the other proportions."""
+"""Measured on a PyTorch DDP job (docs/contributing.md#reference-data); so are the other proportions."""
 NVTX_RANGES_PER_KERNEL: Final = 0.47
 MEMORY_OPERATIONS_PER_KERNEL: Final = 0.12
 _MODEL: Final = (

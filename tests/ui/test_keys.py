@@ -1,23 +1,16 @@
-"""One table of keys: bindings, key lines, help and README agree."""
+"""One table of keys: bindings, key lines and help agree."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
 
 import pytest
 
+from nsystui.commands.help import topics
 from nsystui.ui import keys
 from nsystui.ui.screens import _CLASSES, screen_of
-from nsystui.ui.screens.help import help_lines
+from nsystui.ui.screens.help import help_lines, last_line
 from nsystui.ui.words import WORDS
-
-README = Path(__file__).parents[2] / "README.md"
-
-
-def test_readme_has_the_key_table_of_the_program():
-    text = README.read_text(encoding="utf-8")
-    table = text.split("<!-- keys -->")[1].split("<!-- end of keys -->")[0]
-    assert table.strip() == keys.markdown_table()
 
 
 @pytest.mark.parametrize("mode", list(_CLASSES))
@@ -34,6 +27,14 @@ def test_help_names_every_key_of_the_screen(mode):
     text = "\n".join(help_lines(screen_of(mode).PLACES))
     for key in keys.keys_of(screen_of(mode).PLACES):
         assert key.help in text
+
+
+@pytest.mark.parametrize("mode", list(_CLASSES))
+def test_the_help_of_a_screen_names_the_topics_that_explain_it(mode):
+    named = re.findall(r"nsystui help ([a-z-]+)", last_line(screen_of(mode).PLACES))
+    assert len(named) == 2
+    assert named[-1] == "keys"
+    assert set(named) <= set(topics())
 
 
 def test_every_place_of_a_key_is_known():

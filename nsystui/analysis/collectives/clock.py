@@ -1,4 +1,4 @@
-"""One clock from the collectives that all ranks took part in (domain §6.3).
+"""One clock from the collectives that all ranks took part in (docs/ranks.md#clock).
 
 Such a collective ends at the same time on every rank, within microseconds inside a machine and tens of microseconds
 over a network. How much later a report's clock says that they end than the mean of all is how much it is ahead; the

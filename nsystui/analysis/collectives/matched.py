@@ -1,4 +1,4 @@
-"""Which kernels of several ranks are one collective operation (domain §6.4).
+"""Which kernels of several ranks are one collective operation (docs/ranks.md#matching).
 
 All members of a communicator run the same collectives in the same order, so the n-th of one is the n-th of the others,
 if they have equally many. Where the payload tells the communicator, its members are known. Where it does not, members

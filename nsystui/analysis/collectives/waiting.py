@@ -1,4 +1,4 @@
-"""Who came late to a collective, and how long the others waited (domain §6.4).
+"""Who came late to a collective, and how long the others waited (docs/ranks.md#waiting).
 
 All kernels of a synchronous collective end together, so the one that ran shortest began last: ``wait = duration − the
 shortest duration``, whatever the clocks say. The shortest duration is the transfer; the rest of each kernel is waiting.

@@ -1,4 +1,6 @@
-"""The efficiency of the GPUs: what of their time was useful, and to which loss the rest belongs (domain §5.4).
+"""The efficiency of the GPUs: what of their time was useful, and to which loss the rest belongs.
+
+See docs/numbers.md#device-efficiency.
 
 With Useful_d the useful time of device d, Moved_d the time of its communication that nothing useful hides, T the
 window and D the number of devices::

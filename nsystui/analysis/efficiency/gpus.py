@@ -1,4 +1,4 @@
-"""The GPUs of a job, each once: processes that share one are taken together (domain §5.4: D physical devices)."""
+"""The GPUs of a job, each once: processes that share one count together (docs/numbers.md#device-efficiency)."""
 
 from __future__ import annotations
 

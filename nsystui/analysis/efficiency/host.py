@@ -1,4 +1,6 @@
-"""The efficiency of the host: what the processes did beside waiting for MPI and for the GPU's runtime (domain §5.4).
+"""The efficiency of the host: what the processes did beside waiting for MPI and for the GPU's runtime.
+
+See docs/numbers.md#host-efficiency.
 
 With T the window and P the processes that used a GPU::
 

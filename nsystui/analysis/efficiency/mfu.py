@@ -1,4 +1,4 @@
-"""Model FLOPs utilisation: how much of the GPUs' peak went into the model's own arithmetic (domain §5.5).
+"""Model FLOPs utilisation: how much of the GPUs' peak went into the model's own arithmetic (docs/numbers.md#mfu).
 
     MFU = FLOPs of a step / step time / GPUs / peak
 

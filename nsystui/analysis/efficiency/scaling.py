@@ -1,4 +1,4 @@
-"""Two jobs of different size: did the useful work stay the same? (domain §5.4)
+"""Two jobs of different size: did the useful work stay the same? (docs/numbers.md#device-efficiency)
 
 Both must have done the same work (strong scaling), or the same work for each device (weak): as many steps, say.
 """

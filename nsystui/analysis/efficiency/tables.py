@@ -87,7 +87,9 @@ _LETTERS = (
 
 
 def breakdown_table(found: Efficiency) -> TableAnswer:
-    """A row over all GPUs and one for each: how its time was spent, in percent of the window and in ns (domain §5.1).
+    """A row over all GPUs and one for each: how its time was spent, in percent of the window and in ns.
+
+    See docs/numbers.md#gpu-time.
 
     The parts have no moment in common and add up to the window, in the first row to that of all GPUs.
     """

@@ -14,7 +14,8 @@ def common_window(session: Session, selection: Selection) -> Window:
     """The selection's window; without one, the events of the selected reports as far as all of them were recording.
 
     From the first event of the selected reports to their last, cut to what is common to their sessions: never each
-    rank's own duration, and no rank is idle because it was not recorded (domain §5.4). Job time, ns.
+    rank's own duration, and no rank is idle because it was not recorded (docs/numbers.md#efficiency-window). Job time,
+    ns.
 
     Raises UsageError where the reports share no clock or no time.
     """

@@ -1,4 +1,4 @@
-"""The bandwidth of NCCL kernels, by the formulas of nccl-tests (its ``doc/PERFORMANCE.md``; domain §2.7).
+"""The bandwidth of NCCL kernels, by the formulas of nccl-tests (its ``doc/PERFORMANCE.md``; docs/nccl.md#bandwidth).
 
 Algorithm bandwidth is S / t and bus bandwidth S · f / t. S is the size of the operation, f tells how many times its
 bytes pass the slowest link, and n is the number of ranks in the communicator. Of the message size m of an API call:

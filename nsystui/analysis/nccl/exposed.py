@@ -1,4 +1,6 @@
-r"""How much of each NCCL kernel nothing hides: its time outside of U(K) of its device (domain §5.2).
+r"""How much of each NCCL kernel nothing hides: its time outside of U(K) of its device.
+
+See docs/nccl.md#exposed-time-of-kernels.
 
 K are the kernels of the same device that are not NCCL's; copies and whole CUDA graphs hide nothing. This is the exposed
 time of single kernels: two NCCL kernels side by side both count, so that a sum over them may be more than the GPU

@@ -1,8 +1,9 @@
 """Message sizes that an export does not tell, from NCCL's debug log of the same run.
 
-Nothing in a log line says when it was written, so calls are aligned by their order (domain §3): what a process calls in
-one collective on one communicator stands in the log in the order in which the export has it. They are aligned only
-where the log has exactly as many of them as the export; a capture of a part of the run has fewer, and stays as it is.
+Nothing in a log line says when it was written, so calls are aligned by their order (docs/nccl.md#debug-log): what a
+process calls in one collective on one communicator stands in the log in the order in which the export has it. They are
+aligned only where the log has exactly as many of them as the export; a capture of a part of the run has fewer, and
+stays as it is.
 """
 
 from __future__ import annotations

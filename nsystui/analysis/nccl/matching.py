@@ -1,4 +1,4 @@
-"""Which calls and which kernels belong together, and what they do together: the rules of domain §2.5 put together."""
+"""Which calls and which kernels belong together, and what they do together: the rules of docs/nccl.md#pairing."""
 
 from __future__ import annotations
 

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true report.nsys-rep"
-"""What writes the payload of NVTX ranges, and so NCCL's message sizes, into an export (domain §1.9)."""
+"""What writes the payload of NVTX ranges, and so NCCL's message sizes, into an export.
+
+See docs/exports.md#nvtx-payloads.
+"""
 _RECORD = "record with `nsys profile -t cuda,nvtx` and do not set NCCL_NVTX_DISABLE"
 _SOURCES = {"payload": "NVTX payload", "instrumented": "the text of instrumented calls", "log": "NCCL's debug log"}
 

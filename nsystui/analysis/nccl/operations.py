@@ -1,4 +1,4 @@
-"""Operations: within a unit, which of its calls belong to which of its kernels (domain §2.5).
+"""Operations: within a unit, which of its calls belong to which of its kernels (docs/nccl.md#pairing).
 
 One kernel may run many calls (a group of sends and receives), and one group may launch many kernels (one for each
 communicator). What belongs together and cannot be told apart further is an *operation*: most often one call and one

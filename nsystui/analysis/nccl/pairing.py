@@ -1,8 +1,9 @@
 """NCCL's calls paired with NCCL's kernels: which call launched which kernel, and so how many bytes a kernel moved.
 
 NVTX tells the calls and their sizes, CUPTI the kernels, and nothing in an export joins them. A kernel belongs to the
-calls in whose launch window its own launch lies (domain §2.5): in the call itself, or in the ``ncclGroupEnd`` of its
-group. Pairing is done over everything that is open, for a launch may lie before the time window that is looked at.
+calls in whose launch window its own launch lies (docs/nccl.md#pairing): in the call itself, or in the ``ncclGroupEnd``
+of its group. Pairing is done over everything that is open, for a launch may lie before the time window that is looked
+at.
 """
 
 from __future__ import annotations

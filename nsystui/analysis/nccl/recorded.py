@@ -47,8 +47,8 @@ def calls_query(ranks: Sequence[RankedTask], reports: Reports = None) -> sa.Sele
 def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None) -> sa.Select[Any]:
     """Every NCCL kernel with its launch, by report and start of the launch (of the kernel where it was not recorded).
 
-    The launch is the API call of the same (report, process, correlation id) (domain §1.7). Should an export have
-    several, the kernel comes once for each, the earliest first.
+    The launch is the API call of the same (report, process, correlation id) (docs/exports.md#launches). Should an
+    export have several, the kernel comes once for each, the earliest first.
     """
     table, calls = tables.kernels, tables.api_calls
     columns = table.c
@@ -84,7 +84,7 @@ def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None) -> sa.Se
 def labels_query(reports: Reports = None) -> sa.Select[Any]:
     """PyTorch's labels around NCCL calls, without what differs from call to call: ``nccl:all_to_all``.
 
-    They are ranges of the default domain (domain §0.2-25).
+    They are ranges of the default domain (docs/nccl.md#pairing).
     """
     table = tables.nvtx_ranges
     columns = table.c

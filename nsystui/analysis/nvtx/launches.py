@@ -1,7 +1,8 @@
 """The API calls that launched GPU work, as the projection needs them, and the GPU work of a single range.
 
-A GPU operation belongs to its API call by (report, process, correlation id) (domain §1.7). Kernels, copies, memsets and
-whole CUDA graph launches count; ``nsys stats -r nvtx_gpu_proj_sum`` of 2023.4 leaves the graph launches out.
+A GPU operation belongs to its API call by (report, process, correlation id) (docs/exports.md#launches). Kernels,
+copies, memsets and whole CUDA graph launches count; ``nsys stats -r nvtx_gpu_proj_sum`` of 2023.4 leaves the graph
+launches out.
 """
 
 from __future__ import annotations

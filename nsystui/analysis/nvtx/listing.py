@@ -35,9 +35,9 @@ def nvtx_summary(
 ) -> TableAnswer:
     """One row for each range name and style: statistics of the durations on the CPU, ns.
 
-    Columns, order and values are those of ``nvtx_sum`` (domain §4.2): a range that was never closed ends at the last
-    time of any NVTX range or mark of its report. With ``fold_suffixes`` the calls of one PyTorch operator are one row.
-    The name filter looks at ``domain:text``. ``types`` are the event types of the ranges that count.
+    Columns, order and values are those of ``nvtx_sum`` (docs/numbers.md#nsys-stats): a range that was never closed ends
+    at the last time of any NVTX range or mark of its report. With ``fold_suffixes`` the calls of one PyTorch operator
+    are one row. The name filter looks at ``domain:text``. ``types`` are the event types of the ranges that count.
     """
     table = tables.nvtx_ranges
     name = FOLDED_LABEL if fold_suffixes else LABEL

@@ -1,4 +1,7 @@
-"""NVTX ranges as arrays: which lies in which, and what the GPU did for each (domain §1.8, §4.2)."""
+"""NVTX ranges as arrays: which lies in which, and what the GPU did for each.
+
+See docs/exports.md#nvtx and docs/numbers.md#nsys-stats.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of a job as tables: by rank, across ranks, and each by itself (domain §7)."""
+"""The steps of a job as tables: by rank, across ranks, and each by itself (docs/ranks.md#steps)."""
 
 from __future__ import annotations
 

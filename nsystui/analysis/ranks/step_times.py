@@ -1,4 +1,4 @@
-"""How long the steps of each rank took (domain §7).
+"""How long the steps of each rank took (docs/ranks.md#steps).
 
 On the GPU a step lasts from the start of its first operation to that of the next step's, without holes; the last one to
 the end of its last operation. On the CPU it is the NVTX range, which runs ahead of the GPU.

@@ -1,4 +1,6 @@
-"""The multi-report recipes of Nsight Systems: what each answers, over all ranks of a job (domain §4.3, §4.4).
+"""The multi-report recipes of Nsight Systems: what each answers, over all ranks of a job.
+
+See docs/numbers.md#expert-rules and docs/recipes.md#recipes.
 
 They are the questions of this room, put together: a recipe has no way of its own to count what another one counts.
 """

@@ -1,4 +1,6 @@
-"""The expert rules on the time of GPUs, over all ranks: long gaps, and parts of it with low utilisation (domain §4.3).
+"""The expert rules on the time of GPUs, over all ranks: long gaps, and parts of it with low utilisation.
+
+See docs/numbers.md#expert-rules.
 
 What counts as busy is the union of all work of a GPU, whole CUDA graphs among it (`device_time`). A gap says how long
 the profiler itself worked in its process meanwhile: that part is no time of the program.

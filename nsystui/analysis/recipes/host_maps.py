@@ -1,4 +1,4 @@
-"""When each rank was in MPI or UCX, in kernels, and in both at once (domain §4.4)."""
+"""When each rank was in MPI or UCX, in kernels, and in both at once (docs/recipes.md#maps)."""
 
 from __future__ import annotations
 

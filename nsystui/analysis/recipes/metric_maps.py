@@ -1,4 +1,4 @@
-"""Sampled metrics over time: how GPUs were used, and what network adapters sent and received (domain §4.4)."""
+"""Sampled metrics over time: how GPUs were used, and what network adapters sent and received (docs/recipes.md#maps)."""
 
 from __future__ import annotations
 

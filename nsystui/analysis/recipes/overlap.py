@@ -1,4 +1,4 @@
-"""How much of each kernel's time the other kind, NCCL or compute, ran beside it (domain §2.6)."""
+"""How much of each kernel's time the other kind, NCCL or compute, ran beside it (docs/recipes.md#overlap)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""How one kernel or NVTX range paces: its instances on each rank in order of time are iterations (domain §4.4).
+"""How one kernel or NVTX range paces: its instances on each rank in order of time are iterations.
+
+See docs/recipes.md#recipes.
 
 The delta of an instance is the time from the end of the one before it on its rank to its start: negative where they
 overlap, and missing for the first one.

@@ -1,4 +1,7 @@
-"""The expert rules on single calls and copies, over all ranks: each row is one of them, longest first (domain §4.3)."""
+"""The expert rules on single calls and copies, over all ranks: each row is one of them, longest first.
+
+See docs/numbers.md#expert-rules.
+"""
 
 from __future__ import annotations
 

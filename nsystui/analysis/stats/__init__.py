@@ -1,4 +1,7 @@
-"""The reports of ``nsys stats`` by their names: same columns, same rows, same order, same rounding (domain §4.2)."""
+"""The reports of ``nsys stats`` by their names: same columns, same rows, same order, same rounding.
+
+See docs/numbers.md#nsys-stats.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Kernels with the API calls that launched them, as ``nsys stats`` has them (``cuda_kern_exec_*``, domain §4.2).
+"""Kernels with the API calls that launched them, as ``nsys stats`` has them (``cuda_kern_exec_*``,
+docs/numbers.md#nsys-stats).
 
 A kernel waits in the queue from the end of its call to its own start; one that starts while the call still runs was
 never queued. With ``--cudabacktrace`` a call is recorded twice, and nsys counts its kernel with both.

@@ -141,7 +141,7 @@ def _plain(session: Session, query: sa.Select[Any]) -> list[Times]:
 
 
 def launched_by(kernels: sa.FromClause, calls: sa.FromClause) -> sa.ColumnElement[bool]:
-    """The condition under which a row of ``calls`` launched one of ``kernels`` (domain §1.7)."""
+    """The condition under which a row of ``calls`` launched one of ``kernels`` (docs/exports.md#launches)."""
     return sa.and_(
         calls.c.report == kernels.c.report,
         calls.c.process == kernels.c.process,

@@ -1,4 +1,4 @@
-"""Summaries by name of CUDA work and calls, as ``nsys stats`` has them (domain §4.2)."""
+"""Summaries by name of CUDA work and calls, as ``nsys stats`` has them (docs/numbers.md#nsys-stats)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The single CUDA calls and GPU operations, as ``nsys stats`` has them (``cuda_*_trace``, domain §4.2)."""
+"""The single CUDA calls and GPU operations, as ``nsys stats`` has them (``cuda_*_trace``,
+docs/numbers.md#nsys-stats)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Summaries of what ran on the CPU beside CUDA, NVTX and MPI, as ``nsys stats`` has them (domain §4.2)."""
+"""Summaries of what ran on the CPU beside CUDA, NVTX and MPI, as ``nsys stats`` has them.
+
+See docs/numbers.md#nsys-stats.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Congestion of the network, as ``nsys stats`` has it (domain §4.2)."""
+"""Congestion of the network, as ``nsys stats`` has it (docs/numbers.md#nsys-stats)."""
 
 from __future__ import annotations
 

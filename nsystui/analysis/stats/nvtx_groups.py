@@ -1,4 +1,4 @@
-"""Statistics of numbers in groups, as every summary of ``nsys stats`` has them (domain §4.1)."""
+"""Statistics of numbers in groups, as every summary of ``nsys stats`` has them (docs/numbers.md#statistics)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""``nvtx_kern_sum``: the kernels by the NVTX ranges that they were launched inside of (domain §4.2).
+"""``nvtx_kern_sum``: the kernels that were launched inside NVTX ranges, by range and kernel.
+
+See docs/numbers.md#nsys-stats.
 
 A kernel counts for every range of the launching thread that contains its API call whole, so ranges that overlap
 without nesting need no tree: the calls inside a range are slices of the calls in order. Kernels whose call is inside of

@@ -1,4 +1,7 @@
-"""NVTX ranges with the GPU work that they launched, counted as ``nsys stats`` counts it (domain §4.2)."""
+"""NVTX ranges with the GPU work that they launched, counted as ``nsys stats`` counts it.
+
+See docs/numbers.md#nsys-stats.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVTX ranges on the CPU, as ``nsys stats`` has them (domain §4.2)."""
+"""NVTX ranges on the CPU, as ``nsys stats`` has them (docs/numbers.md#nsys-stats)."""
 
 from __future__ import annotations
 

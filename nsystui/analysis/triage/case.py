@@ -115,7 +115,7 @@ class Case:
         return self._idle[self.devices.index(device)]
 
     def gaps(self, device: DeviceIntervals) -> IntervalBlocks:
-        """When it was ``idle``, and the profiler itself did not work in its process (domain §4.3)."""
+        """When it was ``idle``, and the profiler itself did not work in its process (docs/numbers.md#expert-rules)."""
         return self._gaps[self.devices.index(device)]
 
     @cached_property

@@ -1,6 +1,6 @@
 """NCCL's NVTX payloads in the two layouts that exist: before 2.25 without, since 2.25.1 with the communicator id.
 
-Labels, types and schema numbers are those of NCCL's ``nvtx_payload_schemas.h``; the reference is *domain* §2.4.
+Labels, types and schema numbers are those of NCCL's ``nvtx_payload_schemas.h``; the reference is docs/nccl.md#payload.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ One compact description per table covers all versions. A column is written ``nam
 * ``@3.7`` exists from schema 3.7 on, ``<3.25`` exists before schema 3.25 only.
 
 A table name may carry ``@`` and ``<`` too. Versions are those in which a change was first *seen*; columns whose first
-version nobody has measured (``GPU_METRICS.rawTimestamp``, ``NVTX_EVENTS.eventId`` …) follow the domain reference.
+version nobody has measured (``GPU_METRICS.rawTimestamp``, ``NVTX_EVENTS.eventId`` …) follow NVIDIA's documentation
+(docs/exports.md#versions).
 """
 
 from __future__ import annotations

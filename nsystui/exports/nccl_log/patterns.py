@@ -1,4 +1,4 @@
-"""The lines of NCCL's debug log as regular expressions on bytes (domain §3; NCCL 2.4 to 2.30, RCCL).
+"""The lines of NCCL's debug log as regular expressions on bytes (docs/nccl.md#debug-log; NCCL 2.4 to 2.30, RCCL).
 
 Concurrent writers tear lines apart and glue them together, so nothing is read past a place where the fixed words do not
 follow one another as NCCL prints them, and a number counts only with the word after it: a cut number looks like a whole
@@ -98,7 +98,7 @@ _TUNING = re.compile(
 
 
 def tuning_in(line: bytes) -> TuningLine | None:
-    """NCCL's choice of algorithm and protocol, in the form of any version (domain §3.3)."""
+    """NCCL's choice of algorithm and protocol, in the form of any version (docs/nccl.md#debug-log)."""
     found = _TUNING.search(line)
     if found is None:
         return None

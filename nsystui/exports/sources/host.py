@@ -18,7 +18,7 @@ from nsystui.exports.sources.base import (
 from nsystui.exports.sources.times import POSSIBLE_RANGE
 
 SEVERITIES = {0: "Unknown", 1: "Info", 2: "Warning", 3: "Error", 4: "Verbose"}
-# NVTX event types (domain §1.6)
+# NVTX event types (docs/exports.md#nvtx)
 RANGE_TYPES = (59, 60, 70, 71)
 MARK_TYPE = 34
 BACKTRACE_CLASS = 67
@@ -123,7 +123,7 @@ NCCL_RANGES = f"""
         AND (d.domain = 'NCCL' OR ((d.domain IS NULL OR d.domain = '') AND regexp_matches({NVTX_TEXT}, '^nccl[A-Z]')))
     ORDER BY c."start", c.row_id"""
 """DuckDB: the NCCL API ranges of an NVTX chunk with their payload. Where the row that names the domain is missing
-(trimmed files) the name tells (domain §1.8)."""
+(trimmed files) the name tells (docs/exports.md#nvtx)."""
 
 
 def nccl_condition(columns: Mapping[str, str], domains: Collection[int], texts: Collection[int] | None) -> str:

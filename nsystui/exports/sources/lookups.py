@@ -9,7 +9,7 @@ from nsystui.exports.schema import Schema
 from nsystui.exports.sources.base import NVTX_TEXT, process_of
 
 DOMAIN_TYPE = 75
-"""The NVTX event type of a row that names a domain (domain §1.6)."""
+"""The NVTX event type of a row that names a domain (docs/exports.md#nvtx)."""
 
 
 @dataclass(frozen=True)

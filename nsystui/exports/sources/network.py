@@ -1,4 +1,4 @@
-"""What was sampled on the network, and the adapters of the machine (domain §1.5)."""
+"""What was sampled on the network, and the adapters of the machine (docs/exports.md#network-metrics)."""
 
 from __future__ import annotations
 

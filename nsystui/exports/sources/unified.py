@@ -1,4 +1,4 @@
-"""Page faults of CUDA's unified memory (domain §1.5); its migrations are memory copies."""
+"""Page faults of CUDA's unified memory (docs/exports.md#unified-memory); its migrations are memory copies."""
 
 from __future__ import annotations
 

@@ -31,10 +31,16 @@ def help_lines(places: Sequence[str], name: Callable[[str], str] = str) -> list[
     return lines
 
 
+def last_line(places: Sequence[str]) -> str:
+    """How the help is closed, and which topics of the documentation explain more."""
+    topic = next((keys.TOPICS[place] for place in places if place in keys.TOPICS), "screens")
+    return f"esc closes this help; more: nsystui help {topic}, nsystui help keys"
+
+
 class HelpScreen(WordsDialog):
     """Closes with any of the keys that close things."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,question_mark,enter", "dismiss", "close")]
 
     def __init__(self, places: Sequence[str], name: Callable[[str], str] = str) -> None:
-        super().__init__([*help_lines(places, name), "esc closes this help"])
+        super().__init__([*help_lines(places, name), last_line(places)])

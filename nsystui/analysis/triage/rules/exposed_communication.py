@@ -1,4 +1,7 @@
-r"""Exposed communication: NCCL time of a GPU that no other kernel hides, |U(C) \ U(K)| (domain §5.2)."""
+r"""Exposed communication: NCCL time of a GPU that no other kernel hides, |U(C) \ U(K)|.
+
+See docs/numbers.md#exposed-time.
+"""
 
 from __future__ import annotations
 

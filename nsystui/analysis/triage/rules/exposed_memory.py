@@ -1,4 +1,7 @@
-r"""Memory operations that no kernel hides, |U(M) \ U(K)|, and what host-to-device copies have in it (domain §5.2)."""
+r"""Memory operations that no kernel hides, |U(M) \ U(K)|, and what host-to-device copies have in it.
+
+See docs/numbers.md#exposed-time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Long idle gaps of the GPUs, between their first and last operation, and what the CPU did in them (domain §4.3).
+"""Long idle gaps of the GPUs, between their first and last operation, and what the CPU did in them.
+
+See docs/numbers.md#expert-rules.
 
 What the profiler itself did is no part of a gap: that is the finding of `profiler_overhead`.
 """

@@ -1,4 +1,7 @@
-"""GPUs that wait for launches: short gaps that end when the CPU has launched the next operation (domain §5.6)."""
+"""GPUs that wait for launches: short gaps that end when the CPU has launched the next operation.
+
+See docs/numbers.md#launches.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Stretches in which a GPU is mostly idle in short gaps: ``gpu_time_util`` of nsys, but with unions (domain §4.3)."""
+"""Stretches in which a GPU is mostly idle in short gaps: ``gpu_time_util`` of nsys, but with unions.
+
+See docs/numbers.md#expert-rules.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-r"""Blocking MPI calls in which a GPU has nothing to do: |U(blocking calls) \ U(GPU work)| of a rank (domain §5.5).
+r"""Blocking MPI calls in which a GPU has nothing to do: |U(blocking calls) \ U(GPU work)| of a rank.
+
+See docs/triage.md#collectives-and-communication.
 
 Where a job has no GPU work at all, it is all time in these calls, and the mean over the ranks.
 """

@@ -1,4 +1,4 @@
-"""Collectives with small messages, which pay latency and not bandwidth (domain §2.8)."""
+"""Collectives with small messages, which pay latency and not bandwidth (docs/nccl.md#message-sizes)."""
 
 from __future__ import annotations
 

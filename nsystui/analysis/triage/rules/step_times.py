@@ -1,4 +1,4 @@
-"""Steps that are slow, steps that become slower, and a start that is (domain §7)."""
+"""Steps that are slow, steps that become slower, and a start that is (docs/ranks.md#steps)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Ranks for which the others wait at collectives (domain §6.4).
+r"""Ranks for which the others wait at collectives (docs/ranks.md#waiting).
 
 All kernels of a synchronous collective end together, so the one that ran shortest began last, whatever the clocks say:
 its rank is the late one. With E(r) the time of r's kernels in the collectives to which a rank L came last that no other
@@ -6,9 +6,10 @@ kernel of r hides, |C \ U(K)|, each other GPU r loses
 
     E(r) − E(L)
 
-That is the waiting (duration less the shortest, §6.4) that r has nothing to do in, and the transfers that r sits
-through idle while L still computes beside them: r would wait for L anyway. Waiting beside a kernel costs nothing, and
-E(L) is what the transfer costs even a late rank. It is never more than r's exposed time in these collectives.
+That is the waiting (duration less the shortest, docs/ranks.md#waiting) that r has nothing to do in, and the transfers
+that r sits through idle while L still computes beside them: r would wait for L anyway. Waiting beside a kernel costs
+nothing, and E(L) is what the transfer costs even a late rank. It is never more than r's exposed time in these
+collectives.
 
 Held against how much longer whole jobs of the demo take for a slow GPU (2 to 8 ranks, slower by 15 to 100 %) it is by 1
 to 12 % too large, for the late rank hides transfers behind the very time by which it is late. The waiting alone would

@@ -1,4 +1,7 @@
-"""Synchronising API calls that let a GPU run dry: idle time that begins while the CPU waits in one (domain §4.3)."""
+"""Synchronising API calls that let a GPU run dry: idle time that begins while the CPU waits in one.
+
+See docs/numbers.md#expert-rules.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,121 @@
+"""``nsystui help``: lists the topics, shows one, and says what was meant."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import Terminal
+
+import nsystui
+from nsystui.commands.help import rendered
+
+DOCS = Path(nsystui.__file__).parent / "docs"
+TOPICS = sorted(path.stem for path in DOCS.glob("*.md"))
+WORDS = [sys.executable, "-m", "nsystui", "help"]
+KEYS = {"TERM": "xterm-256color", "LANG": "C.UTF-8", "PAGER": "cat"}
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines()]
+
+
+def test_without_a_topic_it_lists_every_topic_with_its_first_line(run):
+    done = run("help")
+    assert (done.status, done.err) == (0, "")
+    for topic in TOPICS:
+        title = (DOCS / f"{topic}.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        assert any(line.split(maxsplit=1) == [topic, title] for line in lines_of(done.out)), topic
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_topic_in_a_pipe_is_plain_text(run, topic):
+    done = run("help", topic)
+    assert (done.status, done.err) == (0, "")
+    assert done.out == (DOCS / f"{topic}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("word", "meant"), [("number", "numbers"), ("NUMBERZ", "numbers"), ("key", "keys")])
+def test_a_misspelt_topic_is_told_with_the_one_that_was_meant(run, word, meant):
+    done = run("help", word)
+    assert (done.status, done.out) == (2, "")
+    assert done.err == f"nsystui: there is no topic {word!r}: did you mean {meant}?\n"
+
+
+def test_a_word_that_is_no_topic_at_all_is_told_where_they_are_listed(run):
+    assert run("help", "xyzzy").err == "nsystui: there is no topic 'xyzzy': `nsystui help` lists the topics\n"
+
+
+def test_the_name_of_a_command_gives_the_help_of_that_command(run):
+    assert run("help", "kernels").out == run("kernels", "--help").out
+    assert run("help", "nccl-log").out == run("nccl-log", "--help").out
+
+
+def test_case_and_ending_of_a_topic_do_not_matter(run):
+    assert run("help", "Numbers.md").out == run("help", "numbers").out
+
+
+def test_on_a_terminal_a_topic_goes_through_the_pager(tmp_path):
+    pager = tmp_path / "pager"
+    pager.write_text("#!/bin/sh\necho PAGED\nexec cat\n")
+    pager.chmod(0o755)
+    with Terminal([*WORDS, "numbers"], KEYS | {"PAGER": str(pager)}) as terminal:
+        assert terminal.wait_exit(30) == 0
+        assert b"PAGED" in terminal.received
+        assert b"Hyndman" in terminal.received
+        assert b"# Numbers" not in terminal.received
+
+
+@pytest.mark.parametrize(
+    "environment", [{"PAGER": ""}, {"PAGER": "no-such-pager"}, {"TERM": "dumb"}, {"PAGER": None, "PATH": "/nowhere"}]
+)
+def test_without_a_pager_a_topic_is_printed(environment):
+    with Terminal([*WORDS, "glossary"], KEYS | environment) as terminal:
+        assert terminal.wait_exit(30) == 0
+        assert b"straggler" in terminal.received
+        assert (b"not found" in terminal.received) == (environment.get("PAGER") == "no-such-pager")
+
+
+def test_ctrl_c_is_a_key_of_the_pager(tmp_path):
+    pager = tmp_path / "pager"
+    pager.write_text("#!/bin/sh\ntrap 'echo INTERRUPTED; exit 0' INT\necho READY\nwhile :; do sleep 0.1; done\n")
+    pager.chmod(0o755)
+    with Terminal([*WORDS, "glossary"], KEYS | {"PAGER": str(pager)}) as terminal:
+        terminal.wait_for("READY")
+        terminal.press("ctrl+c")
+        assert terminal.wait_exit(30) == 0
+        assert b"INTERRUPTED" in terminal.received
+        assert b"Traceback" not in terminal.received
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_topic_fits_into_80_columns_of_a_terminal(topic):
+    text = (DOCS / f"{topic}.md").read_text(encoding="utf-8")
+    shown = rendered(text, 80, {"TERM": "dumb", "LANG": "C.UTF-8"}, "utf-8")
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.count("…") == text.count("…"), "a cell was cut"
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_terminal_without_utf8_gets_ascii(topic):
+    text = (DOCS / f"{topic}.md").read_text(encoding="utf-8")
+    shown = rendered(text, 80, {"TERM": "dumb", "LC_ALL": "C"}, "ascii")
+    assert shown.isascii()
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_link_is_the_command_that_shows_its_topic():
+    text = "see [ranks](ranks.md#clock), [the terms](glossary.md), [below](#figures), [POP](https://pop-coe.eu)"
+    shown = rendered(text, 100, {"TERM": "dumb", "LANG": "C.UTF-8"}, "utf-8")
+    told = "see nsystui help ranks, the terms (nsystui help glossary), below, POP (https://pop-coe.eu)"
+    assert " ".join(shown.split()) == told
+
+
+def test_a_topic_in_a_pipe_loads_nothing_that_it_does_not_use():
+    code = "import sys; from nsystui.cli import main; main(['help', 'numbers']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stderr.split()}
+    assert loaded.isdisjoint({"rich", "textual", "pandas", "numpy", "sqlalchemy", "duckdb"})

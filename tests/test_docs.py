@@ -1,0 +1,166 @@
+"""The documentation says what is so: its citations, examples, lists and tables agree with the program."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nsystui.analysis.triage.thresholds import meanings
+from nsystui.cli import _TOPICS, COMMANDS, LOG_COMMANDS, command_parser
+from nsystui.commands.configuration import keys, read_config
+from nsystui.commands.help import topics
+from nsystui.exports.metadata import ENVIRONMENT_WHITELIST
+from nsystui.ui.keys import markdown
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "nsystui/docs"
+README = ROOT / "README.md"
+PAGES = [README, *sorted(DOCS.glob("*.md"))]
+CODE = [path for room in ("nsystui", "tests") for path in sorted((ROOT / room).rglob("*.py"))]
+EVERY = {*COMMANDS, *LOG_COMMANDS}
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def words_of(path: Path) -> str:
+    """A page without its code blocks."""
+    return re.sub(r"^```.*?^```$", "", text_of(path), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    found: Counter[str] = Counter()
+    names = set()
+    for heading in re.findall(r"^#+ (.+)$", words_of(path), re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        names.add(f"{slug}-{found[slug]}" if found[slug] else slug)
+        found[slug] += 1
+    return names
+
+
+def resolves(page: Path, anchor: str) -> bool:
+    return page.is_file() and (not anchor or anchor in anchors(page))
+
+
+def citations() -> Iterator[tuple[str, str, str]]:
+    """Where, which page, which heading: ``docs/exports.md#time`` in the code and in the pages."""
+    for path in [*CODE, *PAGES]:
+        for number, line in enumerate(text_of(path).splitlines(), 1):
+            for page, anchor in re.findall(r"\bdocs/([\w-]+)\.md(?:#([\w-]+))?", line):
+                yield f"{path.relative_to(ROOT)}:{number}", page, anchor
+
+
+def test_every_citation_of_a_document_resolves():
+    found = list(citations())
+    assert len(found) > 90
+    assert [one for one in found if not resolves(DOCS / f"{one[1]}.md", one[2])] == []
+
+
+def test_no_code_cites_a_document_that_is_not_here():
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in CODE
+        for number, line in enumerate(text_of(path).splitlines(), 1)
+        if chr(0xA7) in line
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_resolves(page):
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", words_of(page)):
+        name, _, anchor = target.partition("#")
+        place = page.parent / name if name else page
+        if "://" not in target and not (resolves(place, anchor) if place.suffix == ".md" else place.exists()):
+            wrong.append(target)
+    assert wrong == []
+
+
+def test_every_topic_that_is_named_exists():
+    named = {
+        word
+        for path in [*CODE, *PAGES]
+        if path.name != "test_help_command.py"
+        for word in re.findall(r"nsystui help ([a-z-]+)", text_of(path))
+    }
+    assert named - {*topics(), *EVERY} == set()
+    assert _TOPICS.keys() <= set(topics())
+    assert {command for commands in _TOPICS.values() for command in commands} <= EVERY
+
+
+def test_the_readme_names_every_topic():
+    text = text_of(README)
+    assert [topic for topic in topics() if f"](nsystui/docs/{topic}.md)" not in text] == []
+
+
+def test_the_readme_is_short():
+    assert len(text_of(README).splitlines()) <= 220
+
+
+def test_the_keys_are_those_of_the_program():
+    assert text_of(DOCS / "keys.md") == markdown(), "python tests/update_docs.py"
+
+
+def test_every_threshold_of_the_triage_is_explained():
+    text = text_of(DOCS / "triage.md")
+    assert [name for name, *_ in meanings() if f"`{name}`" not in text] == []
+
+
+def test_every_finding_of_the_triage_is_explained():
+    """Of the names in the rules, those of the rules themselves are what cannot be judged, and no findings."""
+    rules = sorted((ROOT / "nsystui/analysis/triage/rules").glob("*.py"))
+    named = {name for path in rules for name in re.findall(r'"([a-z]+(?:-[a-z]+)+)"', text_of(path))}
+    assert len(named) > 30
+    told = text_of(DOCS / "triage.md")
+    assert named - {path.stem.replace("_", "-") for path in rules} - set(re.findall("`([a-z-]+)`", told)) == set()
+
+
+def test_the_config_example_is_one_and_has_every_key(tmp_path):
+    (text,) = re.findall(r"<!-- config -->\n```toml\n(.*?)```", text_of(DOCS / "configuration.md"), re.DOTALL)
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    config = read_config(path, {"SCRATCH": "/scratch"})
+    assert config.cache_dir == "/scratch/nsystui-cache"
+    assert [key for key in keys() if not re.search(rf"^(\[{key}\]|{key} =)", text, re.MULTILINE)] == []
+
+
+def test_it_names_every_variable_that_is_read_of_the_captured_environment():
+    section = text_of(DOCS / "privacy.md").partition("## Environment\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`([A-Z][A-Z0-9_]+)`", section)) == ENVIRONMENT_WHITELIST
+
+
+def test_every_knob_of_the_tests_is_explained():
+    """A variable that a test reads and the program does not."""
+    read = re.compile(r"environ(?:\.get\(|\[)\"(NSYSTUI_\w+)\"")
+    knobs = {name for path in CODE if path.is_relative_to(ROOT / "tests") for name in read.findall(text_of(path))}
+    told = text_of(DOCS / "contributing.md")
+    inner = {"NSYSTUI_ERRORS", "NSYSTUI_CACHE_DIR"}  # what one test tells its own child
+    assert {"NSYSTUI_CAMPAIGN", "NSYSTUI_MONKEY_SECONDS"} <= knobs
+    assert [name for name in sorted(knobs - inner) if f"`{name}`" not in told] == []
+
+
+def command_lines() -> list[str]:
+    """The lines of all code blocks that begin with the program's name, and have words to parse."""
+    blocks = [block for page in PAGES for block in re.findall(r"^```(?:sh)?\n(.*?)^```", text_of(page), re.M | re.S)]
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return sorted({line for line in lines if line.startswith("nsystui ") and "--print" not in line})
+
+
+@pytest.mark.parametrize("line", command_lines())
+def test_the_command_lines_are_parsed(line):
+    line = re.split(r" \|\|? | && | > ", line)[0]
+    words = shlex.split(line, comments=True)[1:]
+    command = words.pop(0) if words[0] in EVERY else "open"
+    if command == "diff":
+        words = [word for word in words if word != "--"]
+    if (command == "recipe" and words[0] == "diff") or "--list-reports" in words:
+        return
+    command_parser(command).parse_args(words)
