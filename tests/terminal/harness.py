@@ -56,6 +56,9 @@ CLEAN = ("PATH", "HOME", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
 """What a child inherits of our environment; the rest (TERM, NO_COLOR, SSH_CONNECTION …) must not decide a test."""
 
 
+PATIENCE = 300.0
+"""Seconds after which what a test waits for will not come: ten times what the slowest takes on a busy machine."""
+
 SLICE = 0.05
 """Seconds of its rate that a slow line carries at once."""
 
@@ -202,7 +205,7 @@ class Terminal:
                 self._status = os.waitstatus_to_exitcode(status)
         return self._status
 
-    def wait_exit(self, timeout: float = 30.0) -> int:
+    def wait_exit(self, timeout: float = PATIENCE) -> int:
         """Wait for the child's end and give its status; raise ``TimeoutError`` if it goes on."""
         if not self._wait_exit(timeout):
             raise TimeoutError(f"still running after {timeout} s:\n{self.text}")
@@ -278,25 +281,28 @@ class Terminal:
         """Those bytes."""
         return bytes(self._received[self._mark :])
 
-    def settle(self, quiet: float = 0.3, timeout: float = 60.0) -> None:
-        """Read until nothing came for ``quiet`` seconds."""
+    def settle(self, quiet: float = 0.3, timeout: float = PATIENCE) -> None:
+        """Read until nothing came for ``quiet`` seconds in which the program had nothing to do.
+
+        On a busy machine a program that is silent may only be waiting for a CPU, or still be computing what it shows.
+        """
         now = time.monotonic()
         deadline, last = now + timeout, now
         while time.monotonic() - last < quiet:
-            if self._read(quiet / 4):
+            if self._read(quiet / 4) or self._is_at_work():
                 last = time.monotonic()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no quiet of {quiet} s within {timeout} s:\n{self.text}")
 
     def answer(self, quiet: float = 0.3, timeout: float = 10.0) -> None:
-        """Waits until something came since ``mark``, however busy the machine is, then for ``quiet`` seconds of peace.
+        """Waits until something came since ``mark``, however busy the machine is, and then until it settles.
 
-        Returns without anything after ``timeout`` seconds.
+        Where nothing came within ``timeout`` seconds, and the program has nothing to do, there is no answer.
         """
         deadline = time.monotonic() + timeout
         while not self.bytes_since_mark and time.monotonic() < deadline:
             self._read(0.05)
-        self.settle(quiet, timeout)
+        self.settle(quiet)
 
     def listen(self, seconds: float) -> int:
         """Read for ``seconds``, whatever comes; how many bytes came. For "an idle program sends nothing"."""
@@ -305,7 +311,15 @@ class Terminal:
             self._read(min(left, 0.05))
         return len(self._received) - before
 
-    def wait_for(self, text: str, timeout: float = 60.0) -> None:
+    def _is_at_work(self) -> bool:
+        """Whether a thread of the program runs, waits for a CPU or for a disk; never where the system does not tell."""
+        states = set()
+        with contextlib.suppress(OSError, IndexError):  # it has ended, a thread of it has, or this is no Linux
+            for task in Path(f"/proc/{self.foreground or self._pid}/task").iterdir():
+                states.add(Path(task, "stat").read_bytes().rpartition(b")")[2].split()[0])
+        return bool(states & {b"R", b"D"})
+
+    def wait_for(self, text: str, timeout: float = PATIENCE) -> None:
         """Read until ``text`` stands somewhere on the screen."""
         deadline = time.monotonic() + timeout
         while text not in self.text:
@@ -317,6 +331,14 @@ class Terminal:
                 raise AssertionError(f"exit status {self._status} before {text!r} appeared:\n{self.text}")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no {text!r} within {timeout} s:\n{self.text}")
+
+    def wait_for_bytes(self, data: bytes) -> None:
+        """Read until ``data`` came since ``mark``."""
+        deadline = time.monotonic() + PATIENCE
+        while data not in self.since_mark:
+            self._read(0.05)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no {data!r} within {PATIENCE} s:\n{self.text}")
 
     def save(self, path: Path) -> None:
         """Write the screen's text to ``path``, to be looked at."""

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness import KEYS, Terminal
+from harness import KEYS, PATIENCE, Terminal
 from textual.keys import key_to_character
 
 from nsystui.ui.keys import KEYS as ACTIONS
@@ -63,7 +63,7 @@ class Monkey:
     seed: int
     pressed: list[str] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
-    patience: float = 30.0
+    patience: float = PATIENCE
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)

@@ -75,7 +75,7 @@ def play(job, tmp_path: Path) -> None:
     }
     args = [sys.executable, str(WATCHED), *map(str, words)]
     with Terminal(args, env, cwd=home) as terminal:
-        terminal.wait_for("? help", timeout=30)
+        terminal.wait_for("? help")
         terminal.settle()
         monkey = Monkey(terminal, errors, SEED)
         monkey.play(SECONDS)
@@ -84,7 +84,7 @@ def play(job, tmp_path: Path) -> None:
         half = len(monkey.memory) // 2
         assert max(monkey.memory[half:]) - max(monkey.memory[: half + 1]) < GROWTH
         terminal.press("q")
-        assert terminal.wait_exit(20) == 0
+        assert terminal.wait_exit() == 0
         with pytest.raises(ProcessLookupError):  # its group is empty: no process is left of it
             os.killpg(terminal.pid, 0)
     written = {path.suffix for path in home.iterdir()}

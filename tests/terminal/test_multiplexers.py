@@ -39,24 +39,24 @@ def test_it_runs_in(name, program, tmp_path):
     first, again, env = start(name, program, tmp_path)
     with Terminal(first, env) as terminal:
         try:
-            terminal.wait_for("? help", timeout=40)
+            terminal.wait_for("? help")
             terminal.press("2")
-            terminal.wait_for(" names", timeout=20)
+            terminal.wait_for(" names")
             terminal.resize(120, 36)
             terminal.settle(quiet=1.0)
             assert len(terminal.screen[0]) > 100, "as wide as the terminal"
             detach = ("ctrl+b", "d") if name == "tmux" else ("ctrl+a", "d")
             terminal.press(*detach)
-            assert terminal.wait_exit(10) == 0
+            assert terminal.wait_exit() == 0
             with Terminal(again, env, columns=100, lines=30) as other:
-                other.wait_for(" names", timeout=20)
+                other.wait_for(" names")
                 other.press("6")
-                other.wait_for("6 Events", timeout=20)
+                other.wait_for("6 Events")
                 other.press("q")
-                other.wait_for("ended", timeout=20)
+                other.wait_for("ended")
                 other.settle()
                 assert not any("Events" in line for line in other.screen[1:]), "the window is the shell's again"
         finally:
             end = [*first[:5], "kill-server"] if name == "tmux" else ["screen", "-S", "nsystui", "-X", "quit"]
             with Terminal(end, env) as ending:
-                ending.wait_exit(10)
+                ending.wait_exit()

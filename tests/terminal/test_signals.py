@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import Terminal, modes_left
+from harness import PATIENCE, Terminal, modes_left
 
 from nsystui.exports.demo import training_job
 
@@ -67,12 +67,12 @@ def settings_told(terminal: Terminal) -> list[str]:
 def test_an_end_leaves_the_terminal_as_it_was(job, environment, unpacked, number, status, moment):
     """As soon as it is drawn, while it reads, and later."""
     with in_a_shell([*PROGRAM, *job], unpacked if moment == "nsystui" else environment) as terminal:
-        terminal.wait_for(moment, timeout=30)
+        terminal.wait_for(moment)
         if number is None:
             terminal.press("q")
         else:
             terminal.kill(number)
-        terminal.wait_for("gone", timeout=30)
+        terminal.wait_for("gone")
         before, after = settings_told(terminal)
         assert before == after
         assert f"status {status}" in terminal.text
@@ -83,12 +83,12 @@ def test_an_end_leaves_the_terminal_as_it_was(job, environment, unpacked, number
 
 def test_it_stops_and_comes_back(job, environment):
     with Terminal(["bash", "--norc", "-i"], environment) as terminal:
-        terminal.wait_for("shell$", timeout=10)
+        terminal.wait_for("shell$")
         terminal.send(f"{shlex.join([*PROGRAM, *job])}\n".encode())
-        terminal.wait_for("? help", timeout=30)
+        terminal.wait_for("? help")
         terminal.settle(quiet=0.5)
         os.killpg(terminal.foreground, signal.SIGTSTP)
-        terminal.wait_for("Stopped", timeout=10)
+        terminal.wait_for("Stopped")
         terminal.settle()
         assert modes_left(terminal.received) <= {BASH}
         terminal.send(b"echo mine $((6*7))\n")
@@ -96,14 +96,13 @@ def test_it_stops_and_comes_back(job, environment):
         terminal.resize(100, 30)
         terminal.mark()
         terminal.send(b"fg\n")
-        while ALTERNATE_ON not in terminal.since_mark:
-            assert terminal.listen(2.0), "it does not come back"
+        terminal.wait_for_bytes(ALTERNATE_ON)
         terminal.press("2")
-        terminal.wait_for(" names", timeout=20)
+        terminal.wait_for(" names")
         terminal.settle(quiet=0.5)
         assert len(terminal.screen[-1]) > 80, f"it came back to another size:\n{terminal.text}"
         terminal.press("q")
-        terminal.wait_for("shell$", timeout=10)
+        terminal.wait_for("shell$")
         terminal.settle()
         assert modes_left(terminal.received) <= {BASH}
 
@@ -131,36 +130,35 @@ def test_a_stop_while_it_writes_does_not_wait_for_itself(job, environment, tmp_p
     script = tmp_path / "writing.py"
     script.write_text(STOPPED_WHILE_IT_WRITES)
     with Terminal(["bash", "--norc", "-i"], environment) as terminal:
-        terminal.wait_for("shell$", timeout=10)
+        terminal.wait_for("shell$")
         terminal.send(f"{shlex.join([sys.executable, str(script), *job])}\n".encode())
-        for _ in range(60):
+        for _ in range(600):
             terminal.press("j")
             terminal.listen(0.2)
             if "Stopped" in terminal.text:
                 break
-        terminal.wait_for("Stopped", timeout=10)
+        terminal.wait_for("Stopped")
         terminal.settle()
         assert modes_left(terminal.received) <= {BASH}
         terminal.send(b"fg\n")
-        terminal.wait_for("? help", timeout=30)
+        terminal.wait_for("? help")
         terminal.press("q")
-        terminal.wait_for("shell$", timeout=10)
+        terminal.wait_for("shell$")
 
 
 def test_stopped_from_outside_it_leaves_the_terminal_as_it_was(job, environment):
     with in_a_shell([*PROGRAM, *job], environment) as terminal:
-        terminal.wait_for("? help", timeout=30)
+        terminal.wait_for("? help")
         terminal.settle()
         program = int(subprocess.run(["pgrep", "-P", str(terminal.pid)], capture_output=True, check=True).stdout)
         os.kill(program, signal.SIGSTOP)
         terminal.listen(0.3)
         terminal.mark()
         os.kill(program, signal.SIGCONT)
-        while ALTERNATE_ON not in terminal.since_mark:
-            assert terminal.listen(5.0), "it does not take the terminal again"
-        terminal.wait_for("? help", timeout=10)
+        terminal.wait_for_bytes(ALTERNATE_ON)
+        terminal.wait_for("? help")
         terminal.press("q")
-        terminal.wait_for("gone", timeout=30)
+        terminal.wait_for("gone")
         before, after = settings_told(terminal)
         assert before == after
         assert modes_left(terminal.received) == set()
@@ -168,25 +166,24 @@ def test_stopped_from_outside_it_leaves_the_terminal_as_it_was(job, environment)
 
 def test_without_a_shell_to_go_back_to_it_does_not_stop(job, environment):
     with Terminal([*PROGRAM, *job], environment) as terminal:
-        terminal.wait_for("? help", timeout=30)
+        terminal.wait_for("? help")
         terminal.settle()
         terminal.mark()
         terminal.kill(signal.SIGTSTP)
-        while ALTERNATE_ON not in terminal.since_mark:
-            assert terminal.listen(5.0), "it does not come back"
+        terminal.wait_for_bytes(ALTERNATE_ON)
         terminal.press("2")
-        terminal.wait_for(" names", timeout=20)
+        terminal.wait_for(" names")
         terminal.press("q")
-        assert terminal.wait_exit(20) == 0
+        assert terminal.wait_exit() == 0
 
 
 @pytest.mark.parametrize("before", [(), (signal.SIGTSTP,), (signal.SIGTSTP, signal.SIGCONT)])
 def test_a_terminal_that_closes_with_its_shell_ends_it_stopped_or_not(job, environment, before):
     """Then the system sends SIGHUP and SIGCONT."""
     with Terminal(["bash", "--norc", "-i"], environment) as terminal:
-        terminal.wait_for("shell$", timeout=30)
+        terminal.wait_for("shell$")
         terminal.send(f"{shlex.join([*PROGRAM, *job])}\n".encode())
-        terminal.wait_for("? help", timeout=60)
+        terminal.wait_for("? help")
         terminal.settle()
         program = terminal.foreground
         for number in before:
@@ -197,7 +194,7 @@ def test_a_terminal_that_closes_with_its_shell_ends_it_stopped_or_not(job, envir
             os.killpg(program, signal.SIGHUP)
             os.killpg(program, signal.SIGCONT)
         terminal.hang_up()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         with pytest.raises(ProcessLookupError):
             while time.monotonic() < deadline:
                 os.killpg(program, 0)
@@ -207,20 +204,20 @@ def test_a_terminal_that_closes_with_its_shell_ends_it_stopped_or_not(job, envir
 def test_it_ends_with_its_terminal_even_where_it_must_not_be_told(job, environment):
     ignoring = "trap '' HUP; exec " + shlex.join([*PROGRAM, *job])
     with Terminal(["sh", "-c", ignoring], environment) as terminal:
-        terminal.wait_for("? help", timeout=60)
+        terminal.wait_for("? help")
         terminal.hang_up()
-        terminal.wait_exit(20)
+        terminal.wait_exit()
 
 
 @pytest.mark.parametrize("words", [["JOB"], ["demo", "--ranks", "2", "--steps", "3"]])
 def test_a_dropped_connection_ends_it_and_leaves_nothing(job, environment, words, tmp_path):
     words = job if words == ["JOB"] else words
     with Terminal([*PROGRAM, *words], environment) as terminal:
-        terminal.wait_for("? help", timeout=60)
+        terminal.wait_for("? help")
         terminal.press("2")
         terminal.listen(0.2)
         terminal.hang_up()
-        terminal.wait_exit(20)
+        terminal.wait_exit()
         with pytest.raises(ProcessLookupError):
             os.killpg(terminal.pid, 0)
     assert not list(Path(environment["TMPDIR"]).iterdir())
@@ -234,9 +231,9 @@ def test_keys_and_sizes_while_it_loads(job, unpacked):
             terminal.press("1234567L"[number % 8])
             terminal.listen(0.1)
         terminal.press("2")
-        terminal.wait_for(" names", timeout=30)
+        terminal.wait_for(" names")
         terminal.press("q")
-        assert terminal.wait_exit(20) == 0
+        assert terminal.wait_exit() == 0
 
 
 @pytest.mark.parametrize(
@@ -246,7 +243,7 @@ def test_keys_and_sizes_while_it_loads(job, unpacked):
 def test_without_one_of_its_streams_it_ends_with_2(job, environment, redirection, reason):
     script = f"{shlex.join([*PROGRAM, *job])} {redirection}; echo status $?"
     with Terminal(["sh", "-c", script], environment) as terminal:
-        terminal.wait_exit(30)
+        terminal.wait_exit()
         assert "status 2" in terminal.text
         assert reason in terminal.text
         assert modes_left(terminal.received) == set()
@@ -255,11 +252,11 @@ def test_without_one_of_its_streams_it_ends_with_2(job, environment, redirection
 @pytest.mark.parametrize("redirection", [">/dev/null", ">&-", "| cat"])
 def test_stdout_is_not_needed_for_the_screens(job, environment, redirection):
     with Terminal(["sh", "-c", f"{shlex.join([*PROGRAM, *job])} {redirection}"], environment) as terminal:
-        terminal.wait_for("? help", timeout=30)
+        terminal.wait_for("? help")
         terminal.press("2")
-        terminal.wait_for(" names", timeout=20)
+        terminal.wait_for(" names")
         terminal.press("q")
-        assert terminal.wait_exit(20) == 0
+        assert terminal.wait_exit() == 0
 
 
 STARTS = int(os.environ.get("NSYSTUI_STARTS", "3"))

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from harness import Terminal
+from harness import PATIENCE, Terminal
 
 from nsystui.exports.demo import training_job
 
@@ -21,11 +21,11 @@ def terminal(tmp_path_factory) -> Iterator[Terminal]:
     paths = [str(path) for path in training_job(directory, ranks=2, steps=3)]
     env = {"NSYSTUI_CACHE_DIR": str(directory / "cache"), "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}
     with Terminal([sys.executable, "-m", "nsystui", *paths], env, rate=RATE) as running:
-        running.wait_for("? help", timeout=60)
+        running.wait_for("? help")
         for key, title in {"2": "2 Kernels", "3": "3 NCCL", "6": "6 Events"}.items():
             running.press(key)
-            running.wait_for(title, timeout=60)
-            running.settle(quiet=1.0, timeout=60)
+            running.wait_for(title)
+            running.settle(quiet=1.0)
         yield running
 
 
@@ -35,13 +35,13 @@ def hold(terminal: Terminal, *keys: str, times: int, every: float) -> int:
         terminal.press(keys[number % len(keys)])
         terminal.listen(every)
     terminal.mark()
-    terminal.settle(quiet=1.0, timeout=60)
+    terminal.settle(quiet=1.0)
     return terminal.bytes_since_mark
 
 
 def test_a_page_key_held_down_stops_where_it_is_let_go(terminal):
     terminal.press("6")
-    terminal.settle(quiet=1.0, timeout=60)
+    terminal.settle(quiet=1.0)
     before = terminal.text
     assert hold(terminal, "pagedown", times=90, every=1 / 30) <= BEHIND
     assert terminal.text != before
@@ -58,6 +58,6 @@ def test_every_single_key_answers(terminal):
     for key, words in answers.items():
         terminal.mark()
         terminal.press(key)
-        terminal.answer(quiet=1.0, timeout=30)
+        terminal.answer(quiet=1.0, timeout=PATIENCE)
         assert words in terminal.text, key
     terminal.press("escape")
