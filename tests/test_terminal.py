@@ -5,7 +5,18 @@ import sys
 
 import pytest
 
-from nsystui.terminal import check, few_colors, no_color, original_environ, over_ssh, wants_ascii
+from nsystui.cli import main
+from nsystui.terminal import (
+    bounded,
+    check,
+    few_colors,
+    no_color,
+    original_environ,
+    over_ssh,
+    size,
+    text_width,
+    wants_ascii,
+)
 
 
 @pytest.mark.parametrize("term", ["xterm-256color", "screen", "vt100", "linux", ""])
@@ -93,3 +104,36 @@ def test_ssh_is_seen() -> None:
     assert over_ssh({"SSH_CONNECTION": "10.0.0.1 5 10.0.0.2 22"})
     assert over_ssh({"SSH_TTY": "/dev/pts/3"})
     assert not over_ssh({"SSH_CONNECTION": ""})
+
+
+@pytest.mark.parametrize(
+    ("told", "columns"),
+    [("132", 132), ("99999", 1000), ("9" * 5000, 1000), ("0", 77), ("-5", 77), ("wide", 77), ("", 77)],
+)
+def test_text_is_as_wide_as_the_environment_says_within_reason(monkeypatch, told, columns):
+    monkeypatch.setattr("sys.__stdout__", None)
+    monkeypatch.setattr(
+        "os.get_terminal_size", lambda *_: pytest.fail("it is told") if columns != 77 else no_terminal()
+    )
+    assert text_width(77, {"COLUMNS": told}) == columns
+
+
+def no_terminal():
+    raise OSError("not a terminal")
+
+
+def test_a_terminal_that_does_not_tell_its_size_has_what_the_environment_says(monkeypatch):
+    monkeypatch.setattr("os.get_terminal_size", lambda _: (0, 0))
+    assert size(2, {"COLUMNS": "132", "LINES": "43"}) == (132, 43)
+    assert size(2, {}) == (80, 24)
+    monkeypatch.setattr("os.get_terminal_size", lambda _: (99_999, 50))
+    assert size(2, {"COLUMNS": "132"}) == (1000, 50)
+    assert bounded(0, 10**9) == (1, 500)
+
+
+@pytest.mark.parametrize("words", [["timeline"], ["recipe", "cuda_gpu_time_util_map"]])
+def test_what_is_drawn_as_text_has_a_bounded_width(demo_job, monkeypatch, capsys, words):
+    monkeypatch.setenv("COLUMNS", "99999")
+    assert main([*words, *map(str, demo_job)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines and max(map(len, lines)) < 1100

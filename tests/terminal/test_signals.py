@@ -132,8 +132,8 @@ def test_a_stop_while_it_writes_does_not_wait_for_itself(job, environment, tmp_p
     with Terminal(["bash", "--norc", "-i"], environment) as terminal:
         terminal.wait_for("shell$")
         terminal.send(f"{shlex.join([sys.executable, str(script), *job])}\n".encode())
-        for _ in range(600):
-            terminal.press("j")
+        for number in range(600):
+            terminal.press("jk"[number % 2])
             terminal.listen(0.2)
             if "Stopped" in terminal.text:
                 break
