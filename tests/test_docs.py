@@ -9,13 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import SHARED
 
+from nsystui.analysis.stats import NAMES
 from nsystui.analysis.triage.thresholds import meanings
 from nsystui.cli import _TOPICS, COMMANDS, LOG_COMMANDS, command_parser
+from nsystui.cli import main as main_program
 from nsystui.commands.configuration import keys, read_config
 from nsystui.commands.help import topics
+from nsystui.exports.demo import ExportWriter
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST
-from nsystui.ui.keys import markdown
+from nsystui.ui import keys as ui_keys
+from nsystui.ui import words as ui_words
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "nsystui/docs"
@@ -32,6 +37,11 @@ def text_of(path: Path) -> str:
 def words_of(path: Path) -> str:
     """A page without its code blocks."""
     return re.sub(r"^```.*?^```$", "", text_of(path), flags=re.DOTALL | re.MULTILINE)
+
+
+def between(path: Path, name: str) -> str:
+    """What stands between the marks ``<!-- name -->`` and ``<!-- end of name -->`` of a page."""
+    return text_of(path).partition(f"<!-- {name} -->\n")[2].partition(f"<!-- end of {name} -->")[0]
 
 
 def anchors(path: Path) -> set[str]:
@@ -106,7 +116,48 @@ def test_the_readme_is_short():
 
 
 def test_the_keys_are_those_of_the_program():
-    assert text_of(DOCS / "keys.md") == markdown(), "python tests/update_docs.py"
+    assert text_of(DOCS / "keys.md") == ui_keys.markdown(), "python tests/update_docs.py"
+
+
+def test_the_table_of_words_is_that_of_the_program():
+    table = between(DOCS / "glossary.md", "words")
+    assert table.strip() == ui_words.markdown_table(ui_keys.PLACES), "python tests/update_docs.py"
+
+
+def test_the_event_types_of_paraver_are_those_it_names(tmp_path):
+    with ExportWriter(tmp_path / "ranges.sqlite") as export:
+        main = export.thread(export.process(5_000, "app"), 5_000, "app")
+        export.nvtx_domain(main, 0, 3, "data")
+        export.nvtx_range(main, 1_000, 2_000, "default")
+        export.nvtx_range(main, 3_000, 4_000, "other", domain_id=3)
+        export.mpi_other(main, 5_000, 6_000, "MPI_Init")
+    command = ["export", "--paraver", str(tmp_path / "job.prv"), str(tmp_path / "ranges.sqlite")]
+    assert main_program(command) == 0
+    types = set(re.findall(r"^0    ([0-9]+) ", text_of(tmp_path / "job.pcf"), re.MULTILINE))
+    assert types == {"9003", "9600", "9300"}
+    told = " ".join(text_of(DOCS / "other-tools.md").split())
+    assert "the default domain are 9003 (there 9600) and of further domains 9600, 9601" in told
+    assert "MPI calls are 9300 (there 50000001 to 50000005)" in told
+
+
+def test_the_reports_that_were_compared_with_nsys_are_those_it_names():
+    tables = sorted((SHARED / "nsys-stats").glob("*/*.csv"))
+    if not tables:
+        pytest.skip("NVIDIA's reference tables are not on this machine")
+    compared = Counter(table.stem for table in tables)
+    rows = between(DOCS / "numbers.md", "compared").splitlines()
+    told = {name: int(row.split("|")[2]) for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
+    options = {
+        f"cuda_gpu_kern_sum_{option}": int(count)
+        for count, option in re.findall(r"(\d+) with `:([a-z-]+)`", "\n".join(rows))
+    }
+    assert {**told, **options} == compared
+    text = text_of(DOCS / "numbers.md")
+    exports = {table.parent for table in tables}
+    assert f"{len(tables)} of {len(tables)} tables are equal" in text
+    assert f"Tests compare {len(told)} reports with what nsys\n2023.4.4 printed for {len(exports)} real exports" in text
+    never = re.findall(r"`([a-z_]+)`", text.partition("No table of nsys was at hand for")[2].partition(":")[0])
+    assert {name for name in NAMES if name not in told} == set(never)
 
 
 def test_every_threshold_of_the_triage_is_explained():

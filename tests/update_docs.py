@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nsystui.ui import keys
+from nsystui.ui import keys, words
 
-KEYS = Path(__file__).parents[1] / "nsystui/docs/keys.md"
+DOCS = Path(__file__).parents[1] / "nsystui/docs"
 
 
 def main() -> None:
-    KEYS.write_text(keys.markdown(), encoding="utf-8")
+    (DOCS / "keys.md").write_text(keys.markdown(), encoding="utf-8")
+    glossary = DOCS / "glossary.md"
+    before, begin, rest = glossary.read_text(encoding="utf-8").partition("<!-- words -->\n")
+    _, end, after = rest.partition("<!-- end of words -->\n")
+    table = words.markdown_table(keys.PLACES)
+    glossary.write_text(f"{before}{begin}{table}\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

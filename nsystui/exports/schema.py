@@ -34,7 +34,7 @@ NO_INTEGER = "CAST(NULL AS INTEGER)"
 LATEST = 1 << 54
 """No event is later than this after the start of its session, ns (208 days): beyond, a time is no time, but damage."""
 EARLIEST = -(10**9)
-"""No event is earlier than this, ns. Those of real exports begin up to 0.4 ms before their session (docs/exports.md#time)."""
+"""No event is earlier than this, ns. Real exports begin up to 0.4 ms before their session (docs/exports.md#time)."""
 
 
 @dataclass(frozen=True)

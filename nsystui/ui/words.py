@@ -1,4 +1,4 @@
-"""The words of the tables that need saying: one definition each, in the help of the screens and in the README."""
+"""The words of the tables that need saying: one definition each, in the help of the screens and in the glossary."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def word_lines(place: str, width: int = 72) -> Iterator[str]:
 
 
 def markdown_table(titles: dict[str, str]) -> str:
-    """The table of the README. ``titles``: what each place is called."""
+    """The table of ``docs/glossary.md``. ``titles``: what each place is called."""
     rows = [f"| {word.name} | {word.definition} | {_where(word.places, titles)} |" for word in WORDS]
     return "\n".join(["| word | definition | where |", "|---|---|---|", *rows])
 

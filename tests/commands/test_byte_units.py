@@ -10,9 +10,9 @@ from synthetic import payload_export
 
 from nsystui.analysis.recipes.catalog import RECIPES
 from nsystui.cli import COMMANDS, LOG_COMMANDS, command_parser
-from nsystui.ui.keys import markdown_table
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "nsystui/docs").glob("*.md"))]
 # A rate is decimal (GB/s), and the names of GPUs are NVIDIA's.
 DECIMAL = re.compile(r"(?<![A-Za-z])[kKMGT]B\b(?!/s)")
 OF_NVIDIA = re.compile(r"[0-9]+GB HBM3|MB of these reports|MB of 1,000,000|`MB` are 10⁶|MB has base 1000")
@@ -106,12 +106,13 @@ def test_no_help_has_an_amount_with_a_decimal_name(command):
     assert decimal_names(command_parser(command).format_help()) == []
 
 
-def test_nor_have_the_keys_and_the_readme():
-    assert decimal_names(markdown_table() + README.read_text(encoding="utf-8")) == []
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_nor_has_the_documentation(page):
+    assert decimal_names(page.read_text(encoding="utf-8")) == []
 
 
 def test_the_program_has_no_such_name_in_its_texts_but_in_the_columns_of_nsys():
-    package = Path(__file__).parents[2] / "nsystui"
+    package = ROOT / "nsystui"
     found = {}
     for path in sorted(package.rglob("*.py")):
         texts = re.findall(
