@@ -200,7 +200,7 @@ _MOST_COLUMNS = 100_000
 
 def _columns() -> int:
     """What ``shutil.get_terminal_size`` says: the environment's COLUMNS, else the terminal's width, else 80."""
-    from nsystui.text import whole_number
+    from nsystui.whole_number import whole_number
 
     told = os.environ.get("COLUMNS", "")
     if columns := whole_number(told, _MOST_COLUMNS):
