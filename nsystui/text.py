@@ -56,22 +56,6 @@ _SAFE = _SafeTable(ascii_only=False)
 _SAFE_ASCII = _SafeTable(ascii_only=True)
 
 
-LARGEST = 2**63 - 1
-"""What a column, a query and a numpy array can hold."""
-
-
-def whole_number(text: str, most: int = LARGEST) -> int | None:
-    """The number from 0 to ``most`` that these digits are; ``None`` for any other text.
-
-    Digits without end, which Python itself refuses to read, are no number that anything in an export has.
-    """
-    # Leading zeros have no end either.
-    if not (text.isascii() and text.isdecimal()) or len(text) > 40:
-        return None
-    number = int(text)
-    return number if number <= most else None
-
-
 def safe_text(text: str, ascii: bool = False) -> str:  # noqa: A002 - the word that every caller expects
     """Returns ``text`` with nothing in it that a terminal would obey instead of showing, and nothing that hides.
 

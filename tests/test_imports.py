@@ -18,11 +18,11 @@ HEAVY = ("pandas", "numpy", "sqlalchemy", "duckdb", "duckdb_engine", "adbc_drive
 SCREENS = ("textual", "rich")
 
 ROOMS = {
-    "exports": {"errors", "shortage", "text"},
-    "store": {"addresses", "errors", "exports", "shortage", "parquet_file"},
-    "analysis": {"errors", "exports", "store", "units", "text"},
+    "exports": {"errors", "shortage", "text", "whole_number"},
+    "store": {"addresses", "errors", "exports", "shortage", "parquet_file", "whole_number"},
+    "analysis": {"errors", "exports", "store", "units", "text", "whole_number"},
     "output": {"errors", "analysis", "units", "text", "terminal", "parquet_file"},
-    "commands": {"errors", "exports", "store", "analysis", "output", "ui", "units", "text", "terminal"},
+    "commands": {"errors", "exports", "store", "analysis", "output", "ui", "units", "text", "terminal", "whole_number"},
     "ui": {"errors", "exports", "store", "analysis", "output", "units", "text", "terminal"},
 }
 """What each room may use of ours besides itself: never what comes after it."""

@@ -16,6 +16,7 @@ from nsystui.analysis.event_kinds import KIND_TABLES, EventKind, events_query
 from nsystui.analysis.events import EVENT_COLUMNS, EventKey, _public
 from nsystui.analysis.selection import Selection
 from nsystui.analysis.tasks import RankedTask
+from nsystui.exports.canonical import NO_PROCESS
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -48,7 +49,7 @@ def partners(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Pa
             table.c.report == key.report, table.c.row == key.row, _at(table, key)
         )
     )
-    if not own or own[0][1] is None or own[0][0] is None:
+    if not own or own[0][1] is None or own[0][0] in (None, NO_PROCESS):
         return Partners((), "this row records no correlation id")
     process, correlation_id = own[0]
     wanted = _LAUNCHED if key.kind is EventKind.API else (EventKind.API,)

@@ -36,7 +36,7 @@ from nsystui.analysis.where import Condition, job_start, matches
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
-from nsystui.text import whole_number
+from nsystui.whole_number import whole_number
 
 if TYPE_CHECKING:
     import pandas as pd

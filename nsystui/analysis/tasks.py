@@ -28,7 +28,7 @@ from nsystui.exports.metadata import LOCAL_RANK_VARIABLES, RANK_VARIABLES, SIZE_
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
-from nsystui.text import whole_number
+from nsystui.whole_number import whole_number
 
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from nsystui.analysis.selection import Window
 from nsystui.errors import UsageError
-from nsystui.text import whole_number
 from nsystui.units import parse_duration
+from nsystui.whole_number import whole_number
 
 # More streams or ranks than any job has: a slip of the finger must not fill the memory.
 _MOST_NUMBERS = 1_000_000

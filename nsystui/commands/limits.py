@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.commands.configuration import NO_CONFIG, Config, config_of
 from nsystui.errors import UsageError
-from nsystui.text import whole_number
+from nsystui.whole_number import whole_number
 
 if TYPE_CHECKING:
     from nsystui.store.cache import Cache

@@ -14,7 +14,7 @@ from typing import Any
 
 from nsystui.exports import opening
 from nsystui.exports.schema import Schema
-from nsystui.text import whole_number
+from nsystui.whole_number import whole_number
 
 RANK_VARIABLES = (
     "RANK",

@@ -23,7 +23,7 @@ from nsystui.analysis.steps import Steps
 from nsystui.analysis.task_steps import TaskSteps
 from nsystui.exports.metadata import SIZE_VARIABLES
 from nsystui.store.report import Report
-from nsystui.text import whole_number
+from nsystui.whole_number import whole_number
 
 
 @dataclass(frozen=True)

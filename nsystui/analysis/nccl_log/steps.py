@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nsystui.errors import UsageError
 from nsystui.exports.nccl_log.lines import Call, CommunicatorLine, Line, TrainingStep
-from nsystui.text import whole_number
+from nsystui.whole_number import whole_number
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from importlib import import_module
 from nsystui.analysis.kernels import Names
 from nsystui.analysis.stats.report import Options, Report
 from nsystui.errors import UsageError, meant
-from nsystui.text import whole_number
+from nsystui.whole_number import whole_number
 
 __all__ = ["NAMES", "Options", "Report", "all_reports", "options_of", "report_named", "report_of"]
 

@@ -11,8 +11,8 @@ from nsystui.analysis.selection import Window
 from nsystui.errors import UsageError
 from nsystui.store import tables
 from nsystui.store.session import Session
-from nsystui.text import whole_number
 from nsystui.units import parse_duration
+from nsystui.whole_number import whole_number
 
 _LAST = (1 << 62) - 1
 

@@ -18,7 +18,7 @@ from nsystui.exports.nccl_log.lines import (
     TuningLine,
     Writer,
 )
-from nsystui.text import whole_number
+from nsystui.whole_number import whole_number
 
 # RCCL of 2019 has a time in µs between the device and "NCCL INFO".
 _WRITER = re.compile(rb"([A-Za-z0-9._-]+):(\d{1,10}):\d+ \[(-?\d{1,4})\] (?:\d{10,} )?$")
