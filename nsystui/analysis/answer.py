@@ -184,7 +184,7 @@ def _dtype(column: Column) -> Any:
     return "float64" if column.decimals is not None else "Int64"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FrameRows(Sequence[Row]):
     """The rows of a frame as tuples of Python values, made when they are asked for: most of a large frame never are."""
 
@@ -206,6 +206,11 @@ class FrameRows(Sequence[Row]):
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self[:])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as a list has none
 
     def cells(self, key: str) -> list[Value]:
         """One column."""

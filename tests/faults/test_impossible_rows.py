@@ -11,6 +11,7 @@ import hostile
 import program
 import pytest
 import sqlalchemy as sa
+import synthetic
 
 from nsystui.exports import canonical, demo
 from nsystui.store import tables
@@ -81,7 +82,7 @@ def exports(request, tmp_path_factory) -> tuple[Path, Path, dict[str, list[int]]
     if request.param == "training":
         (path,) = demo.TrainingJob(ranks=1, steps=2, layers=1).write(place / "made")
     else:
-        path = getattr(demo, f"{request.param}_export")(place / "made.sqlite")
+        path = getattr(synthetic, f"{request.param}_export")(place / "made.sqlite")
     # Names of one length, for some tables are as wide as these.
     clean, damaged = (place / name / "rank0.sqlite" for name in ("right", "wrong"))
     clean.parent.mkdir()

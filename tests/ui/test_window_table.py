@@ -191,7 +191,7 @@ def test_a_jump_lands_in_the_middle_and_the_ends_are_full():
     window.reveal(500)
     assert window.top == 485
     window.reveal(999)
-    assert window.rows == range(970, 1000)
+    assert window.rows() == range(970, 1000)
     window.reveal(0)
     assert window.top == 0
 
@@ -199,7 +199,7 @@ def test_a_jump_lands_in_the_middle_and_the_ends_are_full():
 def test_a_window_is_never_scrolled_past_its_end():
     window = Window(count=5, height=30)
     assert window.scroll(3) == 0
-    assert window.rows == range(5)
+    assert window.rows() == range(5)
     window = Window(count=100, height=30, top=90)
     window.reveal(95)
     assert window.top == 70
