@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NoReturn, Protocol
 
 from nsystui import __version__
-from nsystui.errors import NsystuiError, UsageError
+from nsystui.base.errors import NsystuiError, UsageError
 
 FAILED = 70
 INTERRUPTED = 130
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except NsystuiError as error:
-        from nsystui.text import safe_text
+        from nsystui.base.text import safe_text
 
         print(f"nsystui: {safe_text(str(error))}", file=sys.stderr)
         return error.exit_code
@@ -145,11 +145,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("nsystui: interrupted", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        from nsystui.shortage import shortage
+        from nsystui.base.shortage import shortage
 
         lacking = shortage(error)
         if not lacking:
-            from nsystui.failure import told
+            from nsystui.base.failure import told
 
             print(f"nsystui: {told(error)}", file=sys.stderr)
             return FAILED
@@ -214,7 +214,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Help as wide as argparse makes it, which imports ``shutil``, and with that all compressors, to find out."""
 
     def __init__(self, prog: str) -> None:
-        from nsystui.terminal import text_width
+        from nsystui.base.terminal import text_width
 
         super().__init__(prog, width=text_width() - 2)
 
@@ -230,7 +230,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Says what is wrong and what was meant, instead of the usage with its thirty options."""
-        from nsystui.text import safe_text
+        from nsystui.base.text import safe_text
 
         options = [option for action in self._actions for option in action.option_strings]
         _, _, words = message.partition("unrecognized arguments: ")
@@ -261,7 +261,7 @@ def _encodable(text: str, encoding: str | None) -> str:
     try:
         text.encode(encoding or "ascii")
     except UnicodeEncodeError:
-        from nsystui.text import ascii_glyphs
+        from nsystui.base.text import ascii_glyphs
 
         return ascii_glyphs(text)
     return text
@@ -304,8 +304,8 @@ def _module(name: str) -> CommandModule:
 
 
 def _run_command(name: str, words: list[str]) -> int:
-    from nsystui.addresses import spare_addresses
-    from nsystui.shortage import take_open_files
+    from nsystui.base.addresses import spare_addresses
+    from nsystui.base.shortage import take_open_files
 
     take_open_files()
     spare_addresses()

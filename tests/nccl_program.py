@@ -9,12 +9,12 @@ from typing import Any
 
 from synthetic import PAYLOAD_BYTES
 
-from nsystui.analysis.job import Job
-from nsystui.analysis.nccl.pairing import NcclPairing
-from nsystui.analysis.tasks import ranked_tasks
 from nsystui.exports.demo import ExportWriter, NcclPayloads, Thread
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.nccl import encode_payload, payload_schema
+from nsystui.questions.job import Job
+from nsystui.questions.nccl.pairing import NcclPairing
+from nsystui.questions.tasks import ranked_tasks
 from nsystui.store.session import Session
 
 COMM, SIZE, REDUCTION, ROOT, PEER = (

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from support import SHARED
 
-from nsystui.analysis.stats import NAMES
-from nsystui.analysis.triage.thresholds import meanings
 from nsystui.cli import _TOPICS, COMMANDS, LOG_COMMANDS, command_parser
 from nsystui.cli import main as main_program
 from nsystui.commands.configuration import keys, read_config
 from nsystui.commands.help import topics
 from nsystui.exports.demo import ExportWriter
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST
+from nsystui.questions.stats import NAMES
+from nsystui.questions.triage.thresholds import meanings
 from nsystui.ui import keys as ui_keys
 from nsystui.ui import words as ui_words
 
@@ -167,7 +167,7 @@ def test_every_threshold_of_the_triage_is_explained():
 
 def test_every_finding_of_the_triage_is_explained():
     """Of the names in the rules, those of the rules themselves are what cannot be judged, and no findings."""
-    rules = sorted((ROOT / "nsystui/analysis/triage/rules").glob("*.py"))
+    rules = sorted((ROOT / "nsystui/questions/triage/rules").glob("*.py"))
     named = {name for path in rules for name in re.findall(r'"([a-z]+(?:-[a-z]+)+)"', text_of(path))}
     assert len(named) > 30
     told = text_of(DOCS / "triage.md")

@@ -18,12 +18,13 @@ HEAVY = ("pandas", "numpy", "sqlalchemy", "duckdb", "duckdb_engine", "adbc_drive
 SCREENS = ("textual", "rich")
 
 ROOMS = {
-    "exports": {"errors", "shortage", "text", "whole_number"},
-    "store": {"addresses", "errors", "exports", "shortage", "parquet_file", "whole_number"},
-    "analysis": {"errors", "exports", "store", "units", "text", "whole_number"},
-    "output": {"errors", "analysis", "units", "text", "terminal", "parquet_file"},
-    "commands": {"errors", "exports", "store", "analysis", "output", "ui", "units", "text", "terminal", "whole_number"},
-    "ui": {"errors", "exports", "store", "analysis", "output", "units", "text", "terminal"},
+    "base": set(),
+    "exports": {"base"},
+    "store": {"base", "exports"},
+    "questions": {"base", "exports", "store"},
+    "output": {"base", "questions"},
+    "commands": {"base", "exports", "store", "questions", "output", "ui"},
+    "ui": {"base", "exports", "store", "questions", "output"},
 }
 """What each room may use of ours besides itself: never what comes after it."""
 
@@ -63,7 +64,7 @@ def test_no_arrow_points_back(room):
     assert wrong == []
 
 
-@pytest.mark.parametrize("room", ["exports", "store", "analysis", "output", "commands"])
+@pytest.mark.parametrize("room", ["base", "exports", "store", "questions", "output", "commands"])
 def test_only_the_screens_know_textual(room):
     wrong = [
         f"{path.relative_to(ROOT)}:{line}"
@@ -77,9 +78,9 @@ def test_only_the_screens_know_textual(room):
 def test_only_the_exports_know_nvidias_tables():
     """No screen, command or question names a table of NVIDIA's, but for the first look before packing."""
     names = ("CUPTI_ACTIVITY_KIND", "NVTX_EVENTS", "OSRT_API", "TARGET_INFO_", "META_DATA_", "StringIds")
-    allowed = {Path("analysis/sample.py"), Path("ui/overview_lines.py")}
+    allowed = {Path("questions/sample.py"), Path("ui/overview_lines.py")}
     wrong = []
-    for room in ("analysis", "output", "commands", "ui"):
+    for room in ("questions", "output", "commands", "ui"):
         for path in modules(room):
             source = path.read_text(encoding="utf-8")
             if any(name in source for name in names) and path.relative_to(ROOT) not in allowed:
@@ -112,7 +113,7 @@ def test_help_and_version_load_nothing_heavy(words):
 
 
 def test_importing_the_command_line_loads_nothing_heavy():
-    loaded, _ = loaded_by("import nsystui.cli, nsystui.errors, nsystui.text, nsystui.units, nsystui.terminal")
+    loaded, _ = loaded_by("import nsystui.cli, nsystui.base.text, nsystui.base.units, nsystui.base.terminal")
     assert loaded.isdisjoint({*HEAVY, *SCREENS})
 
 

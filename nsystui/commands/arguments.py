@@ -9,19 +9,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsystui.analysis.numbering import numbering
-from nsystui.analysis.selection import NameFilter, Selection
-from nsystui.analysis.typed import numbers, window
+from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageError
+from nsystui.base.selection import NameFilter, Selection
+from nsystui.base.text import safe_text
 from nsystui.commands.configuration import CLOCKS, config_of
 from nsystui.commands.limits import add_limits, default_cache, limits_of
-from nsystui.errors import DamagedError, ExportError, NsystuiError, UsageError
-from nsystui.text import safe_text
+from nsystui.questions.numbering import numbering
+from nsystui.questions.typed import numbers, window
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from nsystui.analysis.answer import Answer
-    from nsystui.analysis.job import Job
+    from nsystui.base.answer import Answer
+    from nsystui.questions.job import Job
     from nsystui.store.pack import Progress
     from nsystui.store.session import Session
 
@@ -145,9 +145,9 @@ def open_job(
     """
     check_output(arguments)
     given = numbering(getattr(arguments, "ranks", None) or "")
-    from nsystui.analysis.job import Job
     from nsystui.commands.reading_bar import Advance, StatusLine, shown
     from nsystui.exports.discover import discover
+    from nsystui.questions.job import Job
     from nsystui.store.session import Session
 
     cache = None if arguments.no_cache else default_cache(config_of(arguments))
@@ -191,7 +191,7 @@ def _expect(job: Job, expected: Expected, with_clock: bool) -> None:
     columns, tallied = expected
     merged = {table: set(names) for table, names in columns.items()}
     if with_clock:
-        from nsystui.analysis.alignment import columns_read
+        from nsystui.questions.alignment import columns_read
 
         for table, names in columns_read().items():
             merged.setdefault(table, set()).update(names)
@@ -199,7 +199,7 @@ def _expect(job: Job, expected: Expected, with_clock: bool) -> None:
 
 
 def _align(job: Job, mode: str) -> None:
-    from nsystui.analysis.alignment import ClockMode
+    from nsystui.questions.alignment import ClockMode
 
     try:
         job.align(ClockMode(mode))
@@ -329,7 +329,7 @@ def _save(arguments: argparse.Namespace, answer: Answer) -> None:
 
 def _arranged(arguments: argparse.Namespace, answer: Answer) -> Answer:
     """Sorted and cut as asked."""
-    from nsystui.analysis.answer import Head
+    from nsystui.base.answer import Head
 
     if arguments.sort:
         keys = [column.key for column in answer.columns]

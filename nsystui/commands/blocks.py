@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsystui.analysis.answer import Answer
+from nsystui.base.answer import Answer
 from nsystui.commands import arguments as shared
 from nsystui.output.formats import to_json
 from nsystui.output.stdout import print_lines

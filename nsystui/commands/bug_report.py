@@ -15,12 +15,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from nsystui import __version__
-from nsystui.analysis.answer import Unit
+from nsystui.base.answer import Unit
+from nsystui.base.errors import ExportError, NsystuiError
+from nsystui.base.units import format_value
 from nsystui.commands.configuration import Config, default_path
-from nsystui.errors import ExportError, NsystuiError
 from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
-from nsystui.units import format_value
 
 PACKAGES = (
     "textual",

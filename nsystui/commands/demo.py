@@ -6,8 +6,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from nsystui.base.errors import OutputError
 from nsystui.commands import arguments as shared
-from nsystui.errors import OutputError
 
 DESCRIPTION = """Writes the exports of a demo training job (several ranks on two hosts, NCCL with message sizes, NVTX,
 GPU metrics, one straggler rank, one stall) and opens them."""

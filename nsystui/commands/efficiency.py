@@ -7,16 +7,16 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
 from nsystui.commands.configuration import config_of
-from nsystui.errors import UsageError
 
 if TYPE_CHECKING:
-    from nsystui.analysis.efficiency.device import Useful
-    from nsystui.analysis.efficiency.mfu import MfuRequest
-    from nsystui.analysis.efficiency.scaling import Scalability, Sized
-    from nsystui.analysis.job import Job
     from nsystui.commands.blocks import Block
+    from nsystui.questions.efficiency.device import Useful
+    from nsystui.questions.efficiency.mfu import MfuRequest
+    from nsystui.questions.efficiency.scaling import Scalability, Sized
+    from nsystui.questions.job import Job
 
 TABLES = {
     "breakdown": "Breakdown: parts of each GPU's time, which add up to 100 %",
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.analysis.efficiency.device import Useful
+    from nsystui.questions.efficiency.device import Useful
 
     request, useful = _request(arguments), Useful(arguments.useful)
     names = _names(arguments, request)
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _request(arguments: argparse.Namespace) -> MfuRequest | None:
     """What the flags say of MFU; raises UsageError for what makes no sense."""
-    from nsystui.analysis.efficiency.mfu import MfuRequest
+    from nsystui.questions.efficiency.mfu import MfuRequest
 
     for flag in ("flops_per_step", "peak_tflops", "gpus"):
         value = getattr(arguments, flag)
@@ -129,10 +129,10 @@ def _check_baseline(arguments: argparse.Namespace) -> None:
 
 def _baseline(arguments: argparse.Namespace, useful: Useful) -> Sized:
     """The device efficiency of the other job, over its own window."""
-    from nsystui.analysis.efficiency.result import efficiency, steps_in
-    from nsystui.analysis.efficiency.scaling import Sized
-    from nsystui.analysis.selection import Selection
-    from nsystui.analysis.typed import window
+    from nsystui.base.selection import Selection
+    from nsystui.questions.efficiency.result import efficiency, steps_in
+    from nsystui.questions.efficiency.scaling import Sized
+    from nsystui.questions.typed import window
 
     # The selection is of the other job.
     flags = {**vars(arguments), "files": arguments.baseline, "ranks": None, "time": None}
@@ -156,10 +156,10 @@ def _blocks(
     """The tables in order, each note with the first that it belongs to."""
     from dataclasses import replace
 
-    from nsystui.analysis.efficiency import tables
-    from nsystui.analysis.efficiency.result import efficiency, mfu_of, steps_in
-    from nsystui.analysis.efficiency.scaling import Scaling, Sized, scalability
     from nsystui.commands.blocks import Block
+    from nsystui.questions.efficiency import tables
+    from nsystui.questions.efficiency.result import efficiency, mfu_of, steps_in
+    from nsystui.questions.efficiency.scaling import Scaling, Sized, scalability
 
     selection = shared.selection_of(arguments, job)
     found = efficiency(job, selection, useful)

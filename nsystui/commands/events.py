@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.analysis.event_kinds import kinds_of
-    from nsystui.analysis.events import EventList
+    from nsystui.questions.event_kinds import kinds_of
+    from nsystui.questions.events import EventList
 
     kinds = kinds_of(arguments.kinds)
     job = shared.open_job(arguments, times=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
-from nsystui.errors import UsageError
 
 DEFAULT_BINS = 100
 
@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.analysis.utilisation import columns_read
-    from nsystui.analysis.utilisation_tables import utilisation_over_time, utilisation_table
+    from nsystui.questions.utilisation import columns_read
+    from nsystui.questions.utilisation_tables import utilisation_over_time, utilisation_table
 
     bins = DEFAULT_BINS if arguments.bins is None else arguments.bins
     if bins < 1:

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from nsystui.errors import UsageError, meant
+from nsystui.base.errors import UsageError, meant
+from nsystui.base.terminal import no_color, original_environ, wants_ascii
 from nsystui.output.stdout import print_lines
-from nsystui.terminal import no_color, original_environ, wants_ascii
 
 DESCRIPTION = """Shows a topic of the documentation: on a terminal through a pager ($PAGER, else less), otherwise as
 plain Markdown. Without TOPIC it lists the topics; the name of a command shows the help of that command."""
@@ -98,7 +98,7 @@ def rendered(markdown: str, columns: int, environ: Mapping[str, str], encoding: 
     from rich.markdown import Markdown
     from rich.theme import Theme
 
-    from nsystui.text import ascii_glyphs
+    from nsystui.base.text import ascii_glyphs
 
     in_ascii = wants_ascii(environ, encoding)
     # Words keep the terminal's own colours: rich's black background is hard to read on a light terminal.

@@ -6,12 +6,12 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
+from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
-from nsystui.errors import UsageError
 
 if TYPE_CHECKING:
-    from nsystui.analysis.answer import Answer
-    from nsystui.analysis.job import Job
+    from nsystui.base.answer import Answer
+    from nsystui.questions.job import Job
 
 TABLES = ("reports", "contents", "diagnostics")
 
@@ -54,11 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_diagnostics(arguments: argparse.Namespace) -> None:
     """Of what is wrong itself a line, for then it is what the report is about."""
+    from nsystui.base.terminal import original_environ
     from nsystui.commands import bug_report
     from nsystui.commands.configuration import config_of
     from nsystui.commands.limits import default_cache, limits_of
     from nsystui.output.stdout import print_lines
-    from nsystui.terminal import original_environ
 
     config, environ = config_of(arguments), original_environ()
     lines = [*bug_report.program_lines(), *bug_report.terminal_lines(environ)]
@@ -80,9 +80,9 @@ def _chosen(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _answer(job: Job, name: str) -> Answer:
-    from nsystui.analysis.capture import contents_table, diagnostics_table
-    from nsystui.analysis.report_facts import reports_table
-    from nsystui.analysis.selection import Selection
+    from nsystui.base.selection import Selection
+    from nsystui.questions.capture import contents_table, diagnostics_table
+    from nsystui.questions.report_facts import reports_table
 
     if name == "contents":
         return contents_table(job.session)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nsystui.commands import arguments as shared
 
 if TYPE_CHECKING:
-    from nsystui.analysis.remembered import Remembered
+    from nsystui.questions.remembered import Remembered
 
 DESCRIPTION = """The kernel summary: the columns and values of `nsys stats -r cuda_gpu_kern_sum`, over all files.
 With --instances, every launch of one kernel."""
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _asked(arguments: argparse.Namespace, memory: Remembered | None, question: Sequence[str]) -> int:
-    from nsystui.analysis.kernels import GroupBy, Names, group_by_of, kernel_instances, kernel_summary
+    from nsystui.questions.kernels import GroupBy, Names, group_by_of, kernel_instances, kernel_summary
 
     names = Names(arguments.names)
     groups = group_by_of(arguments.by)

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsystui.base.errors import UsageError
+from nsystui.base.whole_number import whole_number
 from nsystui.commands.configuration import NO_CONFIG, Config, config_of
-from nsystui.errors import UsageError
-from nsystui.whole_number import whole_number
 
 if TYPE_CHECKING:
     from nsystui.store.cache import Cache

@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nsystui.errors import UsageError
+from nsystui.base.errors import UsageError
+from nsystui.base.text import shell_word
 from nsystui.exports.discover import EXPORT_ENDINGS, discover
 from nsystui.exports.nccl_log.files import STDIN, named
 from nsystui.exports.nccl_log.sniffing import FileKind, kind_of
-from nsystui.text import shell_word
 
 _SHOWN = 2
 """How many names of each kind an error writes out: a job has hundreds."""

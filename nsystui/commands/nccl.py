@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from nsystui.commands import arguments as shared
 
 if TYPE_CHECKING:
-    from nsystui.analysis.answer import Answer
-    from nsystui.analysis.job import Job
-    from nsystui.analysis.nccl.grouping import By
+    from nsystui.base.answer import Answer
+    from nsystui.questions.job import Job
+    from nsystui.questions.nccl.grouping import By
 
 DESCRIPTION = """NCCL kernels and API calls by collective and message size, with bandwidth and exposed time.
 Kernels get the sizes of the calls that launched them.
@@ -97,7 +97,7 @@ def _no_file(text: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.analysis.nccl.grouping import by_of
+    from nsystui.questions.nccl.grouping import by_of
 
     by = by_of("collective" if arguments.all_sizes else arguments.by)
     row = _row(arguments)
@@ -105,8 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
     job = shared.open_job(arguments, times=is_listed)
     try:
         if arguments.nccl_log:
-            from nsystui.analysis.nccl.from_log import read_log
             from nsystui.exports.nccl_log.files import named
+            from nsystui.questions.nccl.from_log import read_log
 
             job.nccl_log = read_log(named(arguments.nccl_log), job.ranks)
         return shared.deliver(arguments, _asked(arguments, job, by, row))
@@ -115,11 +115,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _asked(arguments: argparse.Namespace, job: Job, by: tuple[By, ...], row: dict[By, Any]) -> Answer:
-    from nsystui.analysis.nccl.grouping import By
-    from nsystui.analysis.nccl.listing import nccl_listing
-    from nsystui.analysis.nccl.measured import in_steps
-    from nsystui.analysis.nccl.sizes import bandwidth_by_size
-    from nsystui.analysis.nccl.table import CALL, KERNEL, nccl_summary
+    from nsystui.questions.nccl.grouping import By
+    from nsystui.questions.nccl.listing import nccl_listing
+    from nsystui.questions.nccl.measured import in_steps
+    from nsystui.questions.nccl.sizes import bandwidth_by_size
+    from nsystui.questions.nccl.table import CALL, KERNEL, nccl_summary
 
     selection = shared.selection_of(arguments, job)
     pairing = job.pairing()
@@ -137,10 +137,10 @@ def _asked(arguments: argparse.Namespace, job: Job, by: tuple[By, ...], row: dic
 
 def _row(arguments: argparse.Namespace) -> dict[By, Any]:
     """What the single rows are to have in common; raises UsageError for a bucket that there is not, or is not asked."""
-    from nsystui.analysis.nccl.buckets import BUCKETS
-    from nsystui.analysis.nccl.grouping import By
-    from nsystui.analysis.nccl.listing import COMMUNICATION
-    from nsystui.errors import UsageError
+    from nsystui.base.errors import UsageError
+    from nsystui.questions.nccl.buckets import BUCKETS
+    from nsystui.questions.nccl.grouping import By
+    from nsystui.questions.nccl.listing import COMMUNICATION
 
     row: dict[By, Any] = {}
     if arguments.calls is not None:

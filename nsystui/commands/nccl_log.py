@@ -6,16 +6,16 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nsystui.analysis.nccl_log.tables import TABLES
 from nsystui.commands import arguments as shared
+from nsystui.questions.nccl_log.tables import TABLES
 
 if TYPE_CHECKING:
-    from nsystui.analysis.nccl_log.steps import StepCut
-    from nsystui.analysis.nccl_log.summary import Summary
     from nsystui.commands.blocks import Block
     from nsystui.commands.reading_bar import ReadingBar
     from nsystui.exports.nccl_log.files import OpenLog
     from nsystui.exports.nccl_log.reading import LogReader
+    from nsystui.questions.nccl_log.steps import StepCut
+    from nsystui.questions.nccl_log.summary import Summary
 
 DESCRIPTION = """The debug log of NCCL and RCCL (NCCL_DEBUG=INFO) as tables, in one pass and in little memory:
 calls and bytes by op, message sizes in buckets, calls by op, count and datatype, communicators with their ranks,
@@ -45,11 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.analysis.nccl_log.steps import StepCut, steps_of
-    from nsystui.analysis.nccl_log.summary import Summary
+    from nsystui.base.errors import MissingDataError
     from nsystui.commands.blocks import deliver_blocks
-    from nsystui.errors import MissingDataError
     from nsystui.exports.nccl_log.reading import LogReader
+    from nsystui.questions.nccl_log.steps import StepCut, steps_of
+    from nsystui.questions.nccl_log.summary import Summary
 
     shared.check_output(arguments)
     names = _names(arguments.tables)
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _names(text: str | None) -> list[str]:
     """The tables that ``--tables`` names, in the order of `TABLES`; the usual ones without it. Raises UsageError."""
-    from nsystui.errors import UsageError
+    from nsystui.base.errors import UsageError
 
     if text is None:
         return [name for name, table in TABLES.items() if table.is_usual]
@@ -83,8 +83,8 @@ def _names(text: str | None) -> list[str]:
 
 def _check_sort(key: str | None, names: Sequence[str]) -> None:
     """Raises UsageError where a table lacks the column to sort by: before the reading, which may take minutes."""
-    from nsystui.analysis.nccl_log.summary import Summary
-    from nsystui.errors import UsageError
+    from nsystui.base.errors import UsageError
+    from nsystui.questions.nccl_log.summary import Summary
 
     if key is None:
         return
@@ -98,8 +98,8 @@ def _check_sort(key: str | None, names: Sequence[str]) -> None:
 
 def _read_all(arguments: argparse.Namespace, summary: Summary, reader: LogReader, cut: StepCut | None) -> None:
     """Adds every log that can be read; of the others a line on stderr. Raises NsystuiError where none can."""
+    from nsystui.base.errors import ExportError, NsystuiError
     from nsystui.commands.reading_bar import reading_bar
-    from nsystui.errors import ExportError, NsystuiError
     from nsystui.exports.nccl_log.files import named, open_log, size_of
 
     names = named(arguments.files)
@@ -140,8 +140,8 @@ def _blocks(names: Sequence[str], summary: Summary, cut: StepCut | None, is_name
     """The tables that have rows, with the notes on the last; those asked for by name that have none, on stderr."""
     from dataclasses import replace
 
-    from nsystui.analysis.nccl_log.notes import notes, nothing
     from nsystui.commands.blocks import Block
+    from nsystui.questions.nccl_log.notes import notes, nothing
 
     answers = {name: TABLES[name].make(summary) for name in names}
     filled = [name for name, answer in answers.items() if len(answer)]

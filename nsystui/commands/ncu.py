@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
-from nsystui.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsystui.analysis.handover.ncu_command import NcuCommand
-    from nsystui.analysis.job import Job
-    from nsystui.analysis.selection import Selection
+    from nsystui.base.selection import Selection
+    from nsystui.questions.handover.ncu_command import NcuCommand
+    from nsystui.questions.job import Job
 
 DESCRIPTION = """The `ncu` commands that have Nsight Compute profile kernels of the selection, one for each kernel of
 each rank, those with most time first: a line of comment, then the command, with -k regex:…, and where not every launch
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.analysis.handover.ncu import ncu_table
+    from nsystui.questions.handover.ncu import ncu_table
 
     if arguments.kernel and arguments.filter:
         raise UsageError("--kernel and --filter are the same: give one of them")
@@ -69,8 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _commands(arguments: argparse.Namespace, job: Job, selection: Selection) -> list[NcuCommand]:
-    from nsystui.analysis.handover.ncu import ncu_commands, one_launch
-    from nsystui.analysis.handover.ncu_command import NameBase
+    from nsystui.questions.handover.ncu import ncu_commands, one_launch
+    from nsystui.questions.handover.ncu_command import NameBase
 
     base = NameBase(arguments.base) if arguments.base else None
     if arguments.event is not None:
@@ -92,8 +92,8 @@ def _commands(arguments: argparse.Namespace, job: Job, selection: Selection) -> 
 
 
 def _print(job: Job, commands: Sequence[NcuCommand], shown: int) -> int:
-    from nsystui.analysis.handover.ncu import cautions, ncu_table
     from nsystui.output.stdout import print_lines
+    from nsystui.questions.handover.ncu import cautions, ncu_table
 
     print_lines(line for one in commands[:shown] for line in (f"# {one.what}", one.command))
     if not commands:

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from nsystui import terminal
-from nsystui.errors import UsageError
+from nsystui.base import terminal
+from nsystui.base.errors import UsageError
 
 if TYPE_CHECKING:
     from nsystui.commands.named_files import NamedFiles
@@ -153,7 +153,7 @@ def source_of(arguments: argparse.Namespace, files: NamedFiles) -> Source:
 
 def _step_range(arguments: argparse.Namespace) -> str | None:
     """Which NVTX ranges are steps; raises UsageError where that is no regular expression."""
-    from nsystui.analysis.selection import NameFilter
+    from nsystui.base.selection import NameFilter
 
     wanted: str | None = arguments.step_range
     if wanted is not None:
@@ -163,9 +163,9 @@ def _step_range(arguments: argparse.Namespace) -> str | None:
 
 def _numbered(arguments: argparse.Namespace, files: NamedFiles) -> str:
     """What ``--ranks`` says of who is which rank; raises UsageError where it does not fit the files."""
-    from nsystui.analysis.numbering import numbering
     from nsystui.exports.discover import discover
     from nsystui.exports.packed_job import name_of
+    from nsystui.questions.numbering import numbering
 
     if not arguments.ranks:
         return ""

@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.analysis.overview import TALLIED, task_table
-    from nsystui.analysis.utilisation import columns_read
+    from nsystui.questions.overview import TALLIED, task_table
+    from nsystui.questions.utilisation import columns_read
 
     expected = (columns_read(of_streams=bool(arguments.streams)), TALLIED)
     job = shared.open_job(arguments, whole=False, times=True, expected=expected)

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsystui.base.errors import ExportError, NsystuiError, UsageError
+from nsystui.base.text import safe_text
 from nsystui.commands import arguments as shared
 from nsystui.commands.limits import add_limits
-from nsystui.errors import ExportError, NsystuiError, UsageError
-from nsystui.text import safe_text
 
 if TYPE_CHECKING:
-    from nsystui.analysis.packing import ReportRanks
+    from nsystui.questions.packing import ReportRanks
     from nsystui.store.cache import Cache
     from nsystui.store.job_writer import JobWriter, NewReport
     from nsystui.store.packed_job import JobReport
@@ -49,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 where every file was packed, else 2: whoever removes exports afterwards must know."""
-    from nsystui.analysis.numbering import numbering
     from nsystui.exports.discover import discover
     from nsystui.exports.packed_job import is_packed_report
+    from nsystui.questions.numbering import numbering
     from nsystui.store.job_writer import JobWriter
     from nsystui.store.priority import step_back
 
@@ -88,11 +88,11 @@ def _ended_by_the_scheduler() -> Iterator[None]:
 
 def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace) -> list[NsystuiError]:
     """Packs what can be packed, and tells of each report; why others could not be."""
-    from nsystui.analysis.job import Job
-    from nsystui.analysis.numbering import numbering
-    from nsystui.analysis.packing import compute_first_answers, report_ranks
     from nsystui.commands.limits import limits_of
     from nsystui.commands.reading_bar import Advance, StatusLine, shown
+    from nsystui.questions.job import Job
+    from nsystui.questions.numbering import numbering
+    from nsystui.questions.packing import compute_first_answers, report_ranks
     from nsystui.store.session import Session
 
     limits = limits_of(arguments)
@@ -133,8 +133,8 @@ def _new(cache: Cache, found: ReportRanks) -> NewReport:
 
 def _line(found: ReportRanks, added: JobReport) -> str:
     """``rank 3  rank_3  1,234,567 rows  45.2 MiB, 12 % of the export  (captured environment)``."""
-    from nsystui.analysis.answer import Unit
-    from nsystui.units import format_value
+    from nsystui.base.answer import Unit
+    from nsystui.base.units import format_value
 
     numbers = sorted(found.ranks.values())
     who = f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"

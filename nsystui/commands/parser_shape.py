@@ -111,11 +111,11 @@ def _place(action: argparse.Action) -> Place:
     if action.choices is not None:
         return Place(words=tuple(map(str, action.choices)))
     if action.metavar == "REPORT":
-        from nsystui.analysis.stats import NAMES
+        from nsystui.questions.stats import NAMES
 
         return Place(words=NAMES, is_list=True)
     if action.dest == "recipe":
-        from nsystui.analysis.recipes.catalog import RECIPES
+        from nsystui.questions.recipes.catalog import RECIPES
 
         return Place(words=tuple(recipe.name for recipe in RECIPES))
     if action.dest == "topic":

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
-from nsystui.errors import UsageError
 
 if TYPE_CHECKING:
-    from nsystui.analysis.answer import Answer
-    from nsystui.analysis.job import Job
+    from nsystui.base.answer import Answer
+    from nsystui.questions.job import Job
     from nsystui.store.session import Session
 
 DESCRIPTION = """One row per rank: busy, compute, NCCL, exposed NCCL and idle time, step time, how often it came last to
@@ -69,8 +69,8 @@ def _prepare(arguments: argparse.Namespace, session: Session) -> None:
     """Has the cluster compute what the answer is made of, where it is asked for."""
     if not arguments.dask:
         return
-    from nsystui.analysis.ranks.on_dask import compute_on_dask
     from nsystui.commands.reading_bar import StatusLine, shown
+    from nsystui.questions.ranks.on_dask import compute_on_dask
 
     every = len(session.reports)
     with shown(StatusLine()) as line:
@@ -84,8 +84,8 @@ def _prepare(arguments: argparse.Namespace, session: Session) -> None:
 
 
 def _asked(arguments: argparse.Namespace, job: Job) -> Answer:
-    from nsystui.analysis.collectives.listing import collective_kinds, collective_operations
-    from nsystui.analysis.ranks.table import rank_table
+    from nsystui.questions.collectives.listing import collective_kinds, collective_operations
+    from nsystui.questions.ranks.table import rank_table
 
     selection = shared.selection_of(arguments, job)
     if arguments.table == "collectives":

@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from nsystui import terminal
-from nsystui.text import safe_text
-from nsystui.units import format_value
+from nsystui.base import terminal
+from nsystui.base.text import safe_text
+from nsystui.base.units import format_value
 
 if TYPE_CHECKING:
     from nsystui.store.pack import Progress
@@ -70,7 +70,7 @@ class ReadingBar(StatusLine):
 
     def line(self, done: int, name: str) -> str:
         """The text of the bar, in ASCII."""
-        from nsystui.analysis.answer import Unit
+        from nsystui.base.answer import Unit
 
         size = format_value(Unit.BYTES, done)
         file = safe_text(name, ascii=True)

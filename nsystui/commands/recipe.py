@@ -6,15 +6,15 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nsystui import terminal
-from nsystui.analysis.recipes.catalog import RANKS_DIFFER, RECIPES, Recipe, recipe_named
+from nsystui.base import terminal
+from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
-from nsystui.errors import UsageError
+from nsystui.questions.recipes.catalog import RANKS_DIFFER, RECIPES, Recipe, recipe_named
 
 if TYPE_CHECKING:
-    from nsystui.analysis.job import Job
-    from nsystui.analysis.recipes.asking import Options
-    from nsystui.analysis.selection import Selection
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job
+    from nsystui.questions.recipes.asking import Options
 
 DESCRIPTION = """Recipes of `nsys recipe` by their names, over all ranks of a job. `nsystui recipe` alone lists them,
 `nsystui recipe NAME --help` says what one computes, what it takes, and which mistakes of NVIDIA's it does not make.
@@ -132,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
     is_whole = recipe.module in _WHOLE or recipe.name.startswith("nccl_gpu_proj")
     job = shared.open_job(arguments, whole=is_whole, times=has_times)
     try:
-        from nsystui.analysis.recipes.asking import ask
+        from nsystui.questions.recipes.asking import ask
 
         selection, options = shared.selection_of(arguments, job), _options(arguments)
         if recipe.is_map and _is_drawn(arguments):
@@ -163,8 +163,8 @@ def _check_options(arguments: argparse.Namespace, recipe: Recipe) -> None:
 
 
 def _options(arguments: argparse.Namespace) -> Options:
-    from nsystui.analysis.kernels import Names
-    from nsystui.analysis.recipes.asking import DEFAULTS, MILLISECOND, Options
+    from nsystui.questions.kernels import Names
+    from nsystui.questions.recipes.asking import DEFAULTS, MILLISECOND, Options
 
     def given(value: float | None, default: float) -> float:
         return default if value is None else value
@@ -189,9 +189,9 @@ def _draw(arguments: argparse.Namespace, recipe: Recipe, job: Job, selection: Se
     """The map as text; notes on stderr."""
     from dataclasses import replace
 
-    from nsystui.analysis.recipes.asking import draw
     from nsystui.commands.recipe_drawing import columns_of, lines_of
     from nsystui.output.stdout import print_lines
+    from nsystui.questions.recipes.asking import draw
 
     width = arguments.width or terminal.text_width(120)
     if arguments.bins is None:

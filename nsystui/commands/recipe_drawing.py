@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from nsystui.analysis.answer import Unit
-from nsystui.analysis.recipes.maps import MapLine, RecipeMap
-from nsystui.text import fit, safe_text
+from nsystui.base.answer import Unit
+from nsystui.base.text import fit, safe_text
+from nsystui.base.units import format_value
+from nsystui.questions.recipes.maps import MapLine, RecipeMap
 from nsystui.ui.widgets.plots import blocks, time_axis
-from nsystui.units import format_value
 
 _LABEL, _VALUE, _LEAST = 16, 9, 10
 

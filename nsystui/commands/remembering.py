@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from nsystui.base.errors import ExportError
 from nsystui.commands.configuration import config_of
 from nsystui.commands.limits import default_cache
-from nsystui.errors import ExportError
 
 if TYPE_CHECKING:
-    from nsystui.analysis.remembered import Remembered
+    from nsystui.questions.remembered import Remembered
 
 _SELECTING = ("time", "ranks", "devices", "streams", "filter", "filter_time", "filter_nvtx", "by_rank", "instances")
 
@@ -22,8 +22,8 @@ def remembered(arguments: argparse.Namespace) -> Remembered | None:
     """
     if arguments.no_cache or arguments.convert or any(getattr(arguments, name, None) for name in _SELECTING):
         return None
-    from nsystui.analysis.remembered import Remembered
     from nsystui.exports.discover import discover
+    from nsystui.questions.remembered import Remembered
 
     try:
         cache = default_cache(config_of(arguments))

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from nsystui.commands import arguments as shared
 
 if TYPE_CHECKING:
-    from nsystui.analysis.answer import Answer
-    from nsystui.analysis.job import Job
-    from nsystui.analysis.remembered import Remembered
-    from nsystui.analysis.selection import Selection
-    from nsystui.analysis.stats import Options, Report
+    from nsystui.base.answer import Answer
+    from nsystui.base.selection import Selection
     from nsystui.commands.blocks import Block
+    from nsystui.questions.job import Job
+    from nsystui.questions.remembered import Remembered
+    from nsystui.questions.stats import Options, Report
 
 DESCRIPTION = """Reports of `nsys stats` by their names. With --format csv the output is that of
 `nsys stats -q --format csv -r REPORT FILE`: same header, rows, order and rounding; with several files the statistics
@@ -31,8 +31,8 @@ class _ListReports(argparse.Action):
     """Prints the reports and ends, as ``--help`` does: no file is needed for it."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from nsystui.analysis.stats import all_reports, options_of
         from nsystui.output.pipe import quiet_pipe
+        from nsystui.questions.stats import all_reports, options_of
 
         names = {report: report.name + options_of(report) for report in all_reports()}
         width = max(map(len, names.values()))
@@ -67,8 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.analysis.time_unit import time_unit_of
     from nsystui.commands.remembering import remembered
+    from nsystui.questions.time_unit import time_unit_of
 
     named = [text.strip() for words in arguments.report or () for text in words.split(",") if text.strip()]
     shared.check_output(arguments)
@@ -85,8 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _asked(arguments: argparse.Namespace, named: Sequence[str], memory: Remembered | None) -> int:
     """Opens the files and answers; what can be remembered is."""
-    from nsystui.analysis.stats import report_of
-    from nsystui.analysis.stats.available import DEFAULT, lacking
+    from nsystui.questions.stats import report_of
+    from nsystui.questions.stats.available import DEFAULT, lacking
 
     wanted = [(text, *report_of(text)) for text in named or DEFAULT]
     job = shared.open_job(arguments, whole=False)
@@ -118,8 +118,8 @@ def _filtered(arguments: argparse.Namespace, job: Job) -> Selection:
     """The selection of the flags; ``--filter-time`` and ``--filter-nvtx`` narrow it further."""
     from dataclasses import replace
 
-    from nsystui.analysis.stats.windows import filter_nvtx, filter_time, range_name
-    from nsystui.errors import UsageError
+    from nsystui.base.errors import UsageError
+    from nsystui.questions.stats.windows import filter_nvtx, filter_time, range_name
 
     selection = shared.selection_of(arguments, job)
     if arguments.filter_time:
@@ -160,7 +160,7 @@ def _blocks(
 
     A report that ``is_alone`` has a table either way.
     """
-    from nsystui.analysis.stats.available import lacking
+    from nsystui.questions.stats.available import lacking
 
     for text, report, options in wanted:
         missing = lacking(job.session, report)
@@ -184,8 +184,8 @@ def _blocks(
 
 def _block(arguments: argparse.Namespace, text: str, rank: int | None, what: str, answer: Answer) -> Block:
     """The answer of the report ``text`` in the unit of time that was asked for."""
-    from nsystui.analysis.time_unit import in_unit, time_unit_of
     from nsystui.commands.blocks import Block
+    from nsystui.questions.time_unit import in_unit, time_unit_of
 
     of_rank = "" if rank is None else f", rank {rank}"
     labels: dict[str, str | int] = {"report": text} if rank is None else {"report": text, "rank": rank}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from nsystui import terminal
+from nsystui.base import terminal
+from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
-from nsystui.errors import UsageError
 
 if TYPE_CHECKING:
-    from nsystui.analysis.selection import Window
-    from nsystui.analysis.timeline.lanes import Timeline
-    from nsystui.analysis.timeline.picture import LanePicture
+    from nsystui.base.selection import Window
+    from nsystui.questions.timeline.lanes import Timeline
+    from nsystui.questions.timeline.picture import LanePicture
 
 DESCRIPTION = """The timeline as text: a lane for each GPU of each rank, with --all-lanes also for each stream and
 NVTX thread. In each column stands what took most of it: K compute (kernels but NCCL's), N NCCL, M memory operations,
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--width {arguments.width}: from 1 to 1000000")
     job = shared.open_job(arguments, times=True)
     try:
-        from nsystui.analysis.timeline.lanes import Timeline
+        from nsystui.questions.timeline.lanes import Timeline
 
         selection = shared.selection_of(arguments, job)
         timeline = Timeline.of(job, selection)
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         count = max(width - _LABEL - _VALUE, _LEAST) if not is_table else width
         pictures = _pictures(timeline, job.extent(selection), count, arguments.all_lanes)
         if is_table or not pictures:
-            from nsystui.analysis.timeline.table import timeline_table
+            from nsystui.questions.timeline.table import timeline_table
 
             return shared.deliver(arguments, timeline_table(pictures, timeline.busy.notes))
         _draw(pictures)
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _pictures(timeline: Timeline, window: Window, count: int, streams: bool) -> list[LanePicture]:
-    from nsystui.analysis.timeline.picture import lane_pictures
+    from nsystui.questions.timeline.picture import lane_pictures
 
     opened = frozenset(item.task for item in timeline.tasks) if streams else frozenset()
     lanes, _ = timeline.lanes(opened)
@@ -70,11 +70,11 @@ def _pictures(timeline: Timeline, window: Window, count: int, streams: bool) -> 
 
 
 def _draw(pictures: list[LanePicture]) -> None:
-    from nsystui.analysis.answer import Unit
-    from nsystui.analysis.timeline.drawing import LEGEND, lane_label, lane_text
+    from nsystui.base.answer import Unit
+    from nsystui.base.text import fit, safe_text
+    from nsystui.base.units import format_value
     from nsystui.output.stdout import print_lines
-    from nsystui.text import fit, safe_text
-    from nsystui.units import format_value
+    from nsystui.questions.timeline.drawing import LEGEND, lane_label, lane_text
 
     window = pictures[0].columns.window
     start, length = format_value(Unit.TIME, window.start), format_value(Unit.DURATION, window.end - window.start)

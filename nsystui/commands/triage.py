@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from nsystui.commands import arguments as shared
 
 if TYPE_CHECKING:
-    from nsystui.analysis.answer import Answer
-    from nsystui.analysis.triage.thresholds import Thresholds
+    from nsystui.base.answer import Answer
+    from nsystui.questions.triage.thresholds import Thresholds
 
 DESCRIPTION = """What is wrong with a job, worst first: what it costs, what to try, and where to look.
 A rule that lacks data says what it needs; a healthy job is said to be healthy. The letter is the severity: E, W, I.
@@ -27,7 +27,7 @@ _SEVERITIES = ("warning", "error")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from nsystui.analysis.triage.thresholds import meanings
+    from nsystui.questions.triage.thresholds import meanings
 
     shared.add_files(parser)
     group = parser.add_argument_group("triage")
@@ -58,10 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.analysis.triage.finding import Severity
-    from nsystui.analysis.triage.run import triage, triage_table
-    from nsystui.analysis.triage.thresholds import Thresholds
     from nsystui.output import findings
+    from nsystui.questions.triage.finding import Severity
+    from nsystui.questions.triage.run import triage, triage_table
+    from nsystui.questions.triage.thresholds import Thresholds
 
     thresholds = Thresholds().changed(arguments.set)
     if arguments.baseline:
@@ -80,10 +80,10 @@ def _against(arguments: argparse.Namespace, thresholds: Thresholds) -> int:
     """The triage of one job beside that of the other."""
     from contextlib import closing
 
-    from nsystui.analysis.comparison import Side, job_labels
-    from nsystui.analysis.triage.against import against, against_table
-    from nsystui.analysis.triage.finding import Severity
     from nsystui.output import finding_changes
+    from nsystui.questions.comparison import Side, job_labels
+    from nsystui.questions.triage.against import against, against_table
+    from nsystui.questions.triage.finding import Severity
 
     other = argparse.Namespace(**{**vars(arguments), "files": arguments.baseline})
     with (

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from nsystui.errors import UsageError
+from nsystui.base.errors import UsageError
 from nsystui.exports.packed_job import is_packed_report, packed_reports
 
 EXPORT_ENDINGS = (".sqlite", ".sqlite3", ".db")

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nsystui.base.whole_number import whole_number
 from nsystui.exports import opening
 from nsystui.exports.schema import Schema
-from nsystui.whole_number import whole_number
 
 RANK_VARIABLES = (
     "RANK",

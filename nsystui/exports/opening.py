@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from nsystui.errors import DamagedError, ExportError
+from nsystui.base.errors import DamagedError, ExportError
+from nsystui.base.shortage import shortage
+from nsystui.base.text import shell_word
 from nsystui.exports.discover import RECORDING_ENDING, REPORT_ENDINGS
-from nsystui.shortage import shortage
-from nsystui.text import shell_word
 
 _MAGIC = b"SQLite format 3\x00"
 _EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true"

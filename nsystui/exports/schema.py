@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsystui.errors import ExportError
+from nsystui.base.errors import ExportError
 from nsystui.exports import efa, opening, whole
 from nsystui.exports.last_page import is_accounted_for
 

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from nsystui import __version__
-from nsystui.analysis.event_kinds import EventKind
-from nsystui.analysis.handover.layout import NCCL_DOMAIN
-from nsystui.analysis.handover.streams import Lanes
-from nsystui.analysis.handover.trace import Trace
-from nsystui.analysis.selection import Task
+from nsystui.base.selection import Task
 from nsystui.output.formats import to_json
+from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.handover.layout import NCCL_DOMAIN
+from nsystui.questions.handover.streams import Lanes
+from nsystui.questions.handover.trace import Trace
 
 Progress = Callable[[int], object]
 

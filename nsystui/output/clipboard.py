@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Sequence
 
-from nsystui.analysis.answer import Answer, Column, Value
+from nsystui.base.answer import Answer, Column, Value
+from nsystui.base.text import safe_text
 from nsystui.output.formats import file_values, pages
-from nsystui.text import safe_text
 
 LIMIT = 74_000
 """Bytes of text that go into one sequence: hterm's script stops at 100,000 bytes, and base64 adds a third.

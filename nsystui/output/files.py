@@ -14,10 +14,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from nsystui.analysis.answer import Answer
-from nsystui.errors import OutputError
+from nsystui.base.answer import Answer
+from nsystui.base.errors import OutputError
+from nsystui.base.text import safe_text
 from nsystui.output.formats import Progress, format_for_path, write
-from nsystui.text import safe_text
 
 _QUICK = 4  # of gzip's levels: twice as fast as its default, a tenth larger
 

@@ -6,13 +6,13 @@ import io
 import textwrap
 from collections.abc import Iterator
 
-from nsystui.analysis.answer import Head, Unit
-from nsystui.analysis.triage.against import Against, Change, counts
-from nsystui.analysis.triage.finding import Finding
+from nsystui.base.answer import Head, Unit
+from nsystui.base.text import safe_text
+from nsystui.base.units import format_value
 from nsystui.output import findings
 from nsystui.output.formats import write
-from nsystui.text import safe_text
-from nsystui.units import format_value
+from nsystui.questions.triage.against import Against, Change, counts
+from nsystui.questions.triage.finding import Finding
 
 _WIDTH = 79
 _INDENT = "   "

@@ -7,12 +7,12 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-from nsystui.analysis.answer import Head, Unit
-from nsystui.analysis.triage.finding import Finding, Severity
-from nsystui.analysis.triage.run import Triage
+from nsystui.base.answer import Head, Unit
+from nsystui.base.text import safe_text
+from nsystui.base.units import format_value
 from nsystui.output.formats import markdown_text, write
-from nsystui.text import safe_text
-from nsystui.units import format_value
+from nsystui.questions.triage.finding import Finding, Severity
+from nsystui.questions.triage.run import Triage
 
 _WIDTH = 79
 _INDENT = "   "

@@ -5,7 +5,7 @@ CSV is what ``nsys stats --format csv`` writes, byte for byte where the numbers 
 is empty in CSV and Markdown and ``null`` in JSON, and so is a number that is not finite; it is never 0.
 
 CSV and JSON carry text raw, as the profiled program wrote it, JSON in ``\\u`` escapes; a text table and Markdown are
-for people, and get what `nsystui.text.safe_text` makes of it. A cell that begins with ``=``, ``+``, ``-`` or ``@``
+for people, and get what `nsystui.base.text.safe_text` makes of it. A cell that begins with ``=``, ``+``, ``-`` or ``@``
 stays as it is: an NVTX range may be called ``=compute``, and data that is altered for the sake of spreadsheets is wrong
 everywhere else. Import it as text there.
 """
@@ -22,10 +22,10 @@ from os import PathLike, fspath
 from pathlib import PurePath
 from typing import Protocol
 
-from nsystui.analysis.answer import FILES_ONLY, Answer, Column, Row, Unit, Value, iter_rows
-from nsystui.errors import UsageError
-from nsystui.text import ascii_glyphs, safe_text, width_of
-from nsystui.units import DecimalLayout, format_value, round_half_up
+from nsystui.base.answer import FILES_ONLY, Answer, Column, Row, Unit, Value, iter_rows
+from nsystui.base.errors import UsageError
+from nsystui.base.text import ascii_glyphs, safe_text, width_of
+from nsystui.base.units import DecimalLayout, format_value, round_half_up
 
 FORMATS = ("table", "csv", "json", "md", "parquet")
 """The names of the formats, as ``--format`` takes them."""

@@ -17,14 +17,14 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
-from nsystui.analysis.event_kinds import EventKind
-from nsystui.analysis.handover.kinds import ON_GPU
-from nsystui.analysis.handover.streams import Lanes
-from nsystui.analysis.handover.trace import Trace
-from nsystui.analysis.selection import Task
+from nsystui.base.selection import Task
+from nsystui.base.text import safe_text
 from nsystui.output.chrome_trace import Progress, Sink
 from nsystui.output.paraver_labels import STATE_OF, EventTypes
-from nsystui.text import safe_text
+from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.handover.kinds import ON_GPU
+from nsystui.questions.handover.streams import Lanes
+from nsystui.questions.handover.trace import Trace
 
 _GPU = frozenset(kind.value for kind in ON_GPU)
 _API, _MARK = EventKind.API.value, EventKind.MARK.value

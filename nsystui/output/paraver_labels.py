@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nsystui.analysis.event_kinds import EventKind
-from nsystui.analysis.handover.layout import NCCL_DOMAIN
-from nsystui.analysis.handover.trace import Trace
-from nsystui.text import safe_text
+from nsystui.base.text import safe_text
+from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.handover.layout import NCCL_DOMAIN
+from nsystui.questions.handover.trace import Trace
 
 MEMORY_SIZE, NCCL_SIZE = 63000002, 9501
 _PUSH_POP, _START_END, _NCCL_CALL, _FIRST_DOMAIN = 9003, 9004, 9500, 9600

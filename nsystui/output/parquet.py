@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsystui.analysis.answer import Answer, Column, Row, Unit, Value
+from nsystui.base.answer import Answer, Column, Row, Unit, Value
+from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.output.formats import Progress, file_values, pages
-from nsystui.parquet_file import copy_to_parquet
 
 if TYPE_CHECKING:
     import duckdb

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from nsystui.errors import OutputError
+from nsystui.base.errors import OutputError
 
 SIGPIPE_STATUS = 141
 """What a shell reports for a program that SIGPIPE ended (128 + 13)."""

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from io import TextIOWrapper
 from typing import TextIO
 
-from nsystui.analysis.answer import Answer
-from nsystui.errors import UsageError
+from nsystui.base.answer import Answer
+from nsystui.base.errors import UsageError
+from nsystui.base.terminal import original_environ, wants_ascii
+from nsystui.base.text import ascii_glyphs, safe_text
 from nsystui.output.formats import write
 from nsystui.output.pipe import quiet_pipe
-from nsystui.terminal import original_environ, wants_ascii
-from nsystui.text import ascii_glyphs, safe_text
 
 
 class _SafeLines:

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsystui.errors import MissingDataError, UsageError
+from nsystui.base.errors import MissingDataError, UsageError
 from nsystui.output.files import refuse_existing, save_stream, save_text
 
 if TYPE_CHECKING:
-    from nsystui.analysis.handover.trace import Trace
     from nsystui.output.chrome_trace import Progress
+    from nsystui.questions.handover.trace import Trace
 
 CHROME = (".json", ".json.gz")
 PARAVER = (".prv", ".prv.gz")

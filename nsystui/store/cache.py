@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.own_directory import why_not_ours
 from nsystui.exports.partial import partial_name, remove
-from nsystui.parquet_file import copy_to_parquet
 from nsystui.store import trimming
 from nsystui.store.kept import Kept
 from nsystui.store.pack import PackedReport

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsystui.errors import ExportError
+from nsystui.base.errors import ExportError
+from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.exports.partial import partial_name, remove
-from nsystui.parquet_file import copy_to_parquet
 from nsystui.store import trimming
 from nsystui.store.cache import Cache
 from nsystui.store.seals import Seal, read_facts, write_facts

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nsystui.errors import ExportError
+from nsystui.base.errors import ExportError
 from nsystui.exports import canonical, nccl_calls, opening, sources
 from nsystui.exports.nccl_payload import PayloadSchemas
 from nsystui.exports.reading import Reader

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from nsystui.errors import DamagedError, ExportError
+from nsystui.base.errors import DamagedError, ExportError
 from nsystui.exports.partial import remove
 from nsystui.store.cache import Cache, PackedFiles
 from nsystui.store.column_cache import ColumnFiles

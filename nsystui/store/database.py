@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsystui import addresses
-from nsystui.errors import ExportError, NsystuiError
+from nsystui.base import addresses
+from nsystui.base.errors import ExportError, NsystuiError
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.store import machine
 from nsystui.store.sizes import size_words

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from nsystui.errors import ExportError, OutputError, UsageError
+from nsystui.base.errors import ExportError, OutputError, UsageError
+from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.exports import canonical
 from nsystui.exports.discover import EXPORT_ENDINGS, REPORT_ENDINGS
 from nsystui.exports.packed_job import FACTS, REPORTS, is_packed_report, name_of, rank_directory
 from nsystui.exports.partial import drop_abandoned, partial_name
-from nsystui.parquet_file import copy_to_parquet
 from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
 from nsystui.store.database import Limits, connect
 from nsystui.store.kept import Kept

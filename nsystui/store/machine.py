@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from nsystui import addresses
+from nsystui.base import addresses
 
 _ROOT = Path("/")
 OWN_ADDRESSES = 512 << 20

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nsystui.errors import DamagedError, ExportError
+from nsystui.base.errors import DamagedError, ExportError
+from nsystui.base.shortage import shortage
 from nsystui.exports import canonical, metadata, nccl_calls, opening, schema, sources
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import Metadata
 from nsystui.exports.nccl_payload import PayloadSchemas
 from nsystui.exports.reading import Reader
 from nsystui.exports.whole import check_rows
-from nsystui.shortage import shortage
 from nsystui.store.chunk_packer import ChunkPacker, reading, shared_lookups
 from nsystui.store.chunks import Chunks
 from nsystui.store.device_rows import device_rows

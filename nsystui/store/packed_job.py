@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsystui.errors import ExportError
+from nsystui.base.errors import ExportError
 from nsystui.exports import canonical
 from nsystui.exports.metadata import Metadata
 from nsystui.exports.packed_job import FACTS, job_of

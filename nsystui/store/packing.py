@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsystui.errors import DamagedError, OutputError
+from nsystui.base.errors import DamagedError, OutputError
 from nsystui.exports import sources
 from nsystui.store.cache import Cache, PackedFiles, Room
 from nsystui.store.database import Limits, memory_errors

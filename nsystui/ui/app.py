@@ -16,8 +16,8 @@ from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import Screen
 
-from nsystui.analysis.selection import Selection
-from nsystui.text import safe_text
+from nsystui.base.selection import Selection
+from nsystui.base.text import safe_text
 from nsystui.ui import messages
 from nsystui.ui.ascii import AsciiFilter
 from nsystui.ui.loading import Loading, Source
@@ -26,9 +26,9 @@ from nsystui.ui.screens import screen_of
 from nsystui.ui.widgets.crumbs import progress_bar
 
 if TYPE_CHECKING:
-    from nsystui.analysis.alignment import ClockMode
-    from nsystui.analysis.answer import Answer
-    from nsystui.analysis.job import Job
+    from nsystui.base.answer import Answer
+    from nsystui.questions.alignment import ClockMode
+    from nsystui.questions.job import Job
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
     from nsystui.store.working import Working
@@ -206,7 +206,7 @@ class NsystuiApp(App[int]):
 
     def next_clock(self) -> ClockMode:
         """Puts the reports on another clock than they are on, in the background; which it will be."""
-        from nsystui.analysis.alignment import ClockMode
+        from nsystui.questions.alignment import ClockMode
 
         assert self.job is not None
         modes = list(ClockMode)
@@ -217,7 +217,7 @@ class NsystuiApp(App[int]):
 
     @work(thread=True, group="clock", exit_on_error=False, exclusive=True)
     def _align(self, job: Job, mode: ClockMode) -> None:
-        from nsystui.errors import NsystuiError
+        from nsystui.base.errors import NsystuiError
 
         try:
             job.align(mode)
@@ -317,8 +317,8 @@ class NsystuiApp(App[int]):
     @work(thread=True, group="log", exit_on_error=False)
     def _align_log(self, job: Job) -> None:
         """Message sizes that the exports lack come from the log."""
-        from nsystui.analysis.nccl.from_log import read_log
-        from nsystui.errors import NsystuiError
+        from nsystui.base.errors import NsystuiError
+        from nsystui.questions.nccl.from_log import read_log
 
         try:
             job.nccl_log = read_log(self.source.logs, job.ranks)

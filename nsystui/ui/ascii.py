@@ -9,7 +9,7 @@ from textual.app import App
 from textual.color import Color
 from textual.filter import LineFilter
 
-from nsystui.text import ascii_glyphs
+from nsystui.base.text import ascii_glyphs
 
 
 def key_name(shown: str, app: App[Any]) -> str:

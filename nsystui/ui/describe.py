@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from nsystui.analysis.answer import Unit
-from nsystui.analysis.selection import Selection
-from nsystui.units import format_value
+from nsystui.base.answer import Unit
+from nsystui.base.selection import Selection
+from nsystui.base.units import format_value
 
 if TYPE_CHECKING:
-    from nsystui.analysis.tasks import RankedTask
+    from nsystui.questions.tasks import RankedTask
 
 
 def spans(numbers: Iterable[int]) -> str:

@@ -16,8 +16,8 @@ from nsystui.ui.loading import Loading, Source
 from nsystui.ui.screens import screen_of
 
 if TYPE_CHECKING:
-    from nsystui.analysis.comparison import Options, Side
-    from nsystui.analysis.job import Job
+    from nsystui.questions.comparison import Options, Side
+    from nsystui.questions.job import Job
 
 _FAILED = 2
 
@@ -87,7 +87,7 @@ class DiffApp(NsystuiApp):
 
     @work(thread=True, group="sides", exit_on_error=False)
     def _make_sides(self, jobs: Sequence[Job]) -> None:
-        from nsystui.errors import NsystuiError
+        from nsystui.base.errors import NsystuiError
 
         try:
             sides = self._sides_of(jobs)

@@ -30,7 +30,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.geometry import Size
 from textual.message import Message
 
-from nsystui import terminal
+from nsystui.base import terminal
 
 if TYPE_CHECKING:
     from textual.app import App

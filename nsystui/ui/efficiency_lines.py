@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nsystui.analysis.answer import Unit
-from nsystui.analysis.efficiency.factors import Factor
+from nsystui.base.answer import Unit
+from nsystui.base.units import format_value
+from nsystui.questions.efficiency.factors import Factor
 from nsystui.ui.widgets.part_lines import Part
-from nsystui.units import format_value
 
 Line = list[Part]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nsystui.analysis.answer import Row, Unit, Value
-from nsystui.analysis.correlation import facts, launch, partners
-from nsystui.analysis.event_kinds import EventKind
-from nsystui.analysis.events import EVENT_COLUMNS, key_of
-from nsystui.analysis.tasks import RankedTask
+from nsystui.base.answer import Row, Unit, Value
+from nsystui.base.units import format_value
+from nsystui.questions.correlation import facts, launch, partners
+from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.events import EVENT_COLUMNS, key_of
+from nsystui.questions.tasks import RankedTask
 from nsystui.store.session import Session
-from nsystui.units import format_value
 
 _BYTES = frozenset({"bytes", "static_shared_memory", "dynamic_shared_memory", "local_memory_per_thread", "send_bytes"})
 _SHAPES = ("grid", "block")

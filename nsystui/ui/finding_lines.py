@@ -6,15 +6,15 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nsystui.analysis.answer import FILES_ONLY, Column, Row, TableAnswer, Unit
-from nsystui.text import safe_text
+from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit
+from nsystui.base.text import safe_text
+from nsystui.base.units import format_value
 from nsystui.ui import keys
 from nsystui.ui.widgets.part_lines import Part
-from nsystui.units import format_value
 
 if TYPE_CHECKING:
-    from nsystui.analysis.triage.finding import Finding, NotChecked
-    from nsystui.analysis.triage.run import Triage
+    from nsystui.questions.triage.finding import Finding, NotChecked
+    from nsystui.questions.triage.run import Triage
 
 COLUMNS = (
     Column("severity", "Severity", "", Unit.TEXT, None, 0),

@@ -7,19 +7,19 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from nsystui.analysis.answer import TableAnswer, Unit
-from nsystui.analysis.device_time import NOTHING, Breakdown, Device, DeviceLanes
-from nsystui.analysis.gpu_metrics import MetricLane, MetricSource, metric_lanes, metric_sources
-from nsystui.analysis.job import Job
-from nsystui.analysis.missing import missing_note
-from nsystui.analysis.selection import Selection, Window
-from nsystui.analysis.tasks import RankedTask
-from nsystui.analysis.utilisation import BusyIntervals
-from nsystui.analysis.utilisation_tables import utilisation_table
+from nsystui.base.answer import TableAnswer, Unit
+from nsystui.base.selection import Selection, Window
+from nsystui.base.units import format_value
+from nsystui.questions.device_time import NOTHING, Breakdown, Device, DeviceLanes
+from nsystui.questions.gpu_metrics import MetricLane, MetricSource, metric_lanes, metric_sources
+from nsystui.questions.job import Job
+from nsystui.questions.missing import missing_note
+from nsystui.questions.tasks import RankedTask
+from nsystui.questions.utilisation import BusyIntervals
+from nsystui.questions.utilisation_tables import utilisation_table
 from nsystui.store import tables
 from nsystui.ui.widgets.strip_chart import Lane
 from nsystui.ui.zooming import inside
-from nsystui.units import format_value
 
 Bins = tuple[float, ...]
 """0 to 1 for each column of the chart, NaN where nothing was recorded."""

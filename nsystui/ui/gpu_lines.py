@@ -6,11 +6,11 @@ import math
 import textwrap
 from collections.abc import Collection, Sequence
 
-from nsystui.analysis.answer import Unit
-from nsystui.text import safe_text
+from nsystui.base.answer import Unit
+from nsystui.base.text import safe_text
+from nsystui.base.units import MISSING, format_value
 from nsystui.ui.gpu_lanes import PARTS, Bins, GpuLanes, GpuPicture
 from nsystui.ui.widgets.part_lines import Part, wrapped
-from nsystui.units import MISSING, format_value
 
 Line = list[Part]
 Columns = tuple[int, int]

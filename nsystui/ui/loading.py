@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from nsystui.errors import ExportError, NsystuiError
+from nsystui.base.errors import ExportError, NsystuiError
 from nsystui.ui import messages
 
 if TYPE_CHECKING:
-    from nsystui.analysis.job import Job
+    from nsystui.questions.job import Job
     from nsystui.store.cache import Room
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
@@ -62,9 +62,9 @@ class Loading:
 
     def start(self) -> None:
         """Discovers the files and loads them all. Blocks: call it in a thread."""
-        from nsystui.analysis.job import Job
-        from nsystui.analysis.numbering import numbering
         from nsystui.exports.discover import discover
+        from nsystui.questions.job import Job
+        from nsystui.questions.numbering import numbering
         from nsystui.store.cache import Cache
         from nsystui.store.database import Limits
         from nsystui.store.place import DEFAULT_CAP
@@ -102,7 +102,7 @@ class Loading:
 
     def _align(self, job: Job) -> None:
         """Makes the clocks one, which takes all reports; without it they go by UTC."""
-        from nsystui.analysis.alignment import ClockMode
+        from nsystui.questions.alignment import ClockMode
 
         if len(job.session.reports) > 1 and not self._stopped.is_set():
             try:
@@ -112,7 +112,7 @@ class Loading:
 
     def _remember(self, job: Job) -> None:
         """Keeps the first answers for the commands; what does not work out only costs them time."""
-        from nsystui.analysis.remembered import remember_first_questions
+        from nsystui.questions.remembered import remember_first_questions
 
         cache = job.session.cache
         if cache is not None and not self._stopped.is_set():
@@ -138,7 +138,7 @@ class Loading:
 
     def _sample(self, job: Job, opened: Sequence[Opened | JobReport]) -> None:
         """A sampled kernel table of what is not packed yet; nothing where everything is."""
-        from nsystui.analysis.sample import sampled_kernels
+        from nsystui.questions.sample import sampled_kernels
         from nsystui.store.opened import Opened
 
         cache = job.session.cache

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from nsystui.analysis.answer import Unit
-from nsystui.errors import ExportError
+from nsystui.base.answer import Unit
+from nsystui.base.errors import ExportError
+from nsystui.base.units import format_value
 from nsystui.ui import messages
 from nsystui.ui.widgets.crumbs import UPDATE_INTERVAL, progress_bar
-from nsystui.units import format_value
 
 if TYPE_CHECKING:
-    from nsystui.analysis.answer import TableAnswer
-    from nsystui.analysis.nccl_log.summary import Summary
+    from nsystui.base.answer import TableAnswer
     from nsystui.exports.nccl_log.files import OpenLog
     from nsystui.exports.nccl_log.reading import LogReader
+    from nsystui.questions.nccl_log.summary import Summary
 
 _LINES_AT_ONCE = 50_000
 """How many lines are added up before anything else may happen: a fraction of a second of reading."""
@@ -110,9 +110,9 @@ class LogLoading:
             self._tell(failures=(*self.state.failures, reason), is_over=True)
 
     def _read_all(self) -> None:
-        from nsystui.analysis.nccl_log.summary import Summary
         from nsystui.exports.nccl_log.files import open_log, size_of
         from nsystui.exports.nccl_log.reading import LogReader
+        from nsystui.questions.nccl_log.summary import Summary
 
         sizes = [size_of(name) or 0 for name in self.state.names]
         self._tell(size=sum(sizes))
@@ -148,8 +148,8 @@ class LogLoading:
 
     def _tell_tables(self, summary: Summary, reader: LogReader, **changes: object) -> None:
         """Makes the tables here, in the thread of the reading: nothing adds to the summary meanwhile."""
-        from nsystui.analysis.nccl_log.notes import notes, nothing
-        from nsystui.analysis.nccl_log.tables import TABLES
+        from nsystui.questions.nccl_log.notes import notes, nothing
+        from nsystui.questions.nccl_log.tables import TABLES
 
         begun = time.monotonic()
         summary.lines = reader.lines

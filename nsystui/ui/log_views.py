@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nsystui.analysis.answer import Column, Row, TableAnswer, Unit, Value
-from nsystui.analysis.nccl.buckets import bucket_of
-from nsystui.analysis.selection import NameFilter
+from nsystui.base.answer import Column, Row, TableAnswer, Unit, Value
+from nsystui.base.selection import NameFilter
+from nsystui.questions.nccl.buckets import bucket_of
 
 ORDER = ("ops", "sizes", "calls", "communicators", "ranks", "gpus", "tuning", "steps", "lines")
 """The tables in the order in which a user goes through them: what was called first, then by whom."""

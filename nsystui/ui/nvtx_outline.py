@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nsystui.analysis.answer import Column, Row, Unit
-from nsystui.analysis.nvtx import Node, NodeKind, NvtxTree, Order
+from nsystui.base.answer import Column, Row, Unit
+from nsystui.questions.nvtx import Node, NodeKind, NvtxTree, Order
 
 OUTLINE_COLUMNS = (
     Column("name", "Range", "range", Unit.TEXT, None, 0),

@@ -6,17 +6,17 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from nsystui.analysis.answer import Column, Row, TableAnswer, Unit, Value
-from nsystui.text import safe_text, shorten, width_of
+from nsystui.base.answer import Column, Row, TableAnswer, Unit, Value
+from nsystui.base.text import safe_text, shorten, width_of
+from nsystui.base.units import format_value
 from nsystui.ui import keys
 from nsystui.ui.widgets.part_lines import Part, wrapped
 from nsystui.ui.widgets.plots import blocks
-from nsystui.units import format_value
 
 if TYPE_CHECKING:
-    from nsystui.analysis.answer import Answer
-    from nsystui.analysis.device_time import Breakdown
-    from nsystui.analysis.overview import JobFacts
+    from nsystui.base.answer import Answer
+    from nsystui.questions.device_time import Breakdown
+    from nsystui.questions.overview import JobFacts
     from nsystui.ui.app import FileState
     from nsystui.ui.overview_picture import Held, OverviewPicture
 

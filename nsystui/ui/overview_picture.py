@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsystui.analysis.answer import Answer, TableAnswer
-from nsystui.analysis.capture import diagnostics_table
-from nsystui.analysis.device_time import NOTHING, Breakdown
-from nsystui.analysis.extent import extents
-from nsystui.analysis.job import Job
-from nsystui.analysis.kernels import kernel_summary
-from nsystui.analysis.overview import JobFacts, job_facts, task_table
-from nsystui.analysis.selection import Selection
-from nsystui.analysis.tasks import RankedTask
-from nsystui.analysis.utilisation import BusyIntervals
+from nsystui.base.answer import Answer, TableAnswer
+from nsystui.base.selection import Selection
 from nsystui.exports import canonical
+from nsystui.questions.capture import diagnostics_table
+from nsystui.questions.device_time import NOTHING, Breakdown
+from nsystui.questions.extent import extents
+from nsystui.questions.job import Job
+from nsystui.questions.kernels import kernel_summary
+from nsystui.questions.overview import JobFacts, job_facts, task_table
+from nsystui.questions.tasks import RankedTask
+from nsystui.questions.utilisation import BusyIntervals
 
 
 @dataclass(frozen=True)

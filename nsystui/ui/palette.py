@@ -10,7 +10,7 @@ from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits
 from textual.content import Content
 from textual.widgets import Input
 
-from nsystui.analysis.recipes.catalog import RECIPES, Recipe
+from nsystui.questions.recipes.catalog import RECIPES, Recipe
 from nsystui.ui.widgets.quiet import PatientScreen
 
 if TYPE_CHECKING:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nsystui.analysis.answer import Row, Unit, Value
-from nsystui.analysis.correlation import launch, partners
-from nsystui.analysis.event_kinds import EventKind
-from nsystui.analysis.events import EVENT_COLUMNS, key_of
-from nsystui.analysis.selection import Window
-from nsystui.analysis.timeline.drawing import LETTERS
-from nsystui.analysis.timeline.gpu_events import longest_in
-from nsystui.analysis.timeline.lanes import Lane, Timeline
-from nsystui.analysis.timeline.nvtx_lane import longest_range_in, path_at
-from nsystui.analysis.timeline.picture import LanePicture, has_names
+from nsystui.base.answer import Row, Unit, Value
+from nsystui.base.selection import Window
+from nsystui.base.units import format_value
+from nsystui.questions.correlation import launch, partners
+from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.events import EVENT_COLUMNS, key_of
+from nsystui.questions.timeline.drawing import LETTERS
+from nsystui.questions.timeline.gpu_events import longest_in
+from nsystui.questions.timeline.lanes import Lane, Timeline
+from nsystui.questions.timeline.nvtx_lane import longest_range_in, path_at
+from nsystui.questions.timeline.picture import LanePicture, has_names
 from nsystui.ui.widgets.part_lines import Part
-from nsystui.units import format_value
 
 Line = list[Part]
 HEIGHT = 4

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from nsystui.analysis.answer import Unit
-from nsystui.analysis.job import Job
-from nsystui.analysis.missing import missing_note
-from nsystui.analysis.selection import NameFilter, Selection, Task, Window
-from nsystui.analysis.timeline.drawing import lane_label, lane_text
-from nsystui.analysis.timeline.lanes import Lane, Timeline
-from nsystui.analysis.timeline.picture import LanePicture, has_names, lane_pictures, plain_pictures
+from nsystui.base.answer import Unit
+from nsystui.base.selection import NameFilter, Selection, Task, Window
+from nsystui.base.units import format_value
+from nsystui.questions.job import Job
+from nsystui.questions.missing import missing_note
+from nsystui.questions.timeline.drawing import lane_label, lane_text
+from nsystui.questions.timeline.lanes import Lane, Timeline
+from nsystui.questions.timeline.picture import LanePicture, has_names, lane_pictures, plain_pictures
 from nsystui.store import tables
 from nsystui.ui.widgets.lanes import LaneLine
 from nsystui.ui.zooming import inside
-from nsystui.units import format_value
 
 # A query plans for every open report: up to so many, names come with the first picture.
 _FEW_REPORTS = 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nsystui.analysis.selection import Window
+from nsystui.base.selection import Window
 
 
 def zoomed(view: Window, base: Window, time: int, closer: bool, least: int) -> Window | None:

@@ -27,10 +27,10 @@ def main() -> None:
     import duckdb_engine  # noqa: F401
 
     mark = lap("import of DuckDB and its dialect", mark)
-    from nsystui.analysis.selection import Selection
-    from nsystui.analysis.stats import report_of
+    from nsystui.base.selection import Selection
     from nsystui.exports import opening, schema, sources
     from nsystui.exports.reading import Reader
+    from nsystui.questions.stats import report_of
     from nsystui.store.cache import Cache
     from nsystui.store.columns import CHUNK_ROWS
     from nsystui.store.session import Session

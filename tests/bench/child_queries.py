@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from nsystui.analysis.events import EventList, key_of
-from nsystui.analysis.job import Job
-from nsystui.analysis.kernels import kernel_instances, kernel_summary
-from nsystui.analysis.nvtx import By
-from nsystui.analysis.selection import NameFilter, Selection, Window
-from nsystui.analysis.utilisation import BusyIntervals
-from nsystui.analysis.work import API, work_summary
+from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.questions.events import EventList, key_of
+from nsystui.questions.job import Job
+from nsystui.questions.kernels import kernel_instances, kernel_summary
+from nsystui.questions.nvtx import By
+from nsystui.questions.utilisation import BusyIntervals
+from nsystui.questions.work import API, work_summary
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 

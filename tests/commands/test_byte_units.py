@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from synthetic import payload_export
 
-from nsystui.analysis.recipes.catalog import RECIPES
 from nsystui.cli import COMMANDS, LOG_COMMANDS, command_parser
+from nsystui.questions.recipes.catalog import RECIPES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "nsystui/docs").glob("*.md"))]
@@ -120,7 +120,7 @@ def test_the_program_has_no_such_name_in_its_texts_but_in_the_columns_of_nsys():
         )
         if lines := decimal_names("\n".join(texts)):
             found[path.relative_to(package).as_posix()] = lines
-    assert [path for path in found if not path.startswith("analysis/stats/")] == []
+    assert [path for path in found if not path.startswith("questions/stats/")] == []
 
 
 def test_the_help_of_stats_says_whose_megabytes_its_reports_have():

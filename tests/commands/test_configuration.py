@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from nsystui.base.errors import UsageError
 from nsystui.cli import command_parser
 from nsystui.commands.configuration import configured, default_path, keys, read_config
 from nsystui.commands.limits import default_cache, limits_of
-from nsystui.errors import UsageError
 
 EVERYTHING = """# for the cluster
 cache-dir = "$SCRATCH/nsystui"

@@ -12,7 +12,7 @@ import pytest
 from disks import fill, half_written, small_disk
 from synthetic import benchmark_export, two_process_export
 
-from nsystui import terminal
+from nsystui.base import terminal
 from nsystui.commands import limits as limits_module
 from nsystui.commands.limits import default_cache
 from nsystui.store import machine, priority

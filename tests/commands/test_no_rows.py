@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from synthetic import cpu_only_export, empty_export
 
-from nsystui.analysis.stats import NAMES
+from nsystui.questions.stats import NAMES
 
 FORMATS = ("table", "csv", "json", "md")
 ENDINGS = {"txt": "table", "csv": "csv", "json": "json", "md": "md"}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nsystui.analysis.ranks import on_dask
 from nsystui.cli import main
+from nsystui.questions.ranks import on_dask
 from nsystui.store.database import Limits
 
 distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'nsystui[dask]'")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from synthetic import cpu_only_export, whole_graph_export
 
-from nsystui.analysis.recipes import RECIPES
+from nsystui.questions.recipes import RECIPES
 
 MAPS = [recipe.name for recipe in RECIPES if recipe.is_map and recipe.name[:3] not in ("mpi", "ucx")]
 

@@ -15,14 +15,14 @@ from support import edit
 from synthetic import two_process_export
 
 import nsystui.commands.arguments as shared
-from nsystui.analysis import event_index, statistics, whole_job
-from nsystui.analysis.alignment import ClockMode
-from nsystui.analysis.answer import Column, TableAnswer, Unit
-from nsystui.analysis.events import EventList
-from nsystui.analysis.job import Job
-from nsystui.analysis.remembered import from_json, to_json
-from nsystui.analysis.selection import Selection
-from nsystui.analysis.work import API, work_summary
+from nsystui.base.answer import Column, TableAnswer, Unit
+from nsystui.base.selection import Selection
+from nsystui.questions import event_index, statistics, whole_job
+from nsystui.questions.alignment import ClockMode
+from nsystui.questions.events import EventList
+from nsystui.questions.job import Job
+from nsystui.questions.remembered import from_json, to_json
+from nsystui.questions.work import API, work_summary
 from nsystui.store import cache as cache_module
 from nsystui.store.answers import Answers
 from nsystui.store.cache import Cache

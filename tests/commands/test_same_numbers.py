@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from nsystui.analysis.answer import Unit
+from nsystui.base.answer import Unit
+from nsystui.base.units import format_value
 from nsystui.exports.demo import training_job
-from nsystui.units import format_value
 
 SHARES = ("busy_percent", "compute_percent", "nccl_percent", "exposed_nccl_percent", "memory_percent", "idle_percent")
 WINDOW = ("--time", "300ms:1200ms")

@@ -10,8 +10,8 @@ import duckdb
 import pytest
 from synthetic import cpu_only_export
 
-from nsystui.analysis.stats import NAMES
 from nsystui.exports.demo import ExportWriter
+from nsystui.questions.stats import NAMES
 
 SUM, SIZES = "cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from synthetic import two_process_export
 
-from nsystui.errors import ExportError
+from nsystui.base.errors import ExportError
 from nsystui.exports.convert import convert, is_report
 from nsystui.store.opened import open_export
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsystui.errors import UsageError
+from nsystui.base.errors import UsageError
 from nsystui.exports.discover import discover, natural_key
 
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from support import edit, fingerprint, native_count
 from synthetic import all_tables_export, old_schema_export, two_process_export
 
-from nsystui.errors import ExportError, NsystuiError
+from nsystui.base.errors import ExportError, NsystuiError
 from nsystui.exports import opening, schema
 from nsystui.store import tables
 from nsystui.store.opened import open_export
@@ -132,7 +132,7 @@ class TestWhatIsNoExport:
         words = """
 import sys
 from pathlib import Path
-from nsystui.errors import ExportError
+from nsystui.base.errors import ExportError
 from nsystui.exports import opening
 for name in sys.argv[1:]:
     try:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from support import fingerprint
 
-from nsystui.analysis import stats
-from nsystui.analysis.recipes import RECIPES
 from nsystui.cli import main
+from nsystui.questions import stats
+from nsystui.questions.recipes import RECIPES
 
 SECONDS = 60
 """A command that takes longer on a small export hangs."""

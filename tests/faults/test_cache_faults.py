@@ -15,7 +15,7 @@ import sqlalchemy as sa
 import synthetic
 from disks import half_written
 
-from nsystui.errors import ExportError
+from nsystui.base.errors import ExportError
 from nsystui.exports.partial import drop_abandoned, is_abandoned, partial_name
 from nsystui.store import seals, tables
 from nsystui.store.cache import Cache

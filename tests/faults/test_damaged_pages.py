@@ -15,7 +15,7 @@ import synthetic
 from program import in_time
 from support import edit, native, native_count, shared
 
-from nsystui.errors import ExportError
+from nsystui.base.errors import ExportError
 from nsystui.exports import demo
 from nsystui.store import tables
 from nsystui.store.session import Session

@@ -21,8 +21,8 @@ import synthetic
 from harness import Terminal
 from scenes import SCENES
 
-from nsystui.analysis.recipes import RECIPES
 from nsystui.exports import demo
+from nsystui.questions.recipes import RECIPES
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import Source
 from nsystui.ui.log_app import LogApp

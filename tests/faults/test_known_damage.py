@@ -15,7 +15,7 @@ import pytest
 import synthetic
 from support import damage_rows
 
-from nsystui.analysis.triage.run import READS, RULES
+from nsystui.questions.triage.run import READS, RULES
 from nsystui.store import tables
 
 RUNTIME, KERNELS, NVTX = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS"

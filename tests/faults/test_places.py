@@ -17,7 +17,7 @@ import synthetic
 from disks import half_written
 from support import fingerprint
 
-from nsystui.errors import ExportError
+from nsystui.base.errors import ExportError
 from nsystui.store import tables
 from nsystui.store.session import Session
 

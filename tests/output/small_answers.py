@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.base.answer import Column, Row, Unit
 
 COLUMNS = (
     Column("share", "Time (%)", "share", Unit.PERCENT, decimals=1),

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_answers import FEW, Many, Rows
 
-from nsystui.analysis.answer import Row
-from nsystui.errors import OutputError, UsageError
+from nsystui.base.answer import Row
+from nsystui.base.errors import OutputError, UsageError
 from nsystui.output.files import TargetExistsError, propose_name, save
 
 ENDINGS = ["csv", "json", "md", "txt", "parquet"]

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_answers import COLUMNS, FEW, Many, Rows
 
-from nsystui.analysis.answer import Column, TableAnswer, Unit
-from nsystui.errors import UsageError
+from nsystui.base.answer import Column, TableAnswer, Unit
+from nsystui.base.errors import UsageError
+from nsystui.base.text import width_of
 from nsystui.output.findings import plain
 from nsystui.output.formats import format_for_path, write
 from nsystui.output.parquet import write_parquet
-from nsystui.text import width_of
 
 STATS = Path(__file__).parents[3] / "shared/data/nsys-stats"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from small_answers import FEW, Rows
 
-from nsystui.errors import OutputError, UsageError
+from nsystui.base.errors import OutputError, UsageError
 from nsystui.output.stdout import print_answer
 
 PRINT_MANY = """
@@ -106,7 +106,8 @@ def test_a_terminal_gets_nothing_that_it_would_obey(file_format: str) -> None:
 
 def test_importing_the_output_brings_nothing_heavy() -> None:
     code = (
-        "import sys; import nsystui.output.stdout, nsystui.output.files, nsystui.output.clipboard, nsystui.terminal\n"
+        "import sys; import nsystui.output.stdout, nsystui.output.files, nsystui.output.clipboard; "
+        "import nsystui.base.terminal\n"
         "print({'textual', 'rich', 'pandas', 'numpy', 'duckdb', 'sqlalchemy'} & set(sys.modules))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

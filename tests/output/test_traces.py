@@ -18,23 +18,23 @@ from hypothesis import strategies as st
 from support import shared
 from trace_readers import ChromeTrace, ParaverTrace, read_chrome, read_paraver
 
-from nsystui.analysis.alignment import ClockMode
-from nsystui.analysis.event_kinds import EventKind
-from nsystui.analysis.events import EventList
-from nsystui.analysis.extent import event_span
-from nsystui.analysis.handover.bands import bands
-from nsystui.analysis.handover.kinds import ON_GPU, Contents
-from nsystui.analysis.handover.layout import Layout, ThreadTrack
-from nsystui.analysis.handover.streams import Lanes
-from nsystui.analysis.handover.trace import Trace
-from nsystui.analysis.job import Job
-from nsystui.analysis.selection import NameFilter, Selection, Task, Window
-from nsystui.errors import MissingDataError, UsageError
+from nsystui.base.errors import MissingDataError, UsageError
+from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import PLANTED_SECRET, ExportWriter
 from nsystui.exports.demo.target import DEFAULT_STREAM
 from nsystui.output.chrome_trace import microseconds, write_chrome_trace
 from nsystui.output.files import TargetExistsError
 from nsystui.output.traces import save_trace
+from nsystui.questions.alignment import ClockMode
+from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.events import EventList
+from nsystui.questions.extent import event_span
+from nsystui.questions.handover.bands import bands
+from nsystui.questions.handover.kinds import ON_GPU, Contents
+from nsystui.questions.handover.layout import Layout, ThreadTrack
+from nsystui.questions.handover.streams import Lanes
+from nsystui.questions.handover.trace import Trace
+from nsystui.questions.job import Job
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -1,7 +1,7 @@
 """Figures of the real exports that were computed outside of this program (docs/contributing.md#reference-data).
 
-|K|, |C|, |M|, |A| and their overlaps are in ``tests/analysis/test_utilisation.py``, the steps in ``test_steps.py``, the
-tables of ``nsys stats`` as a whole in ``test_stats_parity.py``.
+|K|, |C|, |M|, |A| and their overlaps are in ``tests/questions/test_utilisation.py``, the steps in ``test_steps.py``,
+the tables of ``nsys stats`` as a whole in ``test_stats_parity.py``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pytest
 import sqlalchemy as sa
 from support import native, shared
 
-from nsystui.analysis.interval_blocks import IntervalBlocks
-from nsystui.analysis.job import Job
-from nsystui.analysis.selection import Selection
-from nsystui.analysis.stats import report_of
+from nsystui.base.selection import Selection
+from nsystui.questions.interval_blocks import IntervalBlocks
+from nsystui.questions.job import Job
+from nsystui.questions.stats import report_of
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -44,7 +44,7 @@ def count(session: Session, query: sa.Select[Any]) -> int:
 
 def busy_without_memsets(session: Session) -> IntervalBlocks:
     """Kernels and copies of the only device, merged."""
-    from nsystui.analysis.interval_blocks import UnionBuilder
+    from nsystui.questions.interval_blocks import UnionBuilder
 
     builder = UnionBuilder()
     kernels, copies = tables.kernels.c, tables.memory_ops.c

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from nsystui.analysis.nccl_log.summary import Summary
-from nsystui.analysis.nccl_log.tables import TABLES
 from nsystui.exports.nccl_log.datatypes import datatype_name
 from nsystui.exports.nccl_log.lines import Call
 from nsystui.exports.nccl_log.reading import LogReader
+from nsystui.questions.nccl_log.summary import Summary
+from nsystui.questions.nccl_log.tables import TABLES
 
 LOGS = Path(__file__).parents[3] / "shared/data/nccl-logs"
 ORACLE = LOGS / "awk-oracle"

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nsystui.analysis.nvtx import NvtxRanges, NvtxTree, kernels_of
-from nsystui.analysis.selection import Selection
-from nsystui.analysis.tasks import ranked_tasks
+from nsystui.base.selection import Selection
+from nsystui.questions.nvtx import NvtxRanges, NvtxTree, kernels_of
+from nsystui.questions.tasks import ranked_tasks
 from nsystui.store.session import Session
 
 SHARED = Path(__file__).parents[3] / "shared/data"

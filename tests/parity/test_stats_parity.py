@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from nsystui.analysis.selection import Selection
-from nsystui.analysis.stats import NAMES, report_of
+from nsystui.base.selection import Selection
 from nsystui.output.formats import write
+from nsystui.questions.stats import NAMES, report_of
 from nsystui.store.session import Session
 
 SHARED = Path(__file__).parents[3] / "shared/data"

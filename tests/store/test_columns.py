@@ -26,12 +26,12 @@ from synthetic import (
     unified_memory_export,
 )
 
-from nsystui.analysis.kernels import kernel_summary
-from nsystui.analysis.selection import Selection
-from nsystui.analysis.stats import Report, all_reports, report_of
-from nsystui.errors import ExportError
+from nsystui.base.errors import ExportError
+from nsystui.base.selection import Selection
 from nsystui.exports.demo import TrainingJob
 from nsystui.exports.reading import Reader
+from nsystui.questions.kernels import kernel_summary
+from nsystui.questions.stats import Report, all_reports, report_of
 from nsystui.store import columns, on_demand, tables
 from nsystui.store.cache import Cache
 from nsystui.store.column_cache import PartialColumns

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nsystui.analysis.device_time import DeviceIntervals
-from nsystui.analysis.job import Job
-from nsystui.analysis.nvtx import NvtxTree, nvtx_tree_table
-from nsystui.analysis.nvtx.ranges import NvtxRanges
-from nsystui.analysis.overview import job_facts, task_table
-from nsystui.analysis.selection import Selection, Window
-from nsystui.analysis.utilisation_tables import utilisation_over_time
+from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import TrainingJob
+from nsystui.questions.device_time import DeviceIntervals
+from nsystui.questions.job import Job
+from nsystui.questions.nvtx import NvtxTree, nvtx_tree_table
+from nsystui.questions.nvtx.ranges import NvtxRanges
+from nsystui.questions.overview import job_facts, task_table
+from nsystui.questions.utilisation_tables import utilisation_over_time
 from nsystui.store.cache import Cache
 from nsystui.store.kept import Kept, json_array, json_of
 from nsystui.store.session import Session
@@ -182,8 +182,8 @@ class TestWhatIsMadeOfThem:
             raise AssertionError("computed again")
 
         for name in ("nvtx.report_ranges._read", "nvtx.report_ranges.launch_calls", "work_intervals._merged"):
-            monkeypatch.setattr(f"nsystui.analysis.{name}", refused)
-        monkeypatch.setattr("nsystui.analysis.overview._counted", refused)
+            monkeypatch.setattr(f"nsystui.questions.{name}", refused)
+        monkeypatch.setattr("nsystui.questions.overview._counted", refused)
         with opened(exports, cache) as job:
             assert everything(job, Selection()) == expected
 
@@ -205,7 +205,7 @@ class TestWhatIsMadeOfThem:
     ) -> None:
         with opened(exports, cache) as job:
             expected = tree(job, Selection())
-        monkeypatch.setattr("nsystui.analysis.nvtx.report_ranges._RANGES_VERSION", 2)
+        monkeypatch.setattr("nsystui.questions.nvtx.report_ranges._RANGES_VERSION", 2)
         with opened(exports, cache) as job:
             assert tree(job, Selection()) == expected
         assert len(list(cache.glob("*/kept-nvtx-2.bin"))) == len(exports)

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from synthetic import benchmark_export, two_process_export
 
-from nsystui.errors import ExportError, UsageError
+from nsystui.base.errors import ExportError, UsageError
 from nsystui.store import machine, priority, tables
 from nsystui.store.cache import Cache
 from nsystui.store.column_cache import PartialColumns

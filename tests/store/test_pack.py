@@ -15,12 +15,12 @@ import synthetic
 from support import edit, native, native_count
 from synthetic import HOSTILE_NAMES, PAYLOAD_BYTES, PAYLOAD_COMMUNICATOR
 
-from nsystui.analysis.events import EventList
-from nsystui.analysis.selection import Selection
-from nsystui.analysis.tasks import ranked_tasks
-from nsystui.errors import ExportError
+from nsystui.base.errors import ExportError
+from nsystui.base.selection import Selection
 from nsystui.exports import reading
 from nsystui.exports.demo import ExportWriter, NcclPayloads, TrainingJob
+from nsystui.questions.events import EventList
+from nsystui.questions.tasks import ranked_tasks
 from nsystui.store import chunk_packer, pack, tables
 from nsystui.store.cache import Cache
 from nsystui.store.database import Limits

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from synthetic import empty_export, two_process_export
 
-from nsystui.errors import ExportError
+from nsystui.base.errors import ExportError
 from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
 from nsystui.store import tables

@@ -15,7 +15,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.message import Message
 
-from nsystui.analysis.answer import Column, Row, Unit
+from nsystui.base.answer import Column, Row, Unit
 from nsystui.ui.widgets.crumbs import KeyLine, SelectionLine, TitleLine, progress_bar
 from nsystui.ui.widgets.prompt import LinePrompt
 from nsystui.ui.widgets.quiet import QuietScreen

@@ -8,7 +8,7 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.message import Message
 
-from nsystui.text import width_of
+from nsystui.base.text import width_of
 from nsystui.ui.widgets.plots import blocks, histogram_lines, time_axis
 from nsystui.ui.widgets.quiet import QuietScreen
 from nsystui.ui.widgets.strip_chart import Lane, StripChart

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text, shows
 
-from nsystui.analysis.comparison import Options, Side
-from nsystui.analysis.recipes import recipe_named
-from nsystui.analysis.selection import Selection
-from nsystui.errors import UsageError
+from nsystui.base.errors import UsageError
+from nsystui.base.selection import Selection
 from nsystui.exports.demo import TrainingJob
+from nsystui.questions.comparison import Options, Side
+from nsystui.questions.recipes import recipe_named
 from nsystui.ui.app import Look
 from nsystui.ui.diff_app import DiffApp
 from nsystui.ui.loading import Source

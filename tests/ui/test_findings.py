@@ -153,7 +153,7 @@ async def test_what_fails_is_said_and_the_screen_lives_on(healthy, cache_directo
     def broken(job: object) -> int:
         raise RuntimeError("no luck")
 
-    monkeypatch.setattr("nsystui.analysis.triage.run.triage", broken)
+    monkeypatch.setattr("nsystui.questions.triage.run.triage", broken)
     async with running(healthy, cache_directory, NARROW) as (app, pilot):
         assert "could not be looked for" in line_with(app, "Findings")
         await hit(app, pilot, "tab", "enter")

@@ -9,11 +9,11 @@ import pytest
 from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text
 from synthetic import cpu_only_export, whole_graph_export
 
-from nsystui.analysis.selection import Selection, Window
-from nsystui.analysis.utilisation_tables import utilisation_table
+from nsystui.base.selection import Selection, Window
 from nsystui.cli import main
 from nsystui.exports.demo import TrainingJob
 from nsystui.output.files import save
+from nsystui.questions.utilisation_tables import utilisation_table
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.gpu_lanes import held_back
 from nsystui.ui.gpu_lines import mean

@@ -7,10 +7,10 @@ import io
 import pytest
 from jobs import hit, running
 
-from nsystui.analysis.answer import Answer
-from nsystui.analysis.selection import Selection
-from nsystui.analysis.stats import report_of
+from nsystui.base.answer import Answer
+from nsystui.base.selection import Selection
 from nsystui.output.formats import write
+from nsystui.questions.stats import report_of
 from nsystui.store.session import Session
 
 KEYS = {

@@ -7,7 +7,7 @@ import threading
 import pytest
 from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, shows
 
-from nsystui.analysis.alignment import ClockMode
+from nsystui.questions.alignment import ClockMode
 from nsystui.store.working import Working
 from nsystui.ui import messages
 from nsystui.ui.screens.ranks import RanksScreen

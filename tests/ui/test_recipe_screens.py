@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from jobs import WIDE, becomes, hit, line_with, rest, running, screen_text, shows
 
-from nsystui.analysis.recipes import RECIPES, recipe_named
 from nsystui.exports.demo import TrainingJob
+from nsystui.questions.recipes import RECIPES, recipe_named
 from nsystui.ui.palette import RecipePalette, words_of
 from nsystui.ui.screens.instances import KernelInstancesScreen
 from nsystui.ui.screens.recipe import RecipeMapScreen, RecipeScreen

@@ -13,9 +13,9 @@ from support import real_exports
 from synthetic import node_graph_export
 from textual.events import Key
 
-from nsystui.analysis.kernels import Names
 from nsystui.cli import main
 from nsystui.exports.demo import training_job
+from nsystui.questions.kernels import Names
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import Source
 from nsystui.ui.palette import RecipePalette

@@ -11,8 +11,8 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.message import Message
 
-from nsystui.analysis.answer import FILES_ONLY, Column, Row, Unit
-from nsystui.text import width_of
+from nsystui.base.answer import FILES_ONLY, Column, Row, Unit
+from nsystui.base.text import width_of
 from nsystui.ui.widgets.columns import ColumnMeasure, place_columns, set_text
 from nsystui.ui.widgets.pages import PageCache
 from nsystui.ui.widgets.quiet import QuietScreen

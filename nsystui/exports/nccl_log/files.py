@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from io import BufferedReader
 from typing import cast
 
-from nsystui.errors import ExportError, UsageError
+from nsystui.base.errors import ExportError, UsageError
+from nsystui.base.text import shell_word
 from nsystui.exports.discover import natural_key
-from nsystui.text import shell_word
 
 STDIN = "-"
 _GZIP = b"\x1f\x8b"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from math import isfinite
 
+from nsystui.base.whole_number import whole_number
 from nsystui.exports.nccl_log.lines import (
     CommunicatorLine,
     CommunicatorState,
@@ -18,7 +19,6 @@ from nsystui.exports.nccl_log.lines import (
     TuningLine,
     Writer,
 )
-from nsystui.whole_number import whole_number
 
 # RCCL of 2019 has a time in µs between the device and "NCCL INFO".
 _WRITER = re.compile(rb"([A-Za-z0-9._-]+):(\d{1,10}):\d+ \[(-?\d{1,4})\] (?:\d{10,} )?$")

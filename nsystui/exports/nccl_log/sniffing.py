@@ -8,7 +8,7 @@ import stat
 from enum import Enum
 from pathlib import Path
 
-from nsystui.errors import ExportError
+from nsystui.base.errors import ExportError
 from nsystui.exports.nccl_log.files import open_log
 from nsystui.exports.packed_job import is_packed_report
 

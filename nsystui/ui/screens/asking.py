@@ -12,7 +12,7 @@ from textual.app import ComposeResult
 from textual.message import Message
 from textual.widget import Widget
 
-from nsystui.errors import NsystuiError
+from nsystui.base.errors import NsystuiError
 from nsystui.ui import keys
 from nsystui.ui.describe import describe
 from nsystui.ui.widgets.crumbs import KeyLine, SelectionLine, TitleLine
@@ -23,9 +23,9 @@ from nsystui.ui.widgets.quiet import QuietScreen
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-    from nsystui.analysis.job import Job
-    from nsystui.analysis.selection import Selection
-    from nsystui.analysis.tasks import RankedTask
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job
+    from nsystui.questions.tasks import RankedTask
     from nsystui.ui.app import NsystuiApp
 
 DETAIL_DELAY = 0.2
@@ -227,7 +227,7 @@ class AskingScreen(QuietScreen[None]):
         self.show(message.result, same_place)
 
     def _show_left_out(self) -> None:
-        from nsystui.analysis.left_out import left_out_note
+        from nsystui.questions.left_out import left_out_note
 
         note = left_out_note(self.job.session) if self.job is not None else ""
         self.query_one("#left-out", NoteLines).show_notes((note,) if note else ())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from nsystui.analysis.answer import Answer, Row, TableAnswer
-from nsystui.analysis.capture import contents_table, diagnostics_table
-from nsystui.analysis.job import Job
-from nsystui.analysis.selection import Selection
+from nsystui.base.answer import Answer, Row, TableAnswer
+from nsystui.base.selection import Selection
+from nsystui.questions.capture import contents_table, diagnostics_table
+from nsystui.questions.job import Job
 from nsystui.ui import keys
 from nsystui.ui.overview_lines import SHOWN_BY, files_answer
 from nsystui.ui.screens.going import show_table

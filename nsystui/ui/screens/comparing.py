@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from textual import on
 
-from nsystui.errors import UsageError
+from nsystui.base.errors import UsageError
 from nsystui.ui.describe import spans
 from nsystui.ui.screens.exporting import checker
 from nsystui.ui.screens.pane import Pane
 from nsystui.ui.widgets.prompt import LinePrompt
 
 if TYPE_CHECKING:
-    from nsystui.analysis.answer import Value
-    from nsystui.analysis.job import Job
-    from nsystui.analysis.selection import Selection
+    from nsystui.base.answer import Value
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job
     from nsystui.ui.screens.diff import DiffScreen
 
 _GROUPS = "groups"
@@ -94,7 +94,7 @@ def is_of_ranks(text: str) -> bool:
 
 def groups_of(job: Job, text: str) -> Groups:
     """``0-3 -- 4-7``, or ``0-3`` against all others; raises UsageError."""
-    from nsystui.analysis.typed import numbers
+    from nsystui.questions.typed import numbers
 
     first, dashes, second = (word.strip() for word in text.partition("--"))
     a = numbers(first, "ranks")
@@ -115,7 +115,7 @@ def comparison_of_groups(job: Job, selection: Selection, text: str) -> DiffScree
 
 def comparison(job: Job, selection: Selection, first: Collection[int], second: Collection[int]) -> DiffScreen:
     """The screen for two groups of ranks in the time that is selected."""
-    from nsystui.analysis.comparison import Side
+    from nsystui.questions.comparison import Side
     from nsystui.ui.screens.diff import DiffScreen
 
     own = selection.with_name(None)

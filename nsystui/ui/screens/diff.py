@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from textual import events, on
 from textual.widget import Widget
 
-from nsystui.analysis.answer import Answer, Row, Value
-from nsystui.analysis.comparison import TABLES, Options, Side, worded
-from nsystui.analysis.kernels import Names
-from nsystui.analysis.selection import NameFilter, Selection
-from nsystui.text import shorten, width_of
+from nsystui.base.answer import Answer, Row, Value
+from nsystui.base.selection import NameFilter, Selection
+from nsystui.base.text import shorten, width_of
+from nsystui.questions.comparison import TABLES, Options, Side, worded
+from nsystui.questions.kernels import Names
 from nsystui.ui import keys
 from nsystui.ui.log_views import filtered
 from nsystui.ui.screens.exporting import checker
@@ -25,8 +25,8 @@ from nsystui.ui.widgets.crumbs import SelectionLine
 from nsystui.ui.widgets.prompt import LinePrompt
 
 if TYPE_CHECKING:
-    from nsystui.analysis.answer import TableAnswer
-    from nsystui.analysis.job import Job
+    from nsystui.base.answer import TableAnswer
+    from nsystui.questions.job import Job
 
 _SUMMARY = "summary"
 _FILTER = "rows with"

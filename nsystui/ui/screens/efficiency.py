@@ -7,11 +7,13 @@ from typing import Any
 
 from textual.widget import Widget
 
-from nsystui.analysis.answer import Answer, TableAnswer
-from nsystui.analysis.efficiency.device import Useful
-from nsystui.analysis.efficiency.factors import device_factors, host_factors
-from nsystui.analysis.efficiency.result import Efficiency, efficiency
-from nsystui.analysis.efficiency.tables import (
+from nsystui.base.answer import Answer, TableAnswer
+from nsystui.base.errors import UsageError
+from nsystui.base.selection import Selection
+from nsystui.questions.efficiency.device import Useful
+from nsystui.questions.efficiency.factors import device_factors, host_factors
+from nsystui.questions.efficiency.result import Efficiency, efficiency
+from nsystui.questions.efficiency.tables import (
     BREAKDOWN_COLUMNS,
     EVERYTHING,
     breakdown_table,
@@ -19,9 +21,7 @@ from nsystui.analysis.efficiency.tables import (
     host_table,
     process_table,
 )
-from nsystui.analysis.job import Job
-from nsystui.analysis.selection import Selection
-from nsystui.errors import UsageError
+from nsystui.questions.job import Job
 from nsystui.ui import keys
 from nsystui.ui.efficiency_lines import factor_lines
 from nsystui.ui.screens.going import show_table

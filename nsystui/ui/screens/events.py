@@ -10,12 +10,13 @@ from textual import on
 from textual.message import Message
 from textual.timer import Timer
 
-from nsystui.analysis.answer import Row
-from nsystui.analysis.correlation import Partners, partners
-from nsystui.analysis.event_kinds import EventKind, kinds_of
-from nsystui.analysis.events import EventKey, EventList, key_of, window_of
-from nsystui.analysis.job import Job
-from nsystui.analysis.selection import NameFilter, Selection, Window
+from nsystui.base.answer import Row
+from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.base.units import parse_duration
+from nsystui.questions.correlation import Partners, partners
+from nsystui.questions.event_kinds import EventKind, kinds_of
+from nsystui.questions.events import EventKey, EventList, key_of, window_of
+from nsystui.questions.job import Job
 from nsystui.ui import keys
 from nsystui.ui.event_details import detail_lines
 from nsystui.ui.screens.asking import DETAIL_DELAY
@@ -24,7 +25,6 @@ from nsystui.ui.screens.handing_over import Ask, TracingScreen, of_event
 from nsystui.ui.screens.partners import PartnersScreen
 from nsystui.ui.screens.table_pane import TablePane
 from nsystui.ui.widgets.prompt import LinePrompt
-from nsystui.units import parse_duration
 
 _CATEGORIES = {
     "api": "api",

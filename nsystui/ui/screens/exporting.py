@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import on
 from textual.message import Message
 
-from nsystui.errors import NsystuiError
+from nsystui.base.errors import NsystuiError
 from nsystui.ui.screens.asking import AskingScreen
 from nsystui.ui.widgets.prompt import LinePrompt
 
 if TYPE_CHECKING:
-    from nsystui.analysis.answer import Answer, Column, Row
+    from nsystui.base.answer import Answer, Column, Row
 
 
 class ExportingScreen(AskingScreen):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from textual.widget import Widget
 
-from nsystui.analysis.answer import Answer, TableAnswer
-from nsystui.analysis.job import Job
-from nsystui.analysis.selection import Selection
+from nsystui.base.answer import Answer, TableAnswer
+from nsystui.base.selection import Selection
+from nsystui.questions.job import Job
 from nsystui.ui import keys
 from nsystui.ui.finding_lines import finding_lines, not_checked_answer
 from nsystui.ui.screens.going import show_finding
@@ -18,8 +18,8 @@ from nsystui.ui.screens.words_pane import WordsPane
 from nsystui.ui.widgets.part_lines import PartLines
 
 if TYPE_CHECKING:
-    from nsystui.analysis.triage.finding import Finding
-    from nsystui.analysis.triage.run import Triage
+    from nsystui.questions.triage.finding import Finding
+    from nsystui.questions.triage.run import Triage
 
 _NO_EVIDENCE = TableAnswer("finding", (), ())
 

@@ -13,11 +13,11 @@ from nsystui.ui.finding_lines import HEALTHY, NOT_CHECKED, findings_answer
 from nsystui.ui.widgets.window_table import WindowTable
 
 if TYPE_CHECKING:
-    from nsystui.analysis.answer import Row
-    from nsystui.analysis.job import Job
-    from nsystui.analysis.selection import Selection
-    from nsystui.analysis.triage.finding import Finding
-    from nsystui.analysis.triage.run import Triage
+    from nsystui.base.answer import Row
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job
+    from nsystui.questions.triage.finding import Finding
+    from nsystui.questions.triage.run import Triage
 
 MOST_KERNELS = 5_000_000
 """Of a job with more kernels nothing is looked for unasked: all rules over them take longer than a glance."""
@@ -103,7 +103,7 @@ class FindingsTable(WindowTable):
 
     def _look(self, job: Job, selection: Selection, token: object) -> None:
         def look() -> None:
-            from nsystui.analysis.triage.run import triage
+            from nsystui.questions.triage.run import triage
 
             worker = get_current_worker()
 

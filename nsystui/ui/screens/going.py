@@ -10,8 +10,8 @@ from nsystui.ui.overview_lines import SHOWN_BY
 if TYPE_CHECKING:
     from textual.app import App
 
-    from nsystui.analysis.selection import Selection
-    from nsystui.analysis.triage.finding import Finding
+    from nsystui.base.selection import Selection
+    from nsystui.questions.triage.finding import Finding
     from nsystui.ui.app import NsystuiApp
 
 _TABLES_OF_WORK = {"memory_ops": "memory", "api_calls": "api", "os_calls": "os", "mpi_calls": "mpi"}
@@ -77,7 +77,7 @@ async def show_finding(app: NsystuiApp, finding: Finding) -> None:
 
 
 def _selection(selection: Selection, finding: Finding, flags: list[str]) -> Selection:
-    from nsystui.analysis.selection import Window
+    from nsystui.base.selection import Window
 
     window = finding.window
     if window is not None and "--time" in flags:

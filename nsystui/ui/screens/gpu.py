@@ -8,15 +8,15 @@ from typing import Any
 
 from textual import on
 
-from nsystui.analysis.answer import Answer, Row, Unit
-from nsystui.analysis.job import Job
-from nsystui.analysis.selection import Selection, Window
+from nsystui.base.answer import Answer, Row, Unit
+from nsystui.base.selection import Selection, Window
+from nsystui.base.units import format_value
+from nsystui.questions.job import Job
 from nsystui.ui import keys
 from nsystui.ui.gpu_lanes import GpuPicture, Wanted, gpu_picture
 from nsystui.ui.gpu_lines import detail_lines
 from nsystui.ui.screens.zooming_pane import ZoomingPane
 from nsystui.ui.widgets.strip_chart import StripChart
-from nsystui.units import format_value
 
 _LABEL_WIDTH = 16
 _VALUE_WIDTH = 7

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from nsystui.analysis.answer import Answer, Unit
-from nsystui.analysis.distribution import Distribution, distribution
-from nsystui.analysis.event_kinds import EventKind
-from nsystui.analysis.events import EventKey
-from nsystui.analysis.job import Job
-from nsystui.analysis.kernels import Names, durations, kernel_instances
-from nsystui.analysis.mpi import is_by_range
-from nsystui.analysis.nvtx.instances import range_instances
-from nsystui.analysis.selection import Selection
-from nsystui.analysis.work import MPI, Work, work_instances
+from nsystui.base.answer import Answer, Unit
+from nsystui.base.selection import Selection
+from nsystui.base.units import format_value
+from nsystui.questions.distribution import Distribution, distribution
+from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.events import EventKey
+from nsystui.questions.job import Job
+from nsystui.questions.kernels import Names, durations, kernel_instances
+from nsystui.questions.mpi import is_by_range
+from nsystui.questions.nvtx.instances import range_instances
+from nsystui.questions.work import MPI, Work, work_instances
 from nsystui.ui import keys
 from nsystui.ui.screens.handing_over import Ask, HandingOver, of_event
 from nsystui.ui.screens.table_pane import TablePane
 from nsystui.ui.widgets.plots import histogram_lines
-from nsystui.units import format_value
 
 _PANEL_WIDTH = 42
 _KINDS = {"memory": EventKind.MEMORY, "api": EventKind.API, "os": EventKind.OS, "mpi": EventKind.MPI}

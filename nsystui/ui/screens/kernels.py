@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
-from nsystui.analysis.answer import Answer, Row
-from nsystui.analysis.job import Job
-from nsystui.analysis.kernels import GroupBy, Names, kernel_summary
-from nsystui.analysis.selection import Selection
-from nsystui.analysis.work import WORKS, Work, has_rows, memory_sizes, work_summary
+from nsystui.base.answer import Answer, Row
+from nsystui.base.selection import Selection
+from nsystui.questions.job import Job
+from nsystui.questions.kernels import GroupBy, Names, kernel_summary
+from nsystui.questions.work import WORKS, Work, has_rows, memory_sizes, work_summary
 from nsystui.ui import keys
 from nsystui.ui.screens.handing_over import Ask, HandingOver
 from nsystui.ui.screens.instances import KernelInstancesScreen, WorkInstancesScreen
 from nsystui.ui.screens.table_pane import TablePane
 
 if TYPE_CHECKING:
-    from nsystui.analysis.handover.ncu_command import NcuCommand
+    from nsystui.questions.handover.ncu_command import NcuCommand
 
 _KERNELS = "kernels"
 _SIZES = "memory sizes"
@@ -143,7 +143,7 @@ class KernelsScreen(HandingOver, TablePane):
         names, selection = self.names, self.selection
 
         def ask(job: Job) -> list[NcuCommand]:
-            from nsystui.analysis.handover.ncu import of_name
+            from nsystui.questions.handover.ncu import of_name
 
             chosen = selection.with_tasks(job.tasks_of_ranks(frozenset({rank}))) if isinstance(rank, int) else selection
             return of_name(job, chosen, name, names)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from nsystui.analysis.answer import Answer, Row
-from nsystui.analysis.job import Job
-from nsystui.analysis.nccl.grouping import COLUMNS, By
-from nsystui.analysis.nccl.sizes import SizeBin, size_histogram
-from nsystui.analysis.nccl.table import CALL, KERNEL, What, nccl_summary
-from nsystui.analysis.selection import Selection
+from nsystui.base.answer import Answer, Row
+from nsystui.base.selection import Selection
+from nsystui.questions.job import Job
+from nsystui.questions.nccl.grouping import COLUMNS, By
+from nsystui.questions.nccl.sizes import SizeBin, size_histogram
+from nsystui.questions.nccl.table import CALL, KERNEL, What, nccl_summary
 from nsystui.ui import keys
 from nsystui.ui.screens.nccl_calls import NcclCallsScreen, histogram, pairing_for
 from nsystui.ui.screens.nccl_log import NcclLogScreen, log_note

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nsystui.analysis.answer import Answer, Row, Unit
-from nsystui.analysis.event_kinds import EventKind
-from nsystui.analysis.events import EventKey
-from nsystui.analysis.job import Job
-from nsystui.analysis.nccl.grouping import By
-from nsystui.analysis.nccl.listing import nccl_listing
-from nsystui.analysis.nccl.sizes import SizeBin
-from nsystui.analysis.nccl.table import KERNEL, What
-from nsystui.analysis.selection import Selection
-from nsystui.text import fit
+from nsystui.base.answer import Answer, Row, Unit
+from nsystui.base.selection import Selection
+from nsystui.base.text import fit
+from nsystui.base.units import format_value
+from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.events import EventKey
+from nsystui.questions.job import Job
+from nsystui.questions.nccl.grouping import By
+from nsystui.questions.nccl.listing import nccl_listing
+from nsystui.questions.nccl.sizes import SizeBin
+from nsystui.questions.nccl.table import KERNEL, What
 from nsystui.ui import keys
 from nsystui.ui.screens.table_pane import TablePane
 from nsystui.ui.widgets.plots import histogram_lines
-from nsystui.units import format_value
 
 if TYPE_CHECKING:
-    from nsystui.analysis.nccl.pairing import NcclPairing
+    from nsystui.questions.nccl.pairing import NcclPairing
 
 
 def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:
@@ -45,7 +45,7 @@ _BETWEEN = "  │  "
 
 def pairing_for(job: Job, groups: Collection[By]) -> NcclPairing:
     """The pairing, with the step of each row where rows are grouped by it."""
-    from nsystui.analysis.nccl.measured import in_steps
+    from nsystui.questions.nccl.measured import in_steps
 
     return in_steps(job.pairing(), job.steps()) if By.STEP in groups else job.pairing()
 

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from textual import on
 from textual.widget import Widget
 
-from nsystui.analysis.answer import Answer, Unit
-from nsystui.analysis.nccl_log.tables import TABLES
-from nsystui.analysis.selection import NameFilter
+from nsystui.base.answer import Answer, Unit
+from nsystui.base.selection import NameFilter
+from nsystui.base.units import format_value
+from nsystui.questions.nccl_log.tables import TABLES
 from nsystui.ui import keys, log_views
 from nsystui.ui.screens.exporting import checker
 from nsystui.ui.screens.table_pane import TablePane
 from nsystui.ui.widgets.choice_line import ChoiceLine
 from nsystui.ui.widgets.crumbs import SelectionLine
 from nsystui.ui.widgets.prompt import LinePrompt
-from nsystui.units import format_value
 
 if TYPE_CHECKING:
-    from nsystui.analysis.answer import TableAnswer
+    from nsystui.base.answer import TableAnswer
     from nsystui.ui.log_loading import LogState
 
 _FILTER = "rows with"

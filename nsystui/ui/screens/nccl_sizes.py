@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from nsystui.analysis.answer import Answer, Row, TableAnswer, Unit
-from nsystui.analysis.density import log_density
-from nsystui.analysis.job import Job
-from nsystui.analysis.nccl.grouping import By
-from nsystui.analysis.nccl.sizes import SizeBin, bandwidth_by_size, durations_and_sizes, size_histogram
-from nsystui.analysis.nccl.table import KERNEL
-from nsystui.analysis.selection import Selection
+from nsystui.base.answer import Answer, Row, TableAnswer, Unit
+from nsystui.base.selection import Selection
+from nsystui.base.units import format_value
+from nsystui.questions.density import log_density
+from nsystui.questions.job import Job
+from nsystui.questions.nccl.grouping import By
+from nsystui.questions.nccl.sizes import SizeBin, bandwidth_by_size, durations_and_sizes, size_histogram
+from nsystui.questions.nccl.table import KERNEL
 from nsystui.ui import keys
 from nsystui.ui.screens.nccl_calls import NcclCallsScreen, histogram
 from nsystui.ui.screens.table_pane import TablePane
 from nsystui.ui.widgets.xy_plot import label_width, plot_lines
-from nsystui.units import format_value
 
 _SIZES = (By.BYTES, By.POW2, By.SIZE)
 _HEIGHT = 11

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from nsystui.analysis.answer import Answer, Row, TableAnswer
-from nsystui.analysis.event_kinds import EventKind
-from nsystui.analysis.events import EventKey
-from nsystui.analysis.job import Job
-from nsystui.analysis.nvtx import By, Node, NodeKind, NvtxTree, Order, kernels_of, nvtx_tree_table
-from nsystui.analysis.selection import NameFilter, Selection, Window
+from nsystui.base.answer import Answer, Row, TableAnswer
+from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.events import EventKey
+from nsystui.questions.job import Job
+from nsystui.questions.nvtx import By, Node, NodeKind, NvtxTree, Order, kernels_of, nvtx_tree_table
 from nsystui.ui import keys
 from nsystui.ui.nvtx_outline import ORDERS, Outline
 from nsystui.ui.screens.table_pane import TablePane

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from nsystui.analysis.answer import Answer
-from nsystui.analysis.job import Job
-from nsystui.analysis.selection import Selection
-from nsystui.analysis.stats import Options, report_named
+from nsystui.base.answer import Answer
+from nsystui.base.selection import Selection
+from nsystui.questions.job import Job
+from nsystui.questions.stats import Options, report_named
 from nsystui.ui import keys
 from nsystui.ui.screens.instances import RangeInstancesScreen
 from nsystui.ui.screens.table_pane import TablePane

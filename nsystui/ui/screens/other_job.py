@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from textual import on
 from textual.message import Message
 
-from nsystui.errors import NsystuiError, UsageError
+from nsystui.base.errors import NsystuiError, UsageError
 from nsystui.ui import messages
 from nsystui.ui.loading import Loading, Source
 from nsystui.ui.screens.diff import DiffScreen
@@ -19,8 +19,8 @@ from nsystui.ui.screens.diff import DiffScreen
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nsystui.analysis.comparison import Side
-    from nsystui.analysis.job import Job
+    from nsystui.questions.comparison import Side
+    from nsystui.questions.job import Job
 
 
 def files_of_other(text: str) -> tuple[str, ...]:
@@ -103,8 +103,8 @@ class OtherJobScreen(DiffScreen):
             self.post_message(self._ended())
 
     def _ended(self) -> Message:
-        from nsystui.analysis.comparison import Side, job_labels
-        from nsystui.analysis.selection import Selection
+        from nsystui.base.selection import Selection
+        from nsystui.questions.comparison import Side, job_labels
 
         assert self._other is not None
         if not self._other.session.reports:

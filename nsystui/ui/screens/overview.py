@@ -20,9 +20,9 @@ from nsystui.ui.widgets.window_table import WindowTable
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-    from nsystui.analysis.answer import Answer, Row, Value
-    from nsystui.analysis.job import Job
-    from nsystui.analysis.selection import Selection
+    from nsystui.base.answer import Answer, Row, Value
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job
     from nsystui.ui.overview_picture import OverviewPicture
 
 _FRAME = 4
@@ -221,7 +221,7 @@ class OverviewScreen(SeekingScreen):
 
     def answer_to_export(self) -> Answer | None:
         if self.table is self.findings and self.findings.found is not None:
-            from nsystui.analysis.triage.run import triage_table
+            from nsystui.questions.triage.run import triage_table
 
             return triage_table(self.findings.found)  # with what there is no room for on a screen
         return self.table.answer
@@ -291,7 +291,7 @@ class OverviewScreen(SeekingScreen):
             await show_table(self.app, table)
 
     def _open_kernel(self) -> None:
-        from nsystui.analysis.kernels import Names
+        from nsystui.questions.kernels import Names
         from nsystui.ui.screens.instances import KernelInstancesScreen
 
         name = self.values(self.kernels).get("name")

@@ -15,8 +15,8 @@ from nsystui.ui.widgets.prompt import LinePrompt
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from nsystui.analysis.recipes.catalog import Recipe
-    from nsystui.analysis.selection import Selection, Window
+    from nsystui.base.selection import Selection, Window
+    from nsystui.questions.recipes.catalog import Recipe
 
 
 class Pane(ExportingScreen):
@@ -135,7 +135,7 @@ class Pane(ExportingScreen):
         return self.selection.with_name(text)
 
     def _with_ranks(self, text: str) -> Selection:
-        from nsystui.analysis.typed import numbers
+        from nsystui.questions.typed import numbers
 
         assert self.job is not None
         return self.selection.with_tasks(self.job.tasks_of_ranks(numbers(text, "ranks")) if text.strip() else None)
@@ -143,12 +143,12 @@ class Pane(ExportingScreen):
     def _with_devices(self, text: str) -> Selection:
         from dataclasses import replace
 
-        from nsystui.analysis.typed import numbers
+        from nsystui.questions.typed import numbers
 
         return replace(self.selection, devices=numbers(text, "devices") if text.strip() else None)
 
     def _with_window(self, text: str) -> Selection:
-        from nsystui.analysis.typed import window
+        from nsystui.questions.typed import window
 
         assert self.job is not None
         return self.selection.with_window(window(text, self.job.extent()) if text.strip() else None)

@@ -10,8 +10,8 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.screen import ModalScreen
 
-from nsystui.analysis.answer import Row, TableAnswer
-from nsystui.analysis.events import EVENT_COLUMNS, EventKey, key_of
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.questions.events import EVENT_COLUMNS, EventKey, key_of
 from nsystui.ui.widgets.crumbs import KeyLine, TitleLine
 from nsystui.ui.widgets.quiet import PatientScreen
 from nsystui.ui.widgets.table_messages import RowSelected

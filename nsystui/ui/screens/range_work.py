@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nsystui.analysis.answer import Answer, Row
-from nsystui.analysis.event_kinds import EventKind
-from nsystui.analysis.events import EventKey
-from nsystui.analysis.job import Job
-from nsystui.analysis.selection import Selection
+from nsystui.base.answer import Answer, Row
+from nsystui.base.selection import Selection
+from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.events import EventKey
+from nsystui.questions.job import Job
 from nsystui.ui import keys
 from nsystui.ui.screens.table_pane import TablePane
 

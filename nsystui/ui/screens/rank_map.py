@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from textual import on
 
-from nsystui.analysis.answer import Answer, Unit
-from nsystui.analysis.job import Job
-from nsystui.analysis.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
-from nsystui.analysis.ranks.step_times import step_times
-from nsystui.analysis.selection import Selection, Task, Window
-from nsystui.analysis.tasks import RankedTask
+from nsystui.base.answer import Answer, Unit
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.units import format_value
+from nsystui.questions.job import Job
+from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
+from nsystui.questions.ranks.step_times import step_times
+from nsystui.questions.tasks import RankedTask
 from nsystui.ui import keys
 from nsystui.ui.describe import spans
 from nsystui.ui.screens.chart_pane import ChartPane
 from nsystui.ui.widgets.plots import time_axis
 from nsystui.ui.widgets.strip_chart import Lane, StripChart
-from nsystui.units import format_value
 
 _LABEL_WIDTH = 9
 _VALUE_WIDTH = 8

@@ -6,14 +6,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nsystui.analysis.answer import Answer, Value
-from nsystui.analysis.collectives.listing import collective_kinds, collective_operations
-from nsystui.analysis.job import Job
-from nsystui.analysis.ranks.step_tables import every_step, steps_across_ranks, steps_by_rank
-from nsystui.analysis.ranks.table import rank_table
-from nsystui.analysis.selection import Selection, Window
-from nsystui.analysis.steps import Steps
-from nsystui.analysis.tasks import RankedTask
+from nsystui.base.answer import Answer, Value
+from nsystui.base.selection import Selection, Window
+from nsystui.questions.collectives.listing import collective_kinds, collective_operations
+from nsystui.questions.job import Job
+from nsystui.questions.ranks.step_tables import every_step, steps_across_ranks, steps_by_rank
+from nsystui.questions.ranks.table import rank_table
+from nsystui.questions.steps import Steps
+from nsystui.questions.tasks import RankedTask
 from nsystui.ui import keys
 from nsystui.ui.screens.comparing import ComparingScreen
 from nsystui.ui.screens.table_pane import TablePane

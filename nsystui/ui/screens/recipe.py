@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 from textual import on
 
-from nsystui.analysis.answer import Answer, Unit
-from nsystui.analysis.job import Job
-from nsystui.analysis.kernels import Names
-from nsystui.analysis.recipes.asking import Options, ask, draw, lacking
-from nsystui.analysis.recipes.catalog import BY_RANK, NAMES, Recipe
-from nsystui.analysis.recipes.maps import RecipeMap, edges_of, map_table
-from nsystui.analysis.selection import Selection, Window
-from nsystui.analysis.work import WORKS
+from nsystui.base.answer import Answer, Unit
+from nsystui.base.selection import Selection, Window
+from nsystui.base.units import format_value
+from nsystui.questions.job import Job
+from nsystui.questions.kernels import Names
+from nsystui.questions.recipes.asking import Options, ask, draw, lacking
+from nsystui.questions.recipes.catalog import BY_RANK, NAMES, Recipe
+from nsystui.questions.recipes.maps import RecipeMap, edges_of, map_table
+from nsystui.questions.work import WORKS
 from nsystui.ui import keys
 from nsystui.ui.screens.chart_pane import ChartPane
 from nsystui.ui.screens.instances import KernelInstancesScreen, RangeInstancesScreen, WorkInstancesScreen
 from nsystui.ui.screens.table_pane import TablePane
 from nsystui.ui.widgets.strip_chart import Lane, StripChart
-from nsystui.units import format_value
 
 _LABEL_WIDTH = 16
 _VALUE_WIDTH = 10

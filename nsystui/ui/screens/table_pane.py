@@ -17,8 +17,8 @@ from nsystui.ui.widgets.table_messages import PageFailed, RowHighlighted, RowSel
 from nsystui.ui.widgets.window_table import WindowTable
 
 if TYPE_CHECKING:
-    from nsystui.analysis.answer import Answer, Column, Row, Value
-    from nsystui.analysis.selection import Window
+    from nsystui.base.answer import Answer, Column, Row, Value
+    from nsystui.base.selection import Window
 
 
 class TablePane(Pane):
@@ -126,7 +126,7 @@ class TablePane(Pane):
 
     def row_window(self) -> Window | None:
         """The time span of the cursor's row, where rows have one."""
-        from nsystui.analysis.selection import Window
+        from nsystui.base.selection import Window
 
         values = self.values()
         start, duration = values.get("start"), values.get("duration")

@@ -8,20 +8,20 @@ from typing import Any
 from textual import on
 from textual.message import Message
 
-from nsystui.analysis.answer import Answer, Column, Row
-from nsystui.analysis.events import EVENT_COLUMNS, key_of, window_of
-from nsystui.analysis.selection import NameFilter, Window
-from nsystui.analysis.timeline.gpu_events import Neighbours
-from nsystui.analysis.timeline.lanes import Lane
-from nsystui.analysis.timeline.listing import lane_events
-from nsystui.analysis.timeline.nvtx_lane import range_next_to
+from nsystui.base.answer import Answer, Column, Row
+from nsystui.base.selection import NameFilter, Window
+from nsystui.base.units import parse_duration
+from nsystui.questions.events import EVENT_COLUMNS, key_of, window_of
+from nsystui.questions.timeline.gpu_events import Neighbours
+from nsystui.questions.timeline.lanes import Lane
+from nsystui.questions.timeline.listing import lane_events
+from nsystui.questions.timeline.nvtx_lane import range_next_to
 from nsystui.ui import keys
 from nsystui.ui.screens.exporting import checker
 from nsystui.ui.screens.handing_over import Ask, TracingScreen, of_event
 from nsystui.ui.screens.timeline_view import TimelineView
 from nsystui.ui.timeline_picture import TimelinePicture
 from nsystui.ui.widgets.prompt import LinePrompt
-from nsystui.units import parse_duration
 
 
 class TimelineScreen(TracingScreen, TimelineView):

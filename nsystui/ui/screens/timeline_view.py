@@ -9,10 +9,11 @@ from typing import Any
 from textual import events, on
 from textual.message import Message
 
-from nsystui.analysis.answer import Row, Unit
-from nsystui.analysis.job import Job
-from nsystui.analysis.selection import NameFilter, Selection, Task, Window
-from nsystui.analysis.timeline.lanes import Lane
+from nsystui.base.answer import Row, Unit
+from nsystui.base.selection import NameFilter, Selection, Task, Window
+from nsystui.base.units import format_value
+from nsystui.questions.job import Job
+from nsystui.questions.timeline.lanes import Lane
 from nsystui.ui.describe import describe
 from nsystui.ui.screens.zooming_pane import ZoomingPane
 from nsystui.ui.timeline_lines import HEIGHT, EventFacts, column_line, event_facts
@@ -20,7 +21,6 @@ from nsystui.ui.timeline_picture import TimelinePicture, Wanted, timeline_pictur
 from nsystui.ui.widgets.crumbs import SelectionLine
 from nsystui.ui.widgets.lanes import LaneChart
 from nsystui.ui.zooming import inside
-from nsystui.units import format_value
 
 _LABEL_WIDTH, _WIDE_LABEL_WIDTH = 11, 20
 _VALUE_WIDTH = 7

@@ -9,7 +9,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from nsystui.text import safe_text
+from nsystui.base.text import safe_text
 from nsystui.ui.widgets.quiet import PatientScreen
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsystui.analysis.selection import Window
+from nsystui.base.selection import Window
 from nsystui.ui.screens.chart_pane import ChartPane
 from nsystui.ui.zooming import panned, zoomed
 

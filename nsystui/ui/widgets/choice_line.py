@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from nsystui.text import safe_text, width_of
+from nsystui.base.text import safe_text, width_of
 from nsystui.ui.widgets.crumbs import Part, TextLine
 
 _GAP = "  "

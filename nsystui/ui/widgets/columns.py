@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from rich.cells import set_cell_size
 
-from nsystui.analysis.answer import FILES_ONLY, Column, Unit, Value
-from nsystui.text import fit, shorten, width_of
-from nsystui.units import DecimalLayout, format_value
+from nsystui.base.answer import FILES_ONLY, Column, Unit, Value
+from nsystui.base.text import fit, shorten, width_of
+from nsystui.base.units import DecimalLayout, format_value
 
 GAP = 2
 """Blanks between two columns."""

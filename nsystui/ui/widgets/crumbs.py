@@ -16,7 +16,7 @@ from textual.strip import Strip
 from textual.timer import Timer
 from textual.widget import Widget
 
-from nsystui.text import safe_text, shorten, width_of
+from nsystui.base.text import safe_text, shorten, width_of
 from nsystui.ui.ascii import key_name
 
 CRUMB = " › "

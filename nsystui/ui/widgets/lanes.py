@@ -15,7 +15,7 @@ from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 
-from nsystui.text import fit, safe_text
+from nsystui.base.text import fit, safe_text
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
 from nsystui.ui.widgets.plots import time_axis
 from nsystui.ui.widgets.quiet import QuietFocus
@@ -33,7 +33,7 @@ Cells = list[tuple[str, Style]]
 
 @dataclass(frozen=True)
 class LaneLine:
-    """One lane: a character and a style for each column, see ``analysis.timeline.drawing``, and a value at its right.
+    """One lane: a character and a style for each column, see ``questions.timeline.drawing``, and a value at its right.
 
     A style is a category, with ``-`` behind it where it is not to be drawn as a block, or nothing.
     """

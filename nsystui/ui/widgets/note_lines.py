@@ -10,7 +10,7 @@ from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from nsystui.text import fit, safe_text
+from nsystui.base.text import fit, safe_text
 
 _MOST_LINES = 4
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from nsystui.analysis.answer import Answer, Row
+from nsystui.base.answer import Answer, Row
 
 PAGE_ROWS = 200
 """Rows asked for at a time: several screens' worth, and still one short query."""

@@ -11,7 +11,7 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from nsystui.text import safe_text, shorten, width_of
+from nsystui.base.text import safe_text, shorten, width_of
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
 
 Part = tuple[str, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from nsystui.text import fit, safe_text, width_of
+from nsystui.base.text import fit, safe_text, width_of
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 NOTHING = " "

@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from nsystui.text import safe_text
+from nsystui.base.text import safe_text
 
 Check = Callable[[str], str | None]
 """Says what is wrong with a text, in a sentence for the user, or ``None`` when it will do."""

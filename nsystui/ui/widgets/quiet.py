@@ -19,7 +19,7 @@ from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.widget import Widget
 
-from nsystui import terminal
+from nsystui.base import terminal
 
 Result = TypeVar("Result")
 Other = TypeVar("Other")

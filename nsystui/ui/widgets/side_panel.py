@@ -9,7 +9,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from nsystui.text import fit, safe_text
+from nsystui.base.text import fit, safe_text
 
 
 class SidePanel(Widget):

@@ -18,7 +18,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 
-from nsystui.text import fit, safe_text
+from nsystui.base.text import fit, safe_text
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
 from nsystui.ui.widgets.plots import blocks, histogram_lines, time_axis
 from nsystui.ui.widgets.quiet import QuietFocus

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from rich.cells import set_cell_size
 
-from nsystui.analysis.answer import FILES_ONLY, Column, Row
-from nsystui.text import safe_text, width_of
+from nsystui.base.answer import FILES_ONLY, Column, Row
+from nsystui.base.text import safe_text, width_of
 from nsystui.ui.widgets.columns import GAP, ColumnMeasure, Placed, place_columns, set_text
 
 PAN_STEP = 16

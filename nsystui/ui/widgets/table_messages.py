@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from nsystui.analysis.answer import Row
+from nsystui.base.answer import Row
 from nsystui.ui.widgets.pages import PageCache
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textual.message import Message
 from textual.reactive import reactive
 
-from nsystui.analysis.answer import Row
+from nsystui.base.answer import Row
 from nsystui.ui.widgets.pages import PageCache
 from nsystui.ui.widgets.table_messages import PagesArrived
 from nsystui.ui.widgets.table_sorting import SortedTable

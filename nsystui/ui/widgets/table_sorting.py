@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsystui.analysis.answer import FILES_ONLY, Answer, Unit
+from nsystui.base.answer import FILES_ONLY, Answer, Unit
 from nsystui.ui.widgets.quiet import QuietFocus
 
 

@@ -20,7 +20,7 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.timer import Timer
 
-from nsystui.analysis.answer import Answer, Row
+from nsystui.base.answer import Answer, Row
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
 from nsystui.ui.widgets.pages import PageCache
 from nsystui.ui.widgets.table_layout import TableLayout, message_lines

@@ -1,0 +1,133 @@
+"""The selection: one immutable value that says what is looked at. Every question takes it, every screen shows it."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from nsystui.base.errors import UsageError
+
+
+@dataclass(frozen=True, order=True)
+class Task:
+    """A process in a report: (index of the report, NVIDIA's globalPid)."""
+
+    report: int
+    process: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """A span of job time, ns: events that overlap ``[start, end)`` are in it, as in ``nsys stats --filter-time``."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if self.end < self.start:
+            raise UsageError(f"the time window ends ({self.end} ns) before it starts ({self.start} ns)")
+
+    @classmethod
+    def of_event(cls, start: int, end: int) -> Window:
+        """That of an event in an export; one that ends before it starts, which is damage, has no length."""
+        return cls(start, max(start, end))
+
+
+@dataclass(frozen=True)
+class NameFilter:
+    """A filter on names: a substring, ``!`` before it for the inverse, ``/…/`` or ``re:…`` for a regular expression.
+
+    Substrings and regular expressions ignore case, unless they contain an upper-case letter (smart case; ``\\S`` is
+    none). Raises UsageError for what is no regular expression, or no text.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if not self.text.isascii():
+            try:
+                self.text.encode()
+            except UnicodeEncodeError:  # bytes of a command line in another encoding
+                raise UsageError(f"filter {self.text!r} is not UTF-8") from None
+        if self.is_regex:
+            try:
+                _compiled(self.pattern, self.ignore_case)
+            except (re.error, OverflowError, RecursionError) as error:
+                raise UsageError(f"filter {self.text!r}: {error}") from None
+
+    @property
+    def inverse(self) -> bool:
+        return self.text.startswith("!")
+
+    @property
+    def _body(self) -> str:
+        return self.text[1:] if self.inverse else self.text
+
+    @property
+    def is_regex(self) -> bool:
+        body = self._body
+        return body.startswith("re:") or (len(body) > 2 and body.startswith("/") and body.endswith("/"))
+
+    @property
+    def pattern(self) -> str:
+        """The substring or regular expression without its marks."""
+        body = self._body
+        if body.startswith("re:"):
+            return body[3:]
+        return body[1:-1] if self.is_regex else body
+
+    @property
+    def ignore_case(self) -> bool:
+        letters = re.sub(r"\\.", "", self.pattern) if self.is_regex else self.pattern
+        return letters == letters.lower()
+
+    def matches(self, name: str) -> bool:
+        """Whether ``name`` passes the filter (what the store does in SQL, for lists that are already in memory)."""
+        if self.is_regex:
+            found = _compiled(self.pattern, self.ignore_case).search(name) is not None
+        else:
+            found = self.pattern in (_lower(name) if self.ignore_case else name)
+        return found != self.inverse
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str, ignore_case: bool) -> re.Pattern[str]:
+    with warnings.catch_warnings():  # Python tells what may mean something else one day: on a screen, over the screen
+        warnings.simplefilter("ignore")
+        return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+
+
+def _lower(name: str) -> str:
+    """Letter by letter, as SQL does it: Python's own knows that a sigma at the end of a word is another letter."""
+    return name.lower() if name.isascii() else "".join("i" if char == "İ" else char.lower() for char in name)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is looked at. Empty (``Selection()``) is everything; each set field narrows it.
+
+    ``tasks``, ``devices`` (CUDA ordinals inside a process) and ``streams`` are ``None`` for "all". ``windows`` are
+    windows of single reports, by their index: of a report that is not among them nothing is selected.
+    """
+
+    window: Window | None = None
+    tasks: frozenset[Task] | None = None
+    devices: frozenset[int] | None = None
+    streams: frozenset[int] | None = None
+    name: NameFilter | None = None
+    windows: tuple[tuple[int, Window], ...] | None = None
+
+    def with_window(self, window: Window | None) -> Selection:
+        return replace(self, window=window)
+
+    def with_tasks(self, tasks: frozenset[Task] | None) -> Selection:
+        return replace(self, tasks=tasks)
+
+    def with_name(self, text: str | None) -> Selection:
+        return replace(self, name=NameFilter(text) if text else None)
+
+    @property
+    def is_everything(self) -> bool:
+        return self == Selection()

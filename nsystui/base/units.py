@@ -1,0 +1,179 @@
+"""How values are worded on a screen, and how durations are read from a user.
+
+The rules, the same on every screen:
+
+* Durations pick ns, µs, ms or s by size and keep at most four significant digits: ``2.453 ms``, ``320 µs``, ``41.3 s``.
+* Points in time are seconds with all nine decimals in groups of three, ``6.412 018 233 s``, because neighbouring
+  events can be one nanosecond apart.
+* Amounts of bytes have base 1024 and binary names (``227 KiB``, ``1.5 MiB``), rates base 1000 and decimal names
+  (``212 GB/s``), as NCCL's busbw does. Only the tables of ``nsystui stats`` have columns of megabytes: their headings
+  say MB, of 10⁶ bytes, and they have three decimals, as nsys prints them.
+* Digits before the decimal point are never rounded away: what outgrows the largest unit gets more of them.
+* A value that is missing, or not a finite number, is ``–``: missing is not zero.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+
+from nsystui.base.answer import Unit, Value
+from nsystui.base.errors import UsageError
+from nsystui.base.text import safe_text
+
+MISSING = "–"
+MEGABYTE = 1_000_000.0
+"""What nsys calls a MB, bytes."""
+
+_Scales = tuple[tuple[int, str], ...]
+_DURATIONS: _Scales = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
+_BYTES: _Scales = ((1, "B"), (1024, "KiB"), (1024**2, "MiB"), (1024**3, "GiB"), (1024**4, "TiB"))
+_RATES: _Scales = ((1, "B/s"), (10**3, "kB/s"), (10**6, "MB/s"), (10**9, "GB/s"), (10**12, "TB/s"))
+
+
+def _four_digits(number: float) -> str:
+    """At most four significant digits, no trailing zeros; the digits before the point all stay, in groups."""
+    if abs(number) >= 999.95:  # what four digits round to 1000
+        return f"{number:,.0f}"
+    return f"{number:.4g}" if number else "0"
+
+
+def _scaled(value: float, scales: _Scales, limit: int) -> str:
+    """``value`` in the first of the ``scales`` where it stays under ``limit`` once rounded."""
+    for size, name in scales[:-1]:
+        if abs(value) < limit * size:
+            number = value / size
+            # 999 950 ns is not "1,000 µs": what rounds up to the limit belongs to the next scale.
+            if abs(float(f"{number:.4g}")) < limit:
+                return f"{_four_digits(number)} {name}"
+    size, name = scales[-1]
+    return f"{_four_digits(value / size)} {name}"
+
+
+def _time(value: float) -> str:
+    ns = round(value)
+    seconds, rest = divmod(abs(ns), 1_000_000_000)
+    digits = f"{rest:09d}"
+    return f"{'-' if ns < 0 else ''}{seconds:,}.{digits[:3]} {digits[3:6]} {digits[6:]} s"
+
+
+def _count(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else _four_digits(value)
+
+
+def _plain(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.15g}"
+
+
+_WORDINGS: dict[Unit, Callable[[float], str]] = {
+    Unit.TIME: _time,
+    Unit.DURATION: lambda ns: _scaled(ns, _DURATIONS, 1000),
+    Unit.CHANGE: lambda ns: ("+" if ns > 0 else "") + _scaled(ns, _DURATIONS, 1000),
+    Unit.BYTES: lambda size: _scaled(size, _BYTES, 1024),
+    Unit.MEGABYTES: lambda size: f"{size:,.3f}",
+    Unit.RATE: lambda rate: _scaled(rate, _RATES, 1000),
+    Unit.PERCENT: lambda percent: f"{percent:.1f} %",
+    Unit.COUNT: _count,
+    Unit.NUMBER: _plain,
+    Unit.TEXT: _plain,
+}
+
+
+def format_value(unit: Unit, value: Value) -> str:
+    """Words ``value`` for a screen by the rules above; text, in a column of any unit, goes through ``safe_text``.
+
+    TIME, DURATION and CHANGE are in ns, BYTES in bytes, MEGABYTES in 10⁶ bytes, RATE in
+    bytes per second, PERCENT in percent (14.6, not 0.146).
+    """
+    if value is None:
+        return MISSING
+    if isinstance(value, str):
+        return safe_text(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return MISSING
+    return _WORDINGS[unit](value)
+
+
+def size_label(size: int) -> str:
+    """An amount of bytes as one word, for names of sizes: ``64KiB``."""
+    return format_value(Unit.BYTES, size).replace(" ", "")
+
+
+_DURATION = re.compile(r"([0-9]+(?: [0-9]+)*(?:\.[0-9]+(?: [0-9]+)*)?|\.[0-9]+) *(ns|us|µs|μs|ms|s)?", re.IGNORECASE)
+_NS_PER = {"ns": 1, "us": 1_000, "μs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_LONGEST = 2**63 - 1
+
+
+def parse_duration(text: str) -> int:
+    """Reads ``1.5ms``, ``250us``, ``3 s`` or ``1200`` (ns where no unit is named, as in nsys) as whole ns.
+
+    The groups that a screen shows (``6.412 018 s``) may stay. Raises ``UsageError`` for anything else, a comma too:
+    whether it groups or begins the decimals depends on who wrote it.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is not a time: give a number with ns, us, ms or s, such as 250us or 1.5s")
+    number, unit = match.groups()
+    # Decimal, because 1.1 s in binary is not 1 100 000 000 ns; casefold turns both characters for µ into one.
+    ns = round(Decimal(number.replace(" ", "")) * _NS_PER[(unit or "ns").casefold()])
+    if ns > _LONGEST:
+        raise UsageError(f"{text!r} is longer than the {_LONGEST} ns that an export can hold")
+    return ns
+
+
+_NUMBER = re.compile(r"(?P<whole>[-+]?[0-9][0-9,]*)(?P<fraction>\.[0-9 ]*[0-9])?(?P<unit> [^0-9\s]\S*)?")
+
+
+def _parts(cell: str) -> tuple[str, str, str]:
+    """A worded value as what stands before the decimal point, from the point on, and its unit with the blank."""
+    match = _NUMBER.fullmatch(cell)
+    if match is None:  # "–", or text: it ends where the whole numbers end
+        return cell, "", ""
+    return match["whole"], match["fraction"] or "", match["unit"] or ""
+
+
+@dataclass(frozen=True)
+class DecimalLayout:
+    """How many characters a column of worded values needs before the decimal point, from it on, and for the unit.
+
+    A value of its own object, so that a table of millions of rows can measure its first page and lay out the rest.
+    """
+
+    whole: int = 0
+    fraction: int = 0
+    unit: int = 0
+
+    @classmethod
+    def of(cls, cells: Iterable[str]) -> DecimalLayout:
+        """The layout in which all ``cells`` fit."""
+        parts = {tuple(map(len, _parts(cell))) for cell in cells}
+        return cls(*map(max, zip(*parts, strict=True))) if parts else cls()
+
+    @property
+    def width(self) -> int:
+        return self.whole + self.fraction + self.unit
+
+    def pad(self, cell: str) -> str:
+        """``cell`` padded to ``width``, its decimal point and its unit in their places; longer if it does not fit."""
+        whole, fraction, unit = _parts(cell)
+        return whole.rjust(self.whole) + fraction.ljust(self.fraction) + unit.rjust(self.unit)
+
+
+def align_decimal(cells: Sequence[str]) -> list[str]:
+    """Pads a column of worded values to one width, so that decimal points stand over one another, and units too."""
+    layout = DecimalLayout.of(cells)
+    return [layout.pad(cell) for cell in cells]
+
+
+def round_half_up(value: float, decimals: int) -> float:
+    """Halves go away from zero, as in the SQL of nsys: 1607.35 is 1607.4, which ``round`` makes 1607.3.
+
+    A number that is no half as it is written has only one nearest, which ``round`` finds (and ten times as fast).
+    """
+    if repr(value).partition(".")[2][decimals:] != "5":
+        return round(value, decimals)
+    step = Decimal(1).scaleb(-decimals)
+    return float(Decimal(repr(value)).quantize(step, ROUND_HALF_UP)) if abs(value) < 1e15 else value

@@ -1,0 +1,232 @@
+"""Rows that two sides have in common, or only one of them: what every table of a comparison is made of.
+
+``difference`` is B − A. It is split into what more or fewer of a thing cost and what longer or shorter ones did, each
+at the mean of the other (n: count, t: mean duration), so that the two parts are the whole difference, exactly up to
+rounding, and swapping the sides only turns every sign:
+
+    n_b·t_b − n_a·t_a  =  (n_b − n_a)·(t_a + t_b)/2  +  (t_b − t_a)·(n_a + n_b)/2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value
+from nsystui.questions.comparison.side import Basis
+
+NEW, GONE, BOTH = "new", "gone", "both"
+
+Key = tuple[Value, ...]
+"""What a row is told by: its values in the columns that name it."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one side has of a thing: how many, their durations in sum and their median (ns), and more by key.
+
+    Of ``sums`` the values are divided by the ranks where the table is per rank; those of ``values`` never are.
+    """
+
+    count: int
+    total: int | None
+    median: float | None = None
+    sums: Mapping[str, float | None] | None = None
+    values: Mapping[str, Value] | None = None
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A pair of columns more: ``{key}_a`` and ``{key}_b``, labelled ``A label`` and ``B label``.
+
+    With ``difference``, the label of a third one, ``{key}_difference`` is B − A, ns.
+    """
+
+    key: str
+    title: str
+    label: str
+    unit: Unit
+    decimals: int | None
+    importance: int
+    is_sum: bool = False
+    difference: str = ""
+
+
+@dataclass(frozen=True)
+class Compared(TableAnswer):
+    """A table of differences; it is sorted by a difference's size, whichever way it goes."""
+
+    def sorted_by(self, key: str, descending: bool) -> Compared:
+        column = next(column for column in self.columns if column.key == key)
+        if column.unit is not Unit.CHANGE:
+            return super().sorted_by(key, descending)
+        place = self.columns.index(column)
+        return replace(self, rows=_by_size(self.rows, place, descending))
+
+
+def _by_size(rows: Sequence[Row], place: int, descending: bool) -> list[Row]:
+    known = [row for row in rows if isinstance(row[place], int | float)]
+    missing = [row for row in rows if row[place] is None]
+    return [*sorted(known, key=lambda row: abs(row[place]), reverse=descending), *missing]  # type: ignore[arg-type]
+
+
+def columns(names: Sequence[Column], basis: Basis, extras: Sequence[Extra] = (), what: str = "") -> tuple[Column, ...]:
+    """The columns of a table whose rows are told by ``names``; ``what`` stands before ``time`` in the headers."""
+    each = " per Rank" if basis.is_per_rank else ""
+    short = "/rank" if basis.is_per_rank else ""
+    time, count = (1, 1) if basis.is_per_rank else (None, None)
+    title = f"{what} " if what else ""
+    more = [column for extra in extras for column in _columns_of(extra, basis)]
+    return (
+        Column("difference", f"{title}Difference{each} (ns)", "B − A", Unit.CHANGE, time, 0),
+        Column("share", "Of All Change (%)", "change %", Unit.PERCENT, 1, 3),
+        Column("ratio", "B / A", "B/A", Unit.COUNT, 4, 3),
+        Column("total_a", f"{title}Total A{each} (ns)", f"A{short}", Unit.DURATION, time, 1),
+        Column("total_b", f"{title}Total B{each} (ns)", f"B{short}", Unit.DURATION, time, 1),
+        Column("count_a", f"Count A{each}", f"A count{short}", Unit.COUNT, count, 4),
+        Column("count_b", f"Count B{each}", f"B count{short}", Unit.COUNT, count, 4),
+        Column("median_a", "Med A (ns)", "A median", Unit.DURATION, 1, 5),
+        Column("median_b", "Med B (ns)", "B median", Unit.DURATION, 1, 5),
+        Column("by_count", f"Difference by Count{each} (ns)", "by count", Unit.CHANGE, 1, 3),
+        Column("by_duration", f"Difference by Duration{each} (ns)", "by duration", Unit.CHANGE, 1, 2),
+        *more,
+        Column("sum_a", "Sum A over Ranks (ns)", "A sum", Unit.DURATION, None, FILES_ONLY),
+        Column("sum_b", "Sum B over Ranks (ns)", "B sum", Unit.DURATION, None, FILES_ONLY),
+        Column("status", "Status", "side", Unit.TEXT, None, 0),
+        *names,
+    )
+
+
+def _columns_of(extra: Extra, basis: Basis) -> list[Column]:
+    is_divided = extra.is_sum and basis.is_per_rank
+    each, decimals = (" per Rank", 1) if is_divided else ("", extra.decimals)
+    pair = [
+        Column(
+            f"{extra.key}_{side}",
+            f"{extra.title} {side.upper()}{each}{_unit_of(extra.unit)}",
+            f"{side.upper()} {extra.label}{'/rank' if is_divided else ''}",
+            extra.unit,
+            decimals,
+            extra.importance,
+        )
+        for side in "ab"
+    ]
+    if not extra.difference:
+        return pair
+    header = f"{extra.title} Difference{each} (ns)"
+    change = Column(
+        f"{extra.key}_difference", header, extra.difference, Unit.CHANGE, decimals, max(extra.importance - 1, 0)
+    )
+    return [change, *pair]
+
+
+def _unit_of(unit: Unit) -> str:
+    return {Unit.DURATION: " (ns)", Unit.CHANGE: " (ns)", Unit.RATE: " (B/s)"}.get(unit, "")
+
+
+def compared(
+    name: str,
+    names: Sequence[Column],
+    sides: tuple[Mapping[Key, Measured], Mapping[Key, Measured]],
+    basis: Basis,
+    notes: Sequence[str] = (),
+    extras: Sequence[Extra] = (),
+    what: str = "",
+) -> Compared:
+    """The table of two sides, largest difference first; rows are told by tuples with the values of ``names``.
+
+    Of a side without ranks in ``basis`` everything is missing, and nothing of the other is new or gone.
+    """
+    a, b = sides
+    made = [_row(key, a.get(key), b.get(key), basis, extras) for key in dict.fromkeys((*a, *b))]
+    change = sum(abs(row.difference) for row in made if row.difference is not None)
+    rows = [row.cells(change) for row in sorted(made, key=_order)]
+    return Compared(name, columns(names, basis, extras, what), rows, len(rows), tuple(notes))
+
+
+@dataclass(frozen=True)
+class _Row:
+    key: Key
+    difference: float | None
+    size: float
+    """What a row without a difference is sorted by, ns."""
+    before_share: tuple[Value, ...]
+    after_share: tuple[Value, ...]
+
+    def cells(self, change: float) -> Row:
+        share = None if self.difference is None else 100.0 * abs(self.difference) / change if change else 0.0
+        return (*self.before_share, share, *self.after_share, *self.key)
+
+
+def _order(row: _Row) -> tuple[bool, float, str]:
+    return row.difference is None, -abs(row.difference or row.size), str(row.key)
+
+
+_NOTHING = Measured(0, 0)
+
+
+def _row(key: Key, a: Measured | None, b: Measured | None, basis: Basis, extras: Sequence[Extra]) -> _Row:
+    per_rank = (basis.a, basis.b) if basis.is_per_rank else (1, 1)
+    first, second = (a or _NOTHING) if basis.a else None, (b or _NOTHING) if basis.b else None
+    totals = _each(first, per_rank[0], "total"), _each(second, per_rank[1], "total")
+    counts = _each(first, per_rank[0], "count"), _each(second, per_rank[1], "count")
+    medians = [side.median if side is not None else None for side in (first, second)]
+    difference = _minus(totals[1], totals[0])
+    more = [cell for extra in extras for cell in _extra_cells(first, second, per_rank, extra)]
+    sums = [side.total if side is not None else None for side in (first, second)]
+    cells = (_ratio(*totals), *totals, *counts, *medians, *split(*counts, *totals), *more, *sums)
+    size = 0 if difference is not None else max(total or 0 for total in totals)
+    return _Row(key, difference, size, (difference,), (*cells, _status(a, b, basis)))
+
+
+def _each(side: Measured | None, ranks: int, what: str) -> float | None:
+    value = getattr(side, what) if side is not None else None
+    return value if value is None or ranks == 1 else value / ranks
+
+
+def _extra_cells(a: Measured | None, b: Measured | None, per_rank: tuple[int, int], extra: Extra) -> Sequence[Value]:
+    pair = _extra(a, per_rank[0], extra), _extra(b, per_rank[1], extra)
+    if not extra.difference:
+        return pair
+    first, second = (value if isinstance(value, int | float) else None for value in pair)
+    return (_minus(second, first), *pair)
+
+
+def _extra(side: Measured | None, ranks: int, extra: Extra) -> Value:
+    if side is None:
+        return None
+    if not extra.is_sum:
+        return (side.values or {}).get(extra.key)
+    value = (side.sums or {}).get(extra.key) if side.count else 0
+    return value if value is None or ranks == 1 else value / ranks
+
+
+def _minus(b: float | None, a: float | None) -> float | None:
+    return None if a is None or b is None else b - a
+
+
+def _ratio(a: float | None, b: float | None) -> float | None:
+    return b / a if a and b is not None else None
+
+
+def _status(a: Measured | None, b: Measured | None, basis: Basis) -> str | None:
+    if not basis.a or not basis.b:
+        return None
+    if a is None or not a.count:
+        return NEW
+    return BOTH if b is not None and b.count else GONE
+
+
+def split(
+    count_a: float | None, count_b: float | None, total_a: float | None, total_b: float | None
+) -> tuple[float | None, float | None]:
+    """The difference of two totals by count and by duration; missing where one of the four is.
+
+    What is on one side only is there by count.
+    """
+    if count_a is None or count_b is None or total_a is None or total_b is None:
+        return None, None
+    if not count_a or not count_b:
+        return float(total_b - total_a), 0.0
+    mean_a, mean_b = total_a / count_a, total_b / count_b
+    return (count_b - count_a) * (mean_a + mean_b) / 2, (mean_b - mean_a) * (count_a + count_b) / 2

@@ -1,0 +1,100 @@
+"""One side of a comparison, and over how many ranks its numbers are to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from nsystui.base.selection import Selection
+from nsystui.questions.extent import extent, selected_reports, shares_clock
+from nsystui.questions.job import Job
+from nsystui.questions.nvtx.launches import has_launches
+from nsystui.questions.tasks import RankedTask
+from nsystui.store import tables
+from nsystui.store.report import Report
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """A part of a job that is compared with another one; ``label`` is what the user calls it."""
+
+    job: Job
+    selection: Selection
+    label: str
+
+    @property
+    def ranks(self) -> tuple[RankedTask, ...]:
+        """The selected ranks."""
+        tasks = self.selection.tasks
+        return tuple(item for item in self.job.ranks if tasks is None or item.task in tasks)
+
+    @property
+    def gpu_ranks(self) -> int:
+        """How many of the ranks used a GPU: of the others no GPU work was recorded, which is not none."""
+        return sum(bool(item.devices) for item in self.ranks)
+
+    @property
+    def nvtx_ranks(self) -> int:
+        """How many of the ranks have NVTX ranges in their reports."""
+        return self._ranks_where(lambda report: bool(report.count(tables.nvtx_ranges)))
+
+    @property
+    def projected_ranks(self) -> int:
+        """How many of them also say which range launched what."""
+        return self._ranks_where(lambda report: bool(report.count(tables.nvtx_ranges)) and has_launches(report))
+
+    @property
+    def call_ranks(self) -> int:
+        """How many of the ranks have NCCL calls in their reports."""
+        return self._ranks_where(lambda report: bool(report.count(tables.nccl_calls)))
+
+    def _ranks_where(self, holds: Callable[[Report], bool]) -> int:
+        reports = {report.index for report in self.job.session.reports if holds(report)}
+        return sum(item.task.report in reports for item in self.ranks)
+
+    def judged_beside(self, other: Side) -> Selection:
+        """The selection in whose window this side's shares of time are to be taken.
+
+        Two sides of one job without windows of their own are judged over one span, from the first event of both to
+        their last: a share of another span would not compare.
+        """
+        mine, theirs = self.selection, other.selection
+        if self.job is not other.job or mine.window is not None or theirs.window is not None:
+            return mine
+        is_all = mine.tasks is None or theirs.tasks is None
+        both = Selection(tasks=None if is_all else frozenset((mine.tasks or set()) | (theirs.tasks or set())))
+        session = self.job.session
+        return mine.with_window(extent(session, both)) if shares_clock(selected_reports(session, both)) else mine
+
+
+@dataclass(frozen=True)
+class Basis:
+    """The numbers of ranks that sums of the two sides are over; ``None`` of ranks is a side that recorded none of it.
+
+    Where they differ, sums are divided by them: a side of four ranks would else have twice the time of one of two.
+    """
+
+    a: int
+    b: int
+
+    @property
+    def is_per_rank(self) -> bool:
+        """Whether the sides have different numbers of ranks."""
+        return bool(self.a and self.b and self.a != self.b)
+
+    def note(self, what: str = "ranks") -> tuple[str, ...]:
+        """A sentence on it, where sums are divided."""
+        if not self.is_per_rank:
+            return ()
+        return (f"times and counts are per rank: A has {self.a:,} {what}, B {self.b:,}",)
+
+
+def both(a: Sequence[str], b: Sequence[str]) -> tuple[str, ...]:
+    """The notes of both sides, each with the side that it is of; without it where both say the same."""
+    return tuple(_told_apart(a, b))
+
+
+def _told_apart(a: Sequence[str], b: Sequence[str]) -> Iterator[str]:
+    yield from (note for note in a if note in b)
+    yield from (f"A: {note}" for note in a if note not in b)
+    yield from (f"B: {note}" for note in b if note not in a)

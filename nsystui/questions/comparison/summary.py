@@ -1,0 +1,236 @@
+"""What changed, in one table: utilisation, steps, GPU time, NCCL, memory; and where to look on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value
+from nsystui.base.units import align_decimal, format_value
+from nsystui.questions.comparison.kernels import graph_time, kernels, memory
+from nsystui.questions.comparison.nccl import nccl
+from nsystui.questions.comparison.nvtx import nvtx
+from nsystui.questions.comparison.pairs import GONE, NEW, Compared
+from nsystui.questions.comparison.side import Basis, Side, both
+from nsystui.questions.comparison.steps import STEP, spreads
+from nsystui.questions.comparison.utilisation import Utilisation, utilisation
+from nsystui.questions.kernels import Names
+from nsystui.questions.nccl.table import KERNEL
+
+COLUMNS = (
+    Column("what", "What", "what", Unit.TEXT, None, 0),
+    Column("unit", "Unit", "unit", Unit.TEXT, None, 0),
+    Column("a", "A", "A", Unit.NUMBER, None, 0),
+    Column("b", "B", "B", Unit.NUMBER, None, 0),
+    Column("difference", "Difference", "B − A", Unit.NUMBER, None, 0),
+    Column("ratio", "B / A", "B/A", Unit.COUNT, 4, 0),
+    Column("table", "Table", "table", Unit.TEXT, None, FILES_ONLY),
+)
+"""The columns of `summary`; the values of a row are ns, percent or counts, as its ``unit`` says."""
+
+_WORDED = (
+    Column("what", "What", "what", Unit.TEXT, None, 0),
+    *(Column(key, label, label, Unit.TEXT, None, 0) for key, label in (("a", "A"), ("b", "B"))),
+    Column("difference", "B − A", "B − A", Unit.TEXT, None, 0),
+    Column("ratio", "B / A", "B/A", Unit.COUNT, 4, 1),
+    COLUMNS[-1],
+)
+_UNITS = {"ns": Unit.DURATION, "%": Unit.PERCENT, "count": Unit.COUNT}
+
+_PARTS = (
+    ("busy_percent", "GPU busy"),
+    ("compute_percent", "  compute"),
+    ("nccl_percent", "  NCCL"),
+    ("exposed_nccl_percent", "  exposed NCCL"),
+    ("memory_percent", "  memory"),
+    ("graph_percent", "  graph"),
+    ("idle_percent", "GPU idle"),
+)
+_OPTIONAL = ("nccl_percent", "exposed_nccl_percent", "graph_percent")
+_NAMED = 3
+"""So many of the largest changes the notes name."""
+_OTHER_WORK = 0.02
+_SAME_TIME = 0.05
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A row before it is one. ``difference`` where it is not that of the two values."""
+
+    what: str
+    unit: str
+    a: float | None
+    b: float | None
+    table: str | None = None
+    difference: float | None = None
+
+    def row(self) -> Row:
+        difference = self.difference
+        if self.a is not None and self.b is not None:
+            difference = self.b - self.a
+        ratio = self.b / self.a if self.a and self.b is not None else None
+        digits = 4 if self.unit == "%" else None
+        cells = [_rounded(value, digits) for value in (self.a, self.b, difference)]
+        return (self.what, self.unit, *cells, ratio, self.table)
+
+
+def _rounded(value: float | None, digits: int | None) -> Value:
+    return value if value is None or digits is None else round(value, digits)
+
+
+def summary(a: Side, b: Side, step_range: str | None = None) -> TableAnswer:
+    """One row for each measure: A, B, B − A and B / A. Percentages are means over the ranks of a side.
+
+    The time of kernels is split into what their number and what their durations make of it, each name by itself (see
+    `pairs`). Sums are over the ranks, or per rank where the sides have different numbers of them. The notes say what
+    changed most, and whether one side did more work. What neither side has (steps, NCCL, graphs) has no row.
+    """
+    used = utilisation(a, b), utilisation(b, a)
+    tables = kernels(a, b, Names.SHORT), nccl(a, b), memory(a, b)
+    ranges = nvtx(a, b)
+    basis = Basis(a.gpu_ranks, b.gpu_ranks)
+    lines = [
+        *_steps(a, b, step_range),
+        _Line("time span", "ns", used[0].time, used[1].time),
+        *_shares(*used),
+        *_work((a, b), *tables),
+    ]
+    other_work = _other_work(tables[0], used)
+    change = "by_duration" if other_work else "difference"
+    notes = (
+        *basis.note("ranks with a GPU"),
+        *([other_work] if other_work else []),
+        *_largest("kernels", tables[0], change),
+        *_largest("NVTX ranges", ranges, change),
+        *both(*(one.notes for one in used)),
+        *(note for note in tables[0].notes if note not in basis.note("ranks with a GPU")),
+        *(note for note in both(*(side.job.steps(step_range).notes for side in (a, b))) if "no steps" in note),
+    )
+    rows = [line.row() for line in lines]
+    return TableAnswer("diff-summary", COLUMNS, rows, len(rows), tuple(dict.fromkeys(notes)))
+
+
+def worded(answer: TableAnswer) -> TableAnswer:
+    """The summary as a screen shows it, each value with the unit of its row; files keep the plain one."""
+    shown: list[list[str]] = []
+    for what, unit, a, b, difference, _, _ in answer.rows:
+        own = _UNITS[str(unit)]
+        shown.append([str(what), format_value(own, a), format_value(own, b), _signed(own, difference)])
+    texts = [list(cells) for cells in zip(*shown, strict=True)] if shown else [[], [], [], []]
+    aligned = [texts[0], *(_aligned(cells, answer.rows) for cells in texts[1:])]
+    rest = [(row[-2], row[-1]) for row in answer.rows]
+    rows = [(*cells, *more) for cells, more in zip(zip(*aligned, strict=True), rest, strict=True)]
+    return TableAnswer(answer.name, _WORDED, rows, answer.total, answer.notes)
+
+
+def _aligned(cells: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    return align_decimal(cells) if rows else []
+
+
+def _signed(unit: Unit, value: Value) -> str:
+    """With its sign; percentages differ by percentage points."""
+    text = format_value(unit, value).replace("%", "pp")
+    if text.startswith("-") and not any(digit in text for digit in "123456789"):
+        return text[1:]
+    return f"+{text}" if isinstance(value, int | float) and value > 0 else text
+
+
+def _steps(a: Side, b: Side, step_range: str | None) -> Iterator[_Line]:
+    first, second = (spreads(side, step_range)[STEP] for side in (a, b))
+    if first.count or second.count:
+        yield _Line("step time, median", "ns", first.median, second.median, "steps")
+        yield _Line("step time, p95", "ns", first.p95, second.p95, "steps")
+        yield _Line("steps of all ranks", "count", first.count or None, second.count or None, "steps")
+
+
+def _shares(a: Utilisation, b: Utilisation) -> Iterator[_Line]:
+    for key, what in _PARTS:
+        if key not in _OPTIONAL or a.percent[key] or b.percent[key]:
+            yield _Line(what, "%", a.percent[key], b.percent[key])
+
+
+def _work(sides: tuple[Side, Side], launched: Compared, communication: Compared, moved: Compared) -> Iterator[_Line]:
+    """The rows of sums, each that of a column of another table."""
+    basis = Basis(sides[0].gpu_ranks, sides[1].gpu_ranks)
+    each = " per rank" if basis.is_per_rank else ""
+
+    def line(what: str, unit: str, pair: _Pair, table: str | None) -> _Line:
+        return _Line(f"{what}{each}", unit, *pair, table)
+
+    kernel_time, memory_time = _pair(launched, "total", basis), _pair(moved, "total", basis)
+    graphs = [_graph_time(side, basis) for side in sides]
+    parts = zip(kernel_time, memory_time, graphs, strict=True)
+    a, b = (None if None in part else sum(value or 0 for value in part) for part in parts)
+    yield line("GPU operation time", "ns", (a, b), None)
+    if any(graphs):
+        yield line("  whole CUDA graphs", "ns", (graphs[0], graphs[1]), None)
+    yield line("  memory operations", "ns", memory_time, "memory")
+    yield line("  kernels", "ns", kernel_time, "kernels")
+    if basis.a and basis.b:
+        yield _Line("    by their number", "ns", None, None, "kernels", _sum(launched, "by_count"))
+        yield _Line("    by their durations", "ns", None, None, "kernels", _sum(launched, "by_duration"))
+    has_nccl = bool(communication.rows) and communication.rows[0][_place(communication, "what")] == KERNEL
+    if has_nccl:
+        yield line("    NCCL kernels", "ns", _pair(communication, "total", basis), "nccl")
+        yield line("      exposed", "ns", _pair(communication, "exposed", basis), "nccl")
+    yield line("kernels launched", "count", _pair(launched, "count", basis), "kernels")
+    if has_nccl:
+        yield line("  of NCCL", "count", _pair(communication, "count", basis), "nccl")
+    yield line("copies and memsets", "count", _pair(moved, "count", basis), "memory")
+
+
+_Pair = tuple[float | None, float | None]
+
+
+def _graph_time(side: Side, basis: Basis) -> float | None:
+    if not side.gpu_ranks:
+        return None
+    time = graph_time(side)
+    return time / side.gpu_ranks if basis.is_per_rank else time
+
+
+def _pair(answer: Compared, key: str, basis: Basis) -> _Pair:
+    """The sums of a column of A and of B; missing where no rank recorded it."""
+    return _sum(answer, f"{key}_a", basis.a), _sum(answer, f"{key}_b", basis.b)
+
+
+def _place(answer: Compared, key: str) -> int:
+    return [column.key for column in answer.columns].index(key)
+
+
+def _sum(answer: Compared, key: str, ranks: int = 1) -> float | None:
+    """The sum of a column; missing where no rank recorded it."""
+    place = _place(answer, key)
+    values = [row[place] for row in answer.rows]
+    return sum(value for value in values if isinstance(value, int | float)) if ranks else None
+
+
+def _other_work(launched: Compared, used: tuple[Utilisation, Utilisation]) -> str:
+    """Whether one side did more: then its sums are larger without any kernel being slower. Empty where not."""
+    a, b = _sum(launched, "count_a"), _sum(launched, "count_b")
+    if not a or not b or abs(b / a - 1) <= _OTHER_WORK:
+        return ""
+    times = used[0].time, used[1].time
+    is_as_long = bool(times[0] and times[1] and abs(times[1] / times[0] - 1) <= _SAME_TIME)
+    span = " in about the same time" if is_as_long else ""
+    percent = format_value(Unit.PERCENT, 100 * abs(b / a - 1))
+    times_as = f"{format_value(Unit.COUNT, b / a)} times as many"
+    many = times_as if b >= 2 * a else f"{percent} {'fewer' if b < a else 'more'}"
+    return f"B launched {many} kernels{span}: sums differ for that alone, 'by duration' and medians do not"
+
+
+def _largest(what: str, answer: Compared, key: str) -> Iterator[str]:
+    """The names with the largest changes in the column ``key``, and how many are new or gone."""
+    name, change, status = (_place(answer, one) for one in ("name", key, "status"))
+    changed = [row for row in answer.sorted_by(key, descending=True).rows[:_NAMED] if row[change]]
+    if changed:
+        by = " by duration" if key == "by_duration" else ""
+        told = [f"{row[name]} {format_value(Unit.CHANGE, row[change])}" for row in changed]
+        yield f"{what} that changed most{by}: {', '.join(told)}"
+    single = [f"{count:,} {word}" for word in (NEW, GONE) if (count := _with(answer.rows, status, word))]
+    if single:
+        yield f"names of {what}: {', '.join(single)} in B"
+
+
+def _with(rows: Iterable[Row], place: int, word: str) -> int:
+    return sum(row[place] == word for row in rows)

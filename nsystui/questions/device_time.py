@@ -1,0 +1,285 @@
+"""How the time of one GPU was spent: the categories of its work, their overlaps, and what is left.
+
+See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time.
+
+The operations of a device (a CUDA ordinal of one process in one report; docs/exports.md#identifiers) fall into four
+categories:
+
+* K, kernels that are not NCCL's
+* C, NCCL kernels
+* M, memory copies and memsets
+* G, launches of whole CUDA graphs, of which nothing inside was traced
+
+A = K ∪ C ∪ M ∪ G is all of them. U(X) is the union of the intervals of X, and |U(X)| its length: the time in which at
+least one operation ran. Two kernels at once count once, so that nothing here exceeds the window w (the rule
+``gpu_time_util`` of nsys sums them, and may exceed 100 %).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsystui.base.selection import Window
+from nsystui.questions.interval_blocks import NO_BLOCKS, BlockBuilder, IntervalBlocks, slices
+from nsystui.questions.intervals import Intervals, covered_per_bin, intersect, merge, subtract, union
+from nsystui.questions.tasks import RankedTask
+
+Shares = NDArray[np.float64]
+"""Shape ``(bins,)``: 0 to 1 of each bin's time; NaN where the report was not recording."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU of a task. ``device`` is its CUDA ordinal in the process, ``gpu`` the machine's number (or ``None``)."""
+
+    task: RankedTask
+    device: int
+    gpu: int | None
+    model: str | None
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """How the time of a window was spent, ns; of one device, or the sum over several.
+
+    ``kernels + exposed_nccl + memory_only + graph_only + idle == time``, exactly; and so do ``kernels_only``,
+    ``nccl_only``, ``memory_only``, the three overlaps of two, ``all_three``, ``graph_only`` and ``idle``.
+    """
+
+    time: int
+    """|w|, once for each device."""
+    recorded: int
+    """The part of it that lies in the report's session. The rest was not observed, and counts as idle."""
+    kernels: int
+    """|U(K)|"""
+    nccl: int
+    """|U(C)|"""
+    memory: int
+    """|U(M)|"""
+    graph: int
+    """|U(G)|"""
+    busy: int
+    """|A|"""
+    exposed_nccl: int
+    r"""|U(C) \ U(K)|: communication that no kernel hides. A copy or a graph beside it hides nothing."""
+    exposed_memory: int
+    r"""|U(M) \ U(K)|"""
+    memory_only: int
+    r"""|U(M) \ U(K ∪ C)|"""
+    all_three: int
+    """|U(K) ∩ U(C) ∩ U(M)|"""
+    exposed_graph: int
+    r"""|U(G) \ U(K)|"""
+    graph_without_kernels: int
+    r"""|U(G) \ U(K ∪ C)|"""
+
+    @property
+    def overlap(self) -> int:
+        """|U(K) ∩ U(C)|, ns."""
+        return self.nccl - self.exposed_nccl
+
+    @property
+    def graph_only(self) -> int:
+        r"""|U(G) \ U(K ∪ C ∪ M)|, ns."""
+        return self.busy - self.kernels - self.exposed_nccl - self.memory_only
+
+    @property
+    def kernels_only(self) -> int:
+        r"""|U(K) \ U(C ∪ M)|, ns."""
+        return self.kernels - self.kernels_nccl - self.kernels_memory - self.all_three
+
+    @property
+    def nccl_only(self) -> int:
+        r"""|U(C) \ U(K ∪ M)|, ns."""
+        return self.exposed_nccl - self.nccl_memory
+
+    @property
+    def kernels_nccl(self) -> int:
+        r"""|(U(K) ∩ U(C)) \ U(M)|, ns."""
+        return self.overlap - self.all_three
+
+    @property
+    def kernels_memory(self) -> int:
+        r"""|(U(K) ∩ U(M)) \ U(C)|, ns."""
+        return self.memory - self.exposed_memory - self.all_three
+
+    @property
+    def nccl_memory(self) -> int:
+        r"""|(U(C) ∩ U(M)) \ U(K)|, ns."""
+        return self.exposed_memory - self.memory_only
+
+    @property
+    def idle(self) -> int:
+        """|w| − |A|, ns."""
+        return self.time - self.busy
+
+    def percent(self, part: int) -> float | None:
+        """``part`` (ns, one of the above) as a percentage of the time; ``None`` of no time."""
+        return 100.0 * part / self.time if self.time else None
+
+    @property
+    def overlap_percent(self) -> float | None:
+        """|U(K) ∩ U(C)| / |U(C)|, HTA's communication–computation overlap; ``None`` without NCCL kernels."""
+        return 100.0 * self.overlap / self.nccl if self.nccl else None
+
+    def __add__(self, other: Breakdown) -> Breakdown:
+        return Breakdown(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+NOTHING = Breakdown(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+def total(parts: Iterable[Breakdown]) -> Breakdown:
+    """The sum; its percentages are means over the devices, weighted by their windows."""
+    return sum(parts, NOTHING)
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceLanes:
+    r"""One device over time, and in sum: each lane is the share of a bin in which its category ran, see ``Shares``.
+
+    ``exposed_nccl`` is the share of U(C) \ U(K).
+    ``busy`` is the share of A, not the sum of the others: categories run side by side.
+    """
+
+    device: Device
+    window: Window
+    kernels: Shares
+    nccl: Shares
+    exposed_nccl: Shares
+    memory: Shares
+    graph: Shares
+    busy: Shares
+    totals: Breakdown
+
+
+@dataclass(frozen=True, eq=False)
+class BusyParts:
+    r"""When each category kept one device busy, and what follows from it. Made by ``of``.
+
+    ``graph_only`` is U(G) \ U(K ∪ C ∪ M). A itself is not kept: ``kernels``, ``exposed_nccl``, ``memory_only`` and
+    ``graph_only`` have no point in common and are A together. The rest is named as in ``Breakdown``.
+    """
+
+    kernels: IntervalBlocks = NO_BLOCKS
+    nccl: IntervalBlocks = NO_BLOCKS
+    memory: IntervalBlocks = NO_BLOCKS
+    graph: IntervalBlocks = NO_BLOCKS
+    exposed_nccl: IntervalBlocks = NO_BLOCKS
+    exposed_memory: IntervalBlocks = NO_BLOCKS
+    memory_only: IntervalBlocks = NO_BLOCKS
+    graph_only: IntervalBlocks = NO_BLOCKS
+    all_three: IntervalBlocks = NO_BLOCKS
+    exposed_graph: IntervalBlocks = NO_BLOCKS
+    graph_without_kernels: IntervalBlocks = NO_BLOCKS
+
+    @classmethod
+    def of(
+        cls, kernels: IntervalBlocks, nccl: IntervalBlocks, memory: IntervalBlocks, graph: IntervalBlocks
+    ) -> BusyParts:
+        """What follows from the categories, computed a slice of time after the other."""
+        builders = [BlockBuilder() for _ in range(7)]
+        for parts in slices([kernels, nccl, memory, graph]):
+            for builder, part in zip(builders, _exposed(*parts), strict=True):
+                builder.append(part)
+        return cls(kernels, nccl, memory, graph, *(builder.blocks() for builder in builders))
+
+
+def shifted(parts: BusyParts, offset: int) -> BusyParts:
+    """The same ``offset`` ns later; most of the memory is shared."""
+    if not offset:
+        return parts
+    return BusyParts(**{item.name: getattr(parts, item.name).shifted(offset) for item in fields(BusyParts)})
+
+
+def _exposed(kernels: Intervals, nccl: Intervals, memory: Intervals, graph: Intervals) -> tuple[Intervals, ...]:
+    r"""C \ K, M \ K, M \ (K ∪ C), G \ (K ∪ C ∪ M), K ∩ C ∩ M, G \ K and G \ (K ∪ C)."""
+    exposed_memory = subtract(memory, kernels)
+    exposed_graph = subtract(graph, kernels)
+    graph_without_kernels = subtract(exposed_graph, nccl)
+    return (
+        subtract(nccl, kernels),
+        exposed_memory,
+        subtract(exposed_memory, nccl),
+        subtract(graph_without_kernels, memory),
+        intersect(intersect(memory, nccl), kernels),
+        exposed_graph,
+        graph_without_kernels,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceIntervals:
+    """When each category kept one device busy, in job time."""
+
+    device: Device
+    recorded: Window
+    parts: BusyParts
+    clock_offset: int = 0
+    """What was added to the report's own times, ns."""
+
+    def breakdown(self, window: Window) -> Breakdown:
+        """The totals inside ``window``; operations are cut at its edges."""
+        lo, hi = window.start, window.end
+        lengths = {item.name: getattr(self.parts, item.name).length_within(lo, hi) for item in fields(BusyParts)}
+        busy = sum(lengths[name] for name in _DISJOINT)
+        del lengths["graph_only"]
+        return Breakdown(hi - lo, self.recorded_in(window), busy=busy, **lengths)
+
+    def worked(self, window: Window) -> Window | None:
+        """From the first operation in ``window`` to the end of the last one; ``None`` where there is none."""
+        span = None
+        for active in self._active(window):
+            span = Window(span.start if span else int(active.starts[0]), int(active.ends[-1]))
+        return span
+
+    def gaps(self, window: Window) -> IntervalBlocks:
+        """When nothing ran between the first operation in ``window`` and the last one."""
+        builder = BlockBuilder()
+        before = None
+        for active in self._active(window):
+            last = int(active.ends[-1])
+            builder.append(active.gaps(int(active.starts[0]) if before is None else before, last))
+            before = last
+        return builder.blocks()
+
+    def _active(self, window: Window) -> Iterator[Intervals]:
+        """When anything ran in ``window``, A, as far as anything did: one slice of time after the other."""
+        for parts in slices([getattr(self.parts, name) for name in _DISJOINT], (window.start, window.end)):
+            active = merge(*parts)
+            if len(active):
+                yield active
+
+    def recorded_in(self, window: Window) -> int:
+        """The part of ``window`` that lies in the report's session, ns."""
+        return max(0, min(window.end, self.recorded.end) - max(window.start, self.recorded.start))
+
+    def lanes(self, window: Window, bins: int) -> DeviceLanes:
+        """``window`` in ``bins`` equal spans. Raises ``ValueError`` where ``bins < 1``."""
+        lanes = {name: self._shares([name], window, bins) for name in _LANES}
+        return DeviceLanes(self.device, window, busy=self.busy(window, bins), totals=self.breakdown(window), **lanes)
+
+    def busy(self, window: Window, bins: int) -> Shares:
+        """The lane ``busy`` alone. Raises ``ValueError`` where ``bins < 1``."""
+        return self._shares(_DISJOINT, window, bins)
+
+    def share(self, name: str, window: Window, bins: int) -> Shares:
+        """One lane of ``DeviceLanes`` by its name. Raises ``ValueError`` where ``bins < 1``."""
+        return self._shares(_DISJOINT if name == "busy" else [name], window, bins)
+
+    def _shares(self, names: Iterable[str], window: Window, bins: int) -> Shares:
+        """The shares of parts that have no point in common, together."""
+        lo, hi = window.start, window.end
+        session = union([self.recorded.start], [self.recorded.end])
+        is_seen = covered_per_bin(session, lo, hi, bins) > 0
+        covered = sum(getattr(self.parts, name).covered_per_bin(lo, hi, bins) for name in names)
+        shares = np.minimum(covered * bins / max(hi - lo, 1), 1.0)
+        return np.where(is_seen, shares, np.nan)
+
+
+_LANES = ("kernels", "nccl", "exposed_nccl", "memory", "graph")
+_DISJOINT = ("kernels", "exposed_nccl", "memory_only", "graph_only")

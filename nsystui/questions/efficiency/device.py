@@ -1,0 +1,87 @@
+"""The efficiency of the GPUs: what of their time was useful, and to which loss the rest belongs.
+
+See docs/numbers.md#device-efficiency.
+
+With Useful_d the useful time of device d, Moved_d the time of its communication that nothing useful hides, T the
+window and D the number of devices::
+
+    parallel efficiency      = Σ Useful_d / (D·T)   = load balance × communication × orchestration
+    load balance             = (Σ Useful_d / D) / max Useful_d
+    communication efficiency = max Useful_d / max (Useful_d + Moved_d)      (two independent maxima)
+    orchestration efficiency = max (Useful_d + Moved_d) / T
+
+A factor with nothing to divide by is 0, as in DLB. What counts as useful is a choice: see ``Useful``. Whole CUDA graphs
+count as useful, whatever ran in them. Useful_d + Moved_d is the device's busy time under either choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from nsystui.questions.device_time import Breakdown
+
+
+class Useful(Enum):
+    """What of a GPU's time counts as useful; the value is its name in a flag."""
+
+    POP = "pop"
+    """Kernels but NCCL's; NCCL kernels, copies and memsets are communication. BSC's basicanalysis, nsys2prv."""
+    TALP = "talp"
+    """Every kernel, NCCL's too; copies and memsets are communication. DLB/TALP while a program runs."""
+
+    @property
+    def words(self) -> str:
+        """The definition, for a note."""
+        if self is Useful.POP:
+            return "useful (pop): kernels but NCCL's; NCCL kernels, copies and memsets are communication"
+        return "useful (talp): every kernel, NCCL's too; copies and memsets are communication"
+
+    def time(self, spent: Breakdown) -> int:
+        """Useful_d, ns."""
+        if self is Useful.POP:
+            return spent.kernels + spent.exposed_graph
+        return spent.kernels + spent.exposed_nccl + spent.graph_without_kernels
+
+    def moved(self, spent: Breakdown) -> int:
+        r"""Moved_d = |U(communication) \ U(useful)|, ns."""
+        return spent.busy - self.time(spent)
+
+
+@dataclass(frozen=True)
+class DeviceEfficiency:
+    """The factors, each from 0 to 1. ``useful`` is Σ Useful_d, ns."""
+
+    devices: int
+    time: int
+    useful: int
+    load_balance: float
+    communication: float
+    orchestration: float
+
+    @property
+    def parallel(self) -> float:
+        """Σ Useful_d / (D·T); equal to the product of the three factors but for rounding."""
+        return ratio(self.useful, self.devices * self.time)
+
+    @classmethod
+    def of(cls, spent: Sequence[Breakdown], useful: Useful) -> DeviceEfficiency:
+        """Of devices that were all looked at over the same window; none at all has factors of 0."""
+        times = [useful.time(one) for one in spent]
+        busy = [one.busy for one in spent]
+        total, most, longest = sum(times), max(times, default=0), max(busy, default=0)
+        time = spent[0].time if spent else 0
+        return cls(
+            devices=len(spent),
+            time=time,
+            useful=total,
+            load_balance=ratio(total, len(spent) * most),
+            communication=ratio(most, longest),
+            orchestration=ratio(longest, time),
+        )
+
+
+def ratio(part: int, whole: int) -> float:
+    """``part / whole``; 0 where ``whole`` is 0."""
+    return part / whole if whole else 0.0

@@ -1,0 +1,118 @@
+"""The factors of an efficiency in order, each with what it is and what a low one says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nsystui.exports import canonical
+from nsystui.questions.efficiency.device import DeviceEfficiency
+from nsystui.questions.efficiency.host import HostEfficiency
+from nsystui.questions.efficiency.scaling import Scalability
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One factor. ``value`` is from 0 to 1 (scalability may exceed it), ``None`` where it is not known.
+
+    ``depth`` is how many factors it is a factor of. ``low`` says what a low value means and where to look next.
+    """
+
+    key: str
+    name: str
+    value: float | None
+    depth: int
+    formula: str
+    low: str
+    record: str = ""
+    """What to record where it is not known."""
+
+
+# By key: name, depth, formula, what a low value says. The screens named there are those of the program.
+_DEVICE = {
+    "parallel": (
+        "device parallel efficiency", 0, "load balance × communication × orchestration",
+        "useful share of GPU time",
+    ),
+    "load_balance": (
+        "load balance", 1, "mean / max of the useful time of the GPUs",
+        "GPUs differ in useful work: 7 Ranks",
+    ),
+    "communication": (
+        "communication", 1, "max useful / max (useful + communication)",
+        "NCCL or copies that nothing hides: 3 NCCL",
+    ),
+    "orchestration": (
+        "orchestration", 1, "max (useful + communication) / time",
+        "GPUs idle, the host is late: gaps in 4 GPU",
+    ),
+}  # fmt: skip
+_HOST = {
+    "parallel": (
+        "host parallel efficiency", 0, "MPI parallel × device offload",
+        "share of host time outside of MPI and CUDA",
+    ),
+    "mpi_parallel": (
+        "MPI parallel", 1, "MPI load balance × MPI communication",
+        "time in MPI calls: 2 Kernels (o)",
+    ),
+    "mpi_load_balance": (
+        "MPI load balance", 2, "mean / max of the time outside of MPI",
+        "ranks wait for others in MPI: 2 Kernels (o)",
+    ),
+    "mpi_communication": (
+        "MPI communication", 2, "max time outside of MPI / time",
+        "every rank waits: transfers, dependencies",
+    ),
+    "offload": (
+        "device offload", 1, "time outside of MPI and CUDA calls / time outside of MPI",
+        "launching or waiting in CUDA: 2 Kernels (o)",
+    ),
+}  # fmt: skip
+_SCALING = {
+    "computation": (
+        "computation scalability", 1, "useful time of the baseline / useful time",
+        "more GPU time for the same work: 2 Kernels",
+    ),
+    "overall": (
+        "device global efficiency", 0, "device parallel efficiency × computation scalability",
+        "useful work per GPU time, by the baseline's",
+    ),
+}  # fmt: skip
+
+
+def device_factors(device: DeviceEfficiency, scaled: Scalability | None = None) -> list[Factor]:
+    """Those of the GPUs, unknown without any; with a baseline also scalability and global efficiency."""
+    known = device if device.devices else None
+    found = [
+        Factor(f"device_{key}", name, None if known is None else getattr(known, key), depth, formula, low)
+        for key, (name, depth, formula, low) in _DEVICE.items()
+    ]
+    if scaled is not None:
+        rows = [("overall", scaled.overall), ("computation", scaled.computation)]
+        names = {"overall": "device_global", "computation": "device_computation_scalability"}
+        found += [
+            Factor(names[key], name, value, depth, formula, low)
+            for key, value in rows
+            for name, depth, formula, low in [_SCALING[key]]
+        ]
+    return found
+
+
+def host_factors(host: HostEfficiency) -> list[Factor]:
+    """Those of the processes; of MPI only what was traced."""
+    return [
+        Factor(
+            f"host_{key}" if key in ("parallel", "offload") else key,
+            name,
+            getattr(host, key),
+            depth,
+            formula,
+            low,
+            _record(key),
+        )
+        for key, (name, depth, formula, low) in _HOST.items()
+    ]
+
+
+def _record(key: str) -> str:
+    return (canonical.MPI_CALLS if key.startswith("mpi") else canonical.API_CALLS).record

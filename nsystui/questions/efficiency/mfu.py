@@ -1,0 +1,125 @@
+"""Model FLOPs utilisation: how much of the GPUs' peak went into the model's own arithmetic (docs/numbers.md#mfu).
+
+    MFU = FLOPs of a step / step time / GPUs / peak
+
+The FLOPs of a step are the user's to give, of the whole job: about 6·N·tokens for training a transformer of N
+parameters (8·N·tokens where activations are recomputed and that shall count). A step lasts from the first GPU operation
+that was launched in it to the first of the next one, so that no idle time is left out; the median is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsystui.base.selection import Window
+from nsystui.base.whole_number import whole_number
+from nsystui.exports.metadata import SIZE_VARIABLES
+from nsystui.questions.efficiency.gpus import Gpu
+from nsystui.questions.efficiency.peaks import Peak, known_peak
+from nsystui.questions.intervals import Times
+from nsystui.questions.ranks.step_times import StepTimes
+from nsystui.questions.steps import Steps
+from nsystui.questions.task_steps import TaskSteps
+from nsystui.store.report import Report
+
+
+@dataclass(frozen=True)
+class MfuRequest:
+    """What the user gives. ``peak_tflops`` and ``gpus`` are ``None`` where the exports shall tell."""
+
+    flops_per_step: float
+    peak_tflops: float | None = None
+    gpus: int | None = None
+    step_range: str | None = None
+
+
+@dataclass(frozen=True)
+class Mfu:
+    """``value`` is the MFU from 0 to 1; ``None`` where a part of it is not known, which ``notes`` say.
+
+    ``step_time``: ns, the median of ``intervals`` step times. ``achieved``: TFLOP/s for each GPU.
+    """
+
+    request: MfuRequest
+    step_time: float | None
+    intervals: int
+    gpus: int
+    peak: Peak | None
+    notes: tuple[str, ...]
+
+    @property
+    def achieved(self) -> float | None:
+        if not self.step_time:
+            return None
+        return self.request.flops_per_step / (self.step_time / 1e9) / self.gpus / 1e12
+
+    @property
+    def value(self) -> float | None:
+        if self.achieved is None or self.peak is None:
+            return None
+        return self.achieved / self.peak.tflops
+
+
+def mfu(request: MfuRequest, steps: Steps, gpus: Sequence[Gpu], reports: Sequence[Report], window: Window) -> Mfu:
+    """The MFU of the steps that lie in ``window``, over the tasks that use ``gpus``."""
+    tasks = {device.task.task for gpu in gpus for device in gpu.devices}
+    times = [whole_steps(own, window) for task, own in steps.of_task.items() if task in tasks]
+    together = np.concatenate([np.empty(0, np.int64), *times])
+    step_time = float(np.median(together)) if len(together) else None
+    count, count_note = _gpus(request, gpus, reports)
+    peak, peak_note = _peak(request, gpus)
+    notes = [count_note, peak_note, *steps.notes]
+    if step_time is None and steps.of_task:
+        notes.append("no MFU: in this time no step begins that another one follows")
+    elif step_time is None:
+        notes.append("no MFU without steps: it needs NVTX ranges that number them (`step 7`), or --step-range")
+    return Mfu(request, step_time, len(together), count, peak, tuple(note for note in notes if note))
+
+
+def whole_steps(steps: TaskSteps, window: Window) -> Times:
+    """The GPU times of the steps that begin in ``window``, ns; the last of all has no end, as no other follows it."""
+    times = StepTimes.of(steps)
+    if not times.on_gpu:
+        return np.empty(0, np.int64)
+    starts, durations = times.start[:-1], times.duration[:-1]
+    return durations[(starts >= window.start) & (starts < window.end)]
+
+
+def _gpus(request: MfuRequest, gpus: Sequence[Gpu], reports: Sequence[Report]) -> tuple[int, str]:
+    """How many GPUs share a step, and where that is from."""
+    if request.gpus is not None:
+        return request.gpus, f"GPUs that share a step: {request.gpus} (--gpus)"
+    here, size = len(gpus), told_size(reports)
+    if size > here:
+        return size, f"GPUs that share a step: {size}, as the captured environment says; {here} of them here (--gpus N)"
+    return max(here, 1), f"GPUs that share a step: {here}, those of these exports (--gpus N)"
+
+
+def told_size(reports: Iterable[Report]) -> int:
+    """How many processes the job has, as the captured environment says; 0 where it does not."""
+    return max((_number(report, name) or 0 for report in reports for name in SIZE_VARIABLES), default=0)
+
+
+_MOST_PROCESSES = 999_999
+
+
+def _number(report: Report, name: str) -> int | None:
+    return whole_number(report.metadata.environment.get(name, ""), _MOST_PROCESSES)
+
+
+def _peak(request: MfuRequest, gpus: Sequence[Gpu]) -> tuple[Peak | None, str]:
+    """The peak of each GPU, and where it is from."""
+    if request.peak_tflops is not None:
+        return Peak(request.peak_tflops, "--peak-tflops"), f"peak {request.peak_tflops:g} TFLOP/s (--peak-tflops)"
+    models = sorted({gpu.model or "" for gpu in gpus})
+    if len(models) > 1:
+        return None, f"no MFU: GPUs of several models ({', '.join(models)}), give --peak-tflops"
+    if not models or not models[0]:
+        return None, "no MFU: the export does not name the GPU, give --peak-tflops"
+    peak = known_peak(models[0])
+    if peak is None:
+        return None, f"no MFU: the peak of `{models[0]}` is not known here, give --peak-tflops"
+    return peak, f"peak {peak.tflops:g} TFLOP/s of `{models[0]}` ({peak.source}; --peak-tflops N for another)"

@@ -1,0 +1,131 @@
+"""The efficiency of a job, or of what is selected of it: everything that its tables are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nsystui.base.answer import Unit
+from nsystui.base.note_words import few
+from nsystui.base.selection import Selection, Window
+from nsystui.base.units import format_value
+from nsystui.exports import canonical
+from nsystui.questions.device_time import Breakdown
+from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
+from nsystui.questions.efficiency.gpus import Gpu, gpus_of, unplaced
+from nsystui.questions.efficiency.host import HostEfficiency, host_times
+from nsystui.questions.efficiency.host_calls import host_calls
+from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, mfu, told_size
+from nsystui.questions.efficiency.window import common_window, window_note
+from nsystui.questions.extent import selected_reports
+from nsystui.questions.job import Job
+from nsystui.questions.ranks.step_times import step_times
+from nsystui.questions.utilisation import BusyIntervals
+from nsystui.questions.utilisation_tables import recording_notes
+
+
+@dataclass(frozen=True, eq=False)
+class Efficiency:
+    """``spent[i]`` is how the time of ``gpus[i]`` was spent in ``window``. Notes belong to all, GPUs, or hosts."""
+
+    window: Window
+    useful: Useful
+    gpus: tuple[Gpu, ...]
+    spent: tuple[Breakdown, ...]
+    device: DeviceEfficiency
+    host: HostEfficiency
+    notes: tuple[str, ...]
+    device_notes: tuple[str, ...]
+    host_notes: tuple[str, ...]
+
+    @property
+    def span(self) -> str:
+        """The length of the window in words: what 100 % is."""
+        return format_value(Unit.DURATION, self.window.end - self.window.start)
+
+
+def efficiency(job: Job, selection: Selection, useful: Useful = Useful.POP) -> Efficiency:
+    """The efficiency of the selected tasks and devices over ``common_window``.
+
+    Raises UsageError where the selected reports share no clock or no time.
+    """
+    session = job.session
+    window = common_window(session, selection)
+    busy = job.busy(selection)
+    wide = selection.with_window(None).with_name(None)
+    gpus = job.once(("gpus", wide), lambda: gpus_of(session, busy.devices))
+    spent = tuple(gpu.intervals.breakdown(window) for gpu in gpus)
+    calls = job.once(("host-calls", selection.tasks), lambda: host_calls(session, selection, job.ranks))
+    host = HostEfficiency.of(host_times(calls, window))
+    device_notes = tuple(_device_notes(job, busy, gpus, window, useful))
+    return Efficiency(
+        window=window,
+        useful=useful,
+        gpus=gpus,
+        spent=spent,
+        device=DeviceEfficiency.of(spent, useful),
+        host=host,
+        notes=(window_note(session, selection, window), *busy.notes, *_clock_notes(job, selection)),
+        device_notes=device_notes,
+        host_notes=tuple(_host_notes(host)) if host.processes else (),
+    )
+
+
+def _clock_notes(job: Job, selection: Selection) -> Iterator[str]:
+    """How the reports came to share a clock, where several do."""
+    reports = selected_reports(job.session, selection)
+    if len(reports) > 1 and job.alignment is not None:
+        yield job.alignment.words(reports)
+
+
+def mfu_of(job: Job, selection: Selection, found: Efficiency, request: MfuRequest) -> Mfu:
+    """The MFU over the window and GPUs of ``found``. Raises UsageError for a step range that is no pattern."""
+    steps = job.steps(request.step_range)
+    return mfu(request, steps, found.gpus, selected_reports(job.session, selection), found.window)
+
+
+def steps_in(job: Job, found: Efficiency, name: str | None = None) -> int | None:
+    """How many steps begin in the window, of the task that has most; ``None`` where no steps are known."""
+    tasks = {device.task.task for gpu in found.gpus for device in gpu.devices}
+    times = step_times(job.steps(name), found.window)
+    return max((len(one) for task, one in times.items() if task in tasks), default=None)
+
+
+def _device_notes(
+    job: Job, busy: BusyIntervals, gpus: tuple[Gpu, ...], window: Window, useful: Useful
+) -> Iterator[str]:
+    if not gpus:
+        return
+    yield useful.words
+    if any(gpu.intervals.breakdown(window).graph for gpu in gpus):
+        yield "whole CUDA graphs count as useful: NCCL and copies inside them cannot be told apart"
+    size = told_size(job.session.reports)
+    if size > len(job.ranks):
+        yield f"{len(job.ranks)} of the {size} processes of the job are open: factors are of those alone"
+    elif len(gpus) == 1:
+        yield "one GPU: its load balance is 100 % whatever it did"
+    if not any(useful.time(gpu.intervals.breakdown(window)) for gpu in gpus):
+        yield "nothing useful ran: factors with nothing to divide by are 0, as in DLB"
+    shared = [gpu for gpu in gpus if len(gpu.devices) > 1]
+    if shared:
+        who = "; ".join(f"ranks {few(gpu.ranks)}" for gpu in shared[:3])
+        yield f"processes that share a GPU count as one device: {who}"
+    if unplaced(job.session, gpus):
+        yield "these exports do not say which GPU a process used: each process's device counts as a GPU of its own"
+    yield from recording_notes(busy, window)
+
+
+def _host_notes(host: HostEfficiency) -> Iterator[str]:
+    yield (
+        "host: a process is in a call while any of its threads is; useful is all other time, an upper bound; "
+        "only processes that used a GPU"
+    )
+    with_mpi = [one.task.rank for one in host.processes if one.mpi is not None]
+    if not with_mpi:
+        yield f"no MPI calls here: time in MPI, if there was any, counts as useful ({canonical.MPI_CALLS.record})"
+    elif len(with_mpi) < len(host.processes):
+        without = [one.task.rank for one in host.processes if one.mpi is None]
+        yield f"no MPI efficiency: no MPI calls of rank {few(without)} ({canonical.MPI_CALLS.record})"
+    without = [one.task.rank for one in host.processes if one.cuda is None]
+    if without:
+        yield f"no host efficiency: no CUDA calls of rank {few(without)} ({canonical.API_CALLS.record})"

@@ -1,0 +1,166 @@
+"""The tables of an efficiency: breakdown by GPU, factors of devices and hosts, processes, MFU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit
+from nsystui.questions.device_time import Breakdown, total
+from nsystui.questions.efficiency.device import Useful
+from nsystui.questions.efficiency.factors import Factor, device_factors, host_factors
+from nsystui.questions.efficiency.gpus import Gpu
+from nsystui.questions.efficiency.mfu import Mfu
+from nsystui.questions.efficiency.result import Efficiency
+from nsystui.questions.efficiency.scaling import Scalability
+
+EVERYTHING = "all"
+"""What stands for the rank in the row over all GPUs."""
+
+# The name in ``Breakdown``, the key of the columns, the headings in a file and on a screen, the importance; together
+# they are all of the time.
+_PARTS = (
+    ("kernels_only", "compute_only", "Compute only", "C only", 0),
+    ("nccl_only", "nccl_only", "NCCL only", "N only", 0),
+    ("memory_only", "memory_only", "Memory only", "M only", 0),
+    ("kernels_nccl", "compute_nccl", "Compute and NCCL", "C+N", 1),
+    ("kernels_memory", "compute_memory", "Compute and Memory", "C+M", 1),
+    ("nccl_memory", "nccl_memory", "NCCL and Memory", "N+M", 2),
+    ("all_three", "all_three", "Compute, NCCL and Memory", "all 3", 1),
+    ("graph_only", "graph_only", "Graph only", "G only", 2),
+    ("idle", "idle", "Idle", "idle", 0),
+)
+PARTS = tuple(key for key, *_ in _PARTS)
+"""The parts of a GPU's time that have no moment in common and leave none out; names in ``Breakdown``."""
+BREAKDOWN_COLUMNS = (
+    Column("rank", "Rank", "rank", Unit.TEXT, None, 0),
+    Column("device", "Device", "dev", Unit.NUMBER, None, 4),
+    Column("gpu", "GPU", "gpu", Unit.NUMBER, None, 5),
+    Column("model", "GPU Model", "model", Unit.TEXT, None, 6),
+    *(
+        Column(f"{key}_percent", f"{title} (%)", label, Unit.PERCENT, 2, least)
+        for _, key, title, label, least in _PARTS
+    ),
+    Column("useful_percent", "Useful (%)", "useful", Unit.PERCENT, 2, 3),
+    *(Column(f"{key}_ns", f"{title} (ns)", label, Unit.DURATION, None, 7) for _, key, title, label, _ in _PARTS),
+    Column("useful_ns", "Useful (ns)", "useful", Unit.DURATION, None, 7),
+    Column("communication_ns", "Communication (ns)", "communication", Unit.DURATION, None, 7),
+    Column("window_ns", "Window (ns)", "window", Unit.DURATION, None, 8),
+)
+_FACTOR = (
+    Column("metric", "Metric", "metric", Unit.TEXT, None, FILES_ONLY),
+    Column("name", "Name", "factor", Unit.TEXT, None, 0),
+    Column("percent", "Efficiency (%)", "efficiency", Unit.PERCENT, 2, 0),
+)
+_BASELINE = Column("baseline_percent", "Baseline (%)", "baseline", Unit.PERCENT, 2, 0)
+_WORDS = (
+    Column("formula", "Formula", "formula", Unit.TEXT, None, 1),
+    Column("low", "Where it is low", "where it is low", Unit.TEXT, None, 2),
+)
+PROCESS_COLUMNS = (
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
+    Column("host", "Host", "host", Unit.TEXT, None, 3),
+    Column("pid", "PID", "pid", Unit.NUMBER, None, 2),
+    *(
+        Column(f"{key}_percent", f"{title} (%)", title.lower(), Unit.PERCENT, 2, 0)
+        for key, title in (("useful", "Useful"), ("mpi", "In MPI"), ("cuda", "In CUDA calls"))
+    ),
+    *(
+        Column(f"{key}_ns", f"{title} (ns)", title.lower(), Unit.DURATION, None, 4)
+        for key, title in (("useful", "Useful"), ("mpi", "In MPI"), ("cuda", "In CUDA calls"))
+    ),
+    Column("window_ns", "Window (ns)", "window", Unit.DURATION, None, 5),
+)
+MFU_COLUMNS = (
+    Column("mfu_percent", "MFU (%)", "MFU", Unit.PERCENT, 2, 0),
+    Column("achieved_tflops", "Achieved per GPU (TFLOP/s)", "TFLOP/s per GPU", Unit.COUNT, 2, 0),
+    Column("peak_tflops", "Peak per GPU (TFLOP/s)", "peak TFLOP/s", Unit.COUNT, 2, 0),
+    Column("peak_source", "Peak from", "peak from", Unit.TEXT, None, 3),
+    Column("step_time", "Step Time (ns)", "step time", Unit.DURATION, 1, 0),
+    Column("steps", "Step Times", "step times", Unit.COUNT, None, 1),
+    Column("gpus", "GPUs", "GPUs", Unit.NUMBER, None, 1),
+    Column("flops_per_step", "FLOPs per Step", "FLOPs per step", Unit.NUMBER, 0, 2),
+)
+_LETTERS = (
+    "C: compute (kernels but NCCL's), N: NCCL, M: memory, G: whole CUDA graphs; only: with none of the others "
+    "beside it; C+N: both side by side; all 3: C+N+M"
+)
+
+
+def breakdown_table(found: Efficiency) -> TableAnswer:
+    """A row over all GPUs and one for each: how its time was spent, in percent of the window and in ns.
+
+    See docs/numbers.md#gpu-time.
+
+    The parts have no moment in common and add up to the window, in the first row to that of all GPUs.
+    """
+    rows: list[Row] = []
+    if found.gpus:
+        rows.append((EVERYTHING, None, None, None, *_spent_cells(total(found.spent), found.useful)))
+    for gpu, spent in zip(found.gpus, found.spent, strict=True):
+        rows.append((*_place(gpu), *_spent_cells(spent, found.useful)))
+    notes = (*((_LETTERS,) if rows else ()), *found.notes, *found.device_notes)
+    return TableAnswer("breakdown", BREAKDOWN_COLUMNS, rows, len(rows), notes)
+
+
+def _place(gpu: Gpu) -> Row:
+    first = gpu.devices[0]
+    return ",".join(map(str, gpu.ranks)), first.device, first.gpu, gpu.model
+
+
+def _spent_cells(spent: Breakdown, useful: Useful) -> Row:
+    """The cells of one row from the percentages on."""
+    parts = [getattr(spent, key) for key in PARTS]
+    time = useful.time(spent)
+    percent = [spent.percent(part) for part in (*parts, time)]
+    return (*percent, *parts, time, useful.moved(spent), spent.time)
+
+
+def device_table(found: Efficiency, scaled: Scalability | None = None) -> TableAnswer:
+    """A row for each factor of the device efficiency; with a baseline also its own, scalability, and global."""
+    factors = device_factors(found.device, scaled)
+    notes = (*found.notes, *found.device_notes)
+    if scaled is None:
+        return _factor_table("device", factors, None, notes)
+    before = {factor.key: factor.value for factor in device_factors(scaled.baseline.device)}
+    return _factor_table("device", factors, before, (*notes, scaled.note))
+
+
+def host_table(found: Efficiency) -> TableAnswer:
+    """A row for each factor of the host efficiency."""
+    return _factor_table("host", host_factors(found.host), None, (*found.notes, *found.host_notes))
+
+
+def _factor_table(
+    name: str, factors: Sequence[Factor], baseline: dict[str, float | None] | None, notes: tuple[str, ...]
+) -> TableAnswer:
+    """The rows of factors of which any is known."""
+    if all(factor.value is None for factor in factors):
+        factors = ()
+    rows: list[Row] = []
+    for one in factors:
+        before = () if baseline is None else (_percent(baseline.get(one.key)),)
+        rows.append((one.key, "  " * one.depth + one.name, _percent(one.value), *before, one.formula, one.low))
+    columns = (*_FACTOR, *(() if baseline is None else (_BASELINE,)), *_WORDS)
+    return TableAnswer(name, columns, rows, len(rows), notes)
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100.0 * value
+
+
+def process_table(found: Efficiency) -> TableAnswer:
+    """A row for each process that used a GPU: its time in MPI, in CUDA calls outside of MPI, and the rest."""
+    rows: list[Row] = []
+    for one in found.host.processes:
+        parts = (one.useful, one.mpi, one.cuda)
+        percent = [None if part is None or not one.time else 100.0 * part / one.time for part in parts]
+        rows.append((one.task.rank, one.task.host, one.task.pid, *percent, *parts, one.time))
+    return TableAnswer("processes", PROCESS_COLUMNS, rows, len(rows), (*found.notes, *found.host_notes))
+
+
+def mfu_table(found: Mfu) -> TableAnswer:
+    """One row: the MFU and what it is made of; unknown parts are missing, and notes say why."""
+    peak, source = (None, None) if found.peak is None else (found.peak.tflops, found.peak.source)
+    value = None if found.value is None else 100.0 * found.value
+    row = (value, found.achieved, peak, source, found.step_time, found.intervals, found.gpus)
+    return TableAnswer("mfu", MFU_COLUMNS, [(*row, found.request.flops_per_step)], 1, found.notes)

@@ -1,0 +1,98 @@
+"""How many events of each kind start in each bin of time: what finds a page among millions, kept beside the packs.
+
+What is kept are counts in bins of a report's own clock. Where the bins lie depends on what else is open, so they are
+kept with the counts, and counts of other bins are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.questions.event_kinds import KIND_TABLES, EventKind
+from nsystui.questions.kept_facts import facts_of
+from nsystui.questions.where import Condition, by_report
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.store.kept import Arrays
+
+Counts = NDArray[np.int64]
+
+_VERSION = 1
+
+
+def spans(session: Session, kind: EventKind) -> dict[int, tuple[int, int, int]]:
+    """(first start, last start, events) of a kind in each report (by index) that has some, on the report's clock."""
+
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+        start = KIND_TABLES[kind].table.c.start
+        query = _of_kind(kind, reports, sa.func.min(start), sa.func.max(start), sa.func.count())
+        rows = {report: span for report, *span in part.rows(query.group_by(KIND_TABLES[kind].table.c.report))}
+        return {report.index: {"span": np.array(rows.get(report.index, []), np.int64)} for report in reports}
+
+    having = [report for report in session.reports if report.count(KIND_TABLES[kind].table)]
+    kept = facts_of(session, having, f"span-{kind.value}", _VERSION, compute, by=KIND_TABLES[kind].table)
+    found = {index: arrays["span"].tolist() for index, arrays in kept.items()}
+    return {index: (span[0], span[1], span[2]) for index, span in found.items() if span}
+
+
+def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins: int) -> Counts:
+    """How many events of a kind start in each bin of ``width`` ns from ``low`` (job time); shape ``(bins,)``.
+
+    Raises ``ValueError`` where one starts before ``low``.
+    """
+    with_events = spans(session, kind)
+    reports = [report for report in session.reports if report.index in with_events]
+    grids = {report.index: [low - report.clock_offset, width, bins] for report in reports}
+
+    def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
+        return _counted(part, kind, missing, grids)
+
+    def fits(report: Report, arrays: Arrays) -> bool:
+        return bool(arrays["grid"].tolist() == grids[report.index])
+
+    total = np.zeros(bins, np.int64)
+    table = KIND_TABLES[kind].table
+    for arrays in facts_of(session, reports, f"starts-{kind.value}", _VERSION, compute, fits, by=table).values():
+        total += arrays["counts"]
+    return total
+
+
+def _counted(
+    session: Session, kind: EventKind, reports: Sequence[Report], grids: Mapping[int, list[int]]
+) -> dict[int, Arrays]:
+    table = KIND_TABLES[kind].table
+    _, width, bins = grids[reports[0].index]
+    low = by_report(table, {report.index: grids[report.index][0] for report in reports})
+    place = sa.func.divide(table.c.start - low, width, type_=sa.BigInteger)
+    first = sa.func.min(table.c.start - low).label("first")
+    query = _of_kind(kind, reports, place.label("bin"), first, sa.func.count().label("events"))
+    read = {
+        name: np.ma.getdata(column)
+        for name, column in session.arrays(query.group_by(table.c.report, sa.text("bin"))).items()
+    }
+    if len(read["first"]) and read["first"].min() < 0:
+        raise ValueError("an event starts before the first bin")
+    found: dict[int, Arrays] = {}
+    for report in reports:
+        mine = read["report"] == report.index
+        counts = np.zeros(bins, np.int64)
+        counts[read["bin"][mine]] = read["events"][mine]
+        found[report.index] = {"grid": np.array(grids[report.index], np.int64), "counts": counts}
+    return found
+
+
+def _of_kind(kind: EventKind, reports: Sequence[Report], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """The events of a kind in some reports, all of them; ``report`` and ``columns`` of each."""
+    source = KIND_TABLES[kind]
+    report = source.table.c.report
+    conditions: list[Condition] = [report.in_([one.index for one in reports]), source.table.c.start.is_not(None)]
+    if source.condition is not None:
+        conditions.append(source.condition)
+    return sa.select(report, *columns).where(*conditions)

@@ -1,0 +1,131 @@
+"""The kinds of events: what each is called, and how its table reads as rows of one common shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.base.errors import UsageError
+from nsystui.base.selection import Selection
+from nsystui.questions.kernels import rank_of
+from nsystui.questions.tasks import RankedTask
+from nsystui.questions.where import where
+from nsystui.store import tables
+
+
+class EventKind(Enum):
+    """What an event is; the value is how it is called on screen, in CSV and on the command line."""
+
+    API = "api"
+    KERNEL = "kernel"
+    NCCL = "nccl"
+    MEMORY = "memory"
+    GRAPH = "graph"
+    SYNC = "sync"
+    NVTX = "nvtx"
+    MARK = "mark"
+    MPI = "mpi"
+    OS = "os"
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it is work of a GPU, which an API call may have launched."""
+        return self in (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
+
+
+DEFAULT_KINDS = (
+    EventKind.API,
+    EventKind.KERNEL,
+    EventKind.NCCL,
+    EventKind.MEMORY,
+    EventKind.GRAPH,
+    EventKind.SYNC,
+    EventKind.NVTX,
+    EventKind.MARK,
+    EventKind.MPI,
+)
+"""OS runtime calls are many and seldom the question: they are shown on demand, or where there is little else."""
+
+
+def kinds_of(text: str) -> tuple[EventKind, ...]:
+    """``kernel,nccl`` as kinds; raises UsageError for a word that is none."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    known = {kind.value: kind for kind in EventKind}
+    for word in words:
+        if word not in known:
+            raise UsageError(f"kind {word!r}: the kinds are {', '.join(known)}")
+    return tuple(dict.fromkeys(known[word] for word in words))
+
+
+@dataclass(frozen=True)
+class KindTable:
+    """How one kind is read: its table, its name expression, and a condition that tells it from its neighbours."""
+
+    kind: EventKind
+    table: sa.Table
+    name: sa.ColumnElement[Any]
+    condition: sa.ColumnElement[bool] | None = None
+
+
+def _domain_and_name(table: sa.Table) -> sa.ColumnElement[Any]:
+    """``domain:text``; a range of the default domain has no prefix (as nsys writes them)."""
+    domain = sa.func.coalesce(table.c.domain, "")
+    return sa.case((domain == "", table.c.name), else_=domain + ":" + table.c.name)
+
+
+KIND_TABLES: dict[EventKind, KindTable] = {
+    item.kind: item
+    for item in (
+        KindTable(EventKind.API, tables.api_calls, tables.api_calls.c.name),
+        KindTable(EventKind.KERNEL, tables.kernels, tables.kernels.c.short_name, tables.kernels.c.is_nccl == 0),
+        KindTable(EventKind.NCCL, tables.kernels, tables.kernels.c.short_name, tables.kernels.c.is_nccl == 1),
+        KindTable(EventKind.MEMORY, tables.memory_ops, tables.memory_ops.c.operation),
+        KindTable(
+            EventKind.GRAPH,
+            tables.graph_launches,
+            sa.literal("CUDA graph ", sa.Text) + sa.cast(tables.graph_launches.c.graph_id, sa.Text),
+        ),
+        KindTable(EventKind.SYNC, tables.syncs, tables.syncs.c.sync_type),
+        KindTable(EventKind.NVTX, tables.nvtx_ranges, _domain_and_name(tables.nvtx_ranges)),
+        KindTable(EventKind.MARK, tables.nvtx_marks, _domain_and_name(tables.nvtx_marks)),
+        KindTable(EventKind.MPI, tables.mpi_calls, tables.mpi_calls.c.name),
+        KindTable(EventKind.OS, tables.os_calls, tables.os_calls.c.name),
+    )
+}
+_ORDER = {kind: number for number, kind in enumerate(EventKind)}
+
+
+def _or_null(table: sa.Table, name: str) -> sa.ColumnElement[Any]:
+    column: sa.ColumnElement[Any] = table.c[name] if name in table.c else sa.cast(sa.null(), sa.BigInteger)
+    return column.label(name)
+
+
+def events_query(
+    kind: EventKind, selection: Selection, ranks: Sequence[RankedTask], extra: Sequence[sa.ColumnElement[bool]] = ()
+) -> sa.Select[Any]:
+    """The selected events of one kind in the common shape; times in job time, ns."""
+    source = KIND_TABLES[kind]
+    table = source.table
+    end = table.c.end if "end" in table.c else table.c.start
+    conditions = [*where(table, selection, source.name), *extra]
+    if source.condition is not None:
+        conditions.append(source.condition)
+    return sa.select(
+        (table.c.start + table.c.clock_offset).label("start"),
+        (end - table.c.start).label("duration"),
+        sa.literal(kind.value, sa.Text).label("kind"),
+        sa.literal(_ORDER[kind], sa.BigInteger).label("kind_order"),
+        source.name.label("name"),
+        rank_of(table, ranks).label("rank"),
+        table.c.report,
+        table.c.process,
+        _or_null(table, "thread"),
+        _or_null(table, "device"),
+        _or_null(table, "stream"),
+        _or_null(table, "correlation_id"),
+        table.c.row,
+    ).where(*conditions)

@@ -1,0 +1,83 @@
+"""From when to when: the span of job time that is shown where the user has not chosen a window.
+
+Times are ns on the job's clock (a report's own time plus its ``clock_offset``). A session may be far longer than what
+was recorded in it (a capture of 0.3 s in a run of two minutes), so the default is to fit the events
+(docs/exports.md#time).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from nsystui.base.selection import Selection, Window
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+
+def recorded(report: Report) -> Window:
+    """The whole session of a report: from 0, or its first event if that is earlier, to its duration or last event.
+
+    Events may start slightly before 0 and end after the duration (docs/exports.md#time). Empty where the export says
+    neither.
+    """
+    start = min(0, report.packed.first_event or 0)
+    end = max(start, report.metadata.duration or 0, report.packed.last_event or 0)
+    return Window(start + report.clock_offset, end + report.clock_offset)
+
+
+def event_span(report: Report) -> Window | None:
+    """From the first event of a report to the end of its last; ``None`` where it has none.
+
+    Samples and diagnostics are no events: they do not stretch it.
+    """
+    first, last = report.packed.first_event, report.packed.last_event
+    if first is None or last is None:
+        return None
+    return Window(first + report.clock_offset, max(first, last) + report.clock_offset)
+
+
+def selected_reports(session: Session, selection: Selection) -> list[Report]:
+    """The reports of the selected tasks; all of them where no tasks are selected."""
+    if selection.tasks is None:
+        return list(session.reports)
+    wanted = {task.report for task in selection.tasks}
+    return [report for report in session.reports if report.index in wanted]
+
+
+def extent(session: Session, selection: Selection, fit: bool = True) -> Window:
+    """The selection's window; without one, the span of the selected tasks' reports.
+
+    ``fit`` takes the span of their events, and their sessions only where there is no event at all; without ``fit`` it
+    is the span of their sessions. Every rank has the same extent, so that shares of it compare
+    (docs/numbers.md#conventions). ``Window(0, 0)`` where no report is open.
+    """
+    if selection.window is not None:
+        return selection.window
+    reports = selected_reports(session, selection)
+    spans = [span for report in reports if fit and (span := event_span(report)) is not None]
+    return _hull(spans or [recorded(report) for report in reports])
+
+
+def extents(session: Session, selection: Selection) -> dict[int, Window]:
+    """The window in which each report (by index) is judged.
+
+    That is ``extent`` for every report of one job. Reports that share no clock, two runs opened side by side, are
+    judged each over its own events, for a span from one run to the other would mean nothing.
+    """
+    reports = selected_reports(session, selection)
+    if selection.window is not None or shares_clock(reports):
+        window = extent(session, selection)
+        return {report.index: window for report in reports}
+    return {report.index: event_span(report) or recorded(report) for report in reports}
+
+
+def shares_clock(reports: Sequence[Report]) -> bool:
+    """Whether the times of these reports lie on one clock: one report, or all aligned (docs/ranks.md#clock)."""
+    return len(reports) <= 1 or all(report.on_job_clock for report in reports)
+
+
+def _hull(spans: Iterable[Window]) -> Window:
+    found = list(spans)
+    if not found:
+        return Window(0, 0)
+    return Window(min(span.start for span in found), max(span.end for span in found))

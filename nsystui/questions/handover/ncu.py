@@ -1,0 +1,193 @@
+"""Which commands have Nsight Compute (``ncu``) profile the selected kernel launches.
+
+ncu counts, in each process by itself, the launches that match its filter, over all devices and streams in the order in
+which the program launches them: ``--launch-skip`` leaves out the first, ``--launch-count`` says how many follow.
+The order here is that of the API calls that launched the kernels; where a call was not recorded, the start on the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import FILES_ONLY, Column, TableAnswer, Unit
+from nsystui.base.selection import Selection, Task
+from nsystui.questions.handover.ncu_command import NameBase, NcuCommand, pattern_of
+from nsystui.questions.handover.slices import with_calls
+from nsystui.questions.job import Job
+from nsystui.questions.kernels import Names, name_of
+from nsystui.questions.missing import missing_note
+from nsystui.questions.tasks import RankedTask
+from nsystui.questions.where import Condition, of_tasks, where
+from nsystui.store import tables
+
+Wanted = Callable[[sa.FromClause], list[Condition]]
+"""Conditions that choose launches among the rows of ``kernels``."""
+
+COLUMNS = (
+    Column("rank", "Rank", "rank", Unit.NUMBER),
+    Column("pid", "Pid", "pid", Unit.NUMBER, None, 4),
+    Column("host", "Host", "host", Unit.TEXT, None, 5),
+    Column("kernel", "Kernel", "kernel", Unit.TEXT, None, 1),
+    Column("total", "Total Time (ns)", "total", Unit.DURATION, None, 2),
+    Column("launches", "Launches", "launches", Unit.COUNT, None, 3),
+    Column("selected", "Selected", "selected", Unit.COUNT, None, 3),
+    Column("skip", "Launch Skip", "skip", Unit.NUMBER, None, 3),
+    Column("count", "Launch Count", "count", Unit.NUMBER, None, 3),
+    Column("command", "Command", "command", Unit.TEXT),
+    Column("base", "Name Base", "base", Unit.TEXT, None, FILES_ONLY),
+)
+
+
+def everything(table: sa.FromClause) -> list[Condition]:
+    """Every launch of the selection."""
+    return []
+
+
+def one_launch(report: int, row: int) -> Wanted:
+    """The launch of one row of ``kernels``."""
+    return lambda table: [table.c.report == report, table.c.row == row]
+
+
+def ncu_commands(
+    job: Job, selection: Selection, wanted: Wanted = everything, base: NameBase | None = None
+) -> list[NcuCommand]:
+    """The commands for the selected launches, one for each kernel of each process, those with most time first.
+
+    ``wanted`` chooses among the selected ones. Without ``base`` a kernel goes by its function's name, where the process
+    has one kernel of that name; of a template with several instances by the mangled name, on which all tools agree, or
+    else by the demangled one. Launches that the selection leaves out count in ``skip`` all the same, as they do in ncu.
+    """
+    table = tables.kernels
+    if not job.session.count(table):
+        return []
+    chosen = [*where(table, selection, table.c.name), *wanted(table)]
+    alike: list[Condition] = [table.c.short_name.in_(sa.select(table.c.short_name).where(*chosen).distinct())]
+    if selection.tasks is not None:
+        alike.append(of_tasks(table, selection.tasks))
+    rows = _numbered(selection, alike, base)
+    columns = rows.c
+    kernel = (columns.report, columns.process, columns.short_name, columns.identity)
+    query = (
+        sa.select(
+            *kernel,
+            sa.func.any_value(columns.name),
+            sa.func.any_value(columns.mangled_name),
+            sa.func.min(columns.position),
+            sa.func.max(columns.position),
+            sa.func.count(),
+            sa.func.max(columns.launches),
+            sa.func.sum(columns.end - columns.start, type_=sa.BigInteger).label("total"),
+            sa.func.max(columns.is_nccl),
+            sa.func.count(columns.graph_node_id),
+            sa.func.max(columns.without_call),
+        )
+        .where(*where(rows, selection, columns.name), *wanted(rows))
+        .group_by(*kernel)
+        .order_by(sa.desc("total"), *kernel)
+    )
+    templates = _templates(job, alike) if base is None else frozenset()
+    ranks = {ranked.task: ranked for ranked in job.ranks}
+    found = []
+    for report, process, short, _, name, mangled, first, last, selected, launches, total, *facts in job.session.rows(
+        query
+    ):
+        key = (report, process, short)
+        chosen_base = base or (NameBase.FUNCTION if key not in templates else _exact(mangled))
+        shown = {NameBase.FUNCTION: short, NameBase.MANGLED: mangled or name, NameBase.DEMANGLED: name}[chosen_base]
+        is_all = selected == launches
+        is_nccl, nodes, bare = facts
+        found.append(
+            NcuCommand(
+                *_who(job, ranks, Task(report, process)),
+                short if chosen_base is NameBase.FUNCTION else name,
+                chosen_base,
+                pattern_of(shown or "", chosen_base),
+                launches,
+                selected,
+                None if is_all else first - 1,
+                None if is_all else last - first + 1,
+                total,
+                bool(is_nccl),
+                bool(nodes),
+                int(bare or 0),
+            )
+        )
+    return found
+
+
+def of_name(job: Job, selection: Selection, name: str, names: Names) -> list[NcuCommand]:
+    """The commands for the selected launches of one name of the kernel table, matched as that table calls them."""
+    bases = {Names.SHORT: NameBase.FUNCTION, Names.MANGLED: NameBase.MANGLED}
+    return ncu_commands(job, selection, lambda table: [name_of(table, names) == name], bases.get(names))
+
+
+def _exact(mangled: str | None) -> NameBase:
+    return NameBase.MANGLED if mangled else NameBase.DEMANGLED
+
+
+def _who(job: Job, ranks: dict[Task, RankedTask], task: Task) -> tuple[Task, int | None, str, int | None, str]:
+    """Task, rank, host, pid and program of a process."""
+    ranked = ranks.get(task)
+    if ranked is not None:
+        return task, ranked.rank, ranked.host, ranked.pid, ranked.process_name
+    host = next((report.metadata.host for report in job.session.reports if report.index == task.report), "")
+    pid = (task.process >> 24) & 0xFFFFFF or None
+    return task, None, host, pid, ""
+
+
+def _identity(table: sa.Table, base: NameBase | None) -> sa.ColumnElement[str]:
+    """What ncu takes for one name."""
+    if base is NameBase.FUNCTION:
+        return table.c.short_name
+    if base is NameBase.DEMANGLED:
+        return table.c.name
+    return sa.func.coalesce(table.c.mangled_name, table.c.name)
+
+
+def _numbered(selection: Selection, alike: Sequence[Condition], base: NameBase | None) -> sa.Subquery:
+    """Kernels with ``position``, from 1, among the ``launches`` of their ``identity`` in their process."""
+    table = tables.kernels
+    taken = ("report", "clock_offset", "process", "device", "stream", "start", "end", "row", "correlation_id")
+    names = ("name", "short_name", "mangled_name", "is_nccl", "graph_node_id")
+    kernels = sa.select(*(table.c[name] for name in (*taken, *names)), _identity(table, base).label("identity"))
+    rows = with_calls(kernels.where(*alike).subquery(), Selection(tasks=selection.tasks)).subquery()
+    columns = rows.c
+    same = (columns.report, columns.process, columns.identity)
+    launched = sa.func.coalesce(columns.call_start, columns.start + columns.clock_offset)
+    order = (launched, columns.start, columns.row)
+    return sa.select(
+        *columns,
+        sa.func.row_number().over(partition_by=same, order_by=order).label("position"),
+        sa.func.count().over(partition_by=same).label("launches"),
+        sa.func.sum(sa.case((columns.call_start.is_(None), 1), else_=0)).over(partition_by=same).label("without_call"),
+    ).subquery()
+
+
+def _templates(job: Job, alike: Sequence[Condition]) -> frozenset[tuple[int, int, str]]:
+    """The (report, process, function) of which there are several kernels."""
+    table = tables.kernels
+    kernel = (table.c.report, table.c.process, table.c.short_name)
+    query = sa.select(*kernel).where(*alike).group_by(*kernel)
+    several = query.having(sa.func.count(sa.distinct(_identity(table, None))) > 1)
+    return frozenset((report, process, short) for report, process, short in job.session.rows(several))
+
+
+def ncu_table(job: Job, commands: Sequence[NcuCommand]) -> TableAnswer:
+    """The commands as a table."""
+    lacking = missing_note(job.session, tables.kernels)
+    rows = [
+        (
+            *(one.rank, one.pid, one.host, one.kernel, one.total),
+            *(one.launches, one.selected, one.skip, one.count, one.command, one.base.value),
+        )
+        for one in commands
+    ]
+    notes = [*([lacking] if lacking else []), *cautions(commands)]
+    return TableAnswer("ncu", COLUMNS, rows, notes=tuple(notes))
+
+
+def cautions(commands: Sequence[NcuCommand]) -> tuple[str, ...]:
+    """What to know of these commands, each thing once."""
+    return tuple(dict.fromkeys(caution for one in commands for caution in one.cautions))

@@ -1,0 +1,133 @@
+"""The events of a selection in one shape for a trace: what ran, where, from when to when, and what launched it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.base.selection import Selection
+from nsystui.questions.event_kinds import KIND_TABLES, EventKind
+from nsystui.questions.events import ByTable
+from nsystui.questions.extent import event_span
+from nsystui.questions.kernels import Names, name_of
+from nsystui.questions.nvtx.report_ranges import START_END_TYPES
+from nsystui.questions.where import Condition, where
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+Expression = sa.ColumnElement[Any]
+Query = sa.Select[Any] | sa.CompoundSelect[Any]
+
+_TEXTS = frozenset({"kind", "name", "domain", "communicator", "grid", "block"})
+KERNEL_FACTS = ("grid", "block", "registers_per_thread")
+"""The fields that say how a kernel was launched."""
+_ORDER = {kind: number for number, kind in enumerate(EventKind)}
+
+
+def slices(
+    session: Session,
+    selection: Selection,
+    kinds: Sequence[EventKind],
+    fields: Sequence[str],
+    names: Names = Names.SHORT,
+    extra: ByTable = lambda table: [],
+) -> Query:
+    """The selected events of ``kinds``, with these fields; what a kind has not is NULL.
+
+    Fields: ``kind``, ``kind_order``, ``report``, ``row``, ``start`` and ``end`` (job time in ns; an NVTX range that was
+    never closed ends with the last event of its report), ``name``, ``process``, ``thread``, ``device``, ``stream``,
+    ``correlation_id``, ``domain`` (of NVTX; empty for the default one), ``is_loose`` (1 for an NVTX range that need not
+    nest: a start/end range, or one that ended on another thread), ``bytes`` (of a memory operation, or the message of
+    an NCCL call), ``communicator``, ``graph_node_id``; of kernels ``grid`` and ``block`` (``8x1x1``), and
+    ``registers_per_thread``. At least one kind. ``extra`` narrows the selection further.
+    """
+    ends = {report.index: span.end for report in session.reports if (span := event_span(report)) is not None}
+    parts = [_one_kind(kind, selection, fields, names, ends).where(*extra(KIND_TABLES[kind].table)) for kind in kinds]
+    return sa.union_all(*parts) if len(parts) > 1 else parts[0]
+
+
+def _one_kind(
+    kind: EventKind, selection: Selection, fields: Sequence[str], names: Names, ends: Mapping[int, int]
+) -> sa.Select[Any]:
+    source = KIND_TABLES[kind]
+    known = _expressions(kind, source.table, names, ends)
+    conditions: list[Condition] = where(source.table, selection, source.name)
+    if source.condition is not None:
+        conditions.append(source.condition)
+    query = sa.select(*[_field(known, field).label(field) for field in fields]).where(*conditions)
+    if kind is EventKind.NVTX and not {"bytes", "communicator"}.isdisjoint(fields):
+        calls, ranges = tables.nccl_calls, source.table
+        is_same = sa.and_(calls.c.report == ranges.c.report, calls.c.row == ranges.c.row)
+        query = query.select_from(ranges.outerjoin(calls, is_same))
+    return query
+
+
+def _field(known: Mapping[str, Expression], field: str) -> Expression:
+    if field in known:
+        return known[field]
+    return sa.cast(sa.null(), sa.Text if field in _TEXTS else sa.BigInteger)
+
+
+def _expressions(kind: EventKind, table: sa.Table, names: Names, ends: Mapping[int, int]) -> dict[str, Expression]:
+    columns = table.c
+    start = columns.start + columns.clock_offset
+    known: dict[str, Expression] = {column.name: column for column in columns}
+    name: Expression = KIND_TABLES[kind].name
+    if kind in (EventKind.KERNEL, EventKind.NCCL):
+        name = name_of(table, names)
+        known |= {shape: _shape(table, shape) for shape in ("grid", "block")}
+    elif kind in (EventKind.NVTX, EventKind.MARK):
+        name = columns.name
+        known["domain"] = sa.func.coalesce(columns.domain, "")
+    known |= {
+        "kind": sa.literal(kind.value, sa.Text),
+        "kind_order": sa.literal(_ORDER[kind], sa.BigInteger),
+        "start": start,
+        "end": _end(table, start, ends),
+        "name": sa.func.coalesce(name, ""),
+    }
+    if kind is EventKind.NVTX:
+        is_loose = sa.or_(columns.event_type.in_(START_END_TYPES), columns.end_thread != columns.thread)
+        known["is_loose"] = sa.case((is_loose, 1), else_=0)
+        known["bytes"] = tables.nccl_calls.c.message_size
+        known["communicator"] = tables.nccl_calls.c.communicator
+    return known
+
+
+def _shape(table: sa.Table, shape: str) -> Expression:
+    x, y, z = (sa.cast(table.c[f"{shape}_{axis}"], sa.Text) for axis in "xyz")
+    return x + "x" + y + "x" + z
+
+
+def _end(table: sa.Table, start: Expression, ends: Mapping[int, int]) -> Expression:
+    """Never before the start; of an event without an end, as far as its report goes."""
+    if "end" not in table.c:
+        return start
+    last: Expression = sa.case(ends, value=table.c.report, else_=start) if ends else start
+    return sa.func.greatest(start, sa.func.coalesce(table.c.end + table.c.clock_offset, last), type_=sa.BigInteger)
+
+
+def with_calls(rows: sa.Subquery, selection: Selection, extra: Sequence[Condition] = ()) -> sa.Select[Any]:
+    """The rows of GPU work with ``call_start`` (job time, ns) and ``call_thread`` of the API call that launched each.
+
+    Both are missing where the selection has no such call. ``extra`` are conditions on the calls that are looked at.
+    """
+    columns = tables.api_calls.c
+    place = (columns.report, columns.process, columns.correlation_id)
+    start = columns.start + columns.clock_offset
+    calls = (
+        sa.select(
+            *place, sa.func.min(start).label("call_start"), sa.func.arg_min(columns.thread, start).label("call_thread")
+        )
+        .where(*where(tables.api_calls, selection, columns.name), columns.correlation_id.is_not(None), *extra)
+        .group_by(*place)
+        .subquery()
+    )
+    is_launch = sa.and_(
+        calls.c.report == rows.c.report,
+        calls.c.process == rows.c.process,
+        calls.c.correlation_id == rows.c.correlation_id,
+    )
+    return sa.select(*rows.c, calls.c.call_start, calls.c.call_thread).select_from(rows.outerjoin(calls, is_launch))

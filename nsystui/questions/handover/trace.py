@@ -1,0 +1,228 @@
+"""A trace of a selection: its layout, and its events batch by batch in the order that a format needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.base.selection import Selection, Window
+from nsystui.questions.alignment import Alignment, ClockMode
+from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.events import ByTable
+from nsystui.questions.extent import selected_reports
+from nsystui.questions.handover.bands import bands
+from nsystui.questions.handover.kinds import ON_CPU, ON_GPU, Contents
+from nsystui.questions.handover.layout import Layout
+from nsystui.questions.handover.slices import KERNEL_FACTS, slices, with_calls
+from nsystui.questions.job import Job
+from nsystui.questions.kernels import Names
+from nsystui.questions.missing import missing_note
+from nsystui.questions.where import Condition, where
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+Batches = Iterator[Sequence[tuple[Any, ...]]]
+_BATCH = 20_000  # rows at once: what a writer holds in memory
+
+HOST_FIELDS = ("report", "process", "thread", "kind", "domain", "start", "end", "name")
+HOST_DETAILS = ("is_loose", "correlation_id", "bytes", "communicator")
+GPU_FIELDS = ("report", "process", "device", "stream", "kind", "start", "end", "name")
+GPU_DETAILS = ("correlation_id", "bytes", "graph_node_id", *KERNEL_FACTS)
+TIMED_FIELDS = (
+    *("report", "process", "thread", "device", "stream", "kind", "domain", "is_loose"),
+    *("start", "end", "name", "bytes", "correlation_id"),
+)
+
+
+def _all(table: sa.Table) -> list[Condition]:
+    return []
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What is handed over, read in the bands of time of ``parts``.
+
+    ``span``: from the first start to the last end of it, ns of job time.
+    """
+
+    session: Session
+    selection: Selection
+    contents: Contents
+    names: Names
+    layout: Layout
+    parts: tuple[ByTable, ...]
+    span: Window
+    clock: str
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, job: Job, selection: Selection, contents: Contents, names: Names = Names.SHORT) -> Trace:
+        """A trace of what is there of ``contents``."""
+        there = contents.there(job.session)
+        parts = bands(job, selection, there.kinds)
+        layout = Layout.of(job, selection, there, parts)
+        clock = (job.alignment or Alignment(ClockMode.UTC)).words(job.session.reports)
+        span = _span(job.session, selection, there)
+        return cls(job.session, selection, there, names, layout, parts, span, clock, _notes(job, there))
+
+    def host_slices(self) -> Batches:
+        """Calls and ranges by start on each track, the longer first where two start at once.
+
+        Rows of `HOST_FIELDS`, `HOST_DETAILS`.
+        """
+        fields = (*HOST_FIELDS, *HOST_DETAILS)
+        for part in self.parts:
+            rows = self._rows(ON_CPU, (*fields, "kind_order", "row"), part)
+            if rows is not None:
+                track = ("report", "process", "thread", "kind_order", "domain")
+                order = [*(rows.c[field] for field in (*track, "start")), rows.c.end.desc(), rows.c.row]
+                yield from self.session.batches(_chosen(rows, fields).order_by(*order), _BATCH)
+
+    def gpu_slices(self) -> Batches:
+        """GPU work by start on each stream: rows of `GPU_FIELDS`, `GPU_DETAILS`, ``call_start``, ``call_thread``."""
+        fields = (*GPU_FIELDS, *GPU_DETAILS)
+        order = ("report", "process", "device", "stream", "start", "end", "kind_order", "row")
+        for part in self.parts:
+            rows = self._rows(ON_GPU, (*fields, "kind_order", "row"), part)
+            if rows is None:
+                return
+            if EventKind.API in self.contents.kinds:
+                calls = self._of_correlations(rows)(tables.api_calls)
+                rows = with_calls(rows, self.selection, calls).subquery()
+                query = _chosen(rows, (*fields, "call_start", "call_thread"))
+            else:
+                query = _with_nothing(_chosen(rows, fields), "call_start", "call_thread")
+            yield from self.session.batches(query.order_by(*(rows.c[field] for field in order)), _BATCH)
+
+    def marks(self) -> Batches:
+        """NVTX marks: rows of `HOST_FIELDS`."""
+        for part in self.parts:
+            rows = self._rows((EventKind.MARK,), (*HOST_FIELDS, "row"), part)
+            if rows is not None:
+                order = (rows.c.report, rows.c.start, rows.c.row)
+                yield from self.session.batches(_chosen(rows, HOST_FIELDS).order_by(*order), _BATCH)
+
+    def samples(self) -> Batches:
+        """GPU metrics: rows of report, the machine's number of the GPU, metric, time (job time, ns), value."""
+        if not self.layout.sampled:
+            return
+        columns = tables.gpu_metrics.c
+        time = (columns.time + columns.clock_offset).label("moment")
+        query = (
+            sa.select(columns.report, columns.gpu, columns.metric, time, columns.value)
+            .where(*where(tables.gpu_metrics, self.selection, columns.metric))
+            .where(columns.report.in_(self.layout.sampled), sa.func.isfinite(columns.value, type_=sa.Boolean))
+        )
+        yield from self.session.batches(query, _BATCH)  # as they lie: no band of time, and nothing to be sorted
+
+    def by_time(self) -> Batches:
+        """Every event by its start.
+
+        Rows of `TIMED_FIELDS`, and of the first work that an API call launched device, stream, start and bytes.
+        """
+        for part in self.parts:
+            rows = self._rows(tuple(EventKind), (*TIMED_FIELDS, "kind_order", "row"), part)
+            if rows is None:
+                return
+            query = _chosen(rows, TIMED_FIELDS)
+            launched = self._first_launched(part)
+            if launched is None:
+                query = _with_nothing(query, "to_device", "to_stream", "to", "size")
+            else:
+                is_call = sa.and_(
+                    rows.c.kind == EventKind.API.value,
+                    launched.c.report == rows.c.report,
+                    launched.c.process == rows.c.process,
+                    launched.c.correlation_id == rows.c.correlation_id,
+                )
+                query = query.add_columns(launched.c.to_device, launched.c.to_stream, launched.c.to, launched.c.size)
+                query = query.select_from(rows.outerjoin(launched, is_call))
+            order = (rows.c.start, rows.c.end.desc(), rows.c.kind_order, rows.c.report, rows.c.row)
+            yield from self.session.batches(query.order_by(*order), _BATCH)
+
+    def name_values(self) -> list[tuple[str, str, int, str]]:
+        """Every (kind, domain, is_loose, name) that occurs, sorted."""
+        rows = self._rows(tuple(EventKind), ("kind", "domain", "is_loose", "name"))
+        if rows is None:
+            return []
+        loose = sa.func.coalesce(rows.c.is_loose, 0)
+        found = self.session.rows(
+            sa.select(rows.c.kind, sa.func.coalesce(rows.c.domain, ""), loose, rows.c.name).distinct()
+        )
+        return sorted((kind, domain, is_loose, name) for kind, domain, is_loose, name in found)
+
+    def _rows(self, kinds: Sequence[EventKind], fields: Sequence[str], part: ByTable = _all) -> sa.Subquery | None:
+        chosen = self.contents.among(kinds)
+        if not chosen:
+            return None
+        return slices(self.session, self.selection, chosen, fields, self.names, part).subquery()
+
+    def _first_launched(self, part: ByTable) -> sa.Subquery | None:
+        """What the API calls of a band launched first."""
+        calls = self._rows((EventKind.API,), ("report", "correlation_id"), part)
+        fields = ("report", "process", "correlation_id", "device", "stream", "start", "bytes")
+        rows = self._rows(ON_GPU, fields, self._of_correlations(calls)) if calls is not None else None
+        if rows is None:
+            return None
+        place = (rows.c.report, rows.c.process, rows.c.correlation_id)
+        first = {"to_device": rows.c.device, "to_stream": rows.c.stream, "size": sa.func.coalesce(rows.c.bytes, 0)}
+        picked = [sa.func.arg_min(column, rows.c.start).label(name) for name, column in first.items()]
+        query = sa.select(*place, sa.func.min(rows.c.start).label("to"), *picked)
+        return query.where(rows.c.correlation_id.is_not(None)).group_by(*place).subquery()
+
+    def _of_correlations(self, rows: sa.Subquery) -> ByTable:
+        """The condition that a row may have to do with one of ``rows``: its correlation id is between theirs.
+
+        Ids grow with time, so that of the other side, too, little more than a band is read.
+        """
+        columns = rows.c
+        ends = (sa.func.min(columns.correlation_id), sa.func.max(columns.correlation_id))
+        known = self.session.rows(sa.select(columns.report, *ends).group_by(columns.report))
+
+        def conditions(table: sa.Table) -> list[Condition]:
+            spans = [
+                sa.and_(table.c.report == report, table.c.correlation_id.between(low, high))
+                for report, low, high in known
+                if low is not None
+            ]
+            return [sa.or_(*spans) if spans else sa.false()]
+
+        return conditions
+
+
+def _with_nothing(query: sa.Select[Any], *names: str) -> sa.Select[Any]:
+    return query.add_columns(*(sa.cast(sa.null(), sa.BigInteger).label(name) for name in names))
+
+
+def _notes(job: Job, contents: Contents) -> tuple[str, ...]:
+    """What to know of the trace: what the exports lack, and clocks that have nothing to do with each other."""
+    gpu = "" if contents.among(ON_GPU) else missing_note(job.session, tables.kernels)
+    api = "" if EventKind.API in contents.kinds else missing_note(job.session, tables.api_calls)
+    nvtx = "" if EventKind.NVTX in contents.kinds else missing_note(job.session, tables.nvtx_ranges)
+    apart = (
+        "" if job.shares_clock else "the reports are of different runs: their times have nothing to do with each other"
+    )
+    return tuple(note for note in (gpu, api, nvtx, apart) if note)
+
+
+def _chosen(rows: sa.Subquery, fields: Sequence[str]) -> sa.Select[Any]:
+    return sa.select(*(rows.c[field] for field in fields))
+
+
+def _span(session: Session, selection: Selection, contents: Contents) -> Window:
+    """From the first start to the last end, samples included; empty where nothing is selected."""
+    spans: list[tuple[Any, ...]] = []
+    if contents.kinds:
+        rows = slices(session, selection, contents.kinds, ("start", "end")).subquery()
+        spans += session.rows(sa.select(sa.func.min(rows.c.start), sa.func.max(rows.c.end)))
+    if contents.metrics:
+        columns = tables.gpu_metrics.c
+        time = columns.time + columns.clock_offset
+        reports = [report.index for report in selected_reports(session, selection)]
+        query = sa.select(sa.func.min(time), sa.func.max(time)).where(columns.report.in_(reports))
+        spans += session.rows(query.where(*where(tables.gpu_metrics, selection, columns.metric)))
+    known = [(first, last) for first, last in spans if first is not None]
+    return Window(min(first for first, _ in known), max(last for _, last in known)) if known else Window(0, 0)

@@ -1,0 +1,209 @@
+"""A job: the open reports, who is which rank, and what several questions share, computed once.
+
+What is kept here (pairings, busy intervals, NVTX ranges) belongs to one state of the session: when another report
+joins, it is computed anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nsystui.base.errors import UsageError
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.questions.tasks import RankedTask, ranked_tasks
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.questions.alignment import Alignment, ClockMode
+    from nsystui.questions.collectives.matched import Matching
+    from nsystui.questions.nccl.from_log import LogSizes
+    from nsystui.questions.nccl.pairing import NcclPairing
+    from nsystui.questions.numbering import Numbering
+    from nsystui.questions.nvtx.ranges import NvtxRanges
+    from nsystui.questions.nvtx.tree import NvtxTree
+    from nsystui.questions.ranks.table import RankFacts
+    from nsystui.questions.steps import Steps
+    from nsystui.questions.utilisation import BusyIntervals
+
+T = TypeVar("T")
+# The last few selections stay at hand, so that going back a crumb costs nothing.
+_KEPT = 12
+_EVERYTHING = Selection()
+
+
+@dataclass
+class Job:
+    """The reports of a session as one job."""
+
+    session: Session
+    nccl_log: LogSizes | None = None
+    """NCCL's debug log of the same run, which tells message sizes that the exports do not."""
+    numbering: Numbering | None = None
+    """Who is which rank, where the user says it."""
+    step_range: str | None = None
+    """Which NVTX ranges are steps, where the user says it for the whole job: see `steps`."""
+    alignment: Alignment | None = None
+    """How the clocks of the reports were made one, once `align` was asked for."""
+    tell: Callable[[str], object] = lambda note: None
+    """Takes what is to be said of all that was asked, in the end."""
+    _kept: OrderedDict[tuple[int, Hashable], Any] = field(default_factory=OrderedDict)
+    _whole_busy: BusyIntervals | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _turns: dict[Hashable, threading.RLock] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Lets go of the session, after it was told which rows were left out of whatever was asked."""
+        from nsystui.questions.left_out import left_out_note
+
+        if note := left_out_note(self.session):
+            self.tell(note)
+        self.session.close()
+
+    @property
+    def ranks(self) -> tuple[RankedTask, ...]:
+        """The tasks by rank."""
+        return self.once(("ranks",), lambda: ranked_tasks(self.session, self.numbering))
+
+    @property
+    def report_names(self) -> tuple[str, ...]:
+        return tuple(report.name for report in self.session.reports)
+
+    def align(self, mode: ClockMode) -> None:
+        """Puts all reports on one clock; those that join later go by UTC until this is asked again."""
+        from nsystui.questions.alignment import align
+
+        self.alignment = align(self.session, mode)
+
+    def tasks_of_ranks(self, numbers: frozenset[int]) -> frozenset[Task]:
+        """The tasks with these rank numbers; raises UsageError for a number that no task has."""
+        found = {item.rank: item.task for item in self.ranks}
+        unknown = sorted(numbers - found.keys())
+        if unknown:
+            there = f"{min(found)} to {max(found)}" if found else "none"
+            raise UsageError(f"rank {unknown[0]} is not open: the ranks are {there}")
+        return frozenset(found[number] for number in numbers)
+
+    def extent(self, selection: Selection = _EVERYTHING) -> Window:
+        """From the first to the last event of the selected tasks (or the selected window), in job time."""
+        from nsystui.questions.extent import extent
+
+        return extent(self.session, selection)
+
+    def busy(self, selection: Selection) -> BusyIntervals:
+        """The busy intervals of every device for a selection, whatever its time window and name filter."""
+        wide = selection.with_window(None).with_name(None)
+        busy = self.once(("busy", wide), lambda: self._load_busy(wide))
+        return busy if selection.name is None else busy.without_name_filter()
+
+    def _load_busy(self, wide: Selection) -> BusyIntervals:
+        """Of reports that were there before, the intervals are: they are most of what a job of many ranks keeps."""
+        from nsystui.questions.utilisation import BusyIntervals
+
+        busy = BusyIntervals.load(self.session, wide, self.ranks, self._whole_busy)
+        if wide == _EVERYTHING:
+            self._whole_busy = busy
+        return busy
+
+    def pairing(self) -> NcclPairing:
+        """Which NCCL call launched which NCCL kernel, over everything, and what each kernel cost (see `measured`)."""
+        from nsystui.questions.nccl.measured import measured
+        from nsystui.questions.nccl.pairing import NcclPairing
+
+        def make() -> NcclPairing:
+            pairing = NcclPairing.load(self.session, self.ranks, log)
+            # What hides communication depends on all work of a device, and takes its time to read.
+            return measured(pairing, self.busy(_EVERYTHING).devices if len(pairing.kernels) else ())
+
+        log = self.nccl_log
+        return self.once(("pairing", log is not None), make)
+
+    def collectives(self) -> Matching:
+        """The collectives that several ranks have in common, over everything; those of different runs have none."""
+        return self.once(("collectives",), self._match_collectives)
+
+    def _match_collectives(self) -> Matching:
+        from nsystui.questions.collectives.matched import Matching, match
+        from nsystui.questions.collectives.sequences import sequences
+
+        reports = self.session.reports
+        if self.shares_clock:
+            return match(sequences(self.session, reports))
+        apart = [match(sequences(self.session, [report])) for report in reports]
+        groups = tuple(group for one in apart for group in one.groups)
+        return Matching(groups, tuple(member for one in apart for member in one.unmatched))
+
+    @property
+    def shares_clock(self) -> bool:
+        """Whether the open reports are of one run, as far as their clocks tell."""
+        from nsystui.questions.extent import shares_clock
+
+        return shares_clock(self.session.reports)
+
+    def rank_facts(self, selection: Selection, step_name: str | None = None) -> RankFacts:
+        """What the table of ranks is made of; ``step_name`` as in `steps`."""
+        from nsystui.questions.alignment import Alignment
+        from nsystui.questions.collectives.waiting import Arrivals, lateness
+        from nsystui.questions.ranks.step_times import step_times
+        from nsystui.questions.ranks.table import RankFacts
+
+        steps = self.steps(step_name)
+        arrivals = [Arrivals.of(group, selection.window) for group in self.collectives().groups]
+        times = step_times(steps, selection.window)
+        return RankFacts(self.busy(selection), times, lateness(arrivals), self.alignment or Alignment(), steps.notes)
+
+    def steps(self, name: str | None = None) -> Steps:
+        """The training steps of every task.
+
+        ``name`` is a regular expression for the NVTX ranges that are steps, else ``step_range``, else they are found.
+        """
+        from nsystui.questions.steps import Steps
+
+        name = self.step_range if name is None else name
+        return self.once(("steps", name), lambda: Steps.load(self.session, self.ranks, name))
+
+    def nvtx_ranges(self, selection: Selection) -> NvtxRanges:
+        """The NVTX ranges of a selection; those of every window and name are read once."""
+        from nsystui.questions.nvtx.ranges import NvtxRanges
+
+        wide = selection.with_window(None).with_name(None)
+        ranges = self.once(("nvtx-ranges", wide), lambda: NvtxRanges.load(self.session, wide, self.ranks))
+        return ranges.narrowed(selection)
+
+    def nvtx_tree(self, selection: Selection, by: str, fold_numbers: bool) -> NvtxTree:
+        """The NVTX ranges of a selection as a tree."""
+        from nsystui.questions.nvtx.tree import NvtxTree
+
+        def build() -> NvtxTree:
+            # Asked for in here, so that a report that joins meanwhile cannot leave an old tree under a new version.
+            return NvtxTree.build(self.nvtx_ranges(selection), by=by, fold_numbers=fold_numbers)
+
+        return self.once(("nvtx-tree", selection, by, fold_numbers), build)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """``make()``, or what it gave for the same key and the same state of the session."""
+        full = (self.session.version, key)
+        with self._lock:
+            if full in self._kept:
+                self._kept.move_to_end(full)
+                return self._kept[full]  # type: ignore[no-any-return]
+        # Two states of the session ask the same one after the other: side by side they would take twice the memory.
+        with self._turn_of(key):
+            made = make()
+        with self._lock:
+            # Of hundreds of reports that join one by one each state would else keep the intervals of all before it.
+            for old in [one for one in self._kept if one[0] < full[0]]:
+                del self._kept[old]
+            self._kept[full] = made
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return made
+
+    def _turn_of(self, key: Hashable) -> threading.RLock:
+        """Whose turn it is among the questions of a kind, which the first part of a key names."""
+        kind = key[0] if isinstance(key, tuple) else key
+        with self._lock:
+            return self._turns.setdefault(kind, threading.RLock())

@@ -1,0 +1,275 @@
+"""The kernel summary (``nsys stats -r cuda_gpu_kern_sum``) and the single instances of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from itertools import zip_longest
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value
+from nsystui.base.errors import UsageError
+from nsystui.base.selection import Selection
+from nsystui.questions import statistics
+from nsystui.questions.missing import missing_note
+from nsystui.questions.paged import PagedAnswer
+from nsystui.questions.tasks import RankedTask
+from nsystui.questions.where import by_report, duration, job_start, where
+from nsystui.questions.whole_job import whole_job_rows
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+
+class Names(Enum):
+    """Which name of a kernel is shown: the demangled one with its arguments, the bare one, the compiler's."""
+
+    FULL = "full"
+    SHORT = "short"
+    MANGLED = "mangled"
+
+
+class GroupBy(Enum):
+    """What else splits the rows of the summary."""
+
+    RANK = "rank"
+    DEVICE = "device"
+    STREAM = "stream"
+    SHAPE = "shape"  # grid and block
+
+
+def group_by_of(text: str) -> tuple[GroupBy, ...]:
+    """``rank,stream`` as groups; raises UsageError for a word that is none."""
+    known = {group.value: group for group in GroupBy}
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word not in known:
+            raise UsageError(f"group {word!r}: the groups are {', '.join(known)}")
+    return tuple(dict.fromkeys(known[word] for word in words))
+
+
+_NAME = Column("name", "Name", "name", Unit.TEXT, None, 0)
+_GROUP_COLUMNS = {
+    GroupBy.RANK: (Column("rank", "Rank", "rank", Unit.NUMBER),),
+    GroupBy.DEVICE: (Column("device", "Device", "device", Unit.NUMBER),),
+    GroupBy.STREAM: (Column("stream", "Strm", "stream", Unit.NUMBER),),
+    GroupBy.SHAPE: (Column("grid", "GridXYZ", "grid"), Column("block", "BlockXYZ", "block")),
+}
+
+
+def name_of(table: sa.FromClause, names: Names) -> sa.ColumnElement[Any]:
+    """The chosen name; a kernel without a mangled name shows its full one, as in nsys."""
+    if names is Names.SHORT:
+        return table.c.short_name
+    if names is Names.MANGLED:
+        return sa.func.coalesce(table.c.mangled_name, table.c.name)
+    return table.c.name
+
+
+def kernel_summary(
+    session: Session,
+    selection: Selection,
+    names: Names = Names.FULL,
+    group_by: Sequence[GroupBy] = (),
+    ranks: Sequence[RankedTask] = (),
+) -> TableAnswer:
+    """One row for each kernel name (and each group): share of kernel time, statistics of duration in ns.
+
+    ``ranks`` is needed for ``GroupBy.RANK``. Without grouping the columns, order and values are those of
+    ``cuda_gpu_kern_sum``.
+    """
+    table = tables.kernels
+    name = name_of(table, names)
+    keys = [*(key for group in group_by for key in _group_keys(group, table, ranks)), name.label("name")]
+    columns = (
+        *statistics.duration_columns("Instances"),
+        *(column for group in group_by for column in _GROUP_COLUMNS[group]),
+        _NAME,
+    )
+
+    def ask() -> list[Row]:
+        conditions = where(table, selection, name)
+        return statistics.summary_rows(session, table, duration(table), keys, conditions, columns)
+
+    rows = ask() if group_by else whole_job_rows(session, selection, table, f"kernels {names.value}", ask)
+    return TableAnswer(
+        "kernels", columns, rows, _names(session, selection, name, rows, group_by), kernel_notes(session)
+    )
+
+
+def _names(
+    session: Session,
+    selection: Selection,
+    name: sa.ColumnElement[Any],
+    rows: Sequence[Row],
+    group_by: Sequence[GroupBy],
+) -> int | None:
+    """How many names there are without the selection; with groups the question has no meaning."""
+    if group_by:
+        return None
+    if selection.is_everything:
+        return len(rows)
+    return int(session.scalar(sa.select(sa.func.count(name.distinct()))) or 0)
+
+
+def _group_keys(group: GroupBy, table: sa.Table, ranks: Sequence[RankedTask]) -> list[sa.Label[Any]]:
+    columns = table.c
+    if group is GroupBy.RANK:
+        return [rank_of(table, ranks).label("rank")]
+    if group is GroupBy.DEVICE:
+        return [columns.device.label("device")]
+    if group is GroupBy.STREAM:
+        return [columns.stream.label("stream")]
+    return [grid_of(table).label("grid"), block_of(table).label("block")]
+
+
+def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnElement[Any]:
+    """The rank number of a row's task; NULL for a process that is no task of the job."""
+    of_report: dict[int, list[RankedTask]] = {}
+    for item in ranks:
+        of_report.setdefault(item.task.report, []).append(item)
+    whens = []
+    # A branch for the first task of every report, one for the second and so on: a branch for each task of hundreds of
+    # ranks would take longer to compile than the query runs.
+    for tasks in zip_longest(*of_report.values()):
+        there = {item.task.report: item for item in tasks if item is not None}
+        process = by_report(table, {report: item.task.process for report, item in there.items()})
+        rank = by_report(table, {report: item.rank for report, item in there.items()})
+        whens.append((table.c.process == process, rank))
+    return sa.case(*whens, else_=sa.null()) if whens else sa.cast(sa.null(), sa.BigInteger)
+
+
+def grid_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
+    """Grid size as nsys writes it: three numbers, each at least four wide."""
+    return sa.func.printf("%4d %4d %4d", table.c.grid_x, table.c.grid_y, table.c.grid_z)
+
+
+def block_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
+    """Block size as nsys writes it."""
+    return sa.func.printf("%4d %4d %4d", table.c.block_x, table.c.block_y, table.c.block_z)
+
+
+def kernel_notes(session: Session) -> tuple[str, ...]:
+    """What belongs to every table of kernels: exports without any, and work that was not traced kernel by kernel."""
+    lacking = missing_note(session, tables.kernels)
+    notes = [lacking] if lacking else []
+    graphs = session.count(tables.graph_launches)
+    if graphs:
+        notes.append(
+            f"{graphs:,} whole CUDA graph launches are not in this table: their kernels were not traced one by one "
+            "(record with --cuda-graph-trace=node)"
+        )
+    return tuple(notes)
+
+
+INSTANCE_COLUMNS = (
+    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
+    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
+    Column("launch_delay", "Launch Delay (ns)", "delay", Unit.DURATION, None, 1),
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 1),
+    Column("device", "Device", "dev", Unit.NUMBER, None, 2),
+    Column("stream", "Strm", "strm", Unit.NUMBER, None, 2),
+    Column("grid", "GridXYZ", "grid", Unit.TEXT, None, 3),
+    Column("block", "BlockXYZ", "block", Unit.TEXT, None, 3),
+    Column("registers", "Reg/Trd", "regs", Unit.NUMBER, None, 4),
+    Column("shared_memory", "Shared Memory (B)", "smem", Unit.BYTES, None, 4),
+    Column("correlation_id", "CorrId", "corr", Unit.NUMBER, None, 5),
+    Column("report", "Report", "report", Unit.NUMBER, None, FILES_ONLY),
+    Column("process", "Process", "process", Unit.NUMBER, None, FILES_ONLY),
+    Column("row", "Row", "row", Unit.NUMBER, None, FILES_ONLY),
+)
+
+
+def kernel_instances(
+    session: Session,
+    selection: Selection,
+    name: str,
+    names: Names = Names.FULL,
+    ranks: Sequence[RankedTask] = (),
+) -> PagedAnswer:
+    """The launches of one kernel, a page at a time; start in job time.
+
+    The launch delay is from the start of the API call to the start of the kernel, 0 where CUPTI's clocks make it
+    negative by less than a microsecond (docs/exports.md#launches), missing where the call was not recorded.
+    """
+    kernels = tables.kernels
+    conditions = [*where(kernels, selection.with_name(None)), name_of(kernels, names) == name]
+    query = sa.select(
+        job_start(kernels).label("start"),
+        duration(kernels).label("duration"),
+        rank_of(kernels, ranks).label("rank"),
+        kernels.c.device,
+        kernels.c.stream,
+        _product(kernels, "grid").label("grid"),
+        _product(kernels, "block").label("block"),
+        kernels.c.registers_per_thread.label("registers"),
+        (kernels.c.static_shared_memory + kernels.c.dynamic_shared_memory).label("shared_memory"),
+        kernels.c.correlation_id,
+        kernels.c.report,
+        kernels.c.process,
+        kernels.c.row,
+    ).where(*conditions)
+    count = sa.select(sa.func.count()).select_from(kernels).where(*conditions)
+    everything = sa.select(sa.func.count()).select_from(kernels).where(name_of(kernels, names) == name)
+    if selection.with_name(None).is_everything:
+        everything = count
+    answer = PagedAnswer.of(
+        session, "kernel-instances", INSTANCE_COLUMNS, query, count, everything, ("start", False), ("report", "row")
+    )
+    return answer.in_time(kernels).with_late(_LaunchDelay())
+
+
+class _LaunchDelay:
+    """From the start of a kernel's API call to that of the kernel, ns; missing where no call was recorded."""
+
+    key = "launch_delay"
+
+    def joined(self, query: sa.Select[Any]) -> sa.Select[Any]:
+        rows = query.cte("instances")
+        calls = _first_calls(tables.api_calls.c.correlation_id.in_(sa.select(rows.c.correlation_id)))
+        is_same = [rows.c[key] == calls.c[key] for key in _LAUNCH]
+        delay = sa.func.greatest(rows.c.start - calls.c.start, 0)
+        late = sa.case((calls.c.start.is_(None), sa.null()), else_=delay).label(self.key)
+        return sa.select(*rows.c, late).select_from(rows.outerjoin(calls, sa.and_(*is_same)))
+
+    def of_rows(self, session: Session, rows: Sequence[Mapping[str, Value]]) -> Sequence[Value]:
+        ids = sorted({row["correlation_id"] for row in rows if isinstance(row["correlation_id"], int)})
+        if not ids:
+            return [None] * len(rows)
+        column = tables.api_calls.c.correlation_id
+        # The bounds let Parquet skip what a list does not.
+        calls = _first_calls(sa.and_(column.between(ids[0], ids[-1]), column.in_(ids)))
+        starts = {tuple(place): start for *place, start in session.rows(sa.select(calls))}
+        found = (starts.get(tuple(row[key] for key in _LAUNCH)) for row in rows)
+        return [
+            None if start is None else max(int(row["start"] or 0) - start, 0)
+            for row, start in zip(rows, found, strict=True)
+        ]
+
+
+_LAUNCH = ("report", "process", "correlation_id")
+
+
+def _first_calls(wanted: sa.ColumnElement[bool]) -> sa.Subquery:
+    """The API calls that are ``wanted`` and launched something, start in job time.
+
+    One row for a (report, process, correlation id), the first where the export has more, so that a join with it never
+    doubles a kernel.
+    """
+    calls = tables.api_calls.c
+    place = [calls[key] for key in _LAUNCH]
+    start = sa.func.min(calls.start + calls.clock_offset).label("start")
+    return sa.select(*place, start).where(wanted).group_by(*place).subquery()
+
+
+def _product(table: sa.FromClause, what: str) -> sa.ColumnElement[Any]:
+    """``132·1·1``"""
+    return sa.func.concat_ws("·", table.c[f"{what}_x"], table.c[f"{what}_y"], table.c[f"{what}_z"])
+
+
+def durations(session: Session, selection: Selection, name: str, names: Names = Names.FULL) -> Any:
+    """The durations of one kernel as a numpy array, ns, for histograms and percentiles."""
+    table = tables.kernels
+    conditions = [*where(table, selection.with_name(None)), name_of(table, names) == name]
+    return session.arrays(sa.select(duration(table).label("duration")).where(*conditions))["duration"]

@@ -1,0 +1,142 @@
+"""By what the rows of NCCL's tables are grouped: collective, message size, communicator, stream, rank, step, …"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from nsystui.base.answer import Column, Unit
+from nsystui.base.errors import UsageError
+from nsystui.questions.nccl.lines import codes, one_key, whole
+from nsystui.questions.nccl.operations import common
+from nsystui.questions.nccl.selected import bucket_label, bucket_numbers
+from nsystui.questions.nccl.units import NONE, Flags, Ints
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class By(Enum):
+    """What rows may have in common."""
+
+    COLLECTIVE = "collective"
+    SIZE = "size"  # the bucket of the message size
+    POW2 = "pow2"  # the power of two that a message size begins
+    BYTES = "bytes"  # the message size itself
+    COMMUNICATOR = "communicator"
+    STREAM = "stream"
+    RANK = "rank"
+    STEP = "step"
+    DATATYPE = "datatype"
+    REDUCTION = "reduction"
+
+
+USUAL: Final = (By.COLLECTIVE, By.SIZE)
+
+COLUMNS: Mapping[By, Column] = {
+    By.COLLECTIVE: Column("collective", "Collective", "collective", Unit.TEXT, None, 0),
+    By.SIZE: Column("bucket", "Message Size", "size", Unit.TEXT, None, 0),
+    By.POW2: Column("size_from", "Message Size From (B)", "size from", Unit.BYTES, None, 0),
+    By.BYTES: Column("message_size", "Message Size (B)", "size", Unit.BYTES, None, 0),
+    By.COMMUNICATOR: Column("communicator", "Communicator", "comm", Unit.TEXT, None, 5),
+    By.STREAM: Column("stream", "Strm", "strm", Unit.NUMBER, None, 0),
+    By.RANK: Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
+    By.STEP: Column("step", "Step", "step", Unit.NUMBER, None, 0),
+    By.DATATYPE: Column("datatype", "Datatype", "datatype", Unit.TEXT, None, 5),
+    By.REDUCTION: Column("reduction", "Reduction", "reduction", Unit.TEXT, None, 5),
+}
+"""The column of each group. A column that rows are grouped by never leaves a screen (importance 0)."""
+
+SEVERAL: Final = "several"
+"""In a column that rows are not grouped by: the rows behind this one differ."""
+
+_SIZES = (By.SIZE, By.POW2, By.BYTES)
+
+
+def by_of(text: str) -> tuple[By, ...]:
+    """``collective,stream`` as groups. Raises UsageError for a word that is none, and for message sizes in two ways."""
+    known = {by.value: by for by in By}
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word not in known:
+            raise UsageError(f"group {word!r}: the groups are {', '.join(known)}")
+    found = tuple(dict.fromkeys(known[word] for word in words))
+    if sum(by in _SIZES for by in found) > 1:
+        raise UsageError(f"groups {text!r}: of size, pow2 and bytes, take one")
+    return found
+
+
+def label_of(frame: pd.DataFrame) -> pd.Series[Any]:
+    """What a row is filed under: its collective; a management call its name; a kernel may have neither."""
+    collective = frame["collective"].astype(object)
+    return collective.fillna(frame["name"].astype(object)) if "thread" in frame.columns else collective
+
+
+def values_of(frame: pd.DataFrame, by: By) -> pd.Series[Any]:
+    """What each row of ``kernels`` or ``calls`` has of a group, missing where it has none. Calls have no stream.
+
+    ``By.STEP`` needs the column that `measured.in_steps` adds.
+    """
+    import pandas as pd
+
+    if by is By.COLLECTIVE:
+        return label_of(frame)
+    if by is By.SIZE:
+        numbers = bucket_numbers(frame["message_size"]).tolist()
+        return pd.Series([bucket_label(number) for number in numbers], index=frame.index, dtype=object)
+    if by is By.POW2:
+        return powers_of_two(frame["message_size"])
+    if by is By.STREAM and "stream" not in frame.columns:
+        return pd.Series(pd.NA, index=frame.index, dtype="Int64")
+    values = frame[COLUMNS[by].key]
+    return values.astype(object if COLUMNS[by].unit is Unit.TEXT else "Int64")
+
+
+def powers_of_two(sizes: pd.Series[Any]) -> pd.Series[Any]:
+    """The largest power of two that is no more than each size, bytes; 0 for 0, missing where the size is."""
+    import pandas as pd
+
+    size = whole(sizes)
+    exponent = np.frexp(np.maximum(size, 1).astype(np.float64))[1] - 1
+    power = np.left_shift(np.int64(1), np.minimum(exponent, 62))
+    # As a float, a size of more than 2⁵³ may have been rounded up to the next power.
+    power = np.where(size > 0, np.where(power > size, power >> 1, power), size)
+    return pd.Series(power, index=sizes.index, dtype="Int64").where(size >= 0)
+
+
+def group_numbers(frame: pd.DataFrame, groups: Sequence[By]) -> Ints:
+    """The number of the group of each row, from 0 without gaps; all 0 without ``groups``."""
+    parts = [_codes(frame, by) for by in groups]
+    return one_key(*parts) if parts else np.zeros(len(frame), np.int64)
+
+
+def _codes(frame: pd.DataFrame, by: By) -> Ints:
+    """A number for each value of a group, ``NONE`` where it is missing; sizes, ranks and steps keep their order."""
+    if by is By.SIZE:
+        return bucket_numbers(frame["message_size"])
+    values = values_of(frame, by)
+    return codes(values) if COLUMNS[by].unit is Unit.TEXT else whole(values)
+
+
+def shared_values(values: pd.Series[Any], group: Ints, count: int) -> pd.Series[Any]:
+    """What all rows of each of ``count`` groups have in common; where they differ ``SEVERAL``, a number is missing."""
+    own = codes(values)
+    lowest = common(group, own, count)
+    first = np.full(count, 0)
+    first[group[::-1]] = np.arange(len(group))[::-1]
+    is_one = (lowest != NONE) | (np.bincount(group[own != NONE], minlength=count) == 0)
+    shared = values.iloc[first].reset_index(drop=True)
+    return shared.where(is_one, SEVERAL) if shared.dtype == object else shared.where(is_one)
+
+
+def is_of(frame: pd.DataFrame, row: Mapping[By, Any]) -> Flags:
+    """Whether each row of ``frame`` belongs to a row of a table: has all its values (``None``: that is missing)."""
+    own = np.ones(len(frame), bool)
+    for by, wanted in row.items():
+        values = values_of(frame, by)
+        is_same = values.isna() if wanted is None else (values == wanted).fillna(False)
+        own &= is_same.to_numpy(bool)
+    return own

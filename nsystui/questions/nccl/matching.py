@@ -1,0 +1,238 @@
+"""Which calls and which kernels belong together, and what they do together: the rules of docs/nccl.md#pairing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nsystui.questions.nccl.lines import Lines, codes, one_key, roles_of, whole
+from nsystui.questions.nccl.names import collective_of_api, collective_of_kernel, collective_of_label
+from nsystui.questions.nccl.operations import Matching, Members, common, communicators_of_kernels, match
+from nsystui.questions.nccl.units import (
+    NONE,
+    Flags,
+    Ints,
+    Queue,
+    Role,
+    Units,
+    find_units,
+    first_of_each,
+    pair_across_threads,
+    units_of_launches,
+)
+from nsystui.questions.nesting import nest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SEND_RECV = "SendRecv"
+SHARED_KEYS = ("communicator", "ranks", "peer", "root", "reduction", "datatype")
+"""What an operation has if all its calls have it."""
+# Sends, receives and what is made of them run in one kernel (NCCL's SendRecv).
+_POINT_TO_POINT = frozenset({"Send", "Recv", "AlltoAll", "Gather", "Scatter"})
+# What PyTorch makes of sends and receives: its label says which.
+_MADE_OF_SENDS = frozenset({"AlltoAll", "Gather", "Scatter"})
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What belongs together, over n calls and m kernels.
+
+    ``units`` and ``matching``: see there. ``unit_of_kernel``: shape ``(m,)``; ``NONE`` also for a kernel whose unit has
+    no communication call. ``operations``: a frame with one row for each operation, see `_describe`.
+    """
+
+    units: Units
+    unit_of_kernel: Ints
+    matching: Matching
+    operations: pd.DataFrame
+
+
+def find(calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, lines: Lines) -> Found:
+    """Applies the rules. No call may lie in another; kernels are in the order of their launches."""
+    roles = roles_of(calls["name"])
+    units = find_units(lines.lanes, roles)
+    acting = np.where(roles == Role.COMMUNICATION, units.of_call, NONE)
+    kind, hint = _kinds(calls, kernels)
+    unit_of_kernel, is_across = _units_of_kernels(_Launching(calls, kernels, lines, units, acting, kind, hint))
+
+    details = one_key(whole(calls["message_size"]), codes(calls["name"]))
+    call_members = Members(acting, codes(calls["communicator"]), kind, details)
+    stream = one_key(*(whole(kernels[key]) for key in ("report", "process", "device", "context", "stream")))
+    of_stream = communicators_of_kernels(call_members, unit_of_kernel, stream)
+    matching = match(call_members, Members(unit_of_kernel, of_stream, hint, np.full(len(kernels), NONE)))
+    matching.is_estimated[matching.of_kernel[is_across]] = True
+    spans = _spans_of_units(calls, lines, units)
+    return Found(units, unit_of_kernel, matching, _describe(calls, matching, units, _labels_of_units(spans, labels)))
+
+
+def _kinds(calls: pd.DataFrame, kernels: pd.DataFrame) -> tuple[Ints, Ints]:
+    """What each call asks for and what each kernel's name says, in common codes; what runs as sends is one kind."""
+    known: dict[str, int] = {}
+
+    def number(collective: str | None) -> int:
+        if collective is None:
+            return NONE
+        kind = SEND_RECV if collective in _POINT_TO_POINT else collective
+        return known.setdefault(kind, len(known))
+
+    found = []
+    for names, collective_of in ((calls["name"], collective_of_api), (kernels["name"], collective_of_kernel)):
+        code, distinct = names.factorize()
+        kinds = [number(collective_of(str(name))) for name in distinct]
+        found.append(np.array([*kinds, NONE], np.int64)[code])  # code -1, a missing name, takes the last
+    return found[0], found[1]
+
+
+@dataclass(frozen=True, eq=False)
+class _Launching:
+    """What is needed to find the unit of each kernel. ``acting``: the unit of each communication call."""
+
+    calls: pd.DataFrame
+    kernels: pd.DataFrame
+    lines: Lines
+    units: Units
+    acting: Ints
+    kind: Ints
+    hint: Ints
+
+
+def _units_of_kernels(given: _Launching) -> tuple[Ints, Flags]:
+    """The unit of each kernel, by where it was launched, and whether it was found across threads."""
+    lines, units = given.lines, given.units
+    found = np.full(len(given.kernels), NONE)
+    found[lines.launched] = units_of_launches(units, lines.starts, lines.ends, lines.launch_starts, lines.launch_ends)
+    across = _units_across_threads(given, found)
+    is_across = across >= 0
+    found[is_across] = across[is_across]
+    if len(units.window):
+        has_calls = np.bincount(given.acting[given.acting >= 0], minlength=len(units.window)) > 0
+        found[(found >= 0) & ~has_calls[found]] = NONE
+    return found, is_across
+
+
+def _units_across_threads(given: _Launching, found: Ints) -> Ints:
+    """The unit of each kernel that another thread launched, ``NONE`` for all others."""
+    lines, units = given.lines, given.units
+    count = len(units.window)
+    is_acting = given.acting >= 0
+    first = first_of_each(given.acting, count)
+    has_kernels = np.bincount(found[found >= 0], minlength=count) > 0
+    idle = np.flatnonzero((first >= 0) & ~has_kernels & (units.window >= 0))
+    is_stray = (found == NONE) & given.kernels["graph_node_id"].isna().to_numpy(bool)
+    stray = lines.launched[is_stray[lines.launched]]
+
+    of_calls, of_kernels = (_processes(frame) for frame in (given.calls, given.kernels))
+    process = one_key(*(np.concatenate(pair) for pair in zip(of_calls, of_kernels, strict=True)))
+    kinds = common(given.acting[is_acting], given.kind[is_acting], count)[idle]
+    waiting = Queue(process[first[idle]], whole(given.calls["start"])[first[idle]], kinds)
+    launch_starts = whole(given.kernels["launch_start"])[stray]
+    launches = Queue(process[len(given.calls) :][stray], launch_starts, given.hint[stray])
+    partner = pair_across_threads(waiting, launches)
+    across = np.full(len(found), NONE)
+    across[stray[partner >= 0]] = idle[partner[partner >= 0]]
+    return across
+
+
+def _processes(frame: pd.DataFrame) -> tuple[Ints, Ints]:
+    return whole(frame["report"]), whole(frame["process"])
+
+
+@dataclass(frozen=True, eq=False)
+class _Spans:
+    """From when to when a unit lasts, job time in ns, and on which thread; arrays with one entry for each unit."""
+
+    report: Ints
+    thread: Ints
+    start: Ints
+    end: Ints
+
+
+def _spans_of_units(calls: pd.DataFrame, lines: Lines, units: Units) -> _Spans:
+    count = len(units.window)
+    is_member = units.of_call >= 0
+    first = first_of_each(units.of_call, count)
+    end = np.full(count, np.iinfo(np.int64).min)
+    np.maximum.at(end, units.of_call[is_member], lines.real_ends[is_member])
+    report, thread, start = (whole(calls[key])[first] for key in ("report", "thread", "start"))
+    return _Spans(report, thread, start, end)
+
+
+def _labels_of_units(spans: _Spans, labels: pd.DataFrame) -> list[str | None]:
+    """The collective in the tightest PyTorch label around each unit, of those that are made of sends."""
+    number, distinct = labels["name"].factorize()
+    collectives = [collective_of_label(str(name)) for name in distinct]
+    is_telling = np.array([name in _MADE_OF_SENDS for name in collectives] or [False], bool)[number]
+    telling = labels[is_telling]
+    if not len(telling) or not len(spans.start):
+        return [None] * len(spans.start)
+    columns = {key: np.concatenate((whole(telling[key]), getattr(spans, key))) for key in ("report", "thread")}
+    starts = np.concatenate((whole(telling["start"]), spans.start))
+    ends = np.concatenate((whole(telling["end"]), spans.end))
+    parent = nest(starts, ends, one_key(columns["report"], columns["thread"])).parent[len(telling) :]
+    told = np.where((parent >= 0) & (parent < len(telling)), number[is_telling][parent % len(telling)], NONE)
+    return [collectives[place] if place >= 0 else None for place in told.tolist()]
+
+
+def _describe(calls: pd.DataFrame, matching: Matching, units: Units, labels: list[str | None]) -> pd.DataFrame:
+    """What each operation is, from its calls: ``collective``, ``calls`` (how many), ``message_size``, and so on.
+
+    ``message_size`` is the sum over the calls, bytes, if all are known. ``one_way`` is there where all calls are sends
+    and receives: the larger of what they send and what they receive. ``SHARED_KEYS`` are those of all its calls,
+    missing where they differ. ``first_call`` is an index.
+    """
+    import pandas as pd
+
+    count = len(matching.is_estimated)
+    acting = np.flatnonzero(matching.of_call >= 0)
+    operation, own = matching.of_call[acting], calls.iloc[acting]
+    first = first_of_each(matching.of_call, count)
+    number = np.bincount(operation, minlength=count)
+    size = whole(own["message_size"])
+    is_known = np.bincount(operation[size < 0], minlength=count) == 0
+    names = own["name"].to_numpy(object)
+    is_sent, is_received = names == "ncclSend", names == "ncclRecv"
+    of_sends = np.bincount(operation[~(is_sent | is_received)], minlength=count) == 0
+    one_way = np.maximum(*(_sums(operation[chosen], size[chosen], count) for chosen in (is_sent, is_received)))
+
+    shared = {}
+    for key in SHARED_KEYS:
+        is_shared = common(operation, codes(own[key]), count) >= 0
+        shared[key] = calls[key].iloc[first].reset_index(drop=True).where(is_shared)
+    return pd.DataFrame(
+        {
+            "collective": _collectives(own["name"], operation, number, [labels[u] for u in units.of_call[first]]),
+            "calls": number,
+            "first_call": first,
+            "message_size": pd.Series(_sums(operation, size, count), dtype="Int64").where(is_known),
+            "one_way": pd.Series(one_way, dtype="Int64").where(is_known & of_sends),
+            **shared,
+        }
+    )
+
+
+def _sums(group: Ints, values: Ints, count: int) -> Ints:
+    """The sum of the values of each group, shape ``(count,)``."""
+    found = np.zeros(count, np.int64)
+    np.add.at(found, group, values)
+    return found
+
+
+def _collectives(names: pd.Series[Any], operation: Ints, number: Ints, labels: list[str | None]) -> list[str]:
+    """What each operation is called: its collective, what a label says, ``SendRecv``, or ``Group(n)`` for a mixture."""
+    code, distinct = names.factorize()
+    collectives = [collective_of_api(str(name)) or str(name) for name in distinct]
+    is_send = np.array([name in ("Send", "Recv") for name in collectives] or [False], bool)
+    of_sends = np.bincount(operation, weights=is_send[code], minlength=len(number)) == number
+    shared = common(operation, np.asarray(code, np.int64), len(number))
+    found = []
+    for one, sends, calls, label in zip(shared.tolist(), of_sends.tolist(), number.tolist(), labels, strict=True):
+        if sends and label is not None:
+            found.append(label)
+        elif one >= 0:
+            found.append(collectives[one])
+        else:
+            found.append(SEND_RECV if sends else f"Group({calls})")
+    return found

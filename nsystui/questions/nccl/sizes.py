@@ -1,0 +1,160 @@
+"""Message sizes: how many calls have which, and of kernels of each size how long they take and how fast they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from nsystui.base.answer import Column, TableAnswer, Unit
+from nsystui.base.selection import Selection
+from nsystui.base.units import size_label
+from nsystui.questions.intervals import Times
+from nsystui.questions.nccl.bandwidth import rate
+from nsystui.questions.nccl.buckets import BUCKETS
+from nsystui.questions.nccl.grouping import COLUMNS, By, group_numbers, powers_of_two, shared_values, values_of
+from nsystui.questions.nccl.lines import whole
+from nsystui.questions.nccl.notes import nccl_notes
+from nsystui.questions.nccl.pairing import NcclPairing
+from nsystui.questions.nccl.selected import bucket_numbers, selected
+from nsystui.questions.nccl.table import RANKS, without_empty
+from nsystui.questions.nccl.units import NONE, Ints, first_of_each
+from nsystui.questions.tasks import RankedTask
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class SizeBin(NamedTuple):
+    """The calls of one size: what it is called, how many calls, and their bytes.
+
+    ``label`` is that of the bucket, or the power of two from which on the sizes are (``4MiB``: up to 8 MiB); ``None``,
+    and so is ``bytes``, for sizes that are not known.
+    """
+
+    label: str | None
+    calls: int
+    bytes: int | None
+
+
+def size_histogram(pairing: NcclPairing, selection: Selection, by: By = By.SIZE) -> list[SizeBin]:
+    """The selected communication calls by message size, small ones first, empty bins between them too.
+
+    ``by``: ``By.SIZE`` (the four buckets) or ``By.POW2`` (from the smallest to the largest power of two; messages of 0
+    bytes stand before them). Calls whose size is not known come last, in a bin without label, if there are any.
+    """
+    calls = selected(pairing.calls, selection)
+    calls = calls[calls["collective"].notna()]
+    size = whole(calls["message_size"])
+    if by is By.SIZE:
+        number, labels = bucket_numbers(calls["message_size"]), list(BUCKETS)
+    else:
+        number, labels = _powers(calls["message_size"])
+    is_known = number != NONE
+    count = np.bincount(number[is_known], minlength=len(labels))
+    total = np.zeros(len(labels), np.int64)
+    np.add.at(total, number[is_known], size[is_known])
+    bins = [SizeBin(*one) for one in zip(labels, count.tolist(), total.tolist(), strict=True)]
+    unknown = int((~is_known).sum())
+    return [*bins, SizeBin(None, unknown, None)] if unknown else bins
+
+
+def _powers(sizes: pd.Series[int]) -> tuple[Ints, list[str]]:
+    """The bin of each size (``NONE`` where it is not known), and the labels of the bins."""
+    power = whole(powers_of_two(sizes))
+    there = np.unique(power[power >= 0]).tolist()
+    positive = [edge for edge in there if edge]
+    first, last = (positive[0].bit_length(), positive[-1].bit_length()) if positive else (1, 0)
+    edges = [*([0] if 0 in there else []), *(1 << bits - 1 for bits in range(first, last + 1))]
+    place = np.searchsorted(edges, power) if edges else power
+    return np.where(power >= 0, place, NONE), [size_label(edge) for edge in edges]
+
+
+_STATISTICS = (
+    Column("count", "Count", "count", Unit.COUNT, None, 0),
+    Column("bytes", "Total Bytes", "bytes", Unit.BYTES, None, 4),
+    Column("total", "Total Time (ns)", "total", Unit.DURATION, None, 3),
+    Column("min", "Min (ns)", "min", Unit.DURATION, None, 2),
+    Column("p5", "P5 (ns)", "p5", Unit.DURATION, 1, 4),
+    Column("median", "Med (ns)", "median", Unit.DURATION, 1, 0),
+    Column("p95", "P95 (ns)", "p95", Unit.DURATION, 1, 2),
+    Column("max", "Max (ns)", "max", Unit.DURATION, None, 3),
+    Column("cv", "CV (%)", "CV", Unit.PERCENT, 1, 1),
+    Column("algbw", "Med AlgBW (B/s)", "algbw", Unit.RATE, 1, 2),
+    Column("busbw", "Med BusBW (B/s)", "busbw", Unit.RATE, 1, 0),
+)
+
+
+def bandwidth_by_size(
+    session: Session,
+    selection: Selection,
+    ranks: Sequence[RankedTask],
+    pairing: NcclPairing,
+    by: By = By.BYTES,
+) -> TableAnswer:
+    """The selected kernels of known size by collective and size (``by``: exact, power of two or bucket), small first.
+
+    The bandwidth-against-size curve and the spread of the durations in one: ``median`` duration with ``min``, ``p5``,
+    ``p95`` and ``max`` (ns; percentiles are interpolated), ``cv`` (standard deviation of the sample by the mean, %; 0
+    of one kernel), and the medians of the kernels' ``algbw`` and ``busbw`` (bytes/s, `bandwidth`). ``ranks`` is the
+    size of the communicators where they agree. ``pairing`` is one that `measured` made. The size of a kernel is that
+    of its calls together.
+    """
+    import pandas as pd
+
+    everything = pairing.kernels[pairing.kernels["message_size"].notna()]
+    kernels = selected(everything, selection)
+    groups = (By.COLLECTIVE, by)
+    group = group_numbers(kernels, groups)
+    count = int(group.max(initial=-1)) + 1
+    firsts = kernels.iloc[first_of_each(group, count)]
+    frame = pd.DataFrame(
+        {
+            **{COLUMNS[one].key: values_of(firsts, one).reset_index(drop=True) for one in groups},
+            "ranks": shared_values(kernels["ranks"].astype("Int64"), group, count),
+            **_spread(kernels, group),
+        },
+        index=range(count),
+    )
+    order = whole(firsts["message_size"])
+    frame = frame.assign(order=order).sort_values(["collective", "order"], kind="stable").drop(columns="order")
+    columns = (*(COLUMNS[one] for one in groups), RANKS, *_STATISTICS)
+    total = len(np.unique(group_numbers(everything, groups)))
+    notes = nccl_notes(session, selection, ranks, pairing)
+    return TableAnswer.of_frame("nccl-sizes", without_empty(columns, frame), frame.reset_index(drop=True), total, notes)
+
+
+def _spread(kernels: pd.DataFrame, group: Ints) -> dict[str, pd.Series[float]]:
+    """The columns ``_STATISTICS`` of each group."""
+    import pandas as pd
+
+    time = (kernels["end"] - kernels["start"]).astype("Int64").reset_index(drop=True)
+    spent = time.to_numpy(np.float64, na_value=np.nan)
+    exact, durations = time.groupby(group), pd.Series(spent).groupby(group)
+    sizes = {"algbw": kernels["algorithm_size"], "busbw": kernels["bus_size"]}
+    rates = {key: pd.Series(rate(size.to_numpy(np.float64), spent)) for key, size in sizes.items()}
+    return {
+        "count": exact.size(),
+        "bytes": kernels["message_size"].astype("Int64").reset_index(drop=True).groupby(group).sum(),
+        "total": exact.sum(min_count=1),
+        "min": exact.min(),
+        "p5": durations.quantile(0.05),
+        "median": durations.median(),
+        "p95": durations.quantile(0.95),
+        "max": exact.max(),
+        "cv": 100.0 * durations.std().mask(durations.count() == 1, 0.0) / durations.mean().replace(0.0, np.nan),
+        **{key: values.groupby(group).median() for key, values in rates.items()},
+    }
+
+
+def durations_and_sizes(pairing: NcclPairing, selection: Selection, collective: str) -> tuple[Times, Times]:
+    """Message size, bytes, and duration, ns, of each selected kernel of a collective whose size is known, by start.
+
+    Two arrays of one shape, for a scatter of the one against the other.
+    """
+    kernels = selected(pairing.kernels, selection)
+    is_own = (kernels["collective"] == collective) & kernels["message_size"].notna() & kernels["end"].notna()
+    kernels = kernels[is_own].sort_values("start", kind="stable")
+    return whole(kernels["message_size"]), whole(kernels["end"]) - whole(kernels["start"])

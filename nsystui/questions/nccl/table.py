@@ -1,0 +1,172 @@
+"""The NCCL table: GPU kernels and CPU calls by collective, message size, and whatever else rows are to be told by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import FILES_ONLY, Column, TableAnswer, Unit
+from nsystui.base.selection import Selection
+from nsystui.questions.nccl.bandwidth import Floats, rate
+from nsystui.questions.nccl.grouping import COLUMNS, USUAL, By, group_numbers, shared_values, values_of
+from nsystui.questions.nccl.notes import nccl_notes
+from nsystui.questions.nccl.pairing import NcclPairing
+from nsystui.questions.nccl.selected import selected
+from nsystui.questions.nccl.units import Ints, first_of_each
+from nsystui.questions.tasks import RankedTask
+from nsystui.questions.where import duration, where
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+What = Literal["kernel", "call"]
+KERNEL: Final = "kernel"
+CALL: Final = "call"
+
+_WHAT = Column("what", "What", "what", Unit.TEXT, None, 0)
+RANKS = Column("ranks", "Ranks", "ranks", Unit.NUMBER, None, 4)
+ALGORITHM_BANDWIDTH = Column("algbw", "AlgBW (B/s)", "algbw", Unit.RATE, 1, 4)
+BUS_BANDWIDTH = Column("busbw", "BusBW (B/s)", "busbw", Unit.RATE, 1, 2)
+EXPOSED = Column("exposed", "Exposed Time (ns)", "exposed", Unit.DURATION, None, 1)
+OVERLAPPED = Column("overlapped", "Overlapped (%)", "overlap", Unit.PERCENT, 1, 2)
+_TOLD = (COLUMNS[By.COLLECTIVE], COLUMNS[By.COMMUNICATOR], RANKS, COLUMNS[By.DATATYPE], COLUMNS[By.REDUCTION])
+_COSTS = (
+    Column("count", "Count", "count", Unit.COUNT, None, 0),
+    Column("bytes", "Total Bytes", "bytes", Unit.BYTES, None, 3),
+    Column("share", "Time (%)", "time %", Unit.PERCENT, 1, 2),
+    Column("total", "Total Time (ns)", "total", Unit.DURATION, None, 0),
+    Column("avg", "Avg (ns)", "avg", Unit.DURATION, 1, 5),
+    Column("median", "Med (ns)", "median", Unit.DURATION, 1, 3),
+    Column("min", "Min (ns)", "min", Unit.DURATION, None, 6),
+    Column("max", "Max (ns)", "max", Unit.DURATION, None, 4),
+    Column("stddev", "StdDev (ns)", "stddev", Unit.DURATION, 1, 7),
+    ALGORITHM_BANDWIDTH,
+    BUS_BANDWIDTH,
+    EXPOSED,
+    OVERLAPPED,
+)
+
+
+def nccl_summary(
+    session: Session,
+    selection: Selection,
+    ranks: Sequence[RankedTask],
+    pairing: NcclPairing,
+    by: Sequence[By] = USUAL,
+) -> TableAnswer:
+    r"""One row for each combination of ``by``: first of the GPU kernels, then of the CPU calls, by total time.
+
+    ``pairing`` is one that `measured` made (``Job.pairing``); ``By.STEP`` needs `in_steps`. Columns: those of ``by``;
+    collective, communicator, ``ranks`` in it, datatype and reduction, each where all rows behind this one have the same
+    (else `SEVERAL`); and of the selected kernels or calls
+
+    * ``count``, and ``bytes``: the message sizes that are known, of sends and receives both ways
+    * ``share``: the share of a kernel row in the time of all selected kernels, NCCL's or not, whatever the name filter
+      (for ``nsys stats -r cuda_gpu_kern_sum``, the ``Time (%)`` of its table)
+    * statistics of the durations, ns. A kernel's duration includes waiting for other ranks; a call that never returned
+      counts without one
+    * ``algbw`` and ``busbw``, bytes/s: ΣS / Σt and Σ(S · f) / Σt over the kernels for which S (and f) are known, S and
+      f as `bandwidth` has them
+    * ``exposed``, ns: the sum over the kernels of their time outside of other kernels of their device. Two NCCL kernels
+      side by side both count, and so the GPU screen's exposed time, a union, may be less. ``overlapped``: the rest, as
+      a percentage of ``total``
+
+    Management calls such as ``ncclGroupEnd`` stand under their own name. Calls have no share, bandwidth and exposed
+    time. Kernels and calls are selected whole, by overlapping the window. A column without any value is for files only.
+    """
+    import pandas as pd
+
+    blocks = []
+    total = 0
+    for what, frame in ((KERNEL, pairing.kernels), (CALL, pairing.calls)):
+        blocks.append(_block(what, selected(frame, selection), by))
+        total += len(np.unique(group_numbers(frame, by)))
+    blocks[0]["share"] = 100.0 * blocks[0]["total"].astype("float64") / (_kernel_time(session, selection) or np.nan)
+    own = tuple(replace(COLUMNS[one], importance=0) for one in by)
+    keys = {column.key for column in own}
+    columns = (_WHAT, *own, *(column for column in _TOLD if column.key not in keys), *_COSTS)
+    frame = pd.concat(blocks, ignore_index=True)
+    notes = nccl_notes(session, selection, ranks, pairing)
+    return TableAnswer.of_frame("nccl", without_empty(columns, frame), frame, total, notes)
+
+
+def without_empty(columns: Sequence[Column], frame: pd.DataFrame) -> tuple[Column, ...]:
+    """The columns, those that may leave a screen and have no value in ``frame`` for files only."""
+    return tuple(
+        replace(column, importance=FILES_ONLY) if column.importance and frame[column.key].isna().all() else column
+        for column in columns
+    )
+
+
+def _block(what: str, frame: pd.DataFrame, by: Sequence[By]) -> pd.DataFrame:
+    """The rows of kernels, or of calls, largest total first; equal ones in the order of ``by``."""
+    import pandas as pd
+
+    group = group_numbers(frame, by)
+    count = int(group.max(initial=-1)) + 1
+    firsts = frame.iloc[first_of_each(group, count)]
+    keys = {COLUMNS[one].key: values_of(firsts, one).reset_index(drop=True) for one in by}
+    told = {
+        column.key: shared_values(_values(frame, column), group, count) for column in _TOLD if column.key not in keys
+    }
+    block = pd.DataFrame({**keys, **told, **_costs(frame, group, count)}, index=range(count))
+    block.insert(0, "what", what)
+    return block.sort_values("total", ascending=False, kind="stable")
+
+
+def _values(frame: pd.DataFrame, column: Column) -> pd.Series[Any]:
+    by = next((one for one, own in COLUMNS.items() if own is column), None)
+    return values_of(frame, by) if by is not None else frame[column.key].astype("Int64")
+
+
+def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
+    """The columns ``_COSTS`` of each group."""
+    import pandas as pd
+
+    time = (frame["end"] - frame["start"]).astype("Int64")
+    durations = time.groupby(group)
+    costs = {
+        "count": durations.size(),
+        "bytes": frame["message_size"].astype("Int64").groupby(group).sum(min_count=1),
+        "share": pd.Series(np.nan, index=range(count)),
+        "total": durations.sum(min_count=1),
+        "avg": durations.mean().astype("float64"),
+        "median": durations.median().astype("float64"),
+        "min": durations.min(),
+        "max": durations.max(),
+        "stddev": durations.std().astype("float64").mask(durations.count() == 1, 0.0),
+        "algbw": np.nan,
+        "busbw": np.nan,
+        "exposed": pd.Series(pd.NA, index=range(count), dtype="Int64"),
+        "overlapped": np.nan,
+    }
+    if "exposed" not in frame.columns:
+        return costs
+    spent = time.to_numpy(np.float64, na_value=np.nan)
+    sizes = {"algbw": frame["algorithm_size"], "busbw": frame["bus_size"]}
+    rates = {key: _rates(size.to_numpy(np.float64), spent, group, count) for key, size in sizes.items()}
+    exposed = frame["exposed"].astype("Int64").groupby(group).sum()
+    overlapped = 100.0 * (1.0 - exposed.astype("float64") / costs["total"].astype("float64").replace(0.0, np.nan))
+    return {**costs, **rates, "exposed": exposed, "overlapped": overlapped}
+
+
+def _rates(size: Floats, time: Floats, group: Ints, count: int) -> Floats:
+    """Of each group the sum of the sizes by that of the times, over the rows that have both; shape ``(count,)``."""
+    is_known = ~np.isnan(size) & ~np.isnan(time)
+    chosen = group[is_known]
+    sums = [np.bincount(chosen, values[is_known], count).astype(np.float64) for values in (size, time)]
+    return rate(sums[0], sums[1])
+
+
+def _kernel_time(session: Session, selection: Selection) -> int | None:
+    """The durations of all selected kernels together, ns."""
+    table = tables.kernels
+    query = sa.select(sa.cast(sa.func.sum(duration(table)), sa.BigInteger)).where(*where(table, selection))
+    time: int | None = session.scalar(query)
+    return time

@@ -1,0 +1,178 @@
+"""Units: which NCCL calls act together, and in which call their kernels are launched (docs/nccl.md#pairing).
+
+A communication call outside of groups is a unit of its own and launches its kernels itself. The calls between an
+outermost ``ncclGroupStart`` and its ``ncclGroupEnd`` are one unit, and its kernels are launched in that
+``ncclGroupEnd``; inner groups of a group do nothing when they end.
+
+Everything here works on arrays with one entry for each call, in the order of (thread, start), on one time line
+(`nesting.one_timeline`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsystui.questions.nccl.names import GROUP_END, GROUP_START, collective_of_api
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+NONE = -1
+"""In arrays of indices and codes: there is none, or it is not known."""
+
+
+class Role(IntEnum):
+    """What an NCCL call does to units."""
+
+    OTHER = 0
+    COMMUNICATION = 1
+    GROUP_START = 2
+    GROUP_END = 3
+    GROUP_SIMULATE_END = 4  # ends a group and launches nothing
+
+
+_ROLES = {
+    GROUP_START: Role.GROUP_START,
+    GROUP_END: Role.GROUP_END,
+    "ncclGroupSimulateEnd": Role.GROUP_SIMULATE_END,
+}
+_DEPTH_STEPS = np.array([0, 0, 1, -1, -1])  # by role
+
+
+def role_of(name: str) -> Role:
+    """The role of an NCCL API call by its name."""
+    if collective_of_api(name) is not None:
+        return Role.COMMUNICATION
+    return _ROLES.get(name, Role.OTHER)
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """The units over n calls.
+
+    ``of_call``: the unit of each call, shape ``(n,)``, ``NONE`` for management outside of groups. ``window``: the call
+    in which the kernels of each unit are launched, shape ``(units,)``, ``NONE`` where the capture does not have it.
+    """
+
+    of_call: Ints
+    window: Ints
+
+
+def outer_calls(starts: Ints, ends: Ints, roles: Ints) -> Ints:
+    """For each call the communication or group call around it, ``NONE`` for most.
+
+    NCCL's calls follow one another. One inside another is a second range of the same call (an instrumented NCCL pushes
+    its own range inside NCCL's), or the inner working of one, and no call that the program made.
+    """
+    order = np.arange(len(starts))
+    if not len(starts):
+        return order
+    # Only the call that reaches furthest of those before can be around the next one.
+    reach = np.where(roles != Role.OTHER, ends, starts)
+    furthest = np.maximum.accumulate(reach)
+    is_new = np.concatenate(([True], furthest[1:] > furthest[:-1]))
+    holder = np.maximum.accumulate(np.where(is_new, order, 0))
+    outer = np.concatenate(([0], holder[:-1]))
+    is_inside = (order > 0) & (starts < reach[outer]) & (ends <= reach[outer])
+    return np.where(is_inside, outer, NONE)
+
+
+def find_units(lanes: Ints, roles: Ints) -> Units:
+    """The units of n calls that do not lie in each other; ``lanes`` tells threads apart.
+
+    A group that was open when the capture began or ended is no harm: a ``ncclGroupEnd`` without its start ends
+    nothing, and a unit whose end is missing has no window.
+    """
+    if not len(lanes):
+        return Units(np.empty(0, np.int64), np.empty(0, np.int64))
+    step = _DEPTH_STEPS[roles]
+    depth = _depths(step, lanes)
+    is_first = np.concatenate(([True], lanes[1:] != lanes[:-1]))
+    depth_before = np.where(is_first, 0, np.concatenate(([0], depth[:-1])))
+
+    is_single = (depth_before == 0) & (roles == Role.COMMUNICATION)
+    opens = is_single | ((depth_before == 0) & (step > 0))
+    number = np.cumsum(opens) - 1
+    of_call = np.where(opens | (depth_before > 0), number, NONE)
+
+    window = np.full(int(opens.sum()), NONE)
+    is_launching = is_single | ((roles == Role.GROUP_END) & (depth_before == 1))
+    window[number[is_launching]] = np.flatnonzero(is_launching)
+    return Units(of_call, window)
+
+
+def _depths(step: Ints, lanes: Ints) -> Ints:
+    """How many groups are open after each call on its thread; an end without a start leaves it at 0."""
+    is_first = np.concatenate(([True], lanes[1:] != lanes[:-1]))
+    lane = np.cumsum(is_first) - 1
+    total = np.cumsum(step)
+    depth = total - (total - step)[is_first][lane]
+    # The running minimum of every lane in one go: each lane is moved below all that the one before can reach.
+    below = lane * 2 * (len(step) + 1)
+    lowest = np.minimum.accumulate(depth - below) + below
+    clamped: Ints = depth - np.minimum(lowest, 0)
+    return clamped
+
+
+def units_of_launches(units: Units, starts: Ints, ends: Ints, launch_starts: Ints, launch_ends: Ints) -> Ints:
+    """The unit in whose window each of m launches lies whole, shape ``(m,)``; ``NONE`` where it is in none.
+
+    ``starts`` and ``ends`` are those of the calls; the launches are on the same time line, in any order.
+    """
+    with_window = np.flatnonzero(units.window >= 0)
+    if not len(with_window) or not len(launch_starts):
+        return np.full(len(launch_starts), NONE)
+    rows = units.window[with_window]
+    place = np.searchsorted(starts[rows], launch_starts, side="right") - 1
+    is_inside = (place >= 0) & (launch_ends <= ends[rows][place])
+    return np.where(is_inside, with_window[place], NONE)
+
+
+@dataclass(frozen=True, eq=False)
+class Queue:
+    """What waits for a partner of another thread: arrays of one shape, in any order.
+
+    ``process``: a code of (report, process). ``time``: job time, ns: a unit's start, a launch's start. ``collective``:
+    a code, ``NONE`` where not known.
+    """
+
+    process: Ints
+    time: Ints
+    collective: Ints
+
+
+def pair_across_threads(units: Queue, launches: Queue) -> Ints:
+    """The unit of each launch that another thread made, as an index into ``units``; ``NONE`` where it stays unknown.
+
+    Communicators that do not block launch from a thread of NCCL's own. The units without kernels and the launches
+    outside of calls are taken in order, process by process, and only where this cannot go wrong visibly: there are as
+    many of the one as of the other, no launch comes before its call, and no collective contradicts.
+    """
+    found = np.full(len(launches.process), NONE)
+    if not len(units.process) or not len(launches.process):
+        return found
+    count = int(max(units.process.max(), launches.process.max())) + 1
+    is_even = np.bincount(units.process, minlength=count) == np.bincount(launches.process, minlength=count)
+    unit_order = np.lexsort((units.time, units.process))
+    launch_order = np.lexsort((launches.time, launches.process))
+    unit = unit_order[is_even[units.process[unit_order]]]
+    launch = launch_order[is_even[launches.process[launch_order]]]
+
+    known = (units.collective[unit] >= 0) & (launches.collective[launch] >= 0)
+    is_wrong = known & (units.collective[unit] != launches.collective[launch])
+    is_wrong |= launches.time[launch] < units.time[unit]
+    is_good = ~np.isin(units.process[unit], units.process[unit][is_wrong])
+    found[launch[is_good]] = unit[is_good]
+    return found
+
+
+def first_of_each(group: Ints, count: int) -> Ints:
+    """The index of the first entry of each group, ``NONE`` for a group without; entries of group ``NONE`` count not."""
+    first = np.full(count, NONE)
+    entries = np.flatnonzero(group >= 0)[::-1]
+    first[group[entries]] = entries
+    return first

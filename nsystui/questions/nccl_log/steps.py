@@ -1,0 +1,67 @@
+"""Training iterations cut out of a log, by the lines that the training itself writes into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from nsystui.base.errors import UsageError
+from nsystui.base.whole_number import whole_number
+from nsystui.exports.nccl_log.lines import Call, CommunicatorLine, Line, TrainingStep
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The iterations from ``first`` to ``last``, both included; ``None`` is an open end."""
+
+    first: int | None = None
+    last: int | None = None
+
+    def __contains__(self, iteration: int) -> bool:
+        return (self.first is None or self.first <= iteration) and (self.last is None or iteration <= self.last)
+
+
+def steps_of(text: str) -> Steps:
+    """``45:50``, ``45:``, ``:50`` or ``45`` as iterations. Raises UsageError."""
+    first, colon, last = (word.strip() for word in text.partition(":"))
+    low, high = whole_number(first), whole_number(last)
+    if not (first or last) or (first and low is None) or (last and high is None):
+        raise UsageError(f"steps {text!r}: write A:B, such as 45:50 (both included), A: or :B")
+    if not colon:
+        high = low
+    if low is not None and high is not None and high < low:
+        raise UsageError(f"steps {text!r}: {low}:{high} goes backwards")
+    return Steps(low, high)
+
+
+class StepCut:
+    """Lets through what belongs to some iterations, log by log.
+
+    The lines after the line of iteration N, up to the next such line, count as N's, as in ``1-separate-steps.awk`` of
+    ``nsys-profiling`` (its ``44 < N <= 50`` is 45:50). NeMo writes the line when the iteration is over, so these are
+    the calls of the iteration that follows it. Communicators pass always: they are made before the training.
+
+    ``heard`` is how many training lines there were, of iterations ``first`` to ``last``; ``chosen``, how many of them
+    passed; ``outside``, how many calls did not.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.heard = self.chosen = self.outside = 0
+        self.first: int | None = None
+        self.last: int | None = None
+
+    def of(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """What passes of one log."""
+        is_inside = False
+        for line in lines:
+            if type(line) is TrainingStep:
+                is_inside = line.iteration in self._steps
+                self.heard += 1
+                self.chosen += is_inside
+                self.first = line.iteration if self.first is None else min(self.first, line.iteration)
+                self.last = line.iteration if self.last is None else max(self.last, line.iteration)
+            if is_inside or type(line) is CommunicatorLine:
+                yield line
+            elif type(line) is Call:
+                self.outside += 1

@@ -1,0 +1,181 @@
+"""What a debug log says, added up while it streams by: never the calls themselves, only their numbers by kind.
+
+The memory grows with how many different things there are (message sizes, GPUs, communicators), not with the log.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from nsystui.exports.nccl_log.datatypes import datatype_size
+from nsystui.exports.nccl_log.lines import (
+    Call,
+    CommunicatorLine,
+    Damage,
+    Line,
+    Process,
+    Signature,
+    TrainingStep,
+    TuningLine,
+    Unread,
+)
+from nsystui.questions.nccl.buckets import bucket_of
+from nsystui.questions.nccl_log.communicators import Communicators, Member
+
+_MOST_PENDING = 50_000
+
+
+class Kind(NamedTuple):
+    """Calls of one op with one count of elements and one data type (NCCL's number)."""
+
+    op: str
+    elements: int
+    datatype: int
+
+    @property
+    def size(self) -> int | None:
+        """The message size in bytes; ``None`` for a data type that is not known."""
+        element = datatype_size(self.datatype)
+        return None if element is None else self.elements * element
+
+
+Gpu = tuple[Process, int | None]
+"""A process and the CUDA ordinal of the device in it."""
+
+
+@dataclass
+class MemberCalls:
+    """The calls of one rank of a communicator: how many by op and bucket of message size, and their known bytes."""
+
+    by_bucket: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+    calls: int = 0
+    bytes: int = 0
+    last_op_count: int = -1
+
+
+@dataclass
+class Spread:
+    """The mean and the ends of what was added one by one; ``None`` without any."""
+
+    number: int = 0
+    total: float = 0.0
+    least: float | None = None
+    most: float | None = None
+
+    def add(self, value: float | None) -> None:
+        """Adds a value that was written; one that is missing is no 0."""
+        if value is not None:
+            self.number += 1
+            self.total += value
+            self.least = value if self.least is None else min(self.least, value)
+            self.most = value if self.most is None else max(self.most, value)
+
+    @property
+    def mean(self) -> float | None:
+        return self.total / self.number if self.number else None
+
+
+@dataclass
+class _Pending:
+    """Lines that say the same and are not added up yet: calls of one signature, or a choice of the tuner."""
+
+    what: Signature | TuningLine
+    number: int = 0
+    last_op_count: int = -1
+
+
+class Summary:
+    """The numbers of any number of logs.
+
+    ``lines``: how many lines were read, which the reader knows. ``kinds``: calls by `Kind`. ``members``: what each rank
+    of each communicator did. ``tuning``: how often NCCL chose what. ``unread``: pieces of calls by why they could not
+    be read. ``training_lines``, with ``step_time`` (seconds) and ``tflops`` of those that tell them, over
+    ``first_iteration`` to ``last_iteration``. ``folded``: calls whose line stands for several.
+    """
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.communicators = Communicators()
+        self.kinds: Counter[Kind] = Counter()
+        self.members: dict[Member, MemberCalls] = {}
+        self.tuning: Counter[TuningLine] = Counter()
+        self.unread: Counter[Damage] = Counter()
+        self.communicator_lines = self.training_lines = self.folded = 0
+        self.step_time, self.tflops = Spread(), Spread()
+        self.first_iteration: int | None = None
+        self.last_iteration: int | None = None
+        self._pending: dict[int, _Pending] = {}
+
+    def add(self, lines: Iterable[Line]) -> None:
+        """Adds the lines of a log. Raises what ``lines`` raises; what came before is added then."""
+        try:
+            for line in lines:
+                # By identity: the reader gives the same value again, and comparing two costs more than all else.
+                if type(line) is Call:
+                    signature = line.signature
+                    pending = self._pending.get(id(signature)) or self._new_pending(signature)
+                    pending.number += 1
+                    if line.op_count > pending.last_op_count:
+                        pending.last_op_count = line.op_count
+                elif type(line) is TuningLine:
+                    (self._pending.get(id(line)) or self._new_pending(line)).number += 1
+                else:
+                    self._add_other(line)
+        finally:
+            self._settle()
+
+    @property
+    def calls(self) -> int:
+        """How many calls there are."""
+        return self.kinds.total()
+
+    def gpus(self) -> dict[Gpu, Counter[tuple[str, str | None]]]:
+        """The calls of each GPU by op and bucket; calls of an unknown process are in none."""
+        found: dict[Gpu, Counter[tuple[str, str | None]]] = {}
+        for member, made in self.members.items():
+            if member.process is not None:
+                found.setdefault((member.process, member.device), Counter()).update(made.by_bucket)
+        return found
+
+    def _new_pending(self, what: Signature | TuningLine) -> _Pending:
+        if len(self._pending) >= _MOST_PENDING:
+            self._settle()
+        pending = self._pending[id(what)] = _Pending(what)
+        return pending
+
+    def _add_other(self, line: Line) -> None:
+        if isinstance(line, CommunicatorLine):
+            # What a pointer means may change here: the calls before it meant the old one.
+            self._settle()
+            self.communicators.hear(line)
+            self.communicator_lines += 1
+        elif isinstance(line, TrainingStep):
+            self.training_lines += 1
+            self.step_time.add(line.step_time)
+            self.tflops.add(line.tflops)
+            known = [i for i in (self.first_iteration, self.last_iteration, line.iteration) if i is not None]
+            self.first_iteration, self.last_iteration = min(known), max(known)
+        elif isinstance(line, Unread):
+            self.unread[line.damage] += 1
+
+    def _settle(self) -> None:
+        """Adds up what waits."""
+        for pending in self._pending.values():
+            if isinstance(pending.what, TuningLine):
+                self.tuning[pending.what] += pending.number
+            else:
+                self._add_calls(pending.what, pending.number, pending.last_op_count)
+        self._pending.clear()
+
+    def _add_calls(self, signature: Signature, number: int, last_op_count: int) -> None:
+        self.kinds[Kind(signature.op, signature.count, signature.datatype)] += number
+        self.folded += number if signature.is_folded else 0
+        member = self.communicators.member_of(signature, number)
+        made = self.members.setdefault(member, MemberCalls())
+        made.by_bucket[signature.op, bucket_of(signature.size)] += number
+        made.calls += number
+        made.bytes += number * (signature.size or 0)
+        made.last_op_count = max(made.last_op_count, last_op_count)

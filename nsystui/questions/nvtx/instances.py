@@ -1,0 +1,53 @@
+"""The single NVTX ranges of one name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import FILES_ONLY, Column, Unit
+from nsystui.base.selection import Selection
+from nsystui.questions.kernels import rank_of
+from nsystui.questions.nvtx.ranges import LABEL, PUSH_POP_TYPES
+from nsystui.questions.paged import PagedAnswer
+from nsystui.questions.tasks import RankedTask
+from nsystui.questions.where import duration, job_start, where
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+INSTANCE_COLUMNS = (
+    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
+    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
+    Column("style", "Style", "style", Unit.TEXT, None, 2),
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 1),
+    Column("pid", "PID", "pid", Unit.NUMBER, None, 2),
+    Column("tid", "TID", "tid", Unit.NUMBER, None, 1),
+    Column("report", "Report", "report", Unit.NUMBER, None, FILES_ONLY),
+    Column("row", "Row", "row", Unit.NUMBER, None, FILES_ONLY),
+)
+
+
+def range_instances(session: Session, selection: Selection, name: str, ranks: Sequence[RankedTask] = ()) -> PagedAnswer:
+    """The ranges called ``name`` (``domain:text``), a page at a time; start in job time, ns.
+
+    A range that was never closed has no duration.
+    """
+    table = tables.nvtx_ranges
+    is_named = LABEL.in_([name])
+    conditions = [*where(table, selection.with_name(None)), is_named, table.c.start.is_not(None)]
+    query = sa.select(
+        job_start(table).label("start"),
+        duration(table).label("duration"),
+        sa.case((table.c.event_type.in_(PUSH_POP_TYPES), "PushPop"), else_="StartEnd").label("style"),
+        rank_of(table, ranks).label("rank"),
+        table.c.process.op(">>")(24).op("&")(0xFFFFFF).label("pid"),
+        table.c.thread.op("&")(0xFFFFFF).label("tid"),
+        table.c.report,
+        table.c.row,
+    ).where(*conditions)
+    count = sa.select(sa.func.count()).select_from(table).where(*conditions)
+    everything = sa.select(sa.func.count()).select_from(table).where(is_named)
+    return PagedAnswer.of(
+        session, "nvtx-instances", INSTANCE_COLUMNS, query, count, everything, ("start", False), ("report", "row")
+    ).in_time(table)

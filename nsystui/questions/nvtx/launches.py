@@ -1,0 +1,177 @@
+"""The API calls that launched GPU work, as the projection needs them, and the GPU work of a single range.
+
+A GPU operation belongs to its API call by (report, process, correlation id) (docs/exports.md#launches). Kernels,
+copies, memsets and whole CUDA graph launches count; ``nsys stats -r nvtx_gpu_proj_sum`` of 2023.4 leaves the graph
+launches out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import Column, Unit
+from nsystui.base.selection import Selection
+from nsystui.questions.event_kinds import EventKind, events_query
+from nsystui.questions.paged import PagedAnswer
+from nsystui.questions.projection import LaunchCalls
+from nsystui.questions.tasks import RankedTask
+from nsystui.questions.where import where
+from nsystui.store import tables
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.questions.nvtx.ranges import NvtxRanges
+
+GPU_TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches)
+_SLICE_CALLS = 1 << 17
+_GPU_KINDS = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
+
+
+def has_launches(report: Report) -> bool:
+    """Whether a report can say which range launched what: it has API calls and GPU work."""
+    return bool(report.count(tables.api_calls)) and any(report.count(table) for table in GPU_TABLES)
+
+
+def launch_calls(session: Session, report: Report, selection: Selection) -> LaunchCalls:
+    """The launching API calls of the threads of ``report`` that have NVTX ranges; times on its own clock, ns.
+
+    Of the selection the devices and streams count: operations elsewhere are not there for the projection.
+    """
+    parts = [session.arrays(_launches(report, selection, ids)) for ids in _id_slices(session, report)]
+    columns = zip(*(part.values() for part in parts), strict=True)
+    return LaunchCalls(*(np.concatenate([np.ma.getdata(values) for values in column]) for column in columns))
+
+
+def _id_slices(session: Session, report: Report) -> list[tuple[int, int]]:
+    """Correlation ids, from and to, of few enough calls that joining them takes little memory; never none."""
+    ids = tables.api_calls.c.correlation_id
+    query = sa.select(sa.func.min(ids), sa.func.max(ids)).where(tables.api_calls.c.report == report.index)
+    ((first, last),) = session.rows(query)
+    first, last = first or 0, last or 0
+    # The ids count up with the calls: a slice of them lies in few row groups of every table.
+    width = -(-(last - first + 1) // max(report.count(tables.api_calls) // _SLICE_CALLS, 1))
+    return [(start, min(start + width - 1, last)) for start in range(first, last + 1, width)]
+
+
+def _launches(report: Report, selection: Selection, ids: tuple[int, int]) -> sa.Select[Any]:
+    """The columns of ``LaunchCalls`` for the calls with ``ids`` from one to the other."""
+    operations = _operations(report, selection, ids)
+    calls = tables.api_calls
+    ranges = tables.nvtx_ranges
+    threads = sa.select(ranges.c.thread).where(ranges.c.report == report.index).distinct()
+    is_same = [operations.c[key] == calls.c[key] for key in ("process", "correlation_id")]
+    return (
+        sa.select(calls.c.start, calls.c.end, calls.c.thread, operations.c.first, operations.c.last, operations.c.time)
+        .join_from(calls, operations, sa.and_(*is_same))
+        .where(
+            calls.c.report == report.index,
+            calls.c.end.is_not(None),
+            calls.c.thread.in_(threads),
+            calls.c.correlation_id.between(*ids),
+        )
+    )
+
+
+def _operations(report: Report, selection: Selection, ids: tuple[int, int]) -> sa.Subquery:
+    """One row for each (process, correlation id): first start, last end and summed durations of its GPU work."""
+    chosen = Selection(devices=selection.devices, streams=selection.streams)
+    parts = []
+    for table in GPU_TABLES:
+        columns = table.c
+        conditions = [columns.report == report.index, columns.correlation_id.between(*ids), columns.end.is_not(None)]
+        parts.append(
+            sa.select(columns.process, columns.correlation_id, columns.start, columns.end).where(
+                *conditions, *where(table, chosen)
+            )
+        )
+    work = sa.union_all(*parts).subquery()
+    return (
+        sa.select(
+            work.c.process,
+            work.c.correlation_id,
+            sa.func.min(work.c.start).label("first"),
+            sa.func.max(work.c.end).label("last"),
+            sa.cast(sa.func.sum(work.c.end - work.c.start), sa.BigInteger).label("time"),
+        )
+        .group_by(work.c.process, work.c.correlation_id)
+        .subquery()
+    )
+
+
+LAUNCHED_COLUMNS = (
+    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
+    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
+    Column("kind", "Kind", "kind", Unit.TEXT, None, 1),
+    Column("name", "Name", "name", Unit.TEXT, None, 0),
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 3),
+    Column("device", "Device", "dev", Unit.NUMBER, None, 2),
+    Column("stream", "Strm", "strm", Unit.NUMBER, None, 1),
+    Column("call", "API Function", "launched by", Unit.TEXT, None, 2),
+    Column("correlation_id", "CorrId", "corr", Unit.NUMBER, None, 4),
+    Column("report", "Report", "report", Unit.NUMBER, None, 9),
+    Column("process", "Process", "process", Unit.NUMBER, None, 9),
+    Column("row", "Row", "row", Unit.NUMBER, None, 9),
+)
+
+
+def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ()) -> PagedAnswer:
+    """The GPU work that one range launched (kernels, NCCL, memory operations, CUDA graphs), in order of start.
+
+    ``index`` is the range's place in ``ranges``. Its API calls are those of the same thread that lie in it whole, so
+    that the rows are just the operations that its projection spans. Start in job time, ns; ``kind`` and ``row`` make an
+    event's key. Raises ``IndexError`` where there is no such range.
+    """
+    lane, moved = ranges.lane_of(index), _clock_offset(ranges, index)
+    calls = tables.api_calls
+    inside = [
+        calls.c.report == lane.report,
+        calls.c.thread == lane.thread,
+        calls.c.start >= int(ranges.start[index]) - moved,
+        calls.c.end <= int(ranges.end[index]) - moved,
+        sa.true() if ranges.op_count[index] > 0 else sa.false(),
+    ]
+    launches = sa.select(calls.c.correlation_id, calls.c.name).where(*inside).subquery()
+    work = _work(ranges, index, launches, ranks)
+    query = sa.select(
+        *(launches.c.name.label("call") if column.key == "call" else work.c[column.key] for column in LAUNCHED_COLUMNS)
+    ).join_from(work, launches, work.c.correlation_id == launches.c.correlation_id)
+    count = sa.select(sa.func.count()).select_from(query.subquery())
+    return PagedAnswer.of(
+        ranges.session, "nvtx-gpu-work", LAUNCHED_COLUMNS, query, count, count, ("start", False), ("kind", "row")
+    )
+
+
+def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence[RankedTask]) -> sa.Subquery:
+    """The selected GPU operations of the range's process whose correlation id is among ``launches``."""
+    chosen = Selection(devices=ranges.selection.devices, streams=ranges.selection.streams)
+    lane, moved = ranges.lane_of(index), _clock_offset(ranges, index)
+    parts: list[sa.Select[Any]] = []
+    for kind in _GPU_KINDS:
+        columns = _table(kind).c
+        conditions = [
+            columns.report == lane.report,
+            columns.process == lane.process,
+            columns.correlation_id.in_(sa.select(launches.c.correlation_id)),
+            # All of them lie in the projection: Parquet need not read what lies elsewhere.
+            columns.start >= int(ranges.gpu_start[index]) - moved,
+            columns.end <= int(ranges.gpu_end[index]) - moved,
+        ]
+        parts.append(events_query(kind, chosen, ranks, conditions))
+    return sa.union_all(*parts).subquery()
+
+
+def _clock_offset(ranges: NvtxRanges, index: int) -> int:
+    """The offset of a range's report as a number: bounds with the column of that name skip no row groups."""
+    number = ranges.lane_of(index).report
+    return next(report.clock_offset for report in ranges.session.reports if report.index == number)
+
+
+def _table(kind: EventKind) -> sa.Table:
+    if kind is EventKind.MEMORY:
+        return tables.memory_ops
+    return tables.graph_launches if kind is EventKind.GRAPH else tables.kernels

@@ -1,0 +1,125 @@
+"""NVTX as tables: the summary of ``nsys stats -r nvtx_sum``, and the tree as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import Column, TableAnswer, Unit
+from nsystui.base.selection import Selection
+from nsystui.questions import statistics
+from nsystui.questions.missing import missing_note
+from nsystui.questions.nvtx.node import Order
+from nsystui.questions.nvtx.paths import NO_NODE
+from nsystui.questions.nvtx.ranges import FOLDED_LABEL, LABEL, PUSH_POP_TYPES, START_END_TYPES
+from nsystui.questions.nvtx.tree import NvtxTree
+from nsystui.questions.where import where
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+_SUMMARY_COLUMNS = (
+    *statistics.duration_columns("Instances"),
+    Column("style", "Style", "style", Unit.TEXT, None, 4),
+    Column("name", "Range", "range", Unit.TEXT, None, 0),
+)
+
+
+def nvtx_summary(
+    session: Session,
+    selection: Selection,
+    *,
+    fold_suffixes: bool = False,
+    types: Sequence[int] = (*PUSH_POP_TYPES, *START_END_TYPES),
+) -> TableAnswer:
+    """One row for each range name and style: statistics of the durations on the CPU, ns.
+
+    Columns, order and values are those of ``nvtx_sum`` (docs/numbers.md#nsys-stats): a range that was never closed ends
+    at the last time of any NVTX range or mark of its report. With ``fold_suffixes`` the calls of one PyTorch operator
+    are one row. The name filter looks at ``domain:text``. ``types`` are the event types of the ranges that count.
+    """
+    table = tables.nvtx_ranges
+    name = FOLDED_LABEL if fold_suffixes else LABEL
+    style = sa.case((table.c.event_type.in_(PUSH_POP_TYPES), "PushPop"), else_="StartEnd")
+    last = last_times()
+    of_types = table.c.event_type.in_(types)
+    duration = sa.func.coalesce(table.c.end, last.c.time) - table.c.start
+    query = statistics.summary(
+        table.join(last, last.c.report == table.c.report),
+        duration,
+        [style.label("style"), name.label("name")],
+        [of_types, table.c.start.is_not(None), *where(table, selection, LABEL)],
+    )
+    frame, note = session.frame(query), missing_note(session, table)
+    total = len(frame)
+    if not selection.is_everything:
+        groups = sa.select(style, name).where(of_types).distinct().subquery()
+        total = int(session.scalar(sa.select(sa.func.count()).select_from(groups)))
+    return TableAnswer.of_frame("nvtx-summary", _SUMMARY_COLUMNS, frame, total, (note,) if note else ())
+
+
+def last_times() -> sa.Subquery:
+    """The last time in the NVTX table of each report, on its own clock."""
+    ranges, marks = tables.nvtx_ranges.c, tables.nvtx_marks.c
+    times = sa.union_all(
+        sa.select(ranges.report, sa.func.greatest(ranges.start, ranges.end).label("time")),
+        sa.select(marks.report, marks.start.label("time")),
+    ).subquery()
+    return sa.select(times.c.report, sa.func.max(times.c.time).label("time")).group_by(times.c.report).subquery()
+
+
+MOST_LEVELS = 1_000
+"""So many levels of paths are listed unasked: each path has the names of all around it."""
+TREE_COLUMNS = (
+    Column("path", "Path", "range", Unit.TEXT, None, 0),
+    Column("level", "Level", "level", Unit.NUMBER, None, 4),
+    Column("count", "Instances", "count", Unit.COUNT, None, 1),
+    Column("total", "Total Time (ns)", "wall total", Unit.DURATION, None, 0),
+    Column("avg", "Avg (ns)", "avg", Unit.DURATION, 1, 3),
+    Column("self", "Self Time (ns)", "self", Unit.DURATION, None, 3),
+    Column("gpu_total", "GPU Projected (ns)", "GPU total", Unit.DURATION, None, 0),
+    Column("gpu_median", "GPU Projected Med (ns)", "GPU med", Unit.DURATION, 1, 2),
+    Column("gpu_ops", "GPU Ops", "ops", Unit.COUNT, None, 2),
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 1),
+    Column("thread", "Tid", "tid", Unit.NUMBER, None, 3),
+)
+
+
+def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str = Order.TOTAL) -> TableAnswer:
+    """The paths of ``tree``, each below the one around it, siblings in ``order``; only the outermost ``depth`` levels.
+
+    Unless that is given they are ``MOST_LEVELS``, and a note tells of paths that are deeper.
+    ``Path`` joins the names with ``›``, ``Level`` is 0 for an outermost range. Ranks and threads are columns here, not
+    rows; they are missing where ranges of several are merged. Sums are over the ranges of the path: the time of ranges
+    that overlap counts for each.
+    """
+    import pandas as pd
+
+    levels = MOST_LEVELS if depth is None else depth
+    rows = list(_rows(tree, levels, Order(order)))
+    total, notes = len(tree) - tree.maker.paths.groups, tree.ranges.notes
+    if depth is None and len(rows) < total:
+        deeper = f"{total - len(rows):,} paths more than {MOST_LEVELS:,} levels deep are left out: --depth shows more"
+        notes = (*notes, deeper)
+    frame = pd.DataFrame(rows, columns=[column.key for column in TREE_COLUMNS])
+    for column in TREE_COLUMNS:
+        if column.unit is not Unit.TEXT:
+            frame[column.key] = frame[column.key].astype("Int64" if column.decimals is None else "Float64")
+    return TableAnswer.of_frame("nvtx", TREE_COLUMNS, frame, total, notes)
+
+
+def _rows(tree: NvtxTree, depth: int, order: Order) -> Iterator[tuple[Any, ...]]:
+    maker, groups = tree.maker, tree.maker.paths.groups
+    waiting = [(number, "", 0) for number in maker.sorted_paths(NO_NODE, order)[::-1].tolist()]
+    while waiting:
+        number, above, level = waiting.pop()
+        path, inner = "", 0
+        if number >= groups:
+            node = maker.path_node(number)
+            path, inner = f"{above} › {node.label}" if above else node.label, level + 1
+            tid = None if node.thread is None else node.thread & 0xFFFFFF
+            gpu = (node.gpu_total, node.gpu_median, node.gpu_ops)
+            yield (path, level, node.count, node.total, node.average, node.self_total, *gpu, node.rank, tid)
+        if inner < depth:
+            waiting += [(child, path, inner) for child in maker.sorted_paths(number, order)[::-1].tolist()]

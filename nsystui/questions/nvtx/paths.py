@@ -1,0 +1,194 @@
+"""The ranges grouped by path: every chain of names from the outermost range inwards becomes one node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsystui.questions.nvtx.numbered import FEWEST_VARIANTS, Templates
+from nsystui.questions.nvtx.ranges import UNKNOWN, Ints, NvtxRanges, SmallInts, rows_by_level
+
+NO_NODE = -1
+_LATEST, _EARLIEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """m nodes, parents before children and the children of a node side by side; arrays have the shape ``(m,)``.
+
+    The first ``groups`` nodes are the groups (ranks, threads) that stand above the paths. ``parent``: -1 for a root.
+    ``depth``: the number of nodes above. ``label``: index into ``labels``, -1 for a group. ``variants``: how many
+    numbered names are folded into the node, 0 for a plain name. ``of_range``, shape ``(n,)``: the node of each range.
+    """
+
+    groups: int
+    labels: tuple[str, ...]
+    parent: SmallInts
+    depth: SmallInts
+    label: SmallInts
+    variants: SmallInts
+    of_range: SmallInts
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+    @cached_property
+    def children(self) -> tuple[SmallInts, SmallInts]:
+        """For node i at ``i + 1``, and for the roots at 0: the first child, and how many there are."""
+        first, count = np.zeros(len(self) + 1, np.int32), np.zeros(len(self) + 1, np.int32)
+        parents, places, numbers = np.unique(self.parent, return_index=True, return_counts=True)
+        first[parents + 1], count[parents + 1] = places, numbers
+        return first, count
+
+    def children_of(self, node: int) -> NDArray[np.int64]:
+        """The nodes right below ``node``, or the roots for ``NO_NODE``."""
+        first, count = self.children
+        return np.arange(first[node + 1], first[node + 1] + count[node + 1], dtype=np.int64)
+
+
+def group_by_path(ranges: NvtxRanges, group_parents: Sequence[int], group: Ints, *, fold_numbers: bool) -> Paths:
+    """Groups ``ranges`` by path. ``group``, shape ``(n,)``: the group above each range or -1.
+
+    ``group_parents``: the group above each group or -1. With ``fold_numbers`` the names under one parent that differ in
+    their numbers only are one node, if they are three or more. One step for each level of nesting: O(n log n), and
+    thousands of levels cost milliseconds.
+    """
+    templates = Templates.of(ranges.names) if fold_numbers else Templates.none(ranges.names)
+    of_range = np.empty(len(ranges), np.int32)
+    levels = [_groups(group_parents)]
+    made = len(group_parents)
+    for depth, rows in enumerate(rows_by_level(ranges.level)):
+        above = of_range[ranges.parent[rows]].astype(np.int64) if depth else group[rows]
+        level = _one_level(above, ranges.name[rows].astype(np.int64), templates)
+        of_range[rows] = level.node + made
+        made += len(level.parent)
+        levels.append(level)
+    parent, label, variants = (
+        np.concatenate([getattr(level, key) for level in levels]).astype(np.int32)
+        for key in ("parent", "label", "variants")
+    )
+    depths = _depths(parent, [len(level.parent) for level in levels])
+    return Paths(len(group_parents), (*ranges.names, *templates.texts), parent, depths, label, variants, of_range)
+
+
+@dataclass(frozen=True, eq=False)
+class _Level:
+    """The nodes of one level, by parent, and (``node``) which of them each of its ranges belongs to."""
+
+    parent: Ints
+    label: Ints
+    variants: Ints
+    node: Ints
+
+
+def _groups(parents: Sequence[int]) -> _Level:
+    parent = np.array(parents, np.int64)
+    return _Level(parent, np.full(len(parent), -1), np.zeros(len(parent), np.int64), np.empty(0, np.int64))
+
+
+def _depths(parent: SmallInts, sizes: Sequence[int]) -> SmallInts:
+    """The number of nodes above each, level by level (the groups, first of all, may be ranks and threads)."""
+    depth = np.zeros(len(parent), np.int32)
+    start = 0
+    for number, size in enumerate(sizes):
+        here = slice(start, start + size)
+        for _ in range(2 if number == 0 else 1):
+            above = parent[here]
+            depth[here] = np.where(above >= 0, depth[above] + 1, 0)
+        start += size
+    return depth
+
+
+def _one_level(above: Ints, name: Ints, templates: Templates) -> _Level:
+    names, templated = len(templates.of_name), len(templates.texts)
+    pairs, pair_of_row = np.unique((above + 1) * names + name, return_inverse=True)
+    parent, name = pairs // names - 1, pairs % names
+    # Pairs of parent and name are distinct, so those that share a parent and a template are its variants.
+    template = templates.of_name[name]
+    alike = (parent + 1) * (templated + 1) + template + 1
+    _, group, size = np.unique(alike, return_inverse=True, return_counts=True)
+    is_folded = (template >= 0) & (size[group] >= FEWEST_VARIANTS)
+    label = np.where(is_folded, names + template, name)
+    _, first, node = np.unique((parent + 1) * (names + templated) + label, return_index=True, return_inverse=True)
+    variants = np.where(is_folded, size[group], 0)[first]
+    return _Level(parent[first], label[first], variants, node[pair_of_row])
+
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """What the ranges of each of m nodes add up to; shape ``(m,)``, times in ns. A group adds up the paths below it.
+
+    ``nested``: push/pop ranges, which alone have a self time (``self_total``).
+    ``known``: ranges of which it is known what they launched; ``projected``: those that launched something.
+    ``gpu_total``: the sum of their projected durations, ``gpu_first`` and ``gpu_last`` how far these reach.
+    """
+
+    count: Ints
+    total: Ints
+    nested: Ints
+    self_total: Ints
+    open_count: Ints
+    first: Ints
+    last: Ints
+    known: Ints
+    projected: Ints
+    gpu_total: Ints
+    gpu_ops: Ints
+    gpu_first: Ints
+    gpu_last: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """The ranges of each node: ``order[first[i]:first[i + 1]]`` are those of node i, in their own order."""
+
+    order: Ints
+    first: Ints
+
+    @classmethod
+    def of(cls, paths: Paths) -> Members:
+        order = np.argsort(paths.of_range, kind="stable")
+        return cls(order, np.searchsorted(paths.of_range[order], np.arange(len(paths) + 1)))
+
+    def __getitem__(self, node: int) -> Ints:
+        return self.order[self.first[node] : self.first[node + 1]]
+
+
+def add_up(ranges: NvtxRanges, paths: Paths, members: Members) -> Totals:
+    """Adds up the ranges of every path, then the paths of every group. Exact: all in int64."""
+    is_projected = ranges.op_count > 0
+    is_known = ranges.op_count != UNKNOWN
+    sums = {
+        "count": np.ones(len(ranges), np.int64),
+        "total": ranges.duration,
+        "nested": ranges.is_push_pop.astype(np.int64),
+        "self_total": ranges.self_time,
+        "open_count": ranges.is_open.astype(np.int64),
+        "known": is_known.astype(np.int64),
+        "projected": is_projected.astype(np.int64),
+        "gpu_total": ranges.gpu_duration,
+        "gpu_ops": np.where(is_known, ranges.op_count, 0).astype(np.int64),
+    }
+    lows = {"first": ranges.start, "gpu_first": np.where(is_projected, ranges.gpu_start, _LATEST)}
+    highs = {"last": ranges.end, "gpu_last": np.where(is_projected, ranges.gpu_end, _EARLIEST)}
+    found: dict[str, Ints] = {}
+    for values, operation, nothing in ((sums, np.add, 0), (lows, np.minimum, _LATEST), (highs, np.maximum, _EARLIEST)):
+        for key, value in values.items():
+            found[key] = _of_nodes(operation, value, nothing, paths, members)
+    return Totals(**found)
+
+
+def _of_nodes(operation: np.ufunc, values: Ints, nothing: int, paths: Paths, members: Members) -> Ints:
+    result = np.full(len(paths), nothing, np.int64)
+    if not len(members.order):
+        return result
+    # Every path has a range, so no slice is empty.
+    result[paths.groups :] = operation.reduceat(values[members.order], members.first[paths.groups : -1])
+    below = np.flatnonzero((paths.parent >= 0) & (paths.parent < paths.groups))
+    for children in (below[below >= paths.groups], below[below < paths.groups]):  # threads last: paths fill them
+        operation.at(result, paths.parent[children], result[children])
+    return result

@@ -1,0 +1,344 @@
+"""NVTX ranges as arrays: which lies in which, and what the GPU did for each.
+
+See docs/exports.md#nvtx and docs/numbers.md#nsys-stats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.base.selection import NameFilter, Selection, Task, Window
+from nsystui.questions.missing import missing_note
+from nsystui.questions.nesting import NO_PARENT
+from nsystui.questions.nvtx.launches import has_launches
+from nsystui.questions.nvtx.report_ranges import (
+    FOLDED_LABEL,
+    LABEL,
+    PUSH_POP_TYPES,
+    START_END_TYPES,
+    UNKNOWN,
+    projection_of,
+    ranges_of,
+)
+from nsystui.questions.tasks import RankedTask
+from nsystui.store import tables
+from nsystui.store.kept import json_of
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+__all__ = [
+    "FOLDED_LABEL",
+    "LABEL",
+    "PUSH_POP_TYPES",
+    "START_END_TYPES",
+    "UNKNOWN",
+    "Flags",
+    "Ints",
+    "Lane",
+    "NvtxRanges",
+    "SmallInts",
+    "rows_by_level",
+    "with_ancestors",
+]
+
+Ints = NDArray[np.int64]
+SmallInts = NDArray[np.int32]
+Flags = NDArray[np.bool_]
+
+
+DEEPEST = 10_000
+"""So many levels deep ranges may nest: no program means more, and each level takes its time."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A thread that has NVTX ranges. ``rank`` is ``None`` where its process is no task of the job."""
+
+    report: int
+    process: int
+    thread: int
+    rank: int | None = None
+    name: str = ""
+
+    @property
+    def pid(self) -> int:
+        return (self.process >> 24) & 0xFFFFFF
+
+    @property
+    def tid(self) -> int:
+        return self.thread & 0xFFFFFF
+
+
+@dataclass(frozen=True, eq=False)
+class NvtxRanges:
+    """n ranges, by report and start. The arrays have the shape ``(n,)``; times are job time in ns.
+
+    ``lane``: index into ``lanes``. ``name``: index into ``names``, which are without PyTorch's suffix (see
+    `names.fold_suffix`; `full_names` has all of a name). ``row``: the row in ``nvtx_ranges`` of the lane's report.
+    ``is_open``: the range was never closed; its ``end`` is the last event of its report. ``parent``: index of the range
+    around it, -1 for none. ``level``, ``self_time``: see `nesting.Nesting`. Only push/pop ranges nest: start/end ranges
+    have neither parent nor children, and no self time (0). ``op_count``: GPU operations launched; ``UNKNOWN`` where the
+    report lacks API calls or GPU work, or the range ended on another thread. ``gpu_start``, ``gpu_end``, ``op_time``:
+    see `projection.Projection`; all 0 where ``op_count`` is not above 0.
+    """
+
+    session: Session
+    selection: Selection
+    lanes: tuple[Lane, ...]
+    names: tuple[str, ...]
+    lane: SmallInts
+    name: SmallInts
+    row: Ints
+    start: Ints
+    end: Ints
+    is_push_pop: Flags
+    is_open: Flags
+    parent: SmallInts
+    level: SmallInts
+    self_time: Ints
+    op_count: SmallInts
+    gpu_start: Ints
+    gpu_end: Ints
+    op_time: Ints
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, session: Session, selection: Selection, ranks: Sequence[RankedTask] = ()) -> NvtxRanges:
+        """The ranges of the selected tasks that overlap the window, whole, with the ranges around them.
+
+        The name filter keeps the ranges that match, those around them and those inside them. Devices and streams say
+        which GPU operations are projected. Nesting, self time and projection do not depend on window and name filter.
+        ``ranks`` gives lanes their rank. Takes memory of about 80 bytes a range (a few times that while loading).
+        """
+        loader = _Loader(session, selection, {item.task: item.rank for item in ranks})
+        for report in session.reports:
+            if report.count(tables.nvtx_ranges):
+                loader.add(report)
+        return loader.ranges().no_deeper().narrowed(selection)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def duration(self) -> Ints:
+        """``end - start``, ns."""
+        return self.end - self.start
+
+    @property
+    def gpu_duration(self) -> Ints:
+        """The length of the projected range (first to last GPU operation, idle time included), ns."""
+        return self.gpu_end - self.gpu_start
+
+    def lane_of(self, index: int) -> Lane:
+        """The thread of a range."""
+        return self.lanes[int(self.lane[index])]
+
+    def full_names(self, indices: Iterable[int]) -> list[str]:
+        """The names of some ranges as they were recorded (``domain:text``), asked of the store."""
+        wanted = np.fromiter(indices, np.int64)
+        table = tables.nvtx_ranges
+        reports = np.array([lane.report for lane in self.lanes], np.int64)[self.lane[wanted]]
+        found: dict[tuple[int, int], str] = {}
+        for number in np.unique(reports).tolist():
+            chosen = wanted[reports == number]
+            # The bounds let Parquet skip the row groups that hold none of them.
+            moved = _report(self.session, number).clock_offset
+            low, high = int(self.start[chosen].min()) - moved, int(self.start[chosen].max()) - moved
+            query = sa.select(table.c.row, LABEL).where(
+                table.c.report == number, table.c.start.between(low, high), table.c.row.in_(self.row[chosen].tolist())
+            )
+            found.update({(number, row): name for row, name in self.session.part([number]).rows(query)})
+        keys = zip(reports.tolist(), self.row[wanted].tolist(), strict=True)
+        return [found[key] for key in keys]
+
+    def no_deeper(self, deepest: int = DEEPEST) -> NvtxRanges:
+        """The ranges with less than ``deepest`` others around them, and a note about those that are left out."""
+        kept = self.level < deepest
+        left = len(kept) - int(np.count_nonzero(kept))
+        if not left:
+            return self
+        note = f"{left:,} ranges are left out that lie in more than {deepest - 1:,} others"
+        return replace(self._only(kept), notes=(*self.notes, note))
+
+    def narrowed(self, selection: Selection) -> NvtxRanges:
+        """What ``load`` gives for ``selection``, from the ranges of one that only lacks its window and name filter."""
+        ranges = replace(self, selection=selection)
+        if selection.window is not None:
+            ranges = ranges.within(selection.window)
+        if selection.name is not None:
+            ranges = ranges.matching(selection.name)
+        return ranges
+
+    def within(self, window: Window) -> NvtxRanges:
+        """The ranges that overlap ``window`` (as `where.where` has it) and those around them."""
+        overlaps = (self.start < window.end) & ((self.start >= window.start) | (self.end > window.start))
+        return self._only(with_ancestors(overlaps | (self.is_open & (self.start < window.end)), self.parent))
+
+    def matching(self, wanted: NameFilter) -> NvtxRanges:
+        """The ranges whose name passes ``wanted``, all those around them and all those inside them."""
+        matches = np.array([wanted.matches(name) for name in self.names], bool)[self.name]
+        return self._only(with_ancestors(self._with_descendants(matches), self.parent))
+
+    def _with_descendants(self, chosen: Flags) -> Flags:
+        chosen = chosen.copy()
+        for rows in rows_by_level(self.level)[1:]:
+            chosen[rows] |= chosen[self.parent[rows]]
+        return chosen
+
+    def _only(self, kept: Flags) -> NvtxRanges:
+        """The ranges of ``kept``, which must hold every ancestor of what it holds."""
+        if kept.all():
+            return self
+        place = np.cumsum(kept, dtype=np.int32) - 1
+        parent = np.where(self.parent >= 0, place[self.parent], NO_PARENT)[kept].astype(np.int32)
+        arrays = {item.name: getattr(self, item.name) for item in fields(self)}
+        chosen: dict[str, Any] = {key: value[kept] for key, value in arrays.items() if isinstance(value, np.ndarray)}
+        return replace(self, **{**chosen, "parent": parent})
+
+
+def with_ancestors(chosen: Flags, parent: SmallInts) -> Flags:
+    """``chosen`` and everything above it; ``parent`` is -1 where nothing is above. Shapes ``(n,)``."""
+    chosen = chosen.copy()
+    rows = np.flatnonzero(chosen)
+    while len(rows):
+        above = np.unique(parent[rows]).astype(np.int64)
+        rows = above[above >= 0]
+        rows = rows[~chosen[rows]]
+        chosen[rows] = True
+    return chosen
+
+
+def rows_by_level(level: SmallInts) -> list[NDArray[np.int64]]:
+    """The indices of the ranges of each level, outermost first."""
+    order = np.argsort(level, kind="stable")
+    depth = int(level.max(initial=-1)) + 1
+    edges = np.searchsorted(level[order], np.arange(1, depth))
+    return np.split(order, edges) if depth else []
+
+
+def _report(session: Session, index: int) -> Report:
+    return next(report for report in session.reports if report.index == index)
+
+
+@dataclass
+class _Loader:
+    """Reads the ranges a report at a time, so that only one report's texts and calls are in memory at once."""
+
+    session: Session
+    selection: Selection
+    ranks: dict[Task, int]
+    lanes: list[Lane] = field(default_factory=list)
+    names: dict[str, int] = field(default_factory=dict)
+    parts: list[dict[str, NDArray[Any]]] = field(default_factory=list)
+    loaded: int = 0
+
+    def ranges(self) -> NvtxRanges:
+        lacking = missing_note(self.session, tables.nvtx_ranges)
+        parts = self.parts or [_arranged(_NOTHING)]
+        arrays: dict[str, Any] = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+        notes = tuple(note for note in (lacking, self._unprojected_note(), self._graph_note()) if note)
+        return NvtxRanges(self.session, self.selection, tuple(self.lanes), tuple(self.names), notes=notes, **arrays)
+
+    def _graph_note(self) -> str:
+        graphs = self.session.count(tables.graph_launches) if self.parts else 0
+        return f"GPU time has the {graphs:,} whole CUDA graph launches, which nsys stats leaves out" if graphs else ""
+
+    def _unprojected_note(self) -> str:
+        names = [
+            report.name
+            for report in self.session.reports
+            if report.count(tables.nvtx_ranges) and not has_launches(report)
+        ]
+        if not names:
+            return ""
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        return f"no GPU work to project in {shown}: record with `nsys profile -t cuda,nvtx`"
+
+    def add(self, report: Report) -> None:
+        kept = ranges_of(self.session, report)
+        if not len(kept["row"]):
+            return
+        gpu = projection_of(self.session, report, kept, self.selection)
+        start = kept["start"] + report.clock_offset
+        launched = gpu["op_count"] > 0
+        gpu_start = np.where(launched, start + gpu["gpu_delay"], 0)
+        values = {
+            **{key: kept[key] for key in _AS_KEPT},
+            "start": start,
+            "end": start + kept["length"],
+            "op_count": gpu["op_count"],
+            "op_time": gpu["op_time"],
+            "gpu_start": gpu_start,
+            "gpu_end": gpu_start + gpu["gpu_length"],
+        }
+        if self.selection.tasks is not None:
+            values = self._of_tasks(report, values, kept["threads"])
+        values["lane"] = self._lane_numbers(report, values["lane"], kept["threads"])
+        values["name"] = self._name_numbers(values["name"], json_of(kept["names"]))
+        values["parent"] = np.where(values["parent"] >= 0, values["parent"] + self.loaded, NO_PARENT)
+        self.parts.append(_arranged(values))
+        self.loaded += len(values["row"])
+
+    def _of_tasks(self, report: Report, values: dict[str, NDArray[Any]], threads: Ints) -> dict[str, NDArray[Any]]:
+        """The ranges of the selected tasks: whole threads, so that what lies in each other stays together."""
+        processes = [task.process for task in self.selection.tasks or () if task.report == report.index]
+        is_chosen = np.isin(_processes(threads), processes)[values["lane"]]
+        place = np.cumsum(is_chosen) - 1
+        parent = np.where(values["parent"] >= 0, place[values["parent"]], NO_PARENT)
+        return {key: value[is_chosen] for key, value in {**values, "parent": parent}.items()}
+
+    def _lane_numbers(self, report: Report, lane: Ints, threads: Ints) -> Ints:
+        used = np.flatnonzero(np.bincount(lane, minlength=len(threads)))
+        known = tables.threads
+        query = sa.select(known.c.thread, known.c.name).where(known.c.report == report.index, known.c.name.is_not(None))
+        names = dict(self.session.part([report.index]).rows(query))
+        place = np.zeros(len(threads), np.int64)
+        place[used] = np.arange(len(used)) + len(self.lanes)
+        for thread, process in zip(threads[used].tolist(), _processes(threads[used]).tolist(), strict=True):
+            rank = self.ranks.get(Task(report.index, process))
+            self.lanes.append(Lane(report.index, process, thread, rank, names.get(thread, "")))
+        return place[lane]
+
+    def _name_numbers(self, name: Ints, texts: Sequence[str]) -> Ints:
+        import pandas as pd
+
+        # In order of first appearance, as they are kept: only where some ranges are left out it is another.
+        codes, used = (name, np.arange(len(texts))) if self.selection.tasks is None else pd.factorize(name)
+        numbers = [self.names.setdefault(texts[number], len(self.names)) for number in used.tolist()]
+        return np.array(numbers, np.int64)[codes]
+
+
+def _processes(threads: Ints) -> Ints:
+    """NVIDIA's globalPid of each globalTid."""
+    return np.bitwise_and(threads, ~0xFFFFFF)
+
+
+_AS_KEPT = ("lane", "name", "row", "is_push_pop", "is_open", "parent", "level", "self_time")
+_TYPES: dict[str, type[np.generic]] = {
+    "lane": np.int32,
+    "name": np.int32,
+    "row": np.int64,
+    "start": np.int64,
+    "end": np.int64,
+    "is_push_pop": np.bool_,
+    "is_open": np.bool_,
+    "parent": np.int32,
+    "level": np.int32,
+    "self_time": np.int64,
+    "op_count": np.int32,
+    "gpu_start": np.int64,
+    "gpu_end": np.int64,
+    "op_time": np.int64,
+}
+_NOTHING: dict[str, NDArray[Any]] = {key: np.empty(0, kind) for key, kind in _TYPES.items()}
+
+
+def _arranged(values: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The arrays as ``NvtxRanges`` keeps them: no wider than they must be."""
+    return {key: values[key].astype(kind, copy=False) for key, kind in _TYPES.items()}

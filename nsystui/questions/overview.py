@@ -1,0 +1,277 @@
+"""What ran: the facts of the job, and one row for each of its tasks."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.questions.device_time import NOTHING, Breakdown
+from nsystui.questions.extent import extent, extents, recorded, selected_reports, shares_clock
+from nsystui.questions.kept_facts import facts_of
+from nsystui.questions.processes import rows_of_tasks, used_devices
+from nsystui.questions.tasks import RankedTask
+from nsystui.questions.utilisation import BusyIntervals
+from nsystui.questions.utilisation_tables import SHARE_COLUMNS, recording_notes, shares
+from nsystui.questions.where import where
+from nsystui.store import tables
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.store.kept import Arrays
+
+_KEPT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What the open reports say of the job they were recorded from. Empty tuples and ``None`` are what none says.
+
+    ``gpus`` counts the GPUs that worked, ``duration`` (ns) is the length of the sessions on their common clock,
+    ``events`` the span of the events in job time, ``session_start`` the earliest start as ns since 1970 UTC.
+    """
+
+    title: str
+    commands: tuple[str, ...]
+    reports: int
+    ranks: int
+    hosts: tuple[str, ...]
+    gpus: int
+    gpu_models: tuple[str, ...]
+    nsys_versions: tuple[str, ...]
+    schema_versions: tuple[str, ...]
+    driver_versions: tuple[str, ...]
+    cuda_versions: tuple[str, ...]
+    duration: int | None
+    events: Window
+    session_start: int | None
+    rank_source: str
+    """Where the rank numbers come from, as ``RankedTask.source`` words it; empty without tasks."""
+    clocks_aligned: bool
+    """Whether all times lie on one clock. If not, the reports are of different runs, or one does not say its start."""
+    start_spread: int | None
+    """From the first session's start to the last one's, ns."""
+
+
+def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
+    """The facts of all open reports; reads no events."""
+    reports = session.reports
+    metadata = [report.metadata for report in reports]
+    starts = [facts.session_start_utc for facts in metadata if facts.session_start_utc is not None]
+    return JobFacts(
+        title=_title(reports),
+        commands=_distinct(os.path.basename(facts.command) for facts in metadata),
+        reports=len(reports),
+        ranks=len(ranks),
+        hosts=_distinct(facts.host for facts in metadata),
+        gpus=_count_gpus(session),
+        gpu_models=_distinct(name for item in ranks for name in item.gpu_names),
+        nsys_versions=_distinct(facts.nsys_version for facts in metadata),
+        schema_versions=_distinct(facts.schema_version for facts in metadata),
+        driver_versions=_distinct(facts.driver_version for facts in metadata),
+        cuda_versions=_distinct(facts.cuda_version for facts in metadata),
+        duration=_duration(session),
+        events=extent(session, Selection()),
+        session_start=min(starts, default=None),
+        rank_source=ranks[0].source if ranks else "",
+        clocks_aligned=shares_clock(reports),
+        start_spread=max(starts) - min(starts) if starts else None,
+    )
+
+
+def _distinct(values: Iterable[str]) -> tuple[str, ...]:
+    """The values without repetition and without the empty string, in order of first appearance."""
+    return tuple(dict.fromkeys(value for value in values if value))
+
+
+_NUMBERED = re.compile(r"(?:^|[\W_]+)(?:rank|node|task|proc|profile|report|n|r)?[\W_]*\d*[\W_]*$", re.IGNORECASE)
+
+
+def _title(reports: Sequence[Report]) -> str:
+    """What the names of the reports have in common before the rank; else their folder, else the command."""
+    names = [report.name for report in reports]
+    if len(names) == 1:
+        return names[0]
+    common = _NUMBERED.sub("", _common_start(min(names, default=""), max(names, default="")))
+    if common:
+        return common
+    folders = {report.folder.name for report in reports}
+    if len(folders) == 1:
+        return folders.pop()
+    return next((command for report in reports if (command := os.path.basename(report.metadata.command))), "")
+
+
+def _common_start(first: str, last: str) -> str:
+    """What two names begin with; of the first and the last in alphabetical order, what all between begin with."""
+    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+
+
+def _duration(session: Session) -> int | None:
+    """The length of the job's sessions on one clock, ns; of runs that share none, the longest."""
+    if all(report.metadata.duration is None and report.packed.last_event is None for report in session.reports):
+        return None
+    if shares_clock(session.reports):
+        window = extent(session, Selection(), fit=False)
+        return window.end - window.start
+    return max(window.end - window.start for window in map(recorded, session.reports))
+
+
+def _count_gpus(session: Session) -> int:
+    """GPUs that worked. One that several processes share counts once, where the export tells which GPU each used.
+
+    Before schema 3.20 it does not: the number in ``devices`` is then a guess that is wrong under
+    CUDA_VISIBLE_DEVICES, and each (process, device) counts (docs/exports.md#identifiers).
+    """
+    told = {
+        (report.index, known.pid, known.device) for report in session.reports for known in report.metadata.cuda_devices
+    }
+    hosts = {report.index: report.metadata.host for report in session.reports}
+    found: set[tuple[object, ...]] = set()
+    for used in used_devices(session):
+        report, process = used.task.report, used.task.process
+        if (report, (process >> 24) & 0xFFFFFF, used.device) not in told:
+            found.add((report, process, used.device))
+        elif used.uuid:
+            found.add((used.uuid,))
+        else:
+            found.add((hosts[report] or report, used.gpu))
+    return len(found)
+
+
+_COUNTED = {
+    "kernels": tables.kernels,
+    "graphs": tables.graph_launches,
+    "memory_ops": tables.memory_ops,
+    "api_calls": tables.api_calls,
+}
+TASK_COLUMNS = (
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
+    Column("host", "Host", "host", Unit.TEXT, None, 2),
+    Column("gpu", "GPU", "gpu", Unit.TEXT, None, 2),
+    *SHARE_COLUMNS,
+    Column("kernels", "Kernels", "kernels", Unit.COUNT, None, 3),
+    Column("graphs", "Graph Launches", "graphs", Unit.COUNT, None, 6),
+    Column("memory_ops", "Memory Ops", "memory ops", Unit.COUNT, None, 5),
+    Column("api_calls", "API Calls", "API calls", Unit.COUNT, None, 5),
+    Column("model", "GPU Model", "model", Unit.TEXT, None, 6),
+    Column("pid", "PID", "pid", Unit.NUMBER, None, 7),
+    Column("process", "Process", "process", Unit.TEXT, None, 7),
+    Column("report", "Report", "report", Unit.TEXT, None, 4),
+)
+
+
+TALLIED = tuple(_COUNTED.values())
+"""The tables whose rows ``task_table`` counts by task; what else it needs says ``utilisation.columns_read``."""
+
+
+def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTask], busy: BusyIntervals) -> TableAnswer:
+    """One row for each selected task: where it ran, how much it did, and what kept its GPUs busy.
+
+    Percentages are of the selection's window, else of the job's extent, the same for every rank (``extents``); of
+    a task with several GPUs they are the mean over them. What is about a GPU is missing for a task that used none.
+    ``busy`` comes from ``BusyIntervals.load`` with the same selection (its window may differ).
+    """
+    chosen = [item for item in ranks if selection.tasks is None or item.task in selection.tasks]
+    counts = task_counts(session, selection, chosen)
+    windows = extents(session, selection)
+    spent: dict[Task, Breakdown] = {}
+    gpus: dict[Task, list[int | None]] = {}
+    for device in busy.devices:
+        task = device.device.task.task
+        if task.report in windows:
+            spent[task] = spent.get(task, NOTHING) + device.breakdown(windows[task.report])
+            gpus.setdefault(task, []).append(device.device.gpu)
+    rows: list[Row] = []
+    for item in chosen:
+        numbers = gpus.get(item.task, [None])
+        gpu = None if None in numbers else " ".join(map(str, numbers))
+        counted = [counts[name][item.task] for name in _COUNTED]
+        who = (item.gpu or None, item.pid, item.process_name or None, item.report_name)
+        rows.append((item.rank, item.host or None, gpu, *shares(spent.get(item.task)), *counted, *who))
+    return TableAnswer("overview", TASK_COLUMNS, rows, len(ranks), (*busy.notes, *_notes(windows, busy)))
+
+
+def task_counts(
+    session: Session, selection: Selection, chosen: Sequence[RankedTask]
+) -> Mapping[str, Mapping[Task, int | None]]:
+    """How many ``kernels``, ``graphs``, ``memory_ops`` and ``api_calls`` each of the ``chosen`` has in the selection.
+
+    ``None`` is what was not traced.
+    """
+    counts = _counts(session, selection)
+    return {
+        name: {item.task: counts[name].get(item.task, _none_or_zero(session, item, name)) for item in chosen}
+        for name in _COUNTED
+    }
+
+
+def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]]:
+    """Selected rows of each task by the names of ``_COUNTED``; those of whole tasks are kept beside the packs.
+
+    The name filter is left out, as it is from the percentages beside them.
+    """
+    of_tasks = Selection(tasks=selection.tasks)
+    if selection.with_name(None) != of_tasks:
+        return {name: _counted(session, selection.with_name(None), table) for name, table in _COUNTED.items()}
+
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+        found = {name: rows_of_tasks(part, table, reports) for name, table in _COUNTED.items()}
+        return {report.index: _count_arrays(report.index, found) for report in reports}
+
+    kept = facts_of(session, selected_reports(session, of_tasks), "counts", _KEPT_VERSION, compute)
+    return {
+        name: {
+            Task(report, process): count
+            for report, arrays in kept.items()
+            for process, count in zip(arrays[f"{name}_process"].tolist(), arrays[name].tolist(), strict=True)
+        }
+        for name in _COUNTED
+    }
+
+
+def _count_arrays(report: int, counts: Mapping[str, Mapping[Task, int]]) -> Arrays:
+    """For each name the processes of one report and their rows."""
+    found = {}
+    for name, by_task in counts.items():
+        own = {task.process: count for task, count in by_task.items() if task.report == report}
+        found[f"{name}_process"] = np.array(list(own.keys()), np.int64)
+        found[name] = np.array(list(own.values()), np.int64)
+    return found
+
+
+def _counted(session: Session, selection: Selection, table: sa.Table) -> dict[Task, int]:
+    """Selected rows of each task in a table."""
+    if not session.count(table):
+        return {}
+    columns = table.c
+    query = (
+        sa.select(columns.report, columns.process, sa.func.count())
+        .where(*where(table, selection), columns.process.is_not(None))
+        .group_by(columns.report, columns.process)
+    )
+    return {Task(report, process): int(count) for report, process, count in session.rows(query)}
+
+
+def _none_or_zero(session: Session, item: RankedTask, name: str) -> int | None:
+    """What it means that a task has no rows: nothing happened, or nothing was traced."""
+    if name == "api_calls":
+        report = next(report for report in session.reports if report.index == item.task.report)
+        return 0 if report.count(tables.api_calls) else None
+    return 0 if item.devices else None
+
+
+def _notes(windows: Mapping[int, Window], busy: BusyIntervals) -> Iterable[str]:
+    distinct = set(windows.values())
+    if len(distinct) == 1:
+        yield from recording_notes(busy, distinct.pop())
+    elif distinct:
+        yield "these reports share no clock: each is measured over its own events"

@@ -1,0 +1,179 @@
+"""An answer of any length: a query whose rows are fetched a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import Column, Row, Value
+from nsystui.questions.time_index import TimeIndex
+from nsystui.store.session import Session
+
+# Below this many rows a search for a page costs no more than finding out where it lies.
+_MANY = 50_000
+# Where all rows have to be looked at for a page, as many are fetched: for the pages beside it they need not be again.
+_BLOCK = 4096
+# Rows of a block whose late column is looked up together: rows that lie all over the report cost by their number.
+_LOOKED_UP = 512
+
+
+class Late(Protocol):
+    """A column that is not in a query: found for all rows by a join, for those of a page by what they are."""
+
+    key: str
+
+    def joined(self, query: sa.Select[Any]) -> sa.Select[Any]:
+        """``query`` with the column."""
+
+    def of_rows(self, session: Session, rows: Sequence[Mapping[str, Value]]) -> Sequence[Value]:
+        """The values for some rows of the query."""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Rows from ``first`` on that were fetched together, and those that are ``complete``, by their chunk of them."""
+
+    first: int
+    fetched: Sequence[Row]
+    complete: dict[int, Sequence[Row]]
+
+    def rows_of(self, offset: int, limit: int, completed: Callable[[Sequence[Row]], Sequence[Row]]) -> Sequence[Row]:
+        """``limit`` rows from the one that is ``offset`` behind the first."""
+        chunks = range(offset // _LOOKED_UP, -(-(offset + limit) // _LOOKED_UP))
+        for chunk in chunks:
+            if chunk not in self.complete:
+                self.complete[chunk] = completed(self.fetched[chunk * _LOOKED_UP : (chunk + 1) * _LOOKED_UP])
+        rows = [row for chunk in chunks for row in self.complete[chunk]]
+        skipped = offset - chunks.start * _LOOKED_UP
+        return rows[skipped : skipped + limit]
+
+
+@dataclass(frozen=True)
+class PagedAnswer:
+    """Rows of ``query`` in the order of ``order``; ``ties`` are the columns that make the order definite.
+
+    ``late`` is a column that ``query`` has not; of a page it is looked up afterwards, where the order does not depend
+    on it. ``index`` finds the pages of many rows in order of start.
+    """
+
+    session: Session
+    name: str
+    columns: tuple[Column, ...]
+    query: sa.Select[Any]
+    length: int
+    total: int | None
+    order: tuple[str, bool]
+    ties: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    late: Late | None = None
+    index: TimeIndex | None = None
+    _last_block: list[_Block] = field(default_factory=list, init=False, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        session: Session,
+        name: str,
+        columns: tuple[Column, ...],
+        query: sa.Select[Any],
+        count: sa.Select[Any],
+        everything: sa.Select[Any],
+        order: tuple[str, bool],
+        ties: tuple[str, ...],
+        notes: tuple[str, ...] = (),
+    ) -> PagedAnswer:
+        """Counts the rows with ``count`` (and without the selection with ``everything``) and fetches none."""
+        length = int(session.scalar(count) or 0)
+        total = length if everything is count else int(session.scalar(everything) or 0)
+        return cls(session, name, columns, query, length, total, order, ties, notes)
+
+    def with_late(self, late: Late) -> PagedAnswer:
+        """The same with the column that ``late`` is."""
+        return replace(self, late=late)
+
+    def in_time(self, table: sa.Table) -> PagedAnswer:
+        """The same, where the key ``start`` of the query is the start of a row of ``table`` in job time."""
+        return replace(self, index=TimeIndex(self.session, table, self.query))
+
+    def __len__(self) -> int:
+        return self.length
+
+    @cached_property
+    def _whole(self) -> sa.Select[Any]:
+        """Every row with every column, in order."""
+        query = self.query if self.late is None else self.late.joined(self.query)
+        return self._ordered(query, [column.key for column in self.columns])
+
+    def _ordered(self, query: sa.Select[Any], keys: Sequence[str]) -> sa.Select[Any]:
+        rows = query.subquery()
+        key, descending = self.order
+        first = rows.c[key].desc() if descending else rows.c[key].asc()
+        chosen = [rows.c[key] for key in keys]
+        return sa.select(*chosen).order_by(first.nulls_last(), *[rows.c[tie] for tie in self.ties])
+
+    def page(self, offset: int, limit: int) -> Sequence[Row]:
+        limit = min(limit, self.length - offset)
+        if limit <= 0:
+            return []
+        first = offset - offset % _BLOCK
+        if self.length < _MANY or self._is_indexed or offset + limit > first + _BLOCK:
+            return self._completed(self._fetched(offset, limit))
+        # Another thread may take its place meanwhile: what is looked into is this one.
+        block = next((block for block in self._last_block if block.first == first), None)
+        if block is None:
+            block = _Block(first, self._fetched(first, min(_BLOCK, self.length - first)), {})
+            self._last_block[:] = [block]
+        return block.rows_of(offset - first, limit, self._completed)
+
+    def _fetched(self, offset: int, limit: int) -> Sequence[Row]:
+        """Rows without the late column, unless the order is its."""
+        if self._is_late_first:
+            return self.session.rows(self._whole.limit(limit).offset(offset))
+        query, offset = self._narrowed(offset, limit)
+        return self.session.rows(self._ordered(query, self._early_keys).limit(limit).offset(offset))
+
+    @property
+    def _is_late_first(self) -> bool:
+        return self.late is not None and self.order[0] == self.late.key
+
+    @property
+    def _early_keys(self) -> list[str]:
+        return [column.key for column in self.columns if self.late is None or column.key != self.late.key]
+
+    def _completed(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Rows as they were fetched, with the late column."""
+        if self.late is None or self._is_late_first:
+            return rows
+        found = [dict(zip(self._early_keys, row, strict=True)) for row in rows]
+        values = self.late.of_rows(self.session, found)
+        complete = ({**row, self.late.key: value} for row, value in zip(found, values, strict=True))
+        return [tuple(row[column.key] for column in self.columns) for row in complete]
+
+    @cached_property
+    def _is_indexed(self) -> bool:
+        """Whether a page is found without looking at all rows."""
+        if self.index is None or self.order[0] != "start" or self.length < _MANY:
+            return False
+        # A row without a start has no place in the index: then the rows before a page cannot be told from it.
+        return self.index.rows == self.length
+
+    def _narrowed(self, offset: int, limit: int) -> tuple[sa.Select[Any], int]:
+        """The query for a part of the time that holds the page, and where in that the page begins."""
+        index, (_, descending) = self.index, self.order
+        if index is None or not self._is_indexed:
+            return self.query, offset
+        first = self.length - offset - limit if descending else offset
+        span = index.span(first, first + limit)
+        skipped = index.rows_after(span) if descending else span.before
+        return index.within(self.query, span), offset - skipped
+
+    def stream(self, size: int) -> Iterator[Sequence[Row]]:
+        """Every row, in one query: a page costs a search of its own, and a million rows are many pages."""
+        return self.session.batches(self._whole, size)
+
+    def sorted_by(self, key: str, descending: bool) -> PagedAnswer:
+        return replace(self, order=(key, descending))

@@ -1,0 +1,60 @@
+"""When the profiler itself worked: a GPU that is idle meanwhile is not kept waiting by the program.
+
+See docs/numbers.md#expert-rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.selection import Selection, Task
+from nsystui.questions.intervals import Intervals, merge, union
+from nsystui.questions.missing import absent_note
+from nsystui.questions.where import Condition, job_start, where
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+_TABLE = tables.profiler_overhead
+
+
+def overhead_by_name(session: Session, selection: Selection) -> Mapping[Task, Mapping[str, Intervals]]:
+    """What nsys noticed of its own work in each selected process that has any, by what it did; job time."""
+    if not session.count(_TABLE):
+        return {}
+    columns = _TABLE.c
+    query: sa.Select[Any] = sa.select(
+        columns.report,
+        columns.process,
+        sa.func.coalesce(columns.name, "(no name)", type_=sa.Text).label("name"),
+        job_start(_TABLE).label("start"),
+        (columns.end + columns.clock_offset).label("end"),
+    ).where(*overhead_conditions(selection))
+    rows = {key: np.ma.getdata(values) for key, values in session.arrays(query).items()}
+    found: dict[Task, dict[str, Intervals]] = {}
+    for report, process in np.unique(np.stack([rows["report"], rows["process"]]), axis=1).T.tolist():
+        is_own = (rows["report"] == report) & (rows["process"] == process)
+        start, end, name = rows["start"][is_own], rows["end"][is_own], rows["name"][is_own]
+        named = {str(one): union(start[name == one], end[name == one]) for one in np.unique(name)}
+        found[Task(report, process)] = named
+    return found
+
+
+def profiler_overhead(session: Session, selection: Selection) -> Mapping[Task, Intervals]:
+    """The union of what nsys noticed of its own work in each selected process that has any, job time."""
+    return {task: merge(*named.values()) for task, named in overhead_by_name(session, selection).items()}
+
+
+def overhead_conditions(selection: Selection) -> list[Condition]:
+    """Which rows count: those of the selected processes and window, whatever their names."""
+    chosen = Selection(selection.window, selection.tasks)
+    return [*where(_TABLE, chosen), _TABLE.c.end.is_not(None), _TABLE.c.process.is_not(None)]
+
+
+def unnoticed(session: Session) -> str:
+    """A sentence where an export cannot tell what the profiler did; else the empty string."""
+    lacking = absent_note(session, _TABLE)
+    return f"{lacking.partition(':')[0]}: which gaps the profiler made is not known" if lacking else ""

@@ -1,0 +1,186 @@
+"""Maps of all ranks: what each was busy with over time, and how long each of its steps took.
+
+Of more ranks than there are lines, neighbours share one: their mean, or their least or largest value, so that one odd
+rank among many is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.questions.gpu_metrics import MetricLane, metric_lanes, metric_sources
+from nsystui.questions.ranks.step_times import StepTimes
+from nsystui.questions.tasks import RankedTask
+from nsystui.questions.utilisation import BusyIntervals
+from nsystui.store.session import Session
+
+Values = NDArray[np.float64]
+
+PARTS = {
+    "busy": "busy",
+    "compute": "kernels",
+    "NCCL": "nccl",
+    "exposed NCCL": "exposed_nccl",
+    "memory": "memory",
+    "graph": "graph",
+}
+"""What a map over time can show of every job, and what that is called in ``DeviceLanes``. GPU metrics come on top."""
+
+
+class Merge(Enum):
+    """What stands for several ranks on one line."""
+
+    MEAN = "mean"
+    LEAST = "least"
+    LARGEST = "largest"
+
+
+@dataclass(frozen=True, eq=False)
+class RankMap:
+    """One figure of m ranks in n columns.
+
+    ``values``, shape ``(m, n)``: shares of 0 to 1 over time, durations in ns of steps; NaN where there is nothing.
+    ``columns`` are the spans of time, or with ``numbers`` (shape ``(n,)``) those of the steps.
+    """
+
+    figure: str
+    ranks: tuple[RankedTask, ...]
+    values: Values
+    columns: tuple[Window, ...]
+    numbers: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_of_steps(self) -> bool:
+        return bool(self.numbers)
+
+    def grouped(self, lines: int) -> list[tuple[RankedTask, ...]]:
+        """The ranks on at most ``lines`` lines, as many on each but the last."""
+        size = max(1, -(-len(self.ranks) // max(1, lines)))
+        return [self.ranks[first : first + size] for first in range(0, len(self.ranks), size)]
+
+    def merged(self, groups: Sequence[Sequence[RankedTask]], merge: Merge) -> Values:
+        """The values of each group, shape ``(groups, n)``."""
+        found, first = [], 0
+        for group in groups:
+            found.append(_merged(self.values[first : first + len(group)], merge))
+            first += len(group)
+        return np.stack(found) if found else np.zeros((0, len(self.columns)))
+
+
+def _merged(values: Values, merge: Merge) -> Values:
+    if merge is Merge.MEAN:
+        known = np.isfinite(values)
+        count = known.sum(axis=0)
+        mean: Values = np.where(known, values, 0.0).sum(axis=0) / np.where(count, count, np.nan)
+        return mean
+    fold = np.fmin if merge is Merge.LEAST else np.fmax
+    folded: Values = fold.reduce(values, axis=0)
+    return folded
+
+
+def scaled(values: Values, is_of_steps: bool) -> Values:
+    """Values as shares of 0 to 1 for a drawing: of steps from just above the shortest to the longest.
+
+    Steps that differ by less than a twentieth are drawn alike.
+    """
+    if not is_of_steps or not np.isfinite(values).any():
+        return values
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    span = max(high - low, 0.05 * high, 1.0)
+    shares: Values = 0.1 + 0.9 * (values - low) / span
+    return shares
+
+
+def time_map(
+    session: Session,
+    selection: Selection,
+    ranks: Sequence[RankedTask],
+    busy: BusyIntervals,
+    window: Window,
+    bins: int,
+    figure: str,
+) -> RankMap:
+    """A figure of every rank over ``window`` in ``bins`` equal spans; of several GPUs the mean.
+
+    ``figure``: one of ``PARTS``, or the name of a GPU metric (see ``figures_of``). ``busy`` is of the same selection.
+    """
+    if figure in PARTS:
+        rows = _parts(busy, window, bins, PARTS[figure])
+    else:
+        sources = [one for one in metric_sources(session, selection) if one.label == figure]
+        rows = _metrics(busy, metric_lanes(session, selection, window, bins, sources))
+    chosen = tuple(item for item in ranks if item.task in rows)
+    values = [_merged(np.stack(rows[item.task]), Merge.MEAN) for item in chosen]
+    width = window.end - window.start
+    edges = [window.start + place * width // bins for place in range(bins + 1)]
+    spans = tuple(Window(first, last) for first, last in pairwise(edges))
+    return RankMap(figure, chosen, np.stack(values) if values else np.zeros((0, bins)), spans, notes=busy.notes)
+
+
+def figures_of(session: Session, selection: Selection) -> tuple[str, ...]:
+    """What a map over time can show of this job."""
+    metrics = dict.fromkeys(one.label for one in metric_sources(session, selection))
+    return (*PARTS, *metrics)
+
+
+def _parts(busy: BusyIntervals, window: Window, bins: int, part: str) -> dict[Task, list[Values]]:
+    found: dict[Task, list[Values]] = {}
+    for item in busy.devices:
+        found.setdefault(item.device.task.task, []).append(item.share(part, window, bins))
+    return found
+
+
+def _metrics(busy: BusyIntervals, lanes: Sequence[MetricLane]) -> dict[Task, list[Values]]:
+    """The lanes of the GPUs that each task used."""
+    of_gpu = {(lane.source.report, lane.source.gpu): lane.values / 100.0 for lane in lanes}
+    found: dict[Task, list[Values]] = {}
+    for item in busy.devices:
+        task, gpu = item.device.task.task, item.device.gpu
+        values = of_gpu.get((task.report, gpu)) if gpu is not None else None
+        if values is not None:
+            found.setdefault(task, []).append(values)
+    return found
+
+
+def step_map(ranks: Sequence[RankedTask], times: Mapping[Task, StepTimes], notes: tuple[str, ...]) -> RankMap:
+    """How long each step of each rank took; a column for each number of a step."""
+    chosen = tuple(item for item in ranks if item.task in times)
+    numbers = sorted({number for item in chosen for number in times[item.task].numbers.tolist()})
+    places = {number: place for place, number in enumerate(numbers)}
+    values = np.full((len(chosen), len(numbers)), np.nan)
+    spans: dict[int, Window] = {}
+    for line, item in enumerate(chosen):
+        own = times[item.task]
+        for place, number in enumerate(own.numbers.tolist()):
+            values[line, places[number]] = own.duration[place]
+            span, before = own.window(place), spans.get(number)
+            spans[number] = span if before is None else Window(min(before.start, span.start), max(before.end, span.end))
+    return RankMap("step time", chosen, values, tuple(spans[number] for number in numbers), tuple(numbers), notes)
+
+
+def map_table(shown: RankMap) -> TableAnswer:
+    """A map as a table: a row for each rank and column."""
+    columns = (
+        Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
+        *((Column("step", "Step", "step", Unit.NUMBER, None, 0),) if shown.is_of_steps else ()),
+        Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
+        Column("end", "End (ns)", "end", Unit.TIME, None, 3),
+        Column("duration", "Duration (ns)", "duration", Unit.DURATION, 0, 0)
+        if shown.is_of_steps
+        else Column("value", f"{shown.figure} (%)", f"{shown.figure} %", Unit.PERCENT, 2, 0),
+    )
+    rows: list[Row] = []
+    for item, values in zip(shown.ranks, shown.values.tolist(), strict=True):
+        for place, (span, value) in enumerate(zip(shown.columns, values, strict=True)):
+            step = (shown.numbers[place],) if shown.is_of_steps else ()
+            rows.append((item.rank, *step, span.start, span.end, value if shown.is_of_steps else 100.0 * value))
+    return TableAnswer("rank-map", columns, rows, len(rows), shown.notes)

@@ -1,0 +1,191 @@
+"""The table of ranks: a row for each, with what it did, how it kept up with the others, and what is odd about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nsystui.base.answer import Column, Row, TableAnswer, Unit, Value
+from nsystui.base.note_words import few
+from nsystui.base.selection import Selection, Task
+from nsystui.questions.alignment import Alignment
+from nsystui.questions.collectives.waiting import SYNCHRONOUS, Lateness
+from nsystui.questions.device_time import NOTHING, Breakdown
+from nsystui.questions.extent import extents, shares_clock
+from nsystui.questions.overview import task_counts
+from nsystui.questions.ranks.oddity import FEWEST, Measure, is_odd, scores
+from nsystui.questions.ranks.step_times import StepFigures, StepTimes, figures
+from nsystui.questions.tasks import RankedTask, world_size
+from nsystui.questions.utilisation import BusyIntervals
+from nsystui.questions.utilisation_tables import SHARE_COLUMNS, recording_notes, shares
+from nsystui.store.session import Session
+
+COLUMNS = (
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
+    Column("host", "Host", "host", Unit.TEXT, None, 4),
+    Column("gpu", "GPU", "gpu", Unit.TEXT, None, 5),
+    Column("busy_percent", "Busy (%)", "busy %", Unit.PERCENT, 2, 1),
+    Column("compute_percent", "Compute (%)", "compute %", Unit.PERCENT, 2, 3),
+    Column("nccl_percent", "NCCL (%)", "NCCL %", Unit.PERCENT, 2, 3),
+    Column("exposed_nccl_percent", "Exposed NCCL (%)", "exposed %", Unit.PERCENT, 2, 1),
+    Column("memory_percent", "Memory (%)", "memory %", Unit.PERCENT, 2, 5),
+    Column("idle_percent", "Idle (%)", "idle %", Unit.PERCENT, 2, 2),
+    Column("kernels", "Kernels", "kernels", Unit.COUNT, None, 4),
+    Column("step_median", "Step Median (ns)", "step med", Unit.DURATION, 0, 1),
+    Column("step_p95", "Step P95 (ns)", "step p95", Unit.DURATION, 0, 2),
+    Column("late", "Late", "late", Unit.COUNT, None, 1),
+    Column("collectives", "Collectives", "of", Unit.COUNT, None, 3),
+    Column("median_lateness", "Median Lateness (ns)", "late by", Unit.DURATION, None, 4),
+    Column("wait_caused", "Wait Caused (ns)", "wait caused", Unit.DURATION, None, 1),
+    Column("wait_suffered", "Wait Suffered (ns)", "waited", Unit.DURATION, None, 3),
+    Column("clock_error", "Clock Error (ns)", "clock ±", Unit.DURATION, None, 5),
+    Column("odd", "Odd", "odd", Unit.TEXT, None, 1),
+    Column("steps", "Steps", "steps", Unit.COUNT, None, 6),
+    Column("transfer", "Transfer (ns)", "transfer", Unit.DURATION, None, 6),
+    Column("local_rank", "Local Rank", "local", Unit.NUMBER, None, 6),
+    Column("model", "GPU Model", "model", Unit.TEXT, None, 7),
+    Column("pid", "PID", "pid", Unit.NUMBER, None, 7),
+    Column("report", "Report", "report", Unit.TEXT, None, 6),
+)
+
+_JUDGED = (
+    (Measure("busy_percent", 2.0), "busy"),
+    (Measure("compute_percent", 2.0), "compute"),
+    (Measure("exposed_nccl_percent", 2.0), "exposed NCCL"),
+    (Measure("memory_percent", 2.0), "memory"),
+    (Measure("idle_percent", 2.0), "idle"),
+    (Measure("kernels", 1.0, 0.02), "kernels"),
+    (Measure("step_median", 1_000.0, 0.03), "step"),
+    (Measure("late", 3.0, 0.0, only_high=True), "late"),
+    (Measure("wait_caused", 100_000.0, 0.0, only_high=True), "wait caused"),
+)
+"""What is judged, and how an odd one is called. Percentages must differ by two points, other figures by some share."""
+
+_MOST_REASONS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class RankFacts:
+    """What the table is made of, each by task; what is not known of a task is not in it.
+
+    ``busy`` comes from ``BusyIntervals.load`` with the same selection (its window may differ). ``steps`` and
+    ``lateness`` are those of the window.
+    """
+
+    busy: BusyIntervals
+    steps: Mapping[Task, StepTimes]
+    lateness: Mapping[Task, Lateness]
+    alignment: Alignment
+    notes: tuple[str, ...] = ()
+
+
+def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTask], facts: RankFacts) -> TableAnswer:
+    """One row for each selected rank, by rank.
+
+    Percentages are of the selection's window, else of the job's extent, the same for every rank. ``odd`` names the
+    figures in which a rank stands out from the others, the furthest first.
+    """
+    chosen = [item for item in ranks if selection.tasks is None or item.task in selection.tasks]
+    windows = extents(session, selection)
+    spent: dict[Task, Breakdown] = {}
+    gpus: dict[Task, list[int | None]] = {}
+    for device in facts.busy.devices:
+        task = device.device.task.task
+        if task.report in windows:
+            spent[task] = spent.get(task, NOTHING) + device.breakdown(windows[task.report])
+            gpus.setdefault(task, []).append(device.device.gpu)
+    kernels = task_counts(session, selection, chosen)["kernels"]
+    rows = []
+    for item in chosen:
+        row: dict[str, Value] = {"rank": item.rank, "host": item.host or None, "kernels": kernels.get(item.task)}
+        row |= {"gpu": _gpus(gpus.get(item.task, [])), "local_rank": item.local_rank, "model": item.gpu or None}
+        row |= {"pid": item.pid, "report": item.report_name}
+        row |= _shares(spent.get(item.task))
+        row |= _steps(figures(facts.steps[item.task]) if item.task in facts.steps else None)
+        row |= _lateness(facts.lateness.get(item.task))
+        row["clock_error"] = facts.alignment.fit.errors.get(item.task.report)
+        rows.append(row)
+    # Ranks of different runs have nothing to be alike in.
+    for row, odd in zip(rows, _odd(rows) if shares_clock(session.reports) else (), strict=False):
+        row["odd"] = odd or None
+    notes = tuple(_notes(session, ranks, chosen, facts, selection))
+    cells: list[Row] = [tuple(row.get(column.key) for column in COLUMNS) for row in rows]
+    return TableAnswer("ranks", COLUMNS, cells, len(ranks), notes)
+
+
+def _gpus(numbers: Sequence[int | None]) -> str | None:
+    known = [str(number) for number in numbers if number is not None]
+    return " ".join(known) if known and len(known) == len(numbers) else None
+
+
+def _shares(spent: Breakdown | None) -> dict[str, Value]:
+    if spent is None:
+        return {}
+    return {column.key: share for column, share in zip(SHARE_COLUMNS, shares(spent), strict=True)}
+
+
+def _steps(found: StepFigures | None) -> dict[str, Value]:
+    if found is None:
+        return {}
+    return {"steps": found.count, "step_median": found.median, "step_p95": found.p95}
+
+
+def _lateness(found: Lateness | None) -> dict[str, Value]:
+    if found is None:
+        return {}
+    return {
+        "late": found.late,
+        "collectives": found.operations,
+        "median_lateness": found.median_lateness,
+        "wait_caused": found.caused,
+        "wait_suffered": found.suffered,
+        "transfer": found.transfer,
+    }
+
+
+def _odd(rows: Sequence[Mapping[str, Value]]) -> Iterator[str]:
+    """Why each rank is odd, in words; empty where it is not."""
+    judged = []
+    for measure, word in _JUDGED:
+        values = [_number(row.get(measure.name)) for row in rows]
+        judged.append((word, scores(values, measure)))
+    for place in range(len(rows)):
+        found = [(abs(score), word, score) for word, every in judged if is_odd(score := every[place]) and score]
+        found.sort(key=lambda one: -one[0])
+        yield ", ".join(f"{word} {'▲' if score > 0 else '▼'}" for _, word, score in found[:_MOST_REASONS])
+
+
+def _number(value: Value) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _notes(
+    session: Session,
+    ranks: Sequence[RankedTask],
+    chosen: Sequence[RankedTask],
+    facts: RankFacts,
+    selection: Selection,
+) -> Iterator[str]:
+    words = facts.alignment.words(session.reports)
+    if words:
+        yield words
+    if ranks:
+        yield f"rank numbers from: {ranks[0].source}"
+    size = world_size(session)
+    if size is not None and size > len(ranks) and facts.lateness:
+        yield f"{len(ranks)} of {size} ranks are open: late is who came last among these, not of all"
+    if not shares_clock(session.reports):
+        yield "these reports are of different runs: no rank is marked as odd, collectives are matched within a report"
+    elif len(chosen) < FEWEST:
+        yield f"no rank is marked as odd: that takes {FEWEST} ranks or more"
+    without = [item.rank for item in chosen if item.task not in facts.lateness and item.devices]
+    if facts.lateness and without:
+        yield f"lateness is not known of ranks {few(without)}: their collectives fit to those of no other rank"
+    elif without and len(chosen) > 1:
+        yield f"no lateness: no {', '.join(SYNCHRONOUS)} kernels that several ranks have in common"
+    yield from facts.notes
+    windows = set(extents(session, selection).values())
+    if len(windows) == 1:
+        yield from recording_notes(facts.busy, windows.pop())
+    elif windows:
+        yield "these reports share no clock: each is measured over its own events"

@@ -1,0 +1,178 @@
+"""Asks a recipe: over all ranks together, or a table with a column for the rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from itertools import accumulate
+from typing import TYPE_CHECKING, TypeVar
+
+from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit, Wrapped, row_batches
+from nsystui.base.selection import Selection
+from nsystui.exports import canonical
+from nsystui.questions.job import Job
+from nsystui.questions.kernels import Names
+from nsystui.questions.recipes.catalog import Recipe
+from nsystui.questions.tasks import RankedTask
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.questions.recipes.maps import RecipeMap
+
+T = TypeVar("T")
+
+MILLISECOND = 1_000_000
+BINS = 30
+RANK = Column("rank", "Rank", "rank", Unit.NUMBER, None, 0)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a recipe is asked with: the defaults are those of NVIDIA's.
+
+    ``by_rank``: each rank by itself. ``name``: of the kernel or range that is looked at; ``None`` for the kernel with
+    most time, and for the training steps. ``names``: of kernels. ``bins``: of a map. ``gap``: ns. ``threshold``:
+    percent. ``chunks``: how many parts a GPU's time is cut into.
+    """
+
+    by_rank: bool = False
+    name: str | None = None
+    names: Names = Names.FULL
+    bins: int = BINS
+    gap: int = 500 * MILLISECOND
+    threshold: float = 50.0
+    chunks: int = 30
+
+
+Ask = Callable[[Job, Selection, Options], Answer]
+Draw = Callable[[Job, Selection, Options], "RecipeMap"]
+
+DEFAULTS = Options()
+
+
+def ask(recipe: Recipe, job: Job, selection: Selection, options: Options = DEFAULTS) -> Answer:
+    """The table of a recipe; where its data were not recorded it has no rows, and a note says what to record.
+
+    Raises UsageError for a name that nothing has.
+    """
+    if recipe.is_map:
+        from nsystui.questions.recipes.maps import map_table
+
+        return _served(recipe, job, map_table(draw(recipe, job, selection, options)))
+    questions: dict[str, Ask] = import_module(f"nsystui.questions.recipes.{recipe.module}").ASK
+    return _served(recipe, job, questions[recipe.name](job, selection, options))
+
+
+def draw(recipe: Recipe, job: Job, selection: Selection, options: Options = DEFAULTS) -> RecipeMap:
+    """The map of a recipe that has one (``is_map``)."""
+    maps: dict[str, Draw] = import_module(f"nsystui.questions.recipes.{recipe.module}").MAPS
+    drawn = maps[recipe.name](job, selection, options)
+    missing = lacking(recipe, job) if not drawn.lines else ()
+    return replace(drawn, notes=tuple(dict.fromkeys((*missing, *drawn.notes))))
+
+
+@dataclass(frozen=True)
+class _Served(Wrapped):
+    """The answer under the recipe's name."""
+
+    title: str
+    remarks: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.title
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.remarks
+
+    def stream(self, size: int) -> Iterator[Sequence[Row]]:
+        return row_batches(self.whole, size)
+
+
+def _served(recipe: Recipe, job: Job, answer: Answer) -> Answer:
+    missing = lacking(recipe, job) if not len(answer) else ()
+    notes = tuple(dict.fromkeys((*missing, *answer.notes)))
+    return _Served(answer, recipe.name.replace("_", "-"), notes)
+
+
+def lacking(recipe: Recipe, job: Job) -> tuple[str, ...]:
+    """A sentence for each group of tables of which no export has any row."""
+    which = "this export" if len(job.session.reports) == 1 else "these exports"
+    groups = [[canonical.BY_NAME[name] for name in group] for group in recipe.needs]
+    return tuple(
+        f"no {' or '.join(table.what for table in group)} in {which}: "
+        + " or ".join(dict.fromkeys(table.record for table in group))
+        for group in groups
+        if not any(job.session.count(table) for table in group)
+    )
+
+
+def chosen_ranks(job: Job, selection: Selection) -> list[RankedTask]:
+    """The selected ranks, in their order."""
+    return [item for item in job.ranks if selection.tasks is None or item.task in selection.tasks]
+
+
+Question = Callable[[Session, Selection], Answer]
+"""What is asked of a rank: of a session that has at least its report."""
+
+
+def of_each_rank(job: Job, selection: Selection, question: Question) -> Answer:
+    """The answers for the single ranks below each other, behind a column for the rank."""
+    parts = [(item.rank, of_rank(job, selection, item, question)) for item in chosen_ranks(job, selection)]
+    if not parts:
+        empty = question(job.session, selection)
+        return TableAnswer(empty.name, (RANK, *empty.columns), [], 0, empty.notes)
+    return _RankAnswers(tuple(rank for rank, _ in parts), tuple(part for _, part in parts))
+
+
+def of_rank(job: Job, selection: Selection, rank: RankedTask, question: Callable[[Session, Selection], T]) -> T:
+    """The answer for one of the ranks."""
+    return question(job.session.part([rank.task.report]), selection.with_tasks(frozenset({rank.task})))
+
+
+@dataclass(frozen=True)
+class _RankAnswers:
+    """Answers with the same columns, one for each of ``ranks``, in a row."""
+
+    ranks: tuple[int, ...]
+    parts: tuple[Answer, ...]
+
+    @property
+    def name(self) -> str:
+        return self.parts[0].name
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (RANK, *self.parts[0].columns)
+
+    @property
+    def total(self) -> int:
+        return len(self)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(note for part in self.parts for note in part.notes))
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def page(self, offset: int, limit: int) -> Sequence[Row]:
+        ends = list(accumulate(map(len, self.parts)))
+        found: list[Row] = []
+        for rank, part, end in zip(self.ranks, self.parts, ends, strict=True):
+            first = max(0, offset - (end - len(part)))
+            wanted = limit - len(found)
+            if first < len(part) and wanted > 0:
+                found += [(rank, *row) for row in part.page(first, wanted)]
+        return found
+
+    def stream(self, size: int) -> Iterator[Sequence[Row]]:
+        for rank, part in zip(self.ranks, self.parts, strict=True):
+            for batch in row_batches(part, size):
+                yield [(rank, *row) for row in batch]
+
+    def sorted_by(self, key: str, descending: bool) -> Answer:
+        rows = [row for batch in self.stream(10_000) for row in batch]
+        return TableAnswer(self.name, self.columns, rows, self.total, self.notes).sorted_by(key, descending)

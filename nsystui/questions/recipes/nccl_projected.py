@@ -1,0 +1,71 @@
+"""NCCL operations on the GPU by collective: each from the start of its first kernel to the end of its last."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nsystui.base.answer import Column, TableAnswer, Unit
+from nsystui.base.selection import Selection
+from nsystui.questions.job import Job
+from nsystui.questions.nccl.grouping import By, values_of
+from nsystui.questions.nccl.lines import whole
+from nsystui.questions.nccl.notes import nccl_notes
+from nsystui.questions.nccl.selected import selected
+from nsystui.questions.stats.nvtx_groups import measured, quartiles
+
+COLUMNS = (
+    Column("name", "Collective", "collective", Unit.TEXT, None, 0),
+    Column("total", "Total Proj Time (ns)", "GPU total", Unit.DURATION, None, 0),
+    Column("call_total", "Total Call Time (ns)", "CPU total", Unit.DURATION, None, 2),
+    Column("count", "Operations", "operations", Unit.COUNT, None, 1),
+    Column("avg", "Proj Avg (ns)", "GPU avg", Unit.DURATION, 1, 3),
+    Column("median", "Proj Med (ns)", "GPU median", Unit.DURATION, 1, 2),
+    Column("min", "Proj Min (ns)", "GPU min", Unit.DURATION, None, 5),
+    Column("max", "Proj Max (ns)", "GPU max", Unit.DURATION, None, 4),
+    Column("stddev", "Proj StdDev (ns)", "GPU stddev", Unit.DURATION, 1, 6),
+    Column("op_count", "Total GPU Ops", "GPU ops", Unit.COUNT, None, 2),
+)
+_ONLY_KERNELS = "of kernels: copies that NCCL makes without one are not in it"
+
+
+def nccl_projected(job: Job, selection: Selection) -> TableAnswer:
+    """One row for each collective: statistics of its operations from first to last kernel, longest total first.
+
+    An operation is what one call launched, or the alike calls of a group; a kernel without calls is one of its own.
+    ``call_total`` is the CPU time of the calls of these operations, those that manage their groups among them; missing
+    where none has calls. The frame has ``q1`` and ``q3`` besides.
+    """
+    import pandas as pd
+
+    pairing = job.pairing()
+    kernels = selected(pairing.kernels, selection)
+    kernels = kernels[kernels["end"].notna()]
+    operation = whole(kernels["operation"])
+    alone = operation.max(initial=-1) + 1 + np.arange(len(kernels))
+    frame = pd.DataFrame(
+        {
+            "operation": np.where(operation >= 0, operation, alone),
+            "name": values_of(kernels, By.COLLECTIVE).fillna("unknown").to_numpy(object),
+            "start": whole(kernels["start"]),
+            "end": whole(kernels["end"]),
+        }
+    )
+    found = frame.groupby("operation").agg(
+        name=("name", "first"), start=("start", "min"), end=("end", "max"), op_count=("start", "size")
+    )
+    calls = pairing.calls
+    spent = (calls["end"] - calls["start"]).astype("float64").groupby(whole(calls["operation"])).sum()
+    found["call_total"] = spent.reindex(found.index)
+    code, names = pd.factorize(found["name"])
+    group, span = code.astype(np.int64), (found["end"] - found["start"]).to_numpy(np.int64)
+    table = measured(group, span).join(quartiles(group, span))
+    sums = found.groupby(group)[["op_count", "call_total"]].sum(min_count=1)
+    table["op_count"], table["call_total"] = sums["op_count"], sums["call_total"].round().astype("Int64")
+    table["name"] = pd.Series(
+        np.asarray(names, object)[table.index.to_numpy(np.int64)], index=table.index, dtype=object
+    )
+    table = table.sort_values(["total", "name"], ascending=[False, True], kind="stable").reset_index(drop=True)
+    notes = (*nccl_notes(job.session, selection, job.ranks, pairing), *((_ONLY_KERNELS,) if len(table) else ()))
+    return TableAnswer.of_frame(
+        "nccl-gpu-proj-sum", COLUMNS, table, len(table) if selection.is_everything else None, notes
+    )

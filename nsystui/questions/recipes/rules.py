@@ -1,0 +1,108 @@
+"""The expert rules on single calls and copies, over all ranks: each row is one of them, longest first.
+
+See docs/numbers.md#expert-rules.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import FILES_ONLY, Answer, Column, Unit
+from nsystui.base.selection import Selection
+from nsystui.questions.job import Job
+from nsystui.questions.kernels import rank_of
+from nsystui.questions.memory_calls import MemoryCalls, are, with_calls
+from nsystui.questions.paged import PagedAnswer
+from nsystui.questions.recipes.asking import RANK, Ask, Options
+from nsystui.questions.where import duration, job_start, where
+from nsystui.store import tables
+
+_CALLS, _MEMORY = tables.api_calls, tables.memory_ops
+_SYNCHRONISING = ("cudaDeviceSynchronize", "cudaStreamSynchronize")
+
+_IDENTITY = (
+    Column("report", "Report", "report", Unit.NUMBER, None, FILES_ONLY),
+    Column("process", "Process", "process", Unit.NUMBER, None, FILES_ONLY),
+    Column("row", "Row", "row", Unit.NUMBER, None, FILES_ONLY),
+)
+_TIMES = (
+    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
+    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
+    RANK,
+)
+_CALL_COLUMNS = (
+    *_TIMES,
+    Column("pid", "PID", "pid", Unit.NUMBER, None, 3),
+    Column("tid", "TID", "tid", Unit.NUMBER, None, 2),
+    Column("name", "API Name", "call", Unit.TEXT, None, 0),
+    *_IDENTITY,
+)
+_MEMORY_COLUMNS = (
+    *_TIMES,
+    Column("device", "Device", "dev", Unit.NUMBER, None, 3),
+    Column("stream", "Strm", "strm", Unit.NUMBER, None, 3),
+    Column("source_memory", "Src Kind", "from", Unit.TEXT, None, 2),
+    Column("target_memory", "Dst Kind", "to", Unit.TEXT, None, 2),
+    Column("bytes", "Bytes", "bytes", Unit.BYTES, None, 1),
+    Column("operation", "Operation", "operation", Unit.TEXT, None, 1),
+    Column("name", "API Name", "call", Unit.TEXT, None, 0),
+    *_IDENTITY,
+)
+
+
+def _synchronisations(job: Job, selection: Selection, _: Options) -> Answer:
+    is_one = sa.or_(*[_CALLS.c.name.startswith(name) for name in _SYNCHRONISING])
+    query = sa.select(
+        *_times(_CALLS, job),
+        _CALLS.c.process.op(">>")(24).op("&")(0xFFFFFF).label("pid"),
+        _CALLS.c.thread.op("&")(0xFFFFFF).label("tid"),
+        _CALLS.c.name,
+        *_identity(_CALLS),
+    ).where(is_one, *where(_CALLS, selection, _CALLS.c.name))
+    everything = sa.select(sa.func.count()).select_from(_CALLS).where(is_one)
+    return _listed(job, _CALL_COLUMNS, query, everything)
+
+
+def _operations(kind: MemoryCalls) -> Ask:
+    def asked(job: Job, selection: Selection, _: Options) -> Answer:
+        columns = _MEMORY.c
+        query = (
+            sa.select(
+                *_times(_MEMORY, job),
+                *(columns[key] for key in ("device", "stream", "source_memory", "target_memory", "bytes", "operation")),
+                _CALLS.c.name,
+                *_identity(_MEMORY),
+            )
+            .select_from(with_calls())
+            .where(*are(kind), *where(_MEMORY, selection, _CALLS.c.name))
+        )
+        everything = sa.select(sa.func.count()).select_from(with_calls()).where(*are(kind))
+        return _listed(job, _MEMORY_COLUMNS, query, everything)
+
+    return asked
+
+
+def _times(table: sa.Table, job: Job) -> list[sa.ColumnElement[Any]]:
+    """The values of ``_TIMES``."""
+    rank = rank_of(table, job.ranks)
+    return [duration(table).label("duration"), job_start(table).label("start"), rank.label("rank")]
+
+
+def _identity(table: sa.Table) -> list[sa.ColumnElement[Any]]:
+    return [table.c[key] for key in ("report", "process", "row")]
+
+
+def _listed(job: Job, columns: tuple[Column, ...], query: sa.Select[Any], everything: sa.Select[Any]) -> PagedAnswer:
+    count = sa.select(sa.func.count()).select_from(query.subquery())
+    order = ("duration", True)
+    return PagedAnswer.of(job.session, "rule", columns, query, count, everything, order, ("report", "row"))
+
+
+ASK: dict[str, Ask] = {
+    "cuda_api_sync": _synchronisations,
+    "cuda_memcpy_async": _operations(MemoryCalls.PAGEABLE_COPIES),
+    "cuda_memcpy_sync": _operations(MemoryCalls.SYNCHRONOUS_COPIES),
+    "cuda_memset_sync": _operations(MemoryCalls.SYNCHRONOUS_MEMSETS),
+}

@@ -1,0 +1,18 @@
+"""The recipes that list ranges one by one, with their ranks."""
+
+from __future__ import annotations
+
+from nsystui.base.answer import Answer
+from nsystui.base.selection import Selection
+from nsystui.questions.job import Job
+from nsystui.questions.recipes.asking import Ask, Options, of_each_rank
+from nsystui.questions.stats import Options as ReportOptions
+from nsystui.questions.stats import report_named
+
+
+def _projected(job: Job, selection: Selection, _: Options) -> Answer:
+    report = report_named("nvtx_gpu_proj_trace")
+    return of_each_rank(job, selection, lambda session, own: report.ask(session, own, ReportOptions()))
+
+
+ASK: dict[str, Ask] = {"nvtx_gpu_proj_trace": _projected}

@@ -1,0 +1,149 @@
+"""The innermost NVTX range around the API call that launched a kernel.
+
+Of the ranges of the call's thread with ``range.start <= call.start`` and ``range.end >= call.end``, whatever their
+domain, it is the one that starts last (``nsys stats`` with ``:nvtx-name``). A range that was never closed is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.base.selection import Selection
+from nsystui.questions.intervals import Times
+from nsystui.questions.nesting import one_timeline
+from nsystui.questions.stats.cuda_coded import Coded
+from nsystui.questions.where import where
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+Rows = NDArray[np.int64]
+Spans = tuple[Times, Times, Times]  # starts, ends, threads
+NO_RANGE = -1
+
+
+def innermost(ranges: Spans, calls: Spans) -> Rows:
+    """For each call the index of the range that encloses it on its thread and starts last, -1 where none does.
+
+    ``ranges`` and ``calls`` are (starts, ends, threads) of n ranges and m calls, in ns; the result has the shape
+    ``(m,)``. Of ranges that start together the shorter is the inner one, of equal ones the later. What ends before it
+    starts counts as without length. O((n + m) log n).
+    """
+    n = len(ranges[0])
+    if not n or not len(calls[0]):
+        return np.full(len(calls[0]), NO_RANGE, np.int64)
+    starts, ends, threads = (np.concatenate(pair) for pair in zip(ranges, calls, strict=True))
+    starts, ends = one_timeline(starts, np.maximum(starts, ends), threads)
+    order = np.lexsort((-ends[:n], starts[:n]))
+    begun = np.searchsorted(starts[:n][order], starts[n:], side="right")
+    place = _last_reaching(ends[:n][order], begun, ends[n:])
+    return np.where(place >= 0, order[place], NO_RANGE)
+
+
+def _last_reaching(values: Times, before: Rows, least: Times) -> Rows:
+    """For each i the last place in ``values[: before[i]]`` with a value of ``least[i]`` or more, -1 where none has it.
+
+    All questions climb a pyramid of maxima together, each to the nearest block on its left that has such a value, and
+    come down again inside that block.
+    """
+    pyramid = _pyramid(values)
+    left = before.copy()  # from here on to the right everything is too small
+    height = np.full(len(before), -1)
+    for level, maxima in enumerate(pyramid):
+        asks = np.flatnonzero((height < 0) & ((left >> level) & 1 == 1))
+        reaches = maxima[(left[asks] >> level) - 1] >= least[asks]
+        height[asks[reaches]] = level
+        left[asks[~reaches]] -= 1 << level
+    place = np.where(height >= 0, (left >> np.maximum(height, 0)) - 1, -1)
+    for level in range(len(pyramid) - 1, 0, -1):
+        down = np.flatnonzero(height >= level)
+        right = 2 * place[down] + 1
+        place[down] = right - (pyramid[level - 1][right] < least[down])
+    return place
+
+
+def _pyramid(values: Times) -> list[Times]:
+    """``values``, then the maxima of every whole block of 2, 4, 8 … of them."""
+    levels = [values]
+    while len(levels[-1]) > 1:
+        whole = levels[-1][: len(levels[-1]) & ~1]
+        levels.append(np.maximum(whole[::2], whole[1::2]))
+    return levels
+
+
+@dataclass(frozen=True, eq=False)
+class LaunchRanges:
+    """The NVTX range around the launch of each kernel that has one.
+
+    ``by_report``: for each report the row numbers of these kernels, ascending, and where the names of their ranges are
+    in ``texts``; two int64 arrays of one length.
+    """
+
+    by_report: Mapping[int, tuple[Rows, Rows]]
+    texts: Sequence[str]
+
+    @classmethod
+    def find(cls, session: Session, selection: Selection) -> LaunchRanges:
+        """Among the selected calls and ranges: nsys applies a time window to each table."""
+        by_report: dict[int, tuple[Rows, Rows]] = {}
+        texts: list[str] = []
+        for report in session.reports:
+            rows, codes, names = _launch_ranges(session.part([report.index]), selection, report.index)
+            by_report[report.index] = rows, codes + len(texts)
+            texts += names
+        return cls(by_report, texts)
+
+    def of(self, report: NDArray[Any], row: NDArray[Any]) -> Rows:
+        """Where the range's name is in ``texts`` for kernels by report and row number, -1 for those without a range."""
+        found = np.full(len(row), NO_RANGE, np.int64)
+        for index, (rows, codes) in self.by_report.items():
+            asked = np.flatnonzero(report == index)
+            if len(rows) and len(asked):
+                place = np.minimum(np.searchsorted(rows, row[asked]), len(rows) - 1)
+                found[asked] = np.where(rows[place] == row[asked], codes[place], NO_RANGE)
+        return found
+
+
+def _launch_ranges(session: Session, selection: Selection, report: int) -> tuple[Rows, Rows, list[str]]:
+    """The rows of the kernels of one report that have a range, where its name is among the texts, and the texts."""
+    ranges, calls, kernels = tables.nvtx_ranges, tables.api_calls, tables.kernels
+    names = Coded(ranges.c.name, ranges.c.report == report)
+    of_ranges = names.added_to(
+        sa.select(ranges.c.start, ranges.c.end, ranges.c.thread)
+        .where(ranges.c.report == report, ranges.c.end.is_not(None), *where(ranges, selection))
+        .order_by(ranges.c.row),
+        "name",
+    )
+    of_launches = (
+        sa.select(calls.c.start, calls.c.end, calls.c.thread, kernels.c.row)
+        .select_from(kernels.join(calls, launched_by(kernels, calls)))
+        .where(kernels.c.report == report, calls.c.end.is_not(None))
+        .where(*where(kernels, selection), *where(calls, selection))
+    )
+    *spans, codes = _plain(session, of_ranges)
+    *launches, rows = _plain(session, of_launches)
+    chosen = innermost((spans[0], spans[1], spans[2]), (launches[0], launches[1], launches[2]))
+    has_range = np.flatnonzero(chosen >= 0)
+    chosen, rows = chosen[has_range], rows[has_range]
+    # A kernel that has several calls (one inside another) has the range that starts last.
+    order = np.lexsort((spans[0][chosen], rows))
+    last = order[np.append(np.diff(rows[order]) > 0, True)[: len(order)]]
+    return rows[last], codes[chosen[last]], names.texts(session)
+
+
+def _plain(session: Session, query: sa.Select[Any]) -> list[Times]:
+    return [np.ma.getdata(values) for values in session.arrays(query).values()]
+
+
+def launched_by(kernels: sa.FromClause, calls: sa.FromClause) -> sa.ColumnElement[bool]:
+    """The condition under which a row of ``calls`` launched one of ``kernels`` (docs/exports.md#launches)."""
+    return sa.and_(
+        calls.c.report == kernels.c.report,
+        calls.c.process == kernels.c.process,
+        calls.c.correlation_id == kernels.c.correlation_id,
+    )

@@ -1,0 +1,203 @@
+"""Summaries by name of CUDA work and calls, as ``nsys stats`` has them (docs/numbers.md#nsys-stats)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Selection
+from nsystui.base.units import MEGABYTE
+from nsystui.questions import statistics
+from nsystui.questions.kernels import GroupBy, block_of, grid_of, kernel_summary, name_of
+from nsystui.questions.missing import missing_note
+from nsystui.questions.query_rows import query_rows
+from nsystui.questions.stats.kernel_notes import notes
+from nsystui.questions.stats.report import KERNEL_NAMES, Options, Report
+from nsystui.questions.where import duration, where
+from nsystui.questions.work import MEMORY, SIZE_COLUMNS, memory_sizes, work_summary
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_KERNELS, _MEMORY_OPS, _CALLS, _DOUBLES = tables.kernels, tables.memory_ops, tables.api_calls, tables.api_backtraces
+
+_NO_WORDS: Mapping[str, sa.ColumnElement[Any]] = MappingProxyType({})
+
+_NAME = Column("name", "Name", "name", Unit.TEXT)
+_API_COLUMNS = (*statistics.duration_columns("Num Calls"), _NAME)
+_KERNEL_COLUMNS = (*statistics.duration_columns("Instances"), _NAME)
+_SHAPE_COLUMNS = (
+    *statistics.duration_columns("Instances"),
+    Column("grid", "GridXYZ", "grid"),
+    Column("block", "BlockXYZ", "block"),
+    _NAME,
+)
+_UNION_COLUMNS = (
+    *statistics.duration_columns("Instances"),
+    Column("category", "Category", "category", Unit.TEXT, None, 2),
+    Column("name", "Operation", "operation", Unit.TEXT),
+)
+_SIZE_COLUMNS = tuple(
+    replace(
+        column,
+        header=column.header.replace("(B)", "(MB)"),
+        label=f"{column.label} MB",
+        unit=Unit.MEGABYTES,
+        decimals=3,
+    )
+    if column.unit is Unit.BYTES
+    else column
+    for column in SIZE_COLUMNS
+)
+
+
+def sizes_as_nsys(session: Session, selection: Selection) -> TableAnswer:
+    """``cuda_gpu_mem_size_sum``: the bytes of `memory_sizes` in MB of 10⁶."""
+    answer = memory_sizes(session, selection)
+    return replace(answer, columns=_SIZE_COLUMNS, rows=[_in_megabytes(row) for row in answer.rows])
+
+
+def _in_megabytes(row: Row) -> Row:
+    pairs = zip(_SIZE_COLUMNS, row, strict=True)
+    return tuple(
+        value / MEGABYTE if column.unit is Unit.MEGABYTES and isinstance(value, int | float) else value
+        for column, value in pairs
+    )
+
+
+def api_summary_as_nsys(session: Session, selection: Selection) -> TableAnswer:
+    """``cuda_api_sum``: with the rows that ``--cudabacktrace`` writes a second time, as nsys counts them."""
+    calls = _api_calls(selection)
+    # Of equal totals the first by name comes first, then by version.
+    keys = [calls.c.version.label("version"), calls.c.name.label("name")]
+    rows = query_rows(session, statistics.summary(calls, calls.c.duration, keys, []), _API_COLUMNS)
+    note = missing_note(session, _CALLS)
+    return TableAnswer("cuda-api-sum", _API_COLUMNS, rows, len(rows), (note,) if note else ())
+
+
+def _api_groups(session: Session, selection: Selection) -> pd.DataFrame:
+    calls = _api_calls(selection)
+    keys = [calls.c.name.label("name"), calls.c.version.label("version")]
+    return session.frame(statistics.grouped(calls, calls.c.duration, keys, []))
+
+
+def _api_calls(selection: Selection) -> sa.Subquery:
+    """The calls by their names with the version, which is not shown but keeps the second rows apart: they have none."""
+    parts = [
+        sa.select(table.c.name, version.label("version"), duration(table).label("duration")).where(
+            *where(table, selection, table.c.name)
+        )
+        for table, version in ((_CALLS, _CALLS.c.versioned_name), (_DOUBLES, _DOUBLES.c.name))
+    ]
+    return sa.union_all(*parts).subquery()
+
+
+def _kernels(session: Session, selection: Selection, options: Options) -> Answer:
+    """``cuda_gpu_kern_sum``."""
+    if not options.nvtx_name:
+        return replace(kernel_summary(session, selection, options.names), name="cuda-gpu-kern-sum")
+    # Of equal totals nsys has the one of fewer instances first here (seen once, in h100-2rank-moe-before).
+    frame = statistics.with_shares(_range_groups(session, selection, options), ("count", "name"))
+    return TableAnswer.of_frame("cuda-gpu-kern-sum", _KERNEL_COLUMNS, frame, None, notes(session, options))
+
+
+def _shapes(session: Session, selection: Selection, options: Options) -> Answer:
+    """``cuda_gpu_kern_gb_sum``."""
+    if not options.nvtx_name:
+        by_shape = kernel_summary(session, selection, options.names, (GroupBy.SHAPE,))
+        return replace(by_shape, name="cuda-gpu-kern-gb-sum")
+    shape = {"grid": grid_of(_KERNELS), "block": block_of(_KERNELS)}
+    groups = _range_groups(session, selection, options, shape)
+    frame = statistics.with_shares(groups, ("count", "name", "block", "grid"))
+    return TableAnswer.of_frame("cuda-gpu-kern-gb-sum", _SHAPE_COLUMNS, frame, None, notes(session, options))
+
+
+def _range_groups(
+    session: Session,
+    selection: Selection,
+    options: Options,
+    words: Mapping[str, sa.ColumnElement[Any]] = _NO_WORDS,
+) -> pd.DataFrame:
+    """The kernels by their names behind their ranges, and by ``words``."""
+    name = name_of(_KERNELS, options.names)
+    query = sa.select(duration(_KERNELS).label("duration")).where(*where(_KERNELS, selection, name))
+    from nsystui.questions.stats.kernel_names import range_named_frame
+
+    rows = range_named_frame(session, selection, query, name, words)
+    return statistics.frame_groups(rows, "duration", ["name", *words])
+
+
+def _kernel_groups(session: Session, selection: Selection, options: Options) -> pd.DataFrame:
+    if options.nvtx_name:
+        return _range_groups(session, selection, options)
+    return _groups(session, selection, _KERNELS, name_of(_KERNELS, options.names))
+
+
+def _groups(session: Session, selection: Selection, table: sa.Table, name: sa.ColumnElement[Any]) -> pd.DataFrame:
+    conditions = where(table, selection, name)
+    return session.frame(statistics.grouped(table, duration(table), [name.label("name")], conditions))
+
+
+def _gpu_work(session: Session, selection: Selection, options: Options) -> TableAnswer:
+    """``cuda_gpu_sum``."""
+    frame = _together(
+        CUDA_KERNEL=_kernel_groups(session, selection, options),
+        MEMORY_OPER=_groups(session, selection, _MEMORY_OPS, _MEMORY_OPS.c.operation),
+    )
+    return TableAnswer.of_frame("cuda-gpu-sum", _UNION_COLUMNS, frame, None, notes(session, options, _MEMORY_OPS))
+
+
+def _calls_and_gpu_work(session: Session, selection: Selection, options: Options) -> TableAnswer:
+    """``cuda_api_gpu_sum``."""
+    frame = _together(
+        CUDA_API=_api_groups(session, selection),
+        CUDA_KERNEL=_kernel_groups(session, selection, options),
+        MEMORY_OPER=_groups(session, selection, _MEMORY_OPS, _MEMORY_OPS.c.operation),
+    )
+    return TableAnswer.of_frame(
+        "cuda-api-gpu-sum", _UNION_COLUMNS, frame, None, notes(session, options, _CALLS, _MEMORY_OPS)
+    )
+
+
+def _together(**categories: pd.DataFrame) -> pd.DataFrame:
+    """The groups of all categories in one table; a share is one of the time of all."""
+    import pandas as pd
+
+    parts = [part.astype({"name": object}).assign(category=category) for category, part in categories.items()]
+    # Where every part is empty the first one still has the columns.
+    frame = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+    return statistics.with_shares(frame, ("name",))
+
+
+REPORTS = (
+    Report(
+        "cuda_api_gpu_sum",
+        "CUDA API calls, kernels and memory operations",
+        _calls_and_gpu_work,
+        ((_CALLS, _KERNELS, _MEMORY_OPS),),
+        KERNEL_NAMES,
+    ),
+    Report("cuda_api_sum", "CUDA API calls", lambda s, w, _: api_summary_as_nsys(s, w), ((_CALLS,),)),
+    Report("cuda_gpu_kern_gb_sum", "kernels by name, grid and block", _shapes, ((_KERNELS,),), KERNEL_NAMES),
+    Report("cuda_gpu_kern_sum", "kernels by name", _kernels, ((_KERNELS,),), KERNEL_NAMES),
+    Report(
+        "cuda_gpu_mem_size_sum",
+        "bytes of memory copies and memsets",
+        lambda s, w, _: sizes_as_nsys(s, w),
+        ((_MEMORY_OPS,),),
+    ),
+    Report(
+        "cuda_gpu_mem_time_sum",
+        "time of memory copies and memsets",
+        lambda s, w, _: work_summary(s, w, MEMORY),
+        ((_MEMORY_OPS,),),
+    ),
+    Report("cuda_gpu_sum", "kernels and memory operations", _gpu_work, ((_KERNELS, _MEMORY_OPS),), KERNEL_NAMES),
+)

@@ -1,0 +1,226 @@
+"""The single CUDA calls and GPU operations, as ``nsys stats`` has them (``cuda_*_trace``,
+docs/numbers.md#nsys-stats)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import Answer, Column, Unit
+from nsystui.base.selection import Selection
+from nsystui.base.units import MEGABYTE
+from nsystui.questions.kernels import name_of
+from nsystui.questions.missing import missing_note
+from nsystui.questions.paged import PagedAnswer
+from nsystui.questions.stats.cuda_launch_ranges import LaunchRanges
+from nsystui.questions.stats.kernel_names import KERNEL_PLACE, RangeNamed
+from nsystui.questions.stats.kernel_notes import notes
+from nsystui.questions.stats.report import KERNEL_NAMES, Options, Report
+from nsystui.questions.where import duration, job_start, where
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+_KERNELS, _MEMORY_OPS = tables.kernels, tables.memory_ops
+_NS_IN_A_SECOND = 1_000_000_000
+
+_API_COLUMNS = (
+    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
+    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
+    Column("name", "Name", "name", Unit.TEXT, None, 0),
+    Column("result", "Result", "result", Unit.NUMBER, None, 2),
+    Column("correlation_id", "CorrID", "corr", Unit.NUMBER, None, 2),
+    Column("pid", "Pid", "pid", Unit.NUMBER, None, 1),
+    Column("tid", "Tid", "tid", Unit.NUMBER, None, 1),
+    Column("priority", "T-Pri", "prio", Unit.NUMBER, None, 4),
+    Column("thread_name", "Thread Name", "thread", Unit.TEXT, None, 3),
+)
+_GPU_COLUMNS = (
+    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
+    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
+    Column("correlation_id", "CorrId", "corr", Unit.NUMBER, None, 3),
+    Column("grid_x", "GrdX", "grid x", Unit.NUMBER, None, 5),
+    Column("grid_y", "GrdY", "grid y", Unit.NUMBER, None, 5),
+    Column("grid_z", "GrdZ", "grid z", Unit.NUMBER, None, 5),
+    Column("block_x", "BlkX", "block x", Unit.NUMBER, None, 5),
+    Column("block_y", "BlkY", "block y", Unit.NUMBER, None, 5),
+    Column("block_z", "BlkZ", "block z", Unit.NUMBER, None, 5),
+    Column("registers", "Reg/Trd", "regs", Unit.NUMBER, None, 6),
+    Column("static_memory", "StcSMem (MB)", "static MB", Unit.MEGABYTES, 3, 6),
+    Column("dynamic_memory", "DymSMem (MB)", "dynamic MB", Unit.MEGABYTES, 3, 6),
+    Column("bytes", "Bytes (MB)", "MB", Unit.MEGABYTES, 3, 1),
+    Column("throughput", "Throughput (MB/s)", "MB/s", Unit.MEGABYTES, 3, 2),
+    Column("source", "SrcMemKd", "from", Unit.TEXT, None, 4),
+    Column("target", "DstMemKd", "to", Unit.TEXT, None, 4),
+    Column("device", "Device", "device", Unit.TEXT, None, 1),
+    Column("context", "Ctx", "ctx", Unit.NUMBER, None, 4),
+    Column("green_context", "GreenCtx", "green", Unit.NUMBER, None, 6),
+    Column("stream", "Strm", "strm", Unit.NUMBER, None, 1),
+    Column("name", "Name", "name", Unit.TEXT, None, 0),
+)
+
+
+def _calls_query(selection: Selection) -> sa.Select[Any]:
+    parts = []
+    for table in (tables.api_calls, tables.api_backtraces):
+        columns = table.c
+        part = sa.select(
+            job_start(table).label("start"),
+            duration(table).label("duration"),
+            columns.name.label("name"),
+            columns.return_value.label("result"),
+            columns.correlation_id,
+            columns.process.op(">>")(24).op("&")(0xFFFFFF).label("pid"),
+            columns.thread.op("&")(0xFFFFFF).label("tid"),
+            columns.report,
+            columns.row,
+            columns.thread,
+        )
+        parts.append(part.where(*where(table, selection, columns.name)))
+    calls, threads = sa.union_all(*parts).subquery(), _threads()
+    found = sa.and_(threads.c.report == calls.c.report, threads.c.thread == calls.c.thread)
+    return sa.select(*calls.c, threads.c.priority, threads.c.thread_name).select_from(calls.outerjoin(threads, found))
+
+
+def _threads() -> sa.Subquery:
+    """One row for a thread, so that the join never doubles a call."""
+    columns = tables.threads.c
+    described = (sa.func.min(columns.priority).label("priority"), sa.func.min(columns.name).label("thread_name"))
+    return sa.select(columns.report, columns.thread, *described).group_by(columns.report, columns.thread).subquery()
+
+
+def _api_trace(session: Session, selection: Selection, _: Options) -> PagedAnswer:
+    """``cuda_api_trace``: every row of calls, the second ones of ``--cudabacktrace`` too; start in job time."""
+    query, everything = _calls_query(selection), _calls_query(Selection())
+    note = missing_note(session, tables.api_calls)
+    return PagedAnswer.of(
+        session,
+        "cuda-api-trace",
+        _API_COLUMNS,
+        query,
+        _count(query),
+        _count(everything),
+        ("start", False),
+        ("report", "row"),
+        (note,) if note else (),
+    )
+
+
+def _count(query: sa.Select[Any]) -> sa.Select[Any]:
+    return sa.select(sa.func.count()).select_from(query.subquery())
+
+
+def _gpu_names() -> sa.Subquery:
+    """The GPUs by the machine's own numbers: the one that nsys takes has the number that CUDA gave the device."""
+    columns = tables.devices.c
+    named = sa.func.min(columns.name).label("gpu_name")
+    return sa.select(columns.report, columns.gpu, named).group_by(columns.report, columns.gpu).subquery()
+
+
+def _no_number(label: str) -> sa.Label[Any]:
+    return sa.cast(sa.null(), sa.BigInteger).label(label)
+
+
+def _megabytes(size: sa.ColumnElement[Any], label: str) -> sa.Label[Any]:
+    return (size / MEGABYTE).label(label)
+
+
+def _throughput(table: sa.Table) -> sa.ColumnElement[Any]:
+    """Bytes per second as nsys has them: the inverse of the duration is a whole number. Missing without a duration."""
+    per_second = sa.literal(_NS_IN_A_SECOND).op("//")(sa.func.nullif(duration(table), 0))
+    return table.c.bytes * sa.cast(per_second, sa.Double)
+
+
+_GRID = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+
+
+def _kernel_rows(selection: Selection, options: Options) -> sa.Select[Any]:
+    columns, name = _KERNELS.c, name_of(_KERNELS, options.names)
+    rows = sa.select(
+        sa.literal(0).label("kind"),
+        *_place(_KERNELS),
+        *(columns[key] for key in _GRID),
+        columns.registers_per_thread.label("registers"),
+        _megabytes(columns.static_shared_memory, "static_memory"),
+        _megabytes(columns.dynamic_shared_memory, "dynamic_memory"),
+        _no_number("bytes"),
+        _no_number("throughput"),
+        sa.null().label("source"),
+        sa.null().label("target"),
+        name.label("name"),
+        columns.report.label("kernel_report"),
+        columns.row.label("kernel_row"),
+    )
+    return rows.where(*where(_KERNELS, selection, name))
+
+
+def _memory_rows(selection: Selection) -> sa.Select[Any]:
+    columns = _MEMORY_OPS.c
+    is_memset = columns.is_memset == 1
+    rows = sa.select(
+        sa.literal(1).label("kind"),
+        *_place(_MEMORY_OPS),
+        *(_no_number(key) for key in (*_GRID, "registers", "static_memory", "dynamic_memory")),
+        _megabytes(columns.bytes, "bytes"),
+        _megabytes(_throughput(_MEMORY_OPS), "throughput"),
+        # nsys has the memory of a memset where a copy comes from.
+        sa.case((is_memset, columns.target_memory), else_=columns.source_memory).label("source"),
+        sa.case((is_memset, sa.null()), else_=columns.target_memory).label("target"),
+        columns.operation.label("name"),
+        _no_number("kernel_report"),
+        _no_number("kernel_row"),
+    )
+    return rows.where(*where(_MEMORY_OPS, selection, columns.operation))
+
+
+def _place(table: sa.Table) -> list[sa.ColumnElement[Any]]:
+    columns = table.c
+    return [
+        columns.report,
+        columns.row,
+        job_start(table).label("start"),
+        duration(table).label("duration"),
+        columns.correlation_id,
+        columns.device.label("device_number"),
+        columns.context,
+        sa.func.nullif(columns.green_context, 0).label("green_context"),
+        columns.stream,
+    ]
+
+
+def _gpu_query(selection: Selection, options: Options) -> sa.Select[Any]:
+    rows = sa.union_all(_kernel_rows(selection, options), _memory_rows(selection)).subquery()
+    gpus = _gpu_names()
+    joined = rows.outerjoin(gpus, sa.and_(gpus.c.report == rows.c.report, gpus.c.gpu == rows.c.device_number))
+    number = sa.cast(rows.c.device_number, sa.Text)
+    device = sa.func.concat(gpus.c.gpu_name, " (", number, ")")
+    return sa.select(*rows.c, device.label("device")).select_from(joined)
+
+
+def _gpu_trace(session: Session, selection: Selection, options: Options) -> Answer:
+    """``cuda_gpu_trace``: kernels and memory operations; start in job time. Whole graph launches are not in it."""
+    query, everything = _gpu_query(selection, options), _gpu_query(Selection(), options)
+    whole = PagedAnswer.of(
+        session,
+        "cuda-gpu-trace",
+        (*_GPU_COLUMNS, *KERNEL_PLACE) if options.nvtx_name else _GPU_COLUMNS,
+        query,
+        _count(query),
+        _count(everything),
+        ("start", False),
+        ("report", "kind", "row"),
+        notes(session, options, _MEMORY_OPS),
+    )
+    return RangeNamed(whole, LaunchRanges.find(session, selection)) if options.nvtx_name else whole
+
+
+REPORTS = (
+    Report("cuda_api_trace", "each CUDA API call", _api_trace, ((tables.api_calls,),)),
+    Report(
+        "cuda_gpu_trace",
+        "each kernel, memory copy and memset",
+        _gpu_trace,
+        ((_KERNELS, _MEMORY_OPS),),
+        KERNEL_NAMES,
+    ),
+)

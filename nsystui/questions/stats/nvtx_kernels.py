@@ -1,0 +1,239 @@
+"""``nvtx_kern_sum``: the kernels that were launched inside NVTX ranges, by range and kernel.
+
+See docs/numbers.md#nsys-stats.
+
+A kernel counts for every range of the launching thread that contains its API call whole, so ranges that overlap
+without nesting need no tree: the calls inside a range are slices of the calls in order. Kernels whose call is inside of
+no range have rows without a range, and those whose call is not known have no process and thread either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import Column, TableAnswer, Unit
+from nsystui.base.selection import Selection
+from nsystui.questions.kernels import name_of
+from nsystui.questions.missing import missing_note
+from nsystui.questions.nvtx.ranges import Flags, Ints, SmallInts
+from nsystui.questions.projection import Inside, calls_inside
+from nsystui.questions.stats.nvtx_groups import distinct, measured
+from nsystui.questions.stats.nvtx_load import (
+    Ranges,
+    TextColumn,
+    Texts,
+    joined,
+    launched,
+    matching,
+    pids,
+    read_ranges,
+    selected_calls,
+    style,
+    tids,
+)
+from nsystui.questions.stats.nvtx_projection import are_outside
+from nsystui.questions.stats.report import Options
+from nsystui.questions.where import duration, where
+from nsystui.store import tables
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COLUMNS = (
+    Column("range", "NVTX Range", "range", Unit.TEXT),
+    Column("style", "Style", "style", Unit.TEXT, None, 4),
+    Column("pid", "PID", "pid", Unit.NUMBER, None, 4),
+    Column("tid", "TID", "tid", Unit.NUMBER, None, 3),
+    Column("range_count", "NVTX Inst", "ranges", Unit.COUNT, None, 2),
+    Column("kernel_count", "Kern Inst", "kernels", Unit.COUNT, None, 1),
+    Column("total", "Total Time (ns)", "total", Unit.DURATION),
+    Column("avg", "Avg (ns)", "avg", Unit.DURATION, 1, 3),
+    Column("median", "Med (ns)", "median", Unit.DURATION, 1, 2),
+    Column("min", "Min (ns)", "min", Unit.DURATION, None, 5),
+    Column("max", "Max (ns)", "max", Unit.DURATION, None, 4),
+    Column("stddev", "StdDev (ns)", "stddev", Unit.DURATION, 1, 6),
+    Column("kernel", "Kernel Name", "kernel", Unit.TEXT),
+)
+_NONE = -1
+"""The number of the range, process or thread that there is none of: it comes before all others."""
+_PAIRS_AT_ONCE = 4_000_000  # pairs of range and kernel in memory, some 100 bytes each while they are counted
+
+
+@dataclass(frozen=True, eq=False)
+class _KernelCalls:
+    """m kernels with the API call that launched each. Shapes ``(m,)``; the call in job time, all times in ns.
+
+    A call with several kernels, and a kernel with several rows of its call, have a row for each pair. A kernel without
+    a known call has one too; ``is_known`` is false for it, and its call is not to be looked at.
+    """
+
+    start: Ints
+    end: Ints
+    thread: Ints
+    is_known: Flags
+    duration: Ints
+    row: Ints
+    name: SmallInts
+
+    def chosen(self, rows: Flags) -> _KernelCalls:
+        return _KernelCalls(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
+
+
+def kernels_by_range(session: Session, selection: Selection, options: Options) -> TableAnswer:
+    """``nvtx_kern_sum``: one row for each range name, style, thread and kernel name, in this order, longest first.
+
+    The statistics are of the durations of the kernels. The name filter looks at the range's ``domain:text``, which is
+    empty for kernels outside of every range. Threads of different reports stay apart, even if their numbers are the
+    same.
+    """
+    import pandas as pd
+
+    ranges, kernels = Texts(), Texts()
+    parts = [
+        _of_report(session.part([report.index]), report, selection, options, ranges, kernels)
+        for report in session.reports
+    ]
+    found = pd.concat(parts, ignore_index=True)
+    # The last key of lexsort is the first to sort by; "PushPop" comes before "StartEnd".
+    keys = (
+        kernels.ranks()[found["kernel"]],
+        -found["total"].to_numpy(),
+        found["report"],
+        found["tid"],
+        found["pid"],
+        ~found["is_push_pop"].to_numpy(),
+        np.append(ranges.ranks(), _NONE)[found["range"]],
+    )
+    frame = found.iloc[np.lexsort(keys)].reset_index(drop=True)
+    is_inside = frame["range"] != _NONE
+    styles = pd.Series([style(flag) for flag in frame["is_push_pop"].tolist()], dtype="object")
+    frame["style"] = styles.where(is_inside, None)
+    for key, texts in (("range", [*ranges.texts, None]), ("kernel", kernels.texts)):
+        frame[key] = pd.Series([texts[number] for number in frame[key].tolist()], dtype="object")
+    for key in ("pid", "tid"):
+        frame[key] = frame[key].astype("Int64").mask(frame[key] == _NONE)
+    notes = [missing_note(session, table) for table in (tables.nvtx_ranges, tables.api_calls, tables.kernels)]
+    total = len(frame) if selection.is_everything else None
+    return TableAnswer.of_frame("nvtx-kern-sum", _COLUMNS, frame, total, tuple(note for note in notes if note))
+
+
+def _of_report(
+    session: Session, report: Report, selection: Selection, options: Options, ranges: Texts, kernels: Texts
+) -> pd.DataFrame:
+    """The rows of one report, with numbers in place of texts."""
+    import pandas as pd
+
+    held = read_ranges(session, report, selection, ranges)
+    every = _read_kernel_calls(session, report, selection, options, kernels)
+    calls = every.chosen(every.is_known)
+    inside = list(calls_inside(held.start, held.end, held.thread, calls.start, calls.end, calls.thread))
+    chosen = matching(ranges, selection)[held.name]
+    parts = [_counted(held, calls, inside, members) for members in _portions(held, inside, chosen)]
+    # As in nsys: an export without the table of NVTX has no rows, one with nothing but marks in it has all kernels.
+    if report.has(tables.nvtx_ranges) and (selection.name is None or selection.name.matches("")):
+        launched_outside = calls.chosen(are_outside(inside, len(calls.row)))
+        parts.append(_counted_outside(joined([launched_outside, every.chosen(~every.is_known)])))
+    frame = pd.concat(parts, ignore_index=True)
+    frame["report"] = report.index
+    return frame
+
+
+def _read_kernel_calls(
+    session: Session, report: Report, selection: Selection, options: Options, texts: Texts
+) -> _KernelCalls:
+    kernels = tables.kernels
+    conditions = [
+        kernels.c.report == report.index,
+        kernels.c.end.is_not(None),
+        *where(kernels, selection),
+    ]
+    calls = selected_calls(report, selection)
+    names = TextColumn.of(session, texts, kernels, name_of(kernels, options.names), conditions)
+    query = (
+        sa.select(
+            calls.c.start,
+            calls.c.end,
+            calls.c.thread,
+            duration(kernels).label("duration"),
+            kernels.c.row,
+            names.first.label("name"),
+        )
+        .select_from(kernels.join(names.distinct, names.is_joined).outerjoin(calls, launched(calls, kernels)))
+        .where(*conditions)
+    )
+    found = session.arrays(query)
+    is_known = ~np.ma.getmaskarray(found["start"])
+    # Of calls that are not known anything may stand in the arrays: no two of their threads are to differ.
+    start, end, thread, length, row, first = (np.ma.filled(held, 0) for held in found.values())
+    moved = report.clock_offset
+    return _KernelCalls(start + moved, end + moved, thread, is_known, length, row, names.of_rows(first))
+
+
+def _portions(ranges: Ranges, inside: Sequence[Inside], chosen: Flags) -> list[Ints]:
+    """The chosen ranges with kernels in portions of some ``_PAIRS_AT_ONCE`` pairs, all of one name in the same one."""
+    pairs = np.zeros(len(ranges), np.int64)
+    for part in inside:
+        pairs += np.maximum(part.until - part.since, 0)
+    pairs[~chosen] = 0
+    of_name = np.bincount(ranges.name, pairs)
+    portion = ((np.cumsum(of_name) - of_name) // _PAIRS_AT_ONCE).astype(np.int64)[ranges.name]
+    members = np.flatnonzero(pairs)
+    members = members[np.argsort(portion[members], kind="stable")]
+    return np.split(members, np.flatnonzero(np.diff(portion[members])) + 1)
+
+
+def _counted(ranges: Ranges, calls: _KernelCalls, inside: Sequence[Inside], members: Ints) -> pd.DataFrame:
+    """A row for each group of the pairs of ``members`` (places of ranges) and the kernels in them."""
+    of_range, of_call = _pairs(inside, members)
+    threads, lane = np.unique(ranges.thread, return_inverse=True)
+    # One number for (name, style, thread), from which all three come back.
+    outer = (ranges.name.astype(np.int64) * 2 + ranges.is_push_pop) * len(threads) + lane
+    frame, outer, group = _grouped(outer[of_range], calls, of_call)
+    frame["range"], frame["is_push_pop"] = outer // len(threads) // 2, outer // len(threads) % 2 == 1
+    thread = threads[outer % len(threads)]
+    frame["pid"], frame["tid"] = pids(thread), tids(thread)
+    frame["range_count"] = distinct(group, of_range)
+    return frame
+
+
+def _counted_outside(calls: _KernelCalls) -> pd.DataFrame:
+    """A row for each thread and kernel name, without a range."""
+    threads, lane = np.unique(calls.thread, return_inverse=True)
+    frame, outer, _ = _grouped(lane * 2 + calls.is_known, calls, np.arange(len(lane)))
+    thread, is_known = threads[outer // 2], outer % 2 == 1
+    frame["range"], frame["is_push_pop"], frame["range_count"] = _NONE, False, 0
+    frame["pid"], frame["tid"] = (np.where(is_known, of(thread), _NONE) for of in (pids, tids))
+    return frame
+
+
+def _grouped(outer: Ints, calls: _KernelCalls, of_call: Ints) -> tuple[pd.DataFrame, Ints, Ints]:
+    """The kernels of ``of_call`` (places of calls) by the numbers of ``outer`` and their names. Shapes ``(p,)``.
+
+    A row for each group in order, the number of ``outer`` for each row, and the row of each of the p kernels.
+    """
+    kernels = int(calls.name.max(initial=0)) + 1
+    keys, group = np.unique(outer * kernels + calls.name[of_call], return_inverse=True)
+    frame = measured(group, calls.duration[of_call])
+    frame["kernel"] = keys % kernels
+    frame["kernel_count"] = distinct(group, np.unique(calls.row, return_inverse=True)[1][of_call])
+    return frame, keys // kernels, group
+
+
+def _pairs(inside: Sequence[Inside], members: Ints) -> tuple[Ints, Ints]:
+    """The places of ranges and calls, a pair for each call inside each range of ``members``."""
+    of_range, of_call = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for part in inside:
+        since = part.since[members]
+        lengths = np.maximum(part.until[members] - since, 0)
+        skipped = np.cumsum(lengths) - lengths
+        places = np.arange(int(lengths.sum())) + np.repeat(since - skipped, lengths)
+        of_range.append(np.repeat(members, lengths))
+        of_call.append(part.calls[places])
+    return np.concatenate(of_range), np.concatenate(of_call)

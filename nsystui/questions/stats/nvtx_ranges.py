@@ -1,0 +1,127 @@
+"""NVTX ranges on the CPU, as ``nsys stats`` has them (docs/numbers.md#nsys-stats)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Selection
+from nsystui.questions.missing import missing_note
+from nsystui.questions.nesting import NO_PARENT, nest
+from nsystui.questions.nvtx.listing import nvtx_summary
+from nsystui.questions.nvtx.ranges import PUSH_POP_TYPES, START_END_TYPES, Ints
+from nsystui.questions.stats.nvtx_load import Ranges, Texts, joined, matching, pids, read_ranges, tids
+from nsystui.questions.stats.nvtx_trace import Trace, by_start, parent_rows, stacks
+from nsystui.questions.stats.report import Options, Report
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+_TRACE_COLUMNS = (
+    Column("start", "Start (ns)", "start", Unit.TIME),
+    Column("end", "End (ns)", "end", Unit.TIME, None, 4),
+    Column("duration", "Duration (ns)", "duration", Unit.DURATION),
+    Column("child_time", "DurChild (ns)", "children", Unit.DURATION, None, 3),
+    Column("self_time", "DurNonChild (ns)", "self", Unit.DURATION, None, 1),
+    Column("name", "Name", "name", Unit.TEXT, None, 5),
+    Column("pid", "PID", "pid", Unit.NUMBER, None, 2),
+    Column("tid", "TID", "tid", Unit.NUMBER, None, 1),
+    Column("level", "Lvl", "level", Unit.NUMBER, None, 4),
+    Column("child_count", "NumChild", "children", Unit.COUNT, None, 4),
+    Column("row", "RangeId", "id", Unit.NUMBER, None, 5),
+    Column("parent_row", "ParentId", "parent", Unit.NUMBER, None, 5),
+    Column("stack", "RangeStack", "stack", Unit.TEXT, None, 6),
+    Column("tree", "NameTree", "range", Unit.TEXT),
+)
+
+
+def _summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
+    return replace(nvtx_summary(session, selection), name="nvtx-sum")
+
+
+def _push_pop_summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
+    return _of_one_style(nvtx_summary(session, selection, types=PUSH_POP_TYPES), "nvtx-pushpop-sum")
+
+
+def _start_end_summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
+    return _of_one_style(nvtx_summary(session, selection, types=START_END_TYPES), "nvtx-startend-sum")
+
+
+def _of_one_style(answer: TableAnswer, name: str) -> TableAnswer:
+    columns = tuple(column for column in answer.columns if column.key != "style")
+    return replace(answer.with_columns(columns), name=name)
+
+
+@dataclass(frozen=True, eq=False)
+class _Nested(Ranges):
+    """Push/pop ranges with their places in the tree. ``parent`` is an index or -1; the rest as in `nesting.Nesting`."""
+
+    parent: Ints
+    level: Ints
+    child_time: Ints
+    child_count: Ints
+
+    @classmethod
+    def of(cls, ranges: Ranges, offset: int) -> _Nested:
+        """``offset``: how many ranges of other reports stand before these."""
+        nesting = nest(ranges.start, ranges.end, ranges.thread)
+        parent = np.where(nesting.parent == NO_PARENT, NO_PARENT, nesting.parent + offset)
+        return cls(
+            **vars(ranges),
+            parent=parent,
+            level=nesting.level,
+            child_time=nesting.child_time,
+            child_count=nesting.child_count,
+        )
+
+    def rows(self, texts: Sequence[str], indices: Sequence[int]) -> list[Row]:
+        """The rows of the trace for some of the ranges."""
+        chosen = np.array(indices, np.int64)
+        start, end, child_time = self.start[chosen], self.end[chosen], self.child_time[chosen]
+        names = [texts[number] for number in self.name[chosen].tolist()]
+        levels = self.level[chosen].tolist()
+        columns = (
+            start.tolist(),
+            end.tolist(),
+            (end - start).tolist(),
+            child_time.tolist(),
+            (end - start - child_time).tolist(),
+            names,
+            pids(self.thread[chosen]),
+            tids(self.thread[chosen]),
+            levels,
+            self.child_count[chosen].tolist(),
+            self.row[chosen].tolist(),
+            parent_rows(indices, self.parent, self.row),
+            stacks(indices, self.parent, self.row),
+            ["--" * level + name for level, name in zip(levels, names, strict=True)],
+        )
+        return list(zip(*columns, strict=True))
+
+
+def _push_pop_trace(session: Session, selection: Selection, _: Options) -> Trace:
+    """``nvtx_pushpop_trace``: every range with its children and the ranges around it, by start in job time."""
+    texts, parts, before = Texts(), [], 0
+    for report in session.reports:
+        part = _Nested.of(read_ranges(session, report, selection, texts, PUSH_POP_TYPES), before)
+        parts.append(part)
+        before += len(part)
+    nested = joined(parts)
+    order = by_start(nested.start, nested.end, nested.row)
+    chosen = order[matching(texts, selection)[nested.name[order]]]
+    note = missing_note(session, tables.nvtx_ranges)
+    rows = partial(nested.rows, texts.texts)
+    total = len(order) if selection.is_everything else None
+    return Trace("nvtx-pushpop-trace", _TRACE_COLUMNS, chosen, rows, (note,) if note else (), total)
+
+
+_NEEDS = ((tables.nvtx_ranges,),)
+REPORTS = (
+    Report("nvtx_sum", "NVTX ranges by name", _summary, _NEEDS),
+    Report("nvtx_pushpop_sum", "NVTX push/pop ranges by name", _push_pop_summary, _NEEDS),
+    Report("nvtx_startend_sum", "NVTX start/end ranges by name", _start_end_summary, _NEEDS),
+    Report("nvtx_pushpop_trace", "NVTX push/pop ranges one by one, with what is in them", _push_pop_trace, _NEEDS),
+)

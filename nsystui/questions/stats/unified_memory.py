@@ -1,0 +1,197 @@
+"""Unified memory: migrations and page faults, as ``nsys stats`` has them (docs/numbers.md#nsys-stats).
+
+Migrations are the memory copies of kind 11 (host to device) and 12 (device to host). Sizes are in MB of 10⁶ bytes,
+addresses in hexadecimal. What is asked for is addresses, not names: the name filter is for the instructions only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Selection
+from nsystui.base.units import MEGABYTE
+from nsystui.questions.missing import absent_note
+from nsystui.questions.stats.report import Options, Report
+from nsystui.questions.where import duration, where
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+_HOST_TO_DEVICE = 11
+_DEVICE_TO_HOST = 12
+_COPIES, _CPU, _GPU = tables.memory_ops, tables.cpu_page_faults, tables.gpu_page_faults
+_NEEDS = ((_COPIES,), (_CPU,), (_GPU,))
+
+_TOTAL_COLUMNS = (
+    Column("htod", "Total HtoD Migration Size (MB)", "HtoD MB", Unit.MEGABYTES, 3, 0),
+    Column("dtoh", "Total DtoH Migration Size (MB)", "DtoH MB", Unit.MEGABYTES, 3, 0),
+    Column("cpu_faults", "Total CPU Page Faults", "CPU faults", Unit.COUNT, None, 0),
+    Column("gpu_faults", "Total GPU PageFaults", "GPU faults", Unit.COUNT, None, 0),
+    Column("first_address", "Minimum Virtual Address", "from", Unit.TEXT, None, 1),
+    Column("last_address", "Maximum Virtual Address", "to", Unit.TEXT, None, 1),
+)
+_ADDRESS_COLUMNS = (
+    Column("address", "Virtual Address", "address", Unit.TEXT, None, 0),
+    Column("htod", "HtoD Migration size (MB)", "HtoD MB", Unit.MEGABYTES, 3, 1),
+    Column("dtoh", "DtoH Migration size (MB)", "DtoH MB", Unit.MEGABYTES, 3, 1),
+    Column("cpu_faults", "CPU Page Faults", "CPU faults", Unit.COUNT, None, 2),
+    Column("gpu_faults", " GPU Page Faults", "GPU faults", Unit.COUNT, None, 2),  # nsys writes it with this blank
+    Column("throughput", "Migration Throughput (MB/s)", "MB/s", Unit.MEGABYTES, 3, 0),
+)
+_FAULT_COLUMNS = (
+    Column("count", "CPU Page Faults", "faults", Unit.COUNT, None, 0),
+    Column("instruction", "CPU Instruction Address", "instruction", Unit.TEXT, None, 0),
+)
+_PLACE_COLUMNS = (
+    Column("source_file", "Source File", "file", Unit.TEXT, None, 1),
+    Column("source_line", "Source Line", "line", Unit.NUMBER, None, 1),
+)
+
+
+def _totals(session: Session, selection: Selection, _: Options) -> TableAnswer:
+    """``um_total_sum``: one row of sums, and the span of all addresses.
+
+    The span is empty where migrations in one of the directions or faults on one of the sides are none, as in nsys.
+    """
+    notes = _notes(session)
+    if not _is_complete(session):
+        return TableAnswer("um-totals", _TOTAL_COLUMNS, [], 0, notes)
+    htod, dtoh = (_migrated(session, selection, kind) for kind in (_HOST_TO_DEVICE, _DEVICE_TO_HOST))
+    cpu = _one_row(session, _CPU, selection, sa.func.count(), _CPU.c.address)
+    gpu = _one_row(session, _GPU, selection, sa.func.sum(_GPU.c.count), _GPU.c.address)
+    lowest, highest = zip(*(part[1:] for part in (cpu, gpu, htod, dtoh)), strict=True)
+    row: Row = (
+        _megabytes(htod[0]),
+        _megabytes(dtoh[0]),
+        cpu[0],
+        gpu[0],
+        None if None in lowest else _hexadecimal(min(lowest)),
+        None if None in highest else _hexadecimal(max(highest)),
+    )
+    return TableAnswer("um-totals", _TOTAL_COLUMNS, [row], 1, notes)
+
+
+def _migrated(session: Session, selection: Selection, kind: int) -> tuple[Any, Any, Any]:
+    columns = _COPIES.c
+    return _one_row(
+        session, _COPIES, selection, sa.func.sum(columns.bytes), columns.virtual_address, columns.copy_kind == kind
+    )
+
+
+def _one_row(
+    session: Session,
+    table: sa.Table,
+    selection: Selection,
+    amount: sa.ColumnElement[Any],
+    address: sa.ColumnElement[Any],
+    *conditions: sa.ColumnElement[bool],
+) -> tuple[Any, Any, Any]:
+    """An amount over the selected rows of a table, the lowest and the highest address; ``None`` where there is none."""
+    query = sa.select(amount, sa.func.min(address), sa.func.max(address)).select_from(table)
+    ((value, lowest, highest),) = session.rows(query.where(*where(table, selection), *conditions))
+    return value, lowest, highest
+
+
+def _addresses(session: Session, selection: Selection, options: Options) -> TableAnswer:
+    """``um_sum``: a row for each virtual address (of each export) with migrations or faults, the fastest first.
+
+    The throughput is nsys's own, bytes times the whole number of times that all the migrations fit into a second; it
+    is 0 where they take longer than one.
+    """
+    notes = _notes(session)
+    if not _is_complete(session):
+        return TableAnswer("um-addresses", _ADDRESS_COLUMNS, [], 0, notes)
+    found = _by_address(selection).subquery()
+    per_second = sa.literal(10**9, sa.BigInteger).op("//")(sa.func.nullif(found.c.duration, 0))
+    throughput = (sa.cast(found.c.bytes, sa.Double) * per_second).label("throughput")
+    wanted = sa.select(found.c.address, found.c.htod, found.c.dtoh, found.c.cpu, found.c.gpu, throughput)
+    order = (throughput.desc().nulls_last(), found.c.address, found.c.report)
+    rows: list[Row] = [
+        (_hexadecimal(address), _megabytes(htod), _megabytes(dtoh), cpu, gpu, _megabytes(rate))
+        for address, htod, dtoh, cpu, gpu, rate in session.rows(wanted.order_by(*order).limit(options.rows))
+    ]
+    total = session.scalar(sa.select(sa.func.count()).select_from(_by_address(Selection()).subquery()))
+    return TableAnswer("um-addresses", _ADDRESS_COLUMNS, rows, int(total), notes)
+
+
+def _by_address(selection: Selection) -> sa.Select[Any]:
+    """Sums for each report and address; ``NULL`` is "no such event here". An address of two reports is two places."""
+    kind, size = _COPIES.c.copy_kind, _COPIES.c.bytes
+    migrations = _part(
+        _COPIES,
+        _COPIES.c.virtual_address,
+        [*where(_COPIES, selection), kind.in_((_HOST_TO_DEVICE, _DEVICE_TO_HOST))],
+        htod=sa.case((kind == _HOST_TO_DEVICE, size)),
+        dtoh=sa.case((kind == _DEVICE_TO_HOST, size)),
+        bytes=size,
+        duration=duration(_COPIES),
+    )
+    cpu = _part(_CPU, _CPU.c.address, where(_CPU, selection), cpu=sa.literal(1, sa.BigInteger))
+    gpu = _part(_GPU, _GPU.c.address, where(_GPU, selection), gpu=_GPU.c.count)
+    rows = sa.union_all(migrations, cpu, gpu).subquery()
+    sums = [sa.cast(sa.func.sum(rows.c[name]), sa.BigInteger).label(name) for name in _SUMS]
+    return sa.select(rows.c.report, rows.c.address, *sums).group_by(rows.c.report, rows.c.address)
+
+
+_SUMS = ("htod", "dtoh", "cpu", "gpu", "bytes", "duration")
+
+
+def _part(
+    table: sa.Table,
+    address: sa.ColumnElement[Any],
+    conditions: Sequence[sa.ColumnElement[bool]],
+    **values: sa.ColumnElement[Any],
+) -> sa.Select[Any]:
+    """The rows of one table in the shape that all the parts have."""
+    nothing = sa.cast(sa.null(), sa.BigInteger)
+    amounts = [values.get(name, nothing).label(name) for name in _SUMS]
+    return sa.select(table.c.report, address.label("address"), *amounts).where(address.is_not(None), *conditions)
+
+
+def _instructions(session: Session, selection: Selection, _: Options) -> TableAnswer:
+    """``um_cpu_page_faults_sum``: CPU page faults by instruction and, where an export has it, its place in the source.
+
+    The columns of the place are those of newer versions of nsys; 2023.4 has the first two.
+    """
+    table = _CPU.c
+    has_place = bool(session.scalar(sa.select(sa.func.count(table.source_file))))
+    columns = (*_FAULT_COLUMNS, *_PLACE_COLUMNS) if has_place else _FAULT_COLUMNS
+    keys: list[sa.ColumnElement[Any]] = [table.instruction]
+    if has_place:
+        keys += [sa.func.nullif(table.source_file, "").label("source_file"), table.source_line]
+    count = sa.func.count().label("count")
+    query = sa.select(count, *keys).where(*where(_CPU, selection, table.instruction)).group_by(*keys)
+    # Equal counts come as the export has them first, which is the order of nsys's ids.
+    rows = session.rows(query.order_by(count.desc(), sa.func.min(table.row), *keys))
+    total = session.scalar(sa.select(sa.func.count()).select_from(sa.select(*keys).distinct().subquery()))
+    note = absent_note(session, _CPU)
+    return TableAnswer("um-cpu-page-faults", columns, rows, int(total), (note,) if note else ())
+
+
+def _is_complete(session: Session) -> bool:
+    """Whether every table is in one export at least: without one of them nsys has no such report either."""
+    return all(any(report.has(table) for report in session.reports) for group in _NEEDS for table in group)
+
+
+def _notes(session: Session) -> tuple[str, ...]:
+    notes = (absent_note(session, table) for group in _NEEDS for table in group)
+    return tuple(note for note in notes if note)
+
+
+def _megabytes(size: float | None) -> float | None:
+    return None if size is None else size / MEGABYTE
+
+
+def _hexadecimal(address: int) -> str:
+    """``0x7F9C80000000``, as nsys writes addresses. SQLite's integers are signed, addresses are not."""
+    return f"0x{address & 0xFFFF_FFFF_FFFF_FFFF:X}"
+
+
+REPORTS = (
+    Report("um_cpu_page_faults_sum", "CPU page faults of unified memory by instruction", _instructions, ((_CPU,),)),
+    Report("um_sum", "unified memory by address", _addresses, _NEEDS, frozenset({"rows"})),
+    Report("um_total_sum", "unified memory in total", _totals, _NEEDS),
+)

@@ -1,0 +1,384 @@
+"""Training steps: the numbered NVTX ranges that cut a task's run into repetitions of the same work.
+
+See docs/ranks.md#steps.
+
+A step is found by name: ``step 0``, ``step 1`` … are one name with a number in it. Of the names on each thread of a
+task, those with at least three ranges that follow one another are asked how much of the task's GPU work was launched
+while they lasted, by whatever thread. Names that hold at least half of it cut the run into steps, and the first of
+these words in a name decides: ``ProfilerStep``, ``step``, ``iter``, ``batch``, ``epoch``, any other; then the
+outermost. Names of other words count only if no number comes twice, for layers are numbered too. A user may name the
+ranges instead.
+
+The CPU runs ahead, so a step has two spans: its range on the CPU, and from the first to the last GPU operation launched
+in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.note_words import few
+from nsystui.base.selection import NameFilter, Task
+from nsystui.base.whole_number import whole_number
+from nsystui.questions.intervals import Times
+from nsystui.questions.kept_facts import facts_of, runs_of
+from nsystui.questions.nvtx.report_ranges import FOLDED_LABEL, LABEL
+from nsystui.questions.projection import Projection
+from nsystui.questions.task_steps import NO_STEP, TaskSteps, of_arrays, to_arrays
+from nsystui.questions.tasks import RankedTask
+from nsystui.questions.where import Condition, job_start, matches
+from nsystui.store import tables
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nsystui.store.kept import Arrays
+
+FEWEST = 3
+"""So many ranges must follow one another to be steps, unless the user named them."""
+LEAST_COVERAGE = 0.5
+"""The share of a task's GPU work that must have been launched in them."""
+
+_MOST_NAMES = 4
+_WORDS = tuple(re.compile(word, re.IGNORECASE) for word in ("ProfilerStep", "step", "iter", "batch", "epoch"))
+_NUMBER = re.compile("[0-9]+")
+_LARGEST = 10**15 - 1
+_WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
+_KEPT_VERSION = 1
+_TEMPLATE = sa.func.regexp_replace(FOLDED_LABEL, "[0-9]+", "*", "g", type_=sa.Text)
+"""The name that ranges of one kind share: ``step *`` of ``step 7``."""
+_JOINED = 1 << 17
+"""About so many API calls are joined with their operations at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The steps of each task that has any; ``notes`` say what they are, or why there are none."""
+
+    of_task: Mapping[Task, TaskSteps]
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, session: Session, ranks: Sequence[RankedTask], name: str | None = None) -> Steps:
+        """The steps of the tasks in ``ranks``.
+
+        ``name`` is a regular expression for the names of the ranges (``domain:text``) that are steps, whatever they
+        hold; of ranges in one another the outermost count. If it has a group, the step's number is what that matched.
+        Raises UsageError where it is no regular expression. Reads every NVTX range and every launch.
+        """
+        tasks = {item.task: item.rank for item in ranks}
+        by_report: dict[int, dict[Task, int]] = {}
+        for task, rank in tasks.items():
+            by_report.setdefault(task.report, {})[task] = rank
+        of_task: dict[Task, TaskSteps] = {}
+        if name is None:
+            of_task = _found_by_themselves(session, by_report)
+        else:
+            wanted = NameFilter(f"re:{name}")
+            for run in runs_of([report for report in session.reports if report.index in by_report], tables.api_calls):
+                of_task |= _found(session.part(report.index for report in run), _tasks_of(run, by_report), wanted)
+        return cls(of_task, tuple(_notes(of_task, tasks, name)))
+
+    def numbers_at(self, reports: Times, processes: Times, times: Times) -> Times:
+        """The number of the step in which each time lies, ``NO_STEP`` for none; the arguments have one shape."""
+        numbers = np.full(len(times), NO_STEP)
+        for task, steps in self.of_task.items():
+            rows = np.flatnonzero((reports == task.report) & (processes == task.process))
+            places = steps.places_at(times[rows])
+            numbers[rows] = np.where(places >= 0, steps.numbers[places], NO_STEP)
+        return numbers
+
+
+@dataclass(eq=False)
+class _Candidate:
+    """Ranges of one task, thread and name that follow one another; ``share`` of the task's GPU time is theirs."""
+
+    task: Task
+    name: str
+    numbers: Times
+    starts: Times
+    ends: Times
+    gpu: Projection = field(init=False)
+    share: float | None = None
+
+    def __post_init__(self) -> None:
+        count = len(self.starts)
+        first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
+        self.gpu = Projection(np.zeros(count, np.int64), first, last, np.zeros(count, np.int64))
+
+    @property
+    def is_ascending(self) -> bool:
+        return bool((np.diff(self.numbers) > 0).all())
+
+    @cached_property
+    def word(self) -> int:
+        """The place of the first of the words that is in the name."""
+        return next((place for place, word in enumerate(_WORDS) if word.search(self.name)), len(_WORDS))
+
+    @property
+    def time(self) -> int:
+        """How long the ranges last on the CPU, ns."""
+        return int((self.ends - self.starts).sum())
+
+    def add(self, launches: Times, starts: Times, ends: Times) -> None:
+        """Takes in GPU operations by the times of their launches."""
+        place = np.searchsorted(self.starts, launches, side="right") - 1
+        is_inside = (place >= 0) & (launches < self.ends[place])
+        place, starts, ends = place[is_inside], starts[is_inside], ends[is_inside]
+        np.add.at(self.gpu.op_count, place, 1)
+        np.add.at(self.gpu.op_time, place, ends - starts)
+        np.minimum.at(self.gpu.start, place, starts)
+        np.maximum.at(self.gpu.end, place, ends)
+
+    def steps(self) -> TaskSteps:
+        is_empty = self.gpu.op_count == 0
+        gpu = replace(self.gpu, start=np.where(is_empty, 0, self.gpu.start), end=np.where(is_empty, 0, self.gpu.end))
+        numbers = self.numbers if self.is_ascending else np.arange(len(self.starts))
+        return TaskSteps(self.task, self.name, numbers, self.starts, self.ends, gpu)
+
+
+def _found_by_themselves(session: Session, by_report: Mapping[int, Mapping[Task, int]]) -> dict[Task, TaskSteps]:
+    """The steps that nobody named; they are kept beside the packs."""
+    reports = [report for report in session.reports if report.index in by_report]
+
+    def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
+        found = _found(part, _tasks_of(missing, by_report), None)
+        return {report.index: to_arrays(_of_report(found, report), report.clock_offset) for report in missing}
+
+    kept = facts_of(session, reports, "steps", _KEPT_VERSION, compute, by=tables.api_calls, doing="steps")
+    return {
+        steps.task: steps
+        for report in reports
+        for steps in of_arrays(report.index, kept[report.index], report.clock_offset)
+    }
+
+
+def _of_report(found: Mapping[Task, TaskSteps], report: Report) -> dict[Task, TaskSteps]:
+    return {task: steps for task, steps in found.items() if task.report == report.index}
+
+
+def _tasks_of(reports: Sequence[Report], by_report: Mapping[int, Mapping[Task, int]]) -> dict[Task, int]:
+    return {task: rank for report in reports for task, rank in by_report[report.index].items()}
+
+
+def _found(session: Session, tasks: Mapping[Task, int], wanted: NameFilter | None) -> dict[Task, TaskSteps]:
+    """The steps of tasks whose launches are few enough to be joined with their GPU work."""
+    found = _candidates(session, tasks, wanted)
+    _add_gpu_work(session, found)
+    return {task: one.steps() for task, one in _best(found, wanted is None)}
+
+
+def _candidates(session: Session, tasks: Mapping[Task, int], wanted: NameFilter | None) -> list[_Candidate]:
+    """What may be the steps of each task: the longest names on each thread, or what the user named."""
+    if not tasks or not session.count(tables.nvtx_ranges):
+        return []
+    kinds: set[tuple[Any, ...]] | None = None
+    if wanted is not None:
+        frame = session.frame(_named_query(tasks, wanted))
+    else:
+        kinds = set(session.rows(_kinds_query(tasks)))
+        if not kinds:
+            return []
+        frame = session.frame(_ranges_query(tasks, sorted({template for *_, template in kinds})))
+    found = []
+    for kind, ranges in frame.groupby(["report", "process", "thread", "template"], sort=False):
+        task = Task(int(kind[0]), int(kind[1]))
+        if task in tasks and (kinds is None or kind in kinds):
+            found.append(_candidate(task, kind[3], ranges, wanted))
+    return [one for one in found if one is not None]
+
+
+def _is_whole(tasks: Iterable[Task]) -> tuple[Condition, ...]:
+    """Of the NVTX ranges those that are closed, on one thread."""
+    columns = tables.nvtx_ranges.c
+    return (
+        columns.report.in_(sorted({task.report for task in tasks})),
+        columns.end > columns.start,
+        sa.func.coalesce(columns.end_thread, columns.thread) == columns.thread,
+    )
+
+
+def _place_and(template: sa.ColumnElement[Any]) -> tuple[sa.ColumnElement[Any], ...]:
+    columns = tables.nvtx_ranges.c
+    times = (job_start(tables.nvtx_ranges).label("start"), (columns.end + columns.clock_offset).label("end"))
+    place = (columns.report, columns.process, columns.thread, template.label("template"))
+    return (*place, *times, FOLDED_LABEL.label("name"))
+
+
+def _named_query(tasks: Iterable[Task], wanted: NameFilter) -> sa.Select[Any]:
+    """The closed ranges that the user named, by start; ``template`` is what they are called together."""
+    conditions = (*_is_whole(tasks), matches(FOLDED_LABEL, wanted))
+    return sa.select(*_place_and(sa.literal(wanted.pattern))).where(*conditions).order_by("start")
+
+
+def _kinds_query(tasks: Iterable[Task]) -> sa.Select[Any]:
+    """What ranges with a number in their names share, report, process, thread and template: the longest of each task.
+
+    Asked apart from the ranges, which would all be in memory in the meantime.
+    """
+    has_number = sa.func.regexp_matches(FOLDED_LABEL, "[0-9]", type_=sa.Boolean)
+    ranges = sa.select(*_place_and(_TEMPLATE)).where(*_is_whole(tasks), has_number).subquery("ranges")
+    kind = (ranges.c.report, ranges.c.process, ranges.c.thread, ranges.c.template)
+    time = sa.func.sum(ranges.c.end - ranges.c.start)
+    place = sa.func.row_number().over(partition_by=kind[:2], order_by=time.desc())
+    kinds = (
+        sa.select(*kind, place.label("place"))
+        .group_by(*kind)
+        .having(sa.func.count(ranges.c.name.distinct()) >= FEWEST)
+        .subquery("kinds")
+    )
+    return sa.select(*(kinds.c[column.name] for column in kind)).where(kinds.c.place <= _MOST_NAMES)
+
+
+def _ranges_query(tasks: Iterable[Task], templates: Sequence[str]) -> sa.Select[Any]:
+    """The closed ranges of these templates, by start."""
+    # Most ranges are none of them: their beginnings say so at less cost than their templates.
+    beginnings = sorted({template.partition("*")[0] for template in templates})
+    may_be = sa.or_(*(sa.func.starts_with(LABEL, beginning) for beginning in beginnings))
+    conditions = (*_is_whole(tasks), may_be, _TEMPLATE.in_(templates))
+    return sa.select(*_place_and(_TEMPLATE)).where(*conditions).order_by("start")
+
+
+def _candidate(task: Task, name: str, ranges: pd.DataFrame, wanted: NameFilter | None) -> _Candidate | None:
+    """The ranges of one name by start as a candidate, ``None`` where they cannot be steps."""
+    starts, ends = ranges["start"].to_numpy(np.int64), ranges["end"].to_numpy(np.int64)
+    names = ranges["name"].tolist()
+    follows = np.concatenate(([True], starts[1:] >= np.maximum.accumulate(ends)[:-1]))
+    if wanted is not None:
+        pattern = re.compile(wanted.pattern, re.IGNORECASE if wanted.ignore_case else 0)
+        chosen = np.flatnonzero(follows)
+        numbers = _numbers([_told(pattern, names[place]) for place in chosen.tolist()])
+        return _Candidate(task, name, numbers, starts[chosen], ends[chosen])
+    found = _Candidate(task, name, _numbers(names), starts, ends)
+    is_plausible = found.word < len(_WORDS) or found.is_ascending
+    return found if follows.all() and is_plausible else None
+
+
+def _told(pattern: re.Pattern[str], name: str) -> str:
+    """What a pattern of the user's says of the number: its first group, or the whole name."""
+    match = pattern.search(name)
+    return (match[1] or "") if match is not None and pattern.groups else name
+
+
+def _numbers(names: Sequence[str]) -> Times:
+    """Of the numbers in each name those that ascend from name to name (``epoch 1 step 7``: the 7); else the first.
+
+    All 0 where a name has none.
+    """
+    found = ((whole_number(digits, _LARGEST) for digits in _NUMBER.findall(name)) for name in names)
+    parts = [[number for number in numbers if number is not None] for numbers in found]
+    width = min(map(len, parts))
+    columns = np.array([part[:width] for part in parts], np.int64).reshape(len(parts), width)
+    ascending = [place for place in range(columns.shape[1]) if (np.diff(columns[:, place]) > 0).all()]
+    if not columns.shape[1]:
+        return np.zeros(len(names), np.int64)
+    return columns[:, ascending[0] if ascending else 0]
+
+
+def _add_gpu_work(session: Session, candidates: Sequence[_Candidate]) -> None:
+    """Gives each candidate the GPU operations launched in it, and its share of the GPU time of its task."""
+    by_task: dict[Task, list[_Candidate]] = {}
+    for one in candidates:
+        by_task.setdefault(one.task, []).append(one)
+    total: dict[Task, int] = {}
+    work = [table for table in _WORK if session.count(table)]
+    for ids in _id_spans(session, by_task):
+        for table in work:
+            for batch in session.array_batches(_launches_query(table, by_task, ids)):
+                for task, rows in _rows_by_task(batch["report"], batch["process"]):
+                    launches, starts, ends = (batch[key][rows] for key in ("launch", "start", "end"))
+                    total[task] = total.get(task, 0) + int((ends - starts).sum())
+                    for one in by_task.get(task, ()):
+                        one.add(launches, starts, ends)
+    for one in candidates:
+        if total.get(one.task):
+            one.share = int(one.gpu.op_time.sum()) / total[one.task]
+
+
+def _id_spans(session: Session, tasks: Iterable[Task]) -> Iterator[tuple[int, int]]:
+    """The correlation ids of the calls in portions, first and last: a join of all at once would hold all calls.
+
+    Ids count up, so that each portion is in a few row groups.
+    """
+    reports = sorted({task.report for task in tasks})
+    calls = tables.api_calls
+    if not session.count(calls):
+        return
+    ids = calls.c.correlation_id
+    query = sa.select(sa.func.count(ids), sa.func.min(ids), sa.func.max(ids)).where(calls.c.report.in_(reports))
+    ((count, first, last),) = session.rows(query)
+    if count:
+        width = (last - first + 1) * _JOINED // count + 1
+        for start in range(first, last + 1, width):
+            yield start, min(start + width - 1, last)
+
+
+def _rows_by_task(reports: Times, processes: Times) -> Iterator[tuple[Task, Times]]:
+    """The rows of each task, as indices."""
+    for report in np.unique(reports).tolist():
+        rows = np.flatnonzero(reports == report)
+        for process in np.unique(processes[rows]).tolist():
+            yield Task(report, process), rows[processes[rows] == process]
+
+
+def _launches_query(table: sa.Table, tasks: Iterable[Task], ids: tuple[int, int]) -> sa.Select[Any]:
+    """Each operation of a table whose correlation id is one of ``ids``, with the time of its launch; job time."""
+    calls, columns = tables.api_calls, table.c
+    is_launch = [calls.c[key] == columns[key] for key in ("report", "process", "correlation_id")]
+    return (
+        sa.select(
+            columns.report,
+            columns.process,
+            job_start(calls).label("launch"),
+            job_start(table).label("start"),
+            (columns.end + columns.clock_offset).label("end"),
+        )
+        .join_from(table, calls, sa.and_(*is_launch))
+        .where(
+            columns.report.in_(sorted({task.report for task in tasks})),
+            columns.end.is_not(None),
+            *(one.c.correlation_id.between(*ids) for one in (calls, table)),
+        )
+    )
+
+
+def _best(candidates: Sequence[_Candidate], is_free: bool) -> Iterator[tuple[Task, _Candidate]]:
+    """The candidate of each task that makes its steps, if any does; ``is_free`` where the user named none."""
+    by_task: dict[Task, list[_Candidate]] = {}
+    for one in candidates:
+        # Where nothing was launched at all only the words are left to tell.
+        is_enough = one.word < len(_WORDS) if one.share is None else one.share >= LEAST_COVERAGE
+        if not is_free or (is_enough and len(one.starts) >= FEWEST):
+            by_task.setdefault(one.task, []).append(one)
+    for task, own in sorted(by_task.items()):
+        # The outermost holds most, or lasts longest.
+        yield task, min(own, key=lambda one: (one.word if is_free else 0, -(one.share or 0.0), -one.time))
+
+
+def _notes(chosen: Mapping[Task, TaskSteps], tasks: Mapping[Task, int], name: str | None) -> Iterator[str]:
+    kinds: dict[str, set[int]] = {}
+    for one in chosen.values():
+        kinds.setdefault(one.name, set()).add(len(one))
+    for kind, counts in kinds.items():
+        number = f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,}"
+        each = " a rank" if len(chosen) > 1 else ""
+        yield f"steps are the NVTX ranges `{kind}` ({number}{each}): what was launched in one belongs to it"
+    without = sorted(rank for task, rank in tasks.items() if task not in chosen)
+    if without:
+        whose = "" if not chosen else f" of rank{'s' if len(without) > 1 else ''} {few(without)}"
+        if name is not None:
+            yield f"no steps{whose}: no NVTX range is called `{name}`"
+        else:
+            yield (
+                f"no steps{whose}: no numbered NVTX ranges such as `step 7` hold half of the GPU's work; "
+                "--step-range REGEX says which ranges are steps"
+            )

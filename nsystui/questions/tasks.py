@@ -1,0 +1,276 @@
+"""Tasks and ranks: which processes did the job's work, and which number each has in the job.
+
+See docs/ranks.md#rank-numbers.
+
+A task is a (report, process) that used a GPU; in a report without any GPU work it is a process with events of another
+kind. A rank number is taken from the first source that gives every task a number of its own; the source is kept, so
+that a screen can show it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.errors import UsageError
+from nsystui.base.selection import Task
+from nsystui.base.whole_number import whole_number
+from nsystui.exports.canonical import NO_PROCESS
+from nsystui.exports.metadata import LOCAL_RANK_VARIABLES, RANK_VARIABLES, SIZE_VARIABLES
+from nsystui.questions.kept_facts import facts_of
+from nsystui.questions.numbering import SOURCE as GIVEN
+from nsystui.questions.numbering import Numbering
+from nsystui.questions.processes import process_names, rows_of_tasks, used_devices
+from nsystui.store import tables
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.store.kept import Arrays
+
+_VERSION = 1
+_HIGHEST = 999_999
+BY_ORDER = "order of files and devices"
+"""The source where nothing tells who is which rank."""
+Ranks = dict[Task, int]
+
+_FILE_PATTERNS = (r"rank[_-]?(\d+)", r"_N\d+_(\d+)", r"_(\d+)$")
+
+
+@dataclass(frozen=True)
+class RankedTask:
+    """One task with its place in the job. ``local_rank`` and ``pid`` are ``None`` where nothing tells them."""
+
+    task: Task
+    rank: int
+    source: str
+    local_rank: int | None
+    host: str
+    pid: int | None
+    process_name: str
+    report_name: str
+    devices: tuple[int, ...]
+    gpu_names: tuple[str, ...]
+
+    @property
+    def gpu(self) -> str:
+        """The model of its GPUs, once if they are alike."""
+        names = list(dict.fromkeys(self.gpu_names))
+        count = len(self.devices)
+        text = " + ".join(names)
+        return f"{count}× {text}" if count > 1 and len(names) == 1 else text
+
+
+def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[RankedTask, ...]:
+    """Every task of the open reports, by rank.
+
+    ``given`` is what the user says of it; raises UsageError where that does not fit.
+    """
+    devices = _devices(session)
+    tasks = _tasks(session, devices)
+    ranks, source = _numbered(session, tasks, devices, given)
+    names = process_names(session)
+    found = []
+    for task in tasks:
+        report = _report(session, task)
+        used = devices.get(task, ())
+        found.append(
+            RankedTask(
+                task,
+                ranks[task],
+                source,
+                _local_rank(report, tasks),
+                report.metadata.host,
+                None if task.process == NO_PROCESS else (task.process >> 24) & 0xFFFFFF,
+                names.get(task, "").rpartition("/")[2],
+                report.name,
+                tuple(device for device, _ in used),
+                tuple(name for _, name in used if name),
+            )
+        )
+    return tuple(sorted(found, key=lambda item: (item.rank, item.task)))
+
+
+def ranks_alone(session: Session, tasks: list[Task]) -> tuple[Ranks, str]:
+    """Which ranks these tasks are if no others are open, and what tells it."""
+    return _numbered(session, tasks, _devices(session), None)
+
+
+def world_size(session: Session) -> int | None:
+    """How many ranks the job had, where all reports that tell it say the same."""
+    told = set()
+    for report in session.reports:
+        sizes = (_number(report.metadata.environment.get(variable, "")) for variable in SIZE_VARIABLES)
+        told |= {size for size in sizes if size}
+    return told.pop() if len(told) == 1 else None
+
+
+def _numbered(
+    session: Session, tasks: Sequence[Task], devices: Mapping[Task, Any], given: Numbering | None
+) -> tuple[Ranks, str]:
+    """The number of each task. GPU work of no process beside that of others is no rank: it is numbered after them."""
+    known = {task.report for task in tasks if task.process != NO_PROCESS}
+    apart = [task for task in tasks if task.process == NO_PROCESS and task.report in known]
+    told = [task for task in tasks if task not in apart]
+    ranks, source = _ranks(session, told, devices) if given is None else (_given(session, told, given), GIVEN)
+    first = max(ranks.values(), default=-1) + 1
+    return ranks | {task: number for number, task in enumerate(apart, first)}, source
+
+
+def _given(session: Session, tasks: list[Task], given: Numbering) -> Ranks:
+    reports = {task.report: _report(session, task) for task in tasks}
+    for report in reports.values():
+        several = sum(task.report == report.index for task in tasks)
+        if several > 1:
+            raise UsageError(f"--ranks {given.text!r}: {report.name} holds {several} ranks, which a name cannot number")
+    numbers = given.numbers([_report(session, task).name for task in tasks])
+    return dict(zip(tasks, numbers, strict=True))
+
+
+def _report(session: Session, task: Task) -> Report:
+    return next(report for report in session.reports if report.index == task.report)
+
+
+def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
+    """The (CUDA ordinal, GPU model) pairs that each process used."""
+    found: dict[Task, list[tuple[int, str]]] = {}
+    for used in used_devices(session):
+        found.setdefault(used.task, []).append((used.device, used.name or ""))
+    return {task: tuple(used) for task, used in found.items()}
+
+
+def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
+    """The tasks of each report: its processes with GPU work, else those that say most of a parallel program."""
+    found = set(devices)
+    for report in session.reports:
+        if not any(task.report == report.index for task in devices):
+            found |= _tasks_without_gpu(session, report)
+    return sorted(found)
+
+
+def _tasks_without_gpu(session: Session, report: Report) -> set[Task]:
+    """The processes that called CUDA or MPI, or had NVTX ranges; else the one with the most OS runtime calls."""
+    for table in (tables.api_calls, tables.mpi_calls, tables.nvtx_ranges):
+        if report.count(table):
+            return set(rows_of_tasks(session, table, [report]))
+    calls = rows_of_tasks(session, tables.os_calls, [report])
+    return set(sorted(calls, key=lambda task: (-calls[task], task))[:1])
+
+
+def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:
+    """The first source that gives every task a number of its own, in the order of docs/ranks.md#rank-numbers."""
+    sources: tuple[tuple[str, Callable[[], Ranks]], ...] = (
+        ("packed job", lambda: _from_packed_job(session, tasks)),
+        ("MPI", lambda: _from_mpi(session, tasks)),
+        ("NCCL communicator", lambda: _from_nccl(session, tasks)),
+        ("captured environment", lambda: _from_environment(session, tasks)),
+        ("file name", lambda: _from_file_names(session, tasks)),
+    )
+    for name, read in sources:
+        ranks = read()
+        if len(ranks) == len(tasks) and len(set(ranks.values())) == len(tasks) and tasks:
+            return ranks, name
+    ordered = sorted(tasks, key=lambda task: (task.report, devices.get(task, ((0, ""),))[0][0], task.process))
+    return {task: number for number, task in enumerate(ordered)}, BY_ORDER
+
+
+def _from_packed_job(session: Session, tasks: list[Task]) -> Ranks:
+    """What the packing found, or was told."""
+    found = {}
+    for task in tasks:
+        rank = _report(session, task).ranks.get(task.process)
+        if rank is not None:
+            found[task] = rank
+    return found
+
+
+def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
+    found = {}
+    for task in tasks:
+        rank = _report(session, task).metadata.mpi_ranks.get(task.process)
+        if rank is not None:
+            found[task] = rank
+    return found
+
+
+def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
+    """The rank that a process has in the largest communicator it made."""
+    kept = facts_of(session, session.reports, "nccl-ranks", _VERSION, _nccl_ranks, is_small=True)
+    found = {
+        Task(report, process): rank
+        for report, arrays in kept.items()
+        for process, rank in zip(arrays["process"].tolist(), arrays["rank"].tolist(), strict=True)
+    }
+    return {task: found[task] for task in tasks if task in found}
+
+
+def _nccl_ranks(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
+    """The processes of each report and their ranks."""
+    found: dict[int, dict[int, int]] = {report.index: {} for report in reports}
+    table = tables.nccl_calls
+    query = (
+        sa.select(table.c.report, table.c.process, sa.func.arg_max(table.c.rank, table.c.ranks))
+        .where(table.c.report.in_(list(found)), table.c.rank.is_not(None), table.c.ranks.is_not(None))
+        .where(table.c.process.is_not(None))
+        .group_by(table.c.report, table.c.process)
+    )
+    for report, process, rank in session.rows(query) if any(report.has(table) for report in reports) else ():
+        found[report][process] = rank
+    return {
+        report: {
+            "process": np.array(list(ranks.keys()), np.int64),
+            "rank": np.array(list(ranks.values()), np.int64),
+        }
+        for report, ranks in found.items()
+    }
+
+
+def _only_task(task: Task, tasks: list[Task]) -> bool:
+    """The environment and the file name speak of the report: they number a task only if it is alone there."""
+    return sum(other.report == task.report for other in tasks) == 1
+
+
+def _from_environment(session: Session, tasks: list[Task]) -> Ranks:
+    """The first variable that every report has and that differs in each (one rank of many says nothing by itself)."""
+    for variable in RANK_VARIABLES:
+        found: Ranks = {}
+        for task in tasks:
+            rank = _number(_report(session, task).metadata.environment.get(variable, ""))
+            if rank is not None and _only_task(task, tasks):
+                found[task] = rank
+        if len(found) == len(tasks) and len(set(found.values())) == len(tasks):
+            return found
+    return {}
+
+
+def _from_file_names(session: Session, tasks: list[Task]) -> Ranks:
+    for pattern in _FILE_PATTERNS:
+        found: Ranks = {}
+        for task in tasks:
+            match = re.search(pattern, _report(session, task).name, re.IGNORECASE)
+            rank = _number(match.group(1)) if match else None
+            if rank is not None and _only_task(task, tasks):
+                found[task] = rank
+        if len(found) == len(tasks) and len(set(found.values())) == len(tasks):
+            return found
+    return {}
+
+
+def _local_rank(report: Report, tasks: list[Task]) -> int | None:
+    if sum(task.report == report.index for task in tasks) != 1:
+        return None
+    for variable in LOCAL_RANK_VARIABLES:
+        rank = _number(report.metadata.environment.get(variable, ""))
+        if rank is not None:
+            return rank
+    return None
+
+
+def _number(text: str) -> int | None:
+    """A rank as a launcher or a file name writes it; what is longer is a date or a job's number."""
+    return whole_number(text, _HIGHEST)

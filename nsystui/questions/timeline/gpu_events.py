@@ -1,0 +1,258 @@
+"""The single operations of GPU lanes: the longest in a span, those before and after a moment, those worth a name.
+
+Every query is bound to a report and a span of time by constants, so that Parquet skips what lies elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import Row
+from nsystui.base.selection import NameFilter, Window
+from nsystui.questions.event_kinds import KIND_TABLES, EventKind
+from nsystui.questions.events import _public
+from nsystui.questions.timeline.lanes import Lane, Timeline
+from nsystui.questions.where import Condition, matches
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+_ORDER = {kind: number for number, kind in enumerate(EventKind)}
+_CATEGORY = {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}
+_MOST_SPANS = 4000
+# Rows that a search for a neighbour reads first, about, and how much wider each next one is.
+_NEAR_ROWS = 256
+_GROWTH = 32
+_RUN = 256
+
+
+@dataclass(frozen=True)
+class Span:
+    """A single event, drawn with its name where there is room: job time in ns, category as in ``lane_work``."""
+
+    start: int
+    end: int
+    name: str
+    category: str
+
+
+# -- the common shape -------------------------------------------------------------------------------------------------
+
+
+def _operations(timeline: Timeline, lanes: Sequence[Lane], extra: Any) -> sa.CompoundSelect[Any] | sa.Select[Any]:
+    """The GPU operations of some lanes in the shape of the event list; ``extra`` gives conditions for a table."""
+    parts = []
+    for table, name in (
+        (tables.kernels, tables.kernels.c.short_name),
+        (tables.memory_ops, KIND_TABLES[EventKind.MEMORY].name),
+        (tables.graph_launches, KIND_TABLES[EventKind.GRAPH].name),
+    ):
+        if timeline.session.count(table):
+            parts.append(_of_table(table, name, lanes).where(*extra(table, name)))
+    return sa.union_all(*parts) if len(parts) > 1 else parts[0]
+
+
+def _of_table(table: sa.Table, name: sa.ColumnElement[Any], lanes: Sequence[Lane]) -> sa.Select[Any]:
+    columns = table.c
+    kind, order = _kind_of(table)
+    return sa.select(
+        (columns.start + columns.clock_offset).label("start"),
+        (columns.end - columns.start).label("duration"),
+        kind.label("kind"),
+        order.label("kind_order"),
+        name.label("name"),
+        sa.literal(lanes[0].rank, sa.BigInteger).label("rank"),
+        columns.report,
+        columns.process,
+        sa.cast(sa.null(), sa.BigInteger).label("thread"),
+        columns.device,
+        columns.stream,
+        columns.correlation_id,
+        columns.row,
+    ).where(sa.or_(*[_on_lane(table, lane) for lane in lanes]), columns.end.is_not(None))
+
+
+def _kind_of(table: sa.Table) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]:
+    def both(kind: EventKind) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]:
+        return sa.literal(kind.value, sa.Text), sa.literal(_ORDER[kind], sa.BigInteger)
+
+    if table is not tables.kernels:
+        return both(EventKind.MEMORY if table is tables.memory_ops else EventKind.GRAPH)
+    is_nccl = table.c.is_nccl == 1
+    (nccl, nccl_order), (kernel, kernel_order) = both(EventKind.NCCL), both(EventKind.KERNEL)
+    return sa.case((is_nccl, nccl), else_=kernel), sa.case((is_nccl, nccl_order), else_=kernel_order)
+
+
+def _on_lane(table: sa.Table, lane: Lane) -> Condition:
+    columns = table.c
+    same = [columns.report == lane.task.report, columns.process == lane.task.process, columns.device == lane.device]
+    if lane.stream is not None:
+        same.append(columns.stream == lane.stream)
+    return sa.and_(*same)
+
+
+def _offsets(timeline: Timeline, lanes: Sequence[Lane]) -> tuple[int, int]:
+    """The least and the largest clock offset of the lanes' reports, ns."""
+    offsets = {timeline.clock_offset(lane) for lane in lanes}
+    return min(offsets), max(offsets)
+
+
+def _overlapping(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> Any:
+    """The condition that an operation runs in ``window``; constants first, which Parquet can skip row groups by."""
+    least, largest = _offsets(timeline, lanes)
+
+    def conditions(table: sa.Table, name: sa.ColumnElement[Any]) -> list[Condition]:
+        start, end, offset = table.c.start, table.c.end, table.c.clock_offset
+        found = [start < window.end - least, end > window.start - largest]
+        if least != largest:
+            found += [start < window.end - offset, end > window.start - offset]
+        if timeline.selection.streams is not None:
+            found.append(table.c.stream.in_(sorted(timeline.selection.streams)))
+        return found
+
+    return conditions
+
+
+def _part(timeline: Timeline, lanes: Sequence[Lane]) -> Session:
+    """The reports of some lanes."""
+    return timeline.session.part(lane.task.report for lane in lanes)
+
+
+# -- what a picture needs ---------------------------------------------------------------------------------------------
+
+
+def long_events(timeline: Timeline, lanes: Sequence[Lane], window: Window, least: int) -> dict[Lane, list[Span]]:
+    """The operations of GPU lanes that overlap ``window`` and take at least ``least`` ns, by lane and start.
+
+    The longest 4,000 of them where there are more.
+    """
+    found: dict[Lane, list[Span]] = {lane: [] for lane in lanes}
+    if not lanes:
+        return found
+    inside, places = _overlapping(timeline, lanes, window), _by_device(lanes)
+    rows = _operations(
+        timeline, lanes, lambda table, name: [*inside(table, name), table.c.end - table.c.start >= least]
+    ).subquery()
+    keys = [rows.c[key] for key in ("report", "process", "device", "stream", "start", "duration", "kind", "name")]
+    query = sa.select(*keys).order_by(rows.c.duration.desc(), rows.c.start).limit(_MOST_SPANS)
+    for report, process, device, stream, start, duration, kind, name in _part(timeline, lanes).rows(query):
+        span = Span(start, start + duration, name or "", _CATEGORY[kind])
+        for lane in places.get((report, process, device), ()):
+            if lane.stream in (None, stream):
+                found[lane].append(span)
+    return {lane: sorted(spans, key=lambda span: span.start) for lane, spans in found.items()}
+
+
+def matching_columns(
+    timeline: Timeline, lanes: Sequence[Lane], window: Window, count: int, wanted: NameFilter
+) -> dict[Lane, set[int]]:
+    """Which of ``count`` columns of ``window`` hold an operation whose name passes, by lane."""
+    found: dict[Lane, set[int]] = {lane: set() for lane in lanes}
+    if not lanes:
+        return found
+    inside, places = _overlapping(timeline, lanes, window), _by_device(lanes)
+    rows = _operations(timeline, lanes, lambda table, name: [*inside(table, name), matches(name, wanted)]).subquery()
+    width = max(window.end - window.start, 1)
+
+    def column(time: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+        place = sa.func.divide((time - window.start) * count, width, type_=sa.BigInteger)
+        return sa.func.greatest(0, sa.func.least(count - 1, place))
+
+    keys = (rows.c.report, rows.c.process, rows.c.device, rows.c.stream)
+    last = rows.c.start + sa.func.greatest(rows.c.duration, 1) - 1
+    query = sa.select(*keys, column(rows.c.start), column(last)).distinct()
+    for report, process, device, stream, first, final in _part(timeline, lanes).rows(query):
+        for lane in places.get((report, process, device), ()):
+            if lane.stream in (None, stream):
+                found[lane].update(range(int(first), int(final) + 1))
+    return found
+
+
+def _by_device(lanes: Sequence[Lane]) -> dict[tuple[int, int, int | None], list[Lane]]:
+    """The lanes of each (report, process, device)."""
+    found: dict[tuple[int, int, int | None], list[Lane]] = {}
+    for lane in lanes:
+        found.setdefault((lane.task.report, lane.task.process, lane.device), []).append(lane)
+    return found
+
+
+# -- single events ----------------------------------------------------------------------------------------------------
+
+
+def longest_in(timeline: Timeline, lane: Lane, window: Window) -> tuple[Row | None, int]:
+    """The operation that takes up most of ``window``, a row of the event list, and how many run in it."""
+    rows = _operations(timeline, [lane], _overlapping(timeline, [lane], window)).subquery()
+    inside = sa.func.least(rows.c.start + rows.c.duration, window.end) - sa.func.greatest(rows.c.start, window.start)
+    number = sa.func.count().over().label("number")
+    query = sa.select(*_public(rows), number).order_by(inside.desc(), rows.c.start, rows.c.row).limit(1)
+    found = _part(timeline, [lane]).rows(query)
+    return (found[0][:-1], int(found[0][-1])) if found else (None, 0)
+
+
+@dataclass
+class Neighbours:
+    """The operations next to a moment on a lane; the last run of them stays at hand, for a key that is held."""
+
+    timeline: Timeline
+    _lane: Lane | None = None
+    _low: int = 0
+    _high: int = 0
+    _rows: Sequence[Row] = ()
+
+    def find(self, lane: Lane, time: int, forward: bool) -> Row | None:
+        """The first operation that starts after ``time``, or the last that starts before it; ``None`` at the ends."""
+        found = self._at_hand(lane, time, forward)
+        if found is not None:
+            return found
+        for low, high in self._spans(lane, time, forward):
+            rows = self._run(lane, low, high, forward)
+            if rows:
+                # A run that was cut says nothing of what lies beyond its last row.
+                cut = len(rows) == _RUN
+                self._lane, self._rows = lane, rows if forward else rows[::-1]
+                self._low = int(rows[-1][0] or 0) if cut and not forward else low
+                self._high = int(rows[-1][0] or 0) + 1 if cut and forward else high
+                return rows[0]
+        return None
+
+    def _at_hand(self, lane: Lane, time: int, forward: bool) -> Row | None:
+        if lane != self._lane or not self._low - 1 <= time <= self._high:
+            return None
+        starts = [int(row[0] or 0) for row in self._rows]
+        if forward:
+            return next((row for row, start in zip(self._rows, starts, strict=True) if start > time), None)
+        return next((row for row in reversed(self._rows) if int(row[0] or 0) < time), None)
+
+    def _run(self, lane: Lane, low: int, high: int, forward: bool) -> Sequence[Row]:
+        """The operations that start in ``[low, high)``, nearest first, not all of very many."""
+        timeline = self.timeline
+        offset = timeline.clock_offset(lane)
+        streams = timeline.selection.streams
+
+        def conditions(table: sa.Table, name: sa.ColumnElement[Any]) -> list[Condition]:
+            starts = [table.c.start >= low - offset, table.c.start < high - offset]
+            return starts if streams is None else [*starts, table.c.stream.in_(sorted(streams))]
+
+        rows = _operations(timeline, [lane], conditions).subquery()
+        order = (rows.c.start, rows.c.kind_order, rows.c.row)
+        query = sa.select(*_public(rows)).order_by(*[column if forward else column.desc() for column in order])
+        return _part(timeline, [lane]).rows(query.limit(_RUN))
+
+    def _spans(self, lane: Lane, time: int, forward: bool) -> Iterator[tuple[int, int]]:
+        """Spans of time on one side of a moment, each further than the one before and wider."""
+        from nsystui.questions.extent import event_span
+
+        report = next(one for one in self.timeline.session.reports if one.index == lane.task.report)
+        whole = event_span(report)
+        if whole is None:
+            return
+        count = sum(report.count(table) for table in (tables.kernels, tables.memory_ops, tables.graph_launches))
+        width = max((whole.end - whole.start) * _NEAR_ROWS // max(count, 1), 1)
+        edge = time + 1 if forward else time
+        while edge < whole.end + 1 if forward else edge > whole.start:
+            further = edge + width if forward else edge - width
+            yield (edge, further) if forward else (further, edge)
+            edge, width = further, width * _GROWTH

@@ -1,0 +1,187 @@
+"""The lanes of a selection: for each rank its GPUs, and where it is opened, its streams and NVTX threads as well."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nsystui.base.selection import Selection, Task
+from nsystui.questions.timeline.lane_work import LaneWork
+from nsystui.questions.timeline.report_lanes import NvtxLevel, ReportLanes
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.questions.job import Job
+    from nsystui.questions.tasks import RankedTask
+    from nsystui.questions.utilisation import BusyIntervals
+    from nsystui.store.report import Report
+
+# Intervals that may stay in memory of ranks that were opened; those of the one opened last always do.
+_MOST_HELD = 16_000_000
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Which lane: a GPU of a rank, one stream of it, or NVTX ranges of one of its threads.
+
+    ``device`` is the CUDA ordinal, ``thread`` NVIDIA's globalTid; ``level`` is the nesting level of push/pop ranges, 0
+    for the outermost, and ``None`` for start/end ranges.
+    """
+
+    task: Task
+    rank: int
+    device: int | None = None
+    stream: int | None = None
+    thread: int | None = None
+    level: int | None = 0
+    name: str = field(default="", compare=False)
+    """That of the thread."""
+
+    @property
+    def is_nvtx(self) -> bool:
+        return self.thread is not None
+
+
+@dataclass
+class Timeline:
+    """The lanes of a job for one selection, whatever its window and name filter.
+
+    The intervals of the GPUs are those of the whole selection, which other screens ask for as well; what lies inside a
+    rank is read when it is opened, and let go when others were opened since.
+    """
+
+    session: Session
+    selection: Selection
+    ranks: tuple[RankedTask, ...]
+    busy: BusyIntervals
+    _devices: dict[tuple[Task, int], LaneWork] = field(default_factory=dict)
+    _reports: OrderedDict[int, ReportLanes] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, job: Job, selection: Selection) -> Timeline:
+        """The timeline of a selection, kept with the job. Blocks while the GPUs' intervals are read."""
+        wide = selection.with_window(None).with_name(None)
+
+        def make() -> Timeline:
+            made = cls(job.session, wide, job.ranks, job.busy(wide))
+            for item in made.busy.devices:
+                place = (item.device.task.task, item.device.device)
+                made._devices[place] = LaneWork.of_device(item.parts, item.recorded)
+            return made
+
+        return job.once(("timeline", wide), make)
+
+    @property
+    def tasks(self) -> list[RankedTask]:
+        """The selected ranks in order."""
+        chosen = self.selection.tasks
+        return [item for item in self.ranks if chosen is None or item.task in chosen]
+
+    # -- which lanes ----------------------------------------------------------------------------------------------
+
+    def lanes(self, opened: frozenset[Task], wait: bool = True) -> tuple[tuple[Lane, ...], bool]:
+        """The lanes by rank, and whether they are all.
+
+        Of an opened rank the NVTX ranges of its main thread lie above the GPUs, those of others below; each GPU is
+        followed by its streams, the busiest first.
+
+        Unless ``wait``, an opened rank whose report is not in memory shows its GPUs alone for now.
+        """
+        found: list[Lane] = []
+        is_whole = True
+        for item in self.tasks:
+            inside = self._inside(item.task, wait) if item.task in opened else None
+            is_whole = is_whole and (inside is not None or item.task not in opened)
+            found += self._lanes_of(item, inside)
+        return tuple(found), is_whole
+
+    def has_inside(self, task: Task) -> bool:
+        """Whether a rank has lanes that it shows only when it is opened."""
+        report = self._report(task.report)
+        return any(report.count(table) for table in (tables.kernels, tables.memory_ops, tables.nvtx_ranges))
+
+    def _lanes_of(self, item: RankedTask, inside: ReportLanes | None) -> Iterator[Lane]:
+        threads = [] if inside is None else self._threads(item, inside)
+        for thread in threads[:1]:
+            yield from self._nvtx_lanes(item, thread, inside)
+        for device in item.devices:
+            if (item.task, device) in self._devices:
+                yield Lane(item.task, item.rank, device)
+                if inside is not None:
+                    yield from self._stream_lanes(item, device, inside)
+        for thread in threads[1:]:
+            yield from self._nvtx_lanes(item, thread, inside)
+
+    def _threads(self, item: RankedTask, inside: ReportLanes) -> list[int]:
+        """The threads of a rank with NVTX ranges: the main thread, then those that spend the most time in ranges."""
+        own = {thread: levels for thread, levels in inside.threads.items() if thread & ~0xFFFFFF == item.task.process}
+        main = item.pid
+        return sorted(own, key=lambda thread: (thread & 0xFFFFFF != main, -_outermost(own[thread]).work.length, thread))
+
+    def _nvtx_lanes(self, item: RankedTask, thread: int, inside: ReportLanes | None) -> Iterator[Lane]:
+        assert inside is not None
+        name = inside.thread_names.get(thread, "")
+        for level in inside.threads[thread]:
+            yield Lane(item.task, item.rank, thread=thread, level=level, name=name)
+
+    def _stream_lanes(self, item: RankedTask, device: int, inside: ReportLanes) -> Iterator[Lane]:
+        chosen = self.selection.streams
+        own = {
+            stream: work
+            for (process, ordinal, stream), work in inside.streams.items()
+            if (process, ordinal) == (item.task.process, device) and (chosen is None or stream in chosen)
+        }
+        for stream in sorted(own, key=lambda stream: (-own[stream].length, stream)):
+            yield Lane(item.task, item.rank, device, stream)
+
+    # -- what is on them ------------------------------------------------------------------------------------------
+
+    def work(self, lane: Lane) -> LaneWork:
+        """When a lane was busy. Raises ``KeyError`` for a lane that is not of this timeline."""
+        if lane.thread is not None:
+            return self.nvtx(lane).work
+        if lane.device is not None and lane.stream is not None:
+            return self._inside_now(lane.task).streams[lane.task.process, lane.device, lane.stream]
+        return self._devices[lane.task, lane.device or 0]
+
+    def nvtx(self, lane: Lane) -> NvtxLevel:
+        """The ranges of an NVTX lane."""
+        return self._inside_now(lane.task).threads[lane.thread or 0][lane.level]
+
+    def nvtx_names(self, lane: Lane) -> tuple[str, ...]:
+        """The names that ``NvtxLevel.name`` is the index in."""
+        return self._inside_now(lane.task).names
+
+    def _inside_now(self, task: Task) -> ReportLanes:
+        found = self._inside(task, True)
+        assert found is not None
+        return found
+
+    def _inside(self, task: Task, wait: bool) -> ReportLanes | None:
+        with self._lock:
+            if task.report in self._reports:
+                self._reports.move_to_end(task.report)
+                return self._reports[task.report]
+            if not wait:
+                return None
+            loaded = ReportLanes.load(self.session, self._report(task.report))
+            self._reports[task.report] = loaded
+            while len(self._reports) > 1 and sum(one.size for one in self._reports.values()) > _MOST_HELD:
+                self._reports.popitem(last=False)
+            return loaded
+
+    def _report(self, index: int) -> Report:
+        return next(report for report in self.session.reports if report.index == index)
+
+    def clock_offset(self, lane: Lane) -> int:
+        """What is added to the times of the lane's report to get job time, ns."""
+        return self._report(lane.task.report).clock_offset
+
+
+def _outermost(levels: Mapping[int | None, NvtxLevel]) -> NvtxLevel:
+    return next(iter(levels.values()))

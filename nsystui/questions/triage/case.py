@@ -1,0 +1,184 @@
+"""What the rules judge: a job and a selection, with the figures that several rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.base.answer import Unit
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.units import format_value as worded
+from nsystui.questions.device_time import NOTHING, Breakdown, DeviceIntervals, total
+from nsystui.questions.extent import extents, selected_reports
+from nsystui.questions.interval_blocks import IntervalBlocks, without
+from nsystui.questions.intervals import EMPTY, Intervals, merge
+from nsystui.questions.job import Job
+from nsystui.questions.profiler_overhead import profiler_overhead
+from nsystui.questions.ranks.step_times import StepTimes, step_times
+from nsystui.questions.tasks import RankedTask
+from nsystui.questions.triage.thresholds import Thresholds
+from nsystui.store import tables
+from nsystui.store.report import Report
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A job in the selection's window, else over its events. The name filter is left out: rules judge all work."""
+
+    job: Job
+    selection: Selection = field(default_factory=Selection)
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    step_name: str | None = None
+    _known: dict[str, Any] = field(default_factory=dict)
+
+    def once(self, key: str, make: Callable[[], T]) -> T:
+        """``make()``, or what it gave for the same key before: what two rules need."""
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]  # type: ignore[no-any-return]
+
+    @cached_property
+    def chosen(self) -> Selection:
+        """The selection without its name filter."""
+        return self.selection.with_name(None)
+
+    @cached_property
+    def reports(self) -> list[Report]:
+        return selected_reports(self.job.session, self.chosen)
+
+    @cached_property
+    def ranks(self) -> tuple[RankedTask, ...]:
+        """The selected ranks."""
+        tasks = self.chosen.tasks
+        return tuple(item for item in self.job.ranks if tasks is None or item.task in tasks)
+
+    @cached_property
+    def rank_of(self) -> Mapping[Task, int]:
+        return {item.task: item.rank for item in self.ranks}
+
+    @cached_property
+    def tasks(self) -> frozenset[Task]:
+        return frozenset(self.rank_of)
+
+    @cached_property
+    def windows(self) -> Mapping[int, Window]:
+        """The window in which each report is judged."""
+        return extents(self.job.session, self.chosen)
+
+    @cached_property
+    def devices(self) -> tuple[DeviceIntervals, ...]:
+        """The GPUs that did anything."""
+        found = self.job.busy(self.chosen).devices
+        return tuple(one for one in found if one.breakdown(self.window_of(one)).busy)
+
+    def window_of(self, device: DeviceIntervals) -> Window:
+        return self.windows[device.device.task.task.report]
+
+    @cached_property
+    def time(self) -> int:
+        """How long the job ran, ns: the mean over its GPUs of the windows in which they are judged."""
+        spans = [self.window_of(one) for one in self.devices] or list(self.windows.values())
+        return sum(span.end - span.start for span in spans) // len(spans) if spans else 0
+
+    def percent(self, cost: float) -> float:
+        return 100.0 * cost / self.time if self.time else 0.0
+
+    def mean(self, costs: Iterable[float]) -> int:
+        """A cost summed over the GPUs as that of one of them, ns."""
+        return round(sum(costs) / max(len(self.devices), 1))
+
+    @cached_property
+    def has_message_sizes(self) -> bool:
+        """Whether NCCL's message sizes are known of any call, from the exports or from a log."""
+        calls, session = tables.nccl_calls, self.job.session
+        if self.job.nccl_log is not None:
+            return bool(self.job.pairing().calls["message_size"].notna().any())
+        if not session.count(calls):
+            return False
+        return bool(session.rows(sa.select(calls.c.row).where(calls.c.message_size.is_not(None)).limit(1)))
+
+    @cached_property
+    def spent(self) -> Breakdown:
+        """How the time of all GPUs was spent."""
+        return total(one.breakdown(self.window_of(one)) for one in self.devices) if self.devices else NOTHING
+
+    def idle(self, device: DeviceIntervals) -> IntervalBlocks:
+        """When a GPU was idle between its first operation (of its first step, where steps are known) and its last."""
+        return self._idle[self.devices.index(device)]
+
+    def gaps(self, device: DeviceIntervals) -> IntervalBlocks:
+        """When it was ``idle``, and the profiler itself did not work in its process (docs/numbers.md#expert-rules)."""
+        return self._gaps[self.devices.index(device)]
+
+    @cached_property
+    def _idle(self) -> list[IntervalBlocks]:
+        return [device.gaps(self.working(device)) for device in self.devices]
+
+    @cached_property
+    def _gaps(self) -> list[IntervalBlocks]:
+        own = [self.overhead.get(device.device.task.task, EMPTY) for device in self.devices]
+        return [without(idle, part) for idle, part in zip(self._idle, own, strict=True)]
+
+    @cached_property
+    def overhead(self) -> Mapping[Task, Intervals]:
+        """When the profiler itself worked in each process."""
+        return profiler_overhead(self.job.session, self.chosen)
+
+    def working(self, device: DeviceIntervals) -> Window:
+        """The window of a GPU without what lies before the first step of its task: setting up is judged apart."""
+        window, steps = self.window_of(device), self.steps.get(device.device.task.task)
+        if steps is None or not steps.on_gpu:
+            return window
+        return Window(min(max(window.start, int(steps.start[0])), window.end), window.end)
+
+    @cached_property
+    def steps(self) -> Mapping[Task, StepTimes]:
+        """The steps of every selected task that has any."""
+        found = step_times(self.job.steps(self.step_name), self.chosen.window)
+        return {task: one for task, one in found.items() if task in self.tasks}
+
+
+def at_least(blocks: IntervalBlocks, length: float) -> Intervals:
+    """The intervals that last ``length`` ns or more: few."""
+    return merge(*(_chosen(part, part.ends - part.starts >= length) for part in blocks.parts()))
+
+
+def below(blocks: IntervalBlocks, length: float) -> Iterator[Intervals]:
+    """The intervals that last less than ``length`` ns: most, and therefore some at a time."""
+    for part in blocks.parts():
+        yield _chosen(part, part.ends - part.starts < length)
+
+
+def _chosen(part: Intervals, rows: NDArray[np.bool_]) -> Intervals:
+    return Intervals(part.starts[rows], part.ends[rows])
+
+
+def time_words(ns: float) -> str:
+    """A duration as a screen words it."""
+    return worded(Unit.DURATION, float(np.round(ns)))
+
+
+def bytes_words(size: float) -> str:
+    """An amount of bytes as a screen words it."""
+    return worded(Unit.BYTES, size)
+
+
+def rank_words(ranks: Iterable[int]) -> str:
+    """``rank 2``, ``ranks 0, 1, 2 and 5 more``."""
+    from nsystui.base.note_words import few
+
+    numbers = sorted(ranks)
+    return f"rank{'s' if len(numbers) > 1 else ''} {few(numbers)}"
+
+
+def number_of(count: int, word: str) -> str:
+    """``1 call``, ``2,000 calls``."""
+    return f"{count:,} {word}" + ("" if count == 1 else "s")

@@ -1,0 +1,93 @@
+"""CUDA API calls that returned an error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Window
+from nsystui.questions.kernels import rank_of
+from nsystui.questions.triage.case import Case, number_of
+from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.where import job_start, where
+from nsystui.store import tables
+
+_HARMLESS = (0, 600, 704)
+"""Success, "not ready" (how a query says that work goes on) and "peer access is already enabled"."""
+_NAMES = {
+    1: "invalid value",
+    2: "out of memory",
+    214: "uncorrectable ECC error",
+    700: "illegal address",
+    702: "launch timeout",
+    710: "assert on the device",
+    714: "hardware stack error",
+    715: "illegal instruction",
+    716: "misaligned address",
+    717: "invalid address space",
+    718: "invalid program counter",
+    719: "launch failure",
+    801: "not supported",
+}
+_STICKY = frozenset({214, 700, 702, 710, 714, 715, 716, 717, 718, 719})
+"""After these a process cannot use its GPU any more (cudaError_t in driver_types.h; the same numbers in CUresult)."""
+_OUT_OF_MEMORY = 2
+_COLUMNS = (
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
+    Column("name", "Name", "name", Unit.TEXT, None, 0),
+    Column("code", "Code", "code", Unit.NUMBER, None, 0),
+    Column("meaning", "Meaning", "meaning", Unit.TEXT, None, 0),
+    Column("count", "Count", "count", Unit.COUNT, None, 0),
+    Column("first", "First (ns)", "first", Unit.TIME, None, 0),
+)
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    table = tables.api_calls
+    session = case.job.session
+    if not session.count(table):
+        return [NotChecked("api-errors", "needs CUDA API calls: record with `nsys profile -t cuda`")]
+    query = (
+        sa.select(
+            rank_of(table, case.ranks).label("rank"),
+            table.c.name,
+            table.c.return_value,
+            sa.func.count().label("count"),
+            sa.func.min(job_start(table)).label("first"),
+        )
+        .where(*where(table, case.chosen), table.c.return_value.not_in(_HARMLESS))
+        .group_by("rank", table.c.name, table.c.return_value)
+    )
+    rows = sorted(session.rows(query), key=lambda row: (row[2] not in _STICKY, row[4], str(row)))
+    if not rows:
+        return []
+    cells: list[Row] = [(rank, name, code, _NAMES.get(code), count, first) for rank, name, code, count, first in rows]
+    codes = {int(row[2]) for row in rows}
+    severity, advice = _judged(codes)
+    worst = rows[0]
+    total = sum(row[3] for row in rows)
+    meaning = f" ({_NAMES[worst[2]]})" if worst[2] in _NAMES else ""
+    sentence = f"{number_of(total, 'CUDA call')} returned an error; {worst[1]} returned {worst[2]}{meaning}"
+    ranks = tuple(sorted({row[0] for row in rows if row[0] is not None}))
+    window = Window(worst[4], worst[4] + 1)
+    evidence = TableAnswer("api-errors", _COLUMNS, cells, len(cells))
+    shown = Shown("Kernels", "api")
+    return [Finding("api-errors", severity, sentence, advice, shown, evidence=evidence, window=window, ranks=ranks)]
+
+
+def _judged(codes: set[int]) -> tuple[Severity, Advice]:
+    if codes & _STICKY:
+        return Severity.ERROR, Advice(
+            "run the program under compute-sanitizer",
+            "after such an error nothing that the GPU computed can be trusted",
+        )
+    if _OUT_OF_MEMORY in codes:
+        return Severity.WARNING, Advice(
+            "use less memory (batch size, fragmentation), or look whether the program frees and tries again",
+            "an allocator that runs full and retries frees its cache, which synchronises the whole GPU",
+        )
+    return Severity.INFO, Advice(
+        "see whether the program expects it", "libraries probe for features with calls that may fail"
+    )

@@ -1,0 +1,141 @@
+"""What is wrong with the capture itself: it explains more bad numbers than anything else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from nsystui.exports import canonical
+from nsystui.questions.capture import diagnostics_table
+from nsystui.questions.extent import shares_clock
+from nsystui.questions.tasks import world_size
+from nsystui.questions.triage.case import Case, number_of, rank_words, time_words
+from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.store import tables
+
+_SURE = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECASE)
+_SHOWN = Shown("Overview", "info")
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    found: list[Finding | NotChecked] = [*_runs(case), *_lost(case), *_empty(case), *_short(case), *_missing(case)]
+    if not any(report.count(tables.diagnostics) for report in case.reports):
+        found.append(
+            NotChecked("lost-events", "needs what nsys said of its own capture: nsys 2024.4 and later write it")
+        )
+    return found
+
+
+def _lost(case: Case) -> Iterator[Finding]:
+    """Events that nsys says it lost, and its errors."""
+    said = diagnostics_table(case.job.session, case.chosen)
+    lost = [note for note in said.notes if note.startswith("events may be missing")]
+    advice = Advice(
+        "record less at once (fewer traces, a shorter window with -c cudaProfilerApi or --duration)",
+        "other numbers here are too small by what is missing",
+    )
+    if lost:
+        # "Not all … events might have been collected" is what nsys says of many a capture that lacks nothing.
+        sure = [row for row in said.rows if _SURE.search(str(row[4]))]
+        severity = Severity.ERROR if sure else Severity.INFO
+        text = lost[0].rstrip(".")
+        if not sure:
+            text = f"nsys is not sure that it has everything: {text.partition(': ')[2]}"
+            advice = Advice(
+                "trust the numbers, unless kernels or ranges that you know of are missing",
+                "nsys says so of many captures that lack nothing",
+            )
+        yield Finding("lost-events", severity, text, advice, _SHOWN, evidence=said)
+    errors = [str(row[4] or "").strip() for row in said.rows if row[0] == "Error"]
+    if errors and not lost:
+        text = f"nsys reported {number_of(len(errors), 'error')} while recording: {errors[0]}"
+        yield Finding(
+            "capture-errors",
+            Severity.WARNING,
+            text,
+            Advice("read nsys's messages and record again", "what it could not record is missing here"),
+            _SHOWN,
+            evidence=said,
+        )
+
+
+def _runs(case: Case) -> Iterator[Finding]:
+    """Reports of different runs, which are no job."""
+    if not shares_clock(case.reports):
+        yield Finding(
+            "different-runs",
+            Severity.WARNING,
+            f"these {number_of(len(case.reports), 'report')} are of different runs, or one does not say when it began: "
+            "what is said here is about all of them together",
+            Advice("judge each run by itself, or compare two with `nsystui diff`", "costs are means over all of them"),
+            _SHOWN,
+        )
+
+
+def _empty(case: Case) -> Iterator[Finding]:
+    """Ranks without any GPU work."""
+    there = {one.device.task.task for one in case.devices}
+    without = [item.rank for item in case.ranks if item.task not in there]
+    if without or not case.ranks:
+        whose = rank_words(without) if case.ranks else "these exports"
+        yield Finding(
+            "no-gpu-work",
+            Severity.WARNING,
+            f"no GPU work was recorded of {whose}",
+            Advice(
+                canonical.KERNELS.record, "nothing can be said of GPUs without it; the program may also not use any"
+            ),
+            _SHOWN,
+            ranks=tuple(sorted(without)),
+        )
+
+
+def _short(case: Case) -> Iterator[Finding]:
+    """A capture that is too short to stand for the job."""
+    advice = Advice(
+        "record a longer part", "what happens once (start-up, autotuning) weighs too much in a short capture"
+    )
+    steps = [len(one) for one in case.steps.values()]
+    if steps and max(steps) < case.thresholds.fewest_steps:
+        text = f"only {number_of(max(steps), 'step')} of a rank {'is' if max(steps) == 1 else 'are'} in the window"
+        yield Finding("short-window", Severity.INFO, text, advice, Shown("Ranks", "steps --every"))
+        return
+    if case.devices and case.spent.busy / len(case.devices) < case.thresholds.shortest_ms * 1e6:
+        busy = time_words(case.spent.busy / len(case.devices))
+        text = f"GPUs were busy for {busy} each in {time_words(case.time)}: too short to judge shares by"
+        yield Finding("short-window", Severity.INFO, text, advice, Shown("GPU", "gpu"))
+
+
+def _missing(case: Case) -> Iterator[Finding]:
+    """What was not recorded, or not exported, although it would have told much."""
+    session = case.job.session
+    if case.devices and not session.count(tables.nvtx_ranges):
+        yield Finding(
+            "no-nvtx",
+            Severity.INFO,
+            "there are no NVTX ranges: time cannot be told by phase or step",
+            Advice(canonical.NVTX_RANGES.record, "steps, layers and NCCL calls are known by their ranges"),
+            Shown("NVTX", "nvtx"),
+        )
+    if session.count(tables.nccl_calls) and not case.has_message_sizes:
+        yield Finding(
+            "no-message-sizes",
+            Severity.INFO,
+            "NCCL's message sizes are not in the exports: no bandwidth can be told",
+            Advice(
+                "nsys export -t sqlite --include-json=true --include-blobs=true REPORT.nsys-rep",
+                "they are in the report, and nsys leaves them out by default",
+            ),
+            Shown("NCCL", "nccl"),
+        )
+    size = world_size(session)
+    if size and case.chosen.tasks is None and size > len(case.ranks):
+        yield Finding(
+            "ranks-missing",
+            Severity.INFO,
+            f"{len(case.ranks)} of {size} ranks are open: who is late, and by how much, is known among these only",
+            Advice(
+                "open the exports of all ranks, if they were recorded", "the slowest rank may be one that is not here"
+            ),
+            Shown("Ranks", "ranks"),
+        )

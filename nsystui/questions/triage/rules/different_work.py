@@ -1,0 +1,70 @@
+"""Ranks that launch more than the others: what is not divided evenly, however fast a GPU is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Task
+from nsystui.questions.extent import shares_clock
+from nsystui.questions.triage.case import Case, rank_words, time_words
+from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.where import where
+from nsystui.store import tables
+
+_NAME = "different-work"
+_COLUMNS = (
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
+    Column("kernels", "Compute Kernels", "compute kernels", Unit.COUNT, None, 0),
+    Column("steps", "Steps", "steps", Unit.COUNT, None, 1),
+    Column("compute", "Compute Time (ns)", "compute", Unit.DURATION, None, 0),
+)
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    times: dict[Task, int] = {}
+    for device in case.devices:
+        task = device.device.task.task
+        times[task] = times.get(task, 0) + device.breakdown(case.window_of(device)).kernels
+    ranks = [item for item in case.ranks if times.get(item.task)]
+    if len(ranks) < 2 or not shares_clock(case.reports):
+        return [NotChecked(_NAME, "needs the GPU work of two ranks or more of one job")]
+    steps = {len(case.steps[item.task]) if item.task in case.steps else None for item in ranks}
+    if len(steps) > 1:
+        return [NotChecked(_NAME, "needs ranks with equally many steps: choose a window with --time that all were in")]
+    table = tables.kernels
+    query = (
+        sa.select(table.c.report, table.c.process, sa.func.count())
+        .where(*where(table, case.chosen), sa.not_(sa.cast(table.c.is_nccl, sa.Boolean)))
+        .group_by(table.c.report, table.c.process)
+    )
+    counts = {Task(report, process): int(count) for report, process, count in case.job.session.rows(query)}
+    kernels = np.array([counts.get(item.task, 0) for item in ranks], float)
+    busy = np.array([times[item.task] for item in ranks], float)
+    least = 1 + case.thresholds.work_difference_percent / 100
+    more = [item.rank for item, one in zip(ranks, kernels, strict=True) if one > least * np.median(kernels)]
+    heaviest = ranks[int(busy.argmax())].rank
+    cost = round(float(busy.max() - busy.mean()))
+    if heaviest not in more or case.percent(cost) < case.thresholds.work_percent:
+        return []
+    sentence = (
+        f"{rank_words(more)} ran at least {case.thresholds.work_difference_percent:g} % more "
+        "kernels than the median rank; "
+        f"rank {heaviest} computes {time_words(cost)} longer than the ranks on average"
+    )
+    advice = Advice(
+        "divide layers, experts or samples more evenly",
+        "the rank with most work sets the pace of every step that ends in a collective",
+    )
+    told = steps.pop()
+    rows: list[Row] = [
+        (item.rank, int(count), told, int(time)) for item, count, time in zip(ranks, kernels, busy, strict=True)
+    ]
+    rows.sort(key=lambda row: (-int(row[3] or 0), row[0]))
+    measured = "compute time |U(K)| of the rank with most, less the mean of all"
+    evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
+    shown, ranked = Shown("Ranks", "ranks --sort kernels"), tuple(more)
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, ranks=ranked)]

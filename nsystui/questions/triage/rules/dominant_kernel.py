@@ -1,0 +1,49 @@
+"""One kernel that takes most of the time of all kernels but NCCL's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from nsystui.base.text import shorten
+from nsystui.questions.kernels import Names, kernel_summary
+from nsystui.questions.triage.case import Case, number_of, time_words
+from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.where import duration, where
+from nsystui.store import tables
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    table = tables.kernels
+    session = case.job.session
+    if not session.count(table):
+        return [NotChecked("dominant-kernel", "needs kernels: record with `nsys profile -t cuda`")]
+    time = sa.func.sum(duration(table)).label("time")
+    query = (
+        sa.select(table.c.short_name, time, sa.func.count())
+        .where(*where(table, case.chosen), sa.not_(sa.cast(table.c.is_nccl, sa.Boolean)), table.c.end.is_not(None))
+        .group_by(table.c.short_name)
+        .order_by(time.desc(), table.c.short_name)
+    )
+    rows = session.rows(query)
+    whole = sum(int(row[1]) for row in rows)
+    if not whole or 100 * int(rows[0][1]) < case.thresholds.dominant_percent * whole:
+        return []
+    name, spent, count = rows[0]
+    cost = case.mean([int(spent)])
+    if case.percent(cost) < case.thresholds.dominant_cost_percent:
+        return []
+    sentence = (
+        f"one kernel, {shorten(name or '(no name)', 48)}, takes {100 * int(spent) / whole:.0f} % "
+        "of the time of all kernels "
+        f"but NCCL's ({time_words(cost)} on each GPU, {number_of(count, 'launch').replace('launchs', 'launches')})"
+    )
+    advice = Advice(
+        "profile it with Nsight Compute (ncu)", "what it gains, the job gains; nothing else can gain as much"
+    )
+    evidence = kernel_summary(session, case.chosen, Names.SHORT)
+    measured = "sum of the durations of its launches; mean over the GPUs"
+    share = case.percent(cost)
+    shown = Shown("Kernels", "kernels")
+    return [Finding("dominant-kernel", Severity.INFO, sentence, advice, shown, cost, share, measured, evidence)]

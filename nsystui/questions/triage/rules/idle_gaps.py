@@ -1,0 +1,139 @@
+"""Long idle gaps of the GPUs, between their first and last operation, and what the CPU did in them.
+
+See docs/numbers.md#expert-rules.
+
+What the profiler itself did is no part of a gap: that is the finding of `profiler_overhead`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Window
+from nsystui.questions.triage import host_work
+from nsystui.questions.triage.case import Case, at_least, number_of, rank_words, time_words
+from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.host_work import HostWork, Span
+from nsystui.store import tables
+
+_LOOKED_AT = 40
+"""So many of the longest gaps are asked what the CPU did in them."""
+_ADVICE = {
+    host_work.SYNCHRONISING: Advice(
+        "synchronise less often, or with events on the stream instead of the CPU",
+        "after a synchronisation the GPU has nothing to do until the CPU has launched again",
+    ),
+    host_work.COPYING: Advice(
+        "copy asynchronously from pinned memory, on a stream of its own",
+        "a copy that blocks the CPU keeps it from launching the next work",
+    ),
+    host_work.ALLOCATING: Advice(
+        "allocate before the loop, or from a pool (cudaMallocAsync, a caching allocator)",
+        "cudaMalloc and cudaFree block the CPU, and cudaFree waits for the whole device",
+    ),
+    host_work.LAUNCHING: Advice(
+        "capture the launches in a CUDA graph, or fuse kernels", "the CPU launches more slowly than the GPU works"
+    ),
+    host_work.OTHER_CALLS: Advice(
+        "look at the call on the Events screen", "the CPU was in it while the GPU had nothing to do"
+    ),
+    host_work.IN_MPI: Advice(
+        "overlap MPI with GPU work, or look for the rank that comes late", "the CPU waited in MPI and launched nothing"
+    ),
+    host_work.NOTHING: Advice(
+        "look at what the program does on the CPU there: data loading, logging, checkpoints, Python",
+        "it made no CUDA call, so nothing could be launched; with `-t osrt` and CPU sampling the export would say more",
+    ),
+}
+_COLUMNS = (
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
+    Column("device", "Device", "dev", Unit.NUMBER, None, 2),
+    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
+    Column("duration", "Duration (ns)", "idle", Unit.DURATION, None, 0),
+    Column("kind", "CPU", "the CPU was", Unit.TEXT, None, 0),
+    Column("share", "CPU (%)", "for", Unit.PERCENT, 1, 2),
+    Column("call", "Call", "longest call", Unit.TEXT, None, 1),
+    Column("range", "NVTX Range", "NVTX range", Unit.TEXT, None, 1),
+)
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    if not case.devices:
+        return [NotChecked("idle-gaps", f"needs GPU work: {_record()}")]
+    least = case.thresholds.gap_ms * 1e6
+    spans: list[Span] = []
+    for device in case.devices:
+        gaps = at_least(case.gaps(device), least)
+        place = device.device
+        for start, end in zip(gaps.starts.tolist(), gaps.ends.tolist(), strict=True):
+            spans.append(Span(place.task.task, place.device, Window(start, end)))
+    cost = case.mean(span.length for span in spans)
+    if case.percent(cost) < case.thresholds.gap_percent:
+        return []
+    spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
+    works = host_work.host_work(case.job.session, spans[:_LOOKED_AT])
+    return [_finding(case, spans, works, cost)]
+
+
+def _record() -> str:
+    from nsystui.exports import canonical
+
+    return canonical.KERNELS.record
+
+
+def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost: int) -> Finding:
+    spent = {kind: sum(work.spent.get(kind, 0) for work in works) for kind in host_work.KINDS}
+    kind = max(host_work.KINDS, key=lambda one: spent[one])
+    looked = sum(span.length for span in spans[: len(works)])
+    longest = spans[0]
+    if not case.job.session.count(tables.api_calls):
+        doing, advice = "", Advice("record CUDA API calls (-t cuda)", "they would say what the CPU did in the gaps")
+    else:
+        which = "them" if len(works) == len(spans) else f"the {len(works)} longest"
+        doing = f"; for {100 * spent[kind] / looked:.0f} % of {which} the CPU was {kind}{_where(works, kind)}"
+        advice = _ADVICE[kind]
+    ranks = tuple(sorted({case.rank_of[span.task] for span in spans}))
+    sentence = (
+        f"GPUs are idle for {time_words(cost)} each in gaps of {case.thresholds.gap_ms:g} ms or more "
+        f"({number_of(len(spans), 'gap')} on {number_of(len(case.devices), 'GPU')}; the longest, on "
+        f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}){doing}"
+    )
+    return Finding(
+        "idle-gaps",
+        Severity.WARNING,
+        sentence,
+        advice,
+        Shown("Timeline", f"timeline --time {longest.window.start}:{longest.window.end}"),
+        cost,
+        case.percent(cost),
+        "time without any operation between the first one (of the first step) and the last one "
+        "of each GPU, and without the profiler's own work, long gaps only; mean over the GPUs",
+        _table(case, works, len(spans)),
+        longest.window,
+        ranks,
+    )
+
+
+def _where(works: Sequence[HostWork], kind: str) -> str:
+    """The call and the range that hold most of the time of a kind."""
+    calls: dict[str, int] = {}
+    ranges: dict[str, int] = {}
+    for work in works:
+        time = work.spent.get(kind, 0)
+        if kind in work.calls:
+            calls[work.calls[kind]] = calls.get(work.calls[kind], 0) + time
+        if work.range_name:
+            ranges[work.range_name] = ranges.get(work.range_name, 0) + time
+    call = f", mostly {max(sorted(calls), key=lambda one: calls[one])}" if calls else ""
+    return call + (f", mostly in NVTX range `{max(sorted(ranges), key=lambda one: ranges[one])}`" if ranges else "")
+
+
+def _table(case: Case, works: Sequence[HostWork], gaps: int) -> TableAnswer:
+    rows: list[Row] = []
+    for work in works:
+        span, kind = work.span, work.kind
+        share = 100 * work.spent[kind] / span.length
+        place = (case.rank_of[span.task], span.device, span.window.start, span.length)
+        rows.append((*place, kind, share, work.calls.get(kind), work.range_name))
+    return TableAnswer("idle-gaps", _COLUMNS, rows, gaps)

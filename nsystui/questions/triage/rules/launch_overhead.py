@@ -1,0 +1,153 @@
+"""GPUs that wait for launches: short gaps that end when the CPU has launched the next operation.
+
+See docs/numbers.md#launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.questions.device_time import DeviceIntervals
+from nsystui.questions.intervals import Intervals, Times
+from nsystui.questions.triage.case import Case, below, time_words
+from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.spans import Place, places_in
+from nsystui.questions.where import job_start, where
+from nsystui.store import tables
+
+_NAME = "launch-overhead"
+_AT_ONCE = 1_000_000
+_TIMES = ("launch", "called", "start", "end")
+_COLUMNS = (
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
+    Column("device", "Device", "dev", Unit.NUMBER, None, 1),
+    Column("launches", "Launches", "launches", Unit.COUNT, None, 1),
+    Column("late", "Late Launches", "late launches", Unit.COUNT, None, 0),
+    Column("waited", "GPU Waited (ns)", "GPU waited", Unit.DURATION, None, 0),
+    Column("queue", "Queue Delay Med (ns)", "queue med", Unit.DURATION, 0, 0),
+    Column("kernel", "Kernel Med (ns)", "kernel med", Unit.DURATION, 0, 0),
+    Column("tiny", "Tiny Kernels", "tiny", Unit.COUNT, None, 1),
+)
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    session = case.job.session
+    if not session.count(tables.kernels) or not session.count(tables.api_calls):
+        return [NotChecked(_NAME, "needs kernels and CUDA API calls: record with `nsys profile -t cuda`")]
+    idle = case.mean(part.length for device in case.devices for part in _short(case, device))
+    if case.percent(idle) < case.thresholds.launch_percent:
+        return []  # cheaper than to read every launch
+    rows = [row for devices in _portions(case) for row in _rows(case, devices)]
+    if not rows:
+        return [NotChecked(_NAME, "needs the launches of the kernels: their API calls are not in this export")]
+    cost = case.mean(int(row[4] or 0) for row in rows)
+    if case.percent(cost) < case.thresholds.launch_percent:
+        return []
+    late, launches, tiny = (sum(int(row[place] or 0) for row in rows) for place in (3, 2, 7))
+    sentence = (
+        f"GPUs wait {time_words(cost)} each for kernels that were launched when they had run dry "
+        f"({late:,} of {launches:,} launches; {100 * tiny / launches:.0f} % of the kernels take less than "
+        f"{case.thresholds.tiny_kernel_us:g} µs)"
+    )
+    advice = Advice(
+        "replay the work as a CUDA graph, or fuse kernels (torch.compile, fused optimizers)",
+        "a launch costs the CPU some µs whatever the kernel does, and these kernels end sooner "
+        "than the next is launched",
+    )
+    shown = Shown("Kernels", "stats -r cuda_kern_exec_sum")
+    measured = (
+        f"gaps below {case.thresholds.gap_ms:g} ms at whose end a kernel starts that was launched after the GPU went "
+        "idle; mean over the GPUs"
+    )
+    evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
+    share = case.percent(cost)
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
+
+
+def _short(case: Case, device: DeviceIntervals) -> Iterator[Intervals]:
+    return below(case.gaps(device), case.thresholds.gap_ms * 1e6)
+
+
+def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
+    """The GPUs, in portions of about so many kernels as fit in little memory: each portion is one question."""
+    counts = {report.index: report.count(tables.kernels) for report in case.reports}
+    portion: list[DeviceIntervals] = []
+    kernels = 0
+    for device in case.devices:
+        portion.append(device)
+        kernels += counts[device.device.task.task.report]
+        if kernels >= _AT_ONCE:
+            yield portion
+            portion, kernels = [], 0
+    if portion:
+        yield portion
+
+
+def _rows(case: Case, devices: Sequence[DeviceIntervals]) -> Iterator[Row]:
+    launches = _launches(case, devices)
+    for device in devices:
+        place = device.device
+        own = launches.get((place.task.task, place.device))
+        if own is not None:
+            yield (place.task.rank, place.device, *_numbers(case, device, own))
+
+
+def _numbers(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> Row:
+    launch, called, start, end = own
+    order = np.argsort(start, kind="stable")
+    late = waited = 0
+    for gaps in _short(case, device):
+        place = np.searchsorted(start[order], gaps.ends)
+        is_there = place < len(order)
+        first = order[np.minimum(place, len(order) - 1)]
+        is_late = is_there & (start[first] == gaps.ends) & (launch[first] >= gaps.starts)
+        late += int(is_late.sum())
+        waited += int((gaps.ends - gaps.starts)[is_late].sum())
+    length = end - start
+    tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
+    queue = float(np.median(np.maximum(start - called, 0)))
+    return (len(launch), late, waited, queue, float(np.median(length)), tiny)
+
+
+def _launches(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, tuple[Times, ...]]:
+    """Start and end of the launch call, start and end of the kernel, of every kernel of each device; job time, ns."""
+    kernels, calls = tables.kernels, tables.api_calls
+    tasks = frozenset(one.device.task.task for one in devices)
+    reports = sorted({task.report for task in tasks})
+    is_launch = [calls.c[key] == kernels.c[key] for key in ("report", "process", "correlation_id")]
+    query = (
+        sa.select(
+            kernels.c.report,
+            kernels.c.process,
+            kernels.c.device,
+            job_start(calls).label("launch"),
+            (calls.c.end + calls.c.clock_offset).label("called"),
+            job_start(kernels).label("start"),
+            (kernels.c.end + kernels.c.clock_offset).label("end"),
+        )
+        .join_from(kernels, calls, sa.and_(*is_launch))
+        .where(
+            *where(kernels, case.chosen.with_tasks(tasks)),
+            # Said of the reports too: else those of every other one are read as well.
+            kernels.c.report.in_(reports),
+            calls.c.report.in_(reports),
+            kernels.c.end.is_not(None),
+            calls.c.end.is_not(None),
+        )
+    )
+    begins = {(one.device.task.task, one.device.device): case.working(one).start for one in devices}
+    parts: dict[Place, list[list[Times]]] = {}
+    for batch in case.job.session.array_batches(query):
+        for place, rows in places_in(batch):
+            if place in begins:
+                rows = rows & (batch["end"] > begins[place])
+                parts.setdefault(place, []).append([batch[key][rows] for key in _TIMES])
+    return {
+        place: tuple(np.concatenate(column) for column in zip(*own, strict=True))
+        for place, own in parts.items()
+        if sum(len(part[0]) for part in own)
+    }

@@ -1,0 +1,77 @@
+"""Stretches in which a GPU is mostly idle in short gaps: ``gpu_time_util`` of nsys, but with unions.
+
+See docs/numbers.md#expert-rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Window
+from nsystui.questions.intervals import covered_per_bin
+from nsystui.questions.triage.case import Case, below, number_of, rank_words, time_words
+from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+
+_CHUNKS = 30
+_COLUMNS = (
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
+    Column("device", "Device", "dev", Unit.NUMBER, None, 1),
+    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
+    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
+    Column("idle", "Idle in Short Gaps (ns)", "short gaps", Unit.DURATION, None, 0),
+)
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    rows: list[Row] = []
+    for device in case.devices:
+        gaps = case.gaps(device)
+        window = case.working(device)
+        if not len(gaps):
+            continue
+        width = max((window.end - window.start) / _CHUNKS, 1)
+        # What lies in long gaps is another finding's.
+        idle = gaps.covered_per_bin(window.start, window.end, _CHUNKS)
+        short = np.zeros(_CHUNKS)
+        for part in below(gaps, case.thresholds.gap_ms * 1e6):
+            short += covered_per_bin(part, window.start, window.end, _CHUNKS)
+        is_low = (100 * (width - idle) < case.thresholds.low_busy_percent * width) & (short * 2 > idle)
+        place = device.device
+        for first, last in _runs(is_low):
+            start = round(window.start + first * width)
+            cells = (start, round((last - first) * width), round(float(short[first:last].sum())))
+            rows.append((place.task.rank, place.device, *cells))
+    cost = case.mean(int(row[-1] or 0) for row in rows)
+    if not rows or case.percent(cost) < case.thresholds.low_percent:
+        return []
+    rows.sort(key=lambda row: -int(row[-1] or 0))
+    start, length = int(rows[0][2] or 0), int(rows[0][3] or 0)
+    worst = Window(start, start + length)
+    ranks = tuple(sorted({int(row[0] or 0) for row in rows}))
+    sentence = (
+        f"in {number_of(len(rows), 'stretch').replace('stretchs', 'stretches')} GPUs are busy less than "
+        f"{case.thresholds.low_busy_percent:g} % of the time, idle in many short gaps of "
+        f"{time_words(cost)} together on each GPU "
+        f"(the worst on {rank_words([int(rows[0][0] or 0)])}, {time_words(length)} long)"
+    )
+    advice = Advice(
+        "launch larger or fewer kernels there, or replay them as a CUDA graph; and look at what "
+        "the CPU does between launches",
+        "short gaps that come all the time are the pace of the CPU, not single events",
+    )
+    shown = Shown("GPU", f"gpu --time {worst.start}:{worst.end}")
+    measured = (
+        f"gaps below {case.thresholds.gap_ms:g} ms in 30ths of each GPU's time that are mostly idle; mean over the GPUs"
+    )
+    evidence = TableAnswer("low-utilisation", _COLUMNS, rows, len(rows))
+    name, share = "low-utilisation", case.percent(cost)
+    return [Finding(name, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, worst, ranks)]
+
+
+def _runs(flags: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[tuple[int, int]]:
+    """Where consecutive flags are set, as (first, after the last)."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

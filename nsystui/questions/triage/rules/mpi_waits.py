@@ -1,0 +1,124 @@
+r"""Blocking MPI calls in which a GPU has nothing to do: |U(blocking calls) \ U(GPU work)| of a rank.
+
+See docs/triage.md#collectives-and-communication.
+
+Where a job has no GPU work at all, it is all time in these calls, and the mean over the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.exports import canonical
+from nsystui.questions.intervals import EMPTY, Intervals, merge, subtract
+from nsystui.questions.mpi import has_mpi, mpi_rows
+from nsystui.questions.tasks import RankedTask
+from nsystui.questions.triage.case import Case, number_of, time_words
+from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.spans import Spans, spans
+from nsystui.questions.where import Condition, duration, where
+
+_NAME = "mpi-waits"
+_BLOCKING = (
+    "MPI_(Wait|Probe|Mprobe|Recv|Mrecv|Send|Ssend|Rsend|Bsend|Sendrecv|Barrier|Bcast|Gather|Scatter|Allgather|"
+    "Alltoall|Reduce|Allreduce|Scan|Exscan|Neighbor|File_(read|write)|Win_(fence|lock|unlock|wait|flush))"
+)
+"""How the calls begin that return when something is done. Beginning and ending MPI is no waiting."""
+_COLUMNS = (
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
+    Column("host", "Host", "host", Unit.TEXT, None, 2),
+    Column("waited", "Waited in MPI (ns)", "waited in MPI", Unit.DURATION, None, 0),
+    Column("inside", "In Blocking Calls (ns)", "in calls", Unit.DURATION, None, 0),
+    Column("count", "Blocking Calls", "calls", Unit.COUNT, None, 1),
+    Column("name", "Most Time In", "most time in", Unit.TEXT, None, 0),
+)
+
+_ADVICE_OF_ONE = Advice(
+    "open the exports of all ranks to see who comes last; overlap the calls (MPI_I…, GPU work in between)",
+    "a rank in a blocking call launches nothing, so its GPU runs dry; how much of it is waiting the other ranks tell",
+)
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    if not has_mpi(case.job.session):
+        return [NotChecked(_NAME, f"needs MPI calls: {canonical.MPI_CALLS.record}")]
+    table, conditions = _calls(case)
+    calls = spans(case, table, conditions)
+    waited = {item: _waited(case, item, calls) for item in case.ranks}
+    if not waited:
+        return []
+    on_gpus = len(case.devices) > 0
+    judged = [item for item in waited if not on_gpus or item.devices]
+    cost = round(sum(waited[item].length for item in judged) / max(len(judged), 1))
+    if case.percent(cost) < case.thresholds.mpi_percent:
+        return []
+    rows = _rows(case, table, conditions, waited, calls)
+    least = min(judged, key=lambda item: (waited[item].length, item.rank))
+    most = max(judged, key=lambda item: (waited[item].length, -item.rank))
+    idle = " with nothing for their GPUs to do" if on_gpus else ""
+    sentence = (
+        f"ranks are in blocking MPI calls for {time_words(cost)} each{idle} ({number_of(calls.count, 'call')}, most "
+        f"time in {rows[0][5]})"
+    )
+    advice = _ADVICE_OF_ONE
+    if least != most:
+        sentence += (
+            f"; rank {most.rank} longest ({time_words(waited[most].length)}), rank {least.rank} least "
+            f"({time_words(waited[least].length)})"
+        )
+        advice = Advice(
+            f"look at what rank {least.rank} does before these calls, then overlap them (MPI_I…, GPU work in between)",
+            "who waits least comes last, and the others wait for it; what is left is the transfer itself",
+        )
+    beside = " in which the GPU does nothing, from the first step on; mean over the ranks with a GPU" if on_gpus else ""
+    measured = f"time inside blocking MPI calls, threads merged{beside or '; mean over the ranks'}"
+    evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
+    share, ranks = case.percent(cost), tuple(sorted(item.rank for item in judged if waited[item].length))
+    shown = Shown("Kernels", "mpi")
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, ranks=ranks)]
+
+
+def _calls(case: Case) -> tuple[sa.FromClause, list[Condition]]:
+    """What holds the MPI calls, and which of them block."""
+    rows = mpi_rows(case.job.session)
+    return rows, [sa.func.regexp_matches(rows.c.name, f"^{_BLOCKING}", type_=sa.Boolean)]
+
+
+def _waited(case: Case, item: RankedTask, calls: Spans) -> Intervals:
+    window = case.windows[item.task.report]
+    own = calls.of(item.task).clip(window.start, window.end)
+    devices = [one for one in case.devices if one.device.task.task == item.task]
+    if not devices or not len(own):
+        return own
+    start = min(case.working(one).start for one in devices)
+    own = own.clip(start, window.end)
+    busy: Intervals = EMPTY
+    for one in devices:
+        parts = one.parts
+        for part in (parts.kernels, parts.exposed_nccl, parts.memory_only, parts.graph_only):
+            busy = merge(busy, part.clip(start, window.end))
+    return subtract(own, busy)
+
+
+def _rows(
+    case: Case, table: sa.FromClause, conditions: list[Condition], waited: dict[RankedTask, Intervals], calls: Spans
+) -> list[Row]:
+    """By rank, who waits longest first."""
+    query = (
+        sa.select(table.c.report, table.c.process, table.c.name, sa.func.count(), sa.func.sum(duration(table)))
+        .where(*where(table, case.chosen), *conditions, table.c.end.is_not(None))
+        .group_by(table.c.report, table.c.process, table.c.name)
+    )
+    named: dict[tuple[int, int], list[tuple[int, str, int]]] = {}
+    for report, process, name, count, time in case.job.session.rows(query):
+        named.setdefault((report, process), []).append((int(time or 0), str(name), int(count)))
+    rows: list[Row] = []
+    for item, own in waited.items():
+        names = named.get((item.task.report, item.task.process), [])
+        most = max(names)[1] if names else None
+        cells = (own.length, calls.of(item.task).length, sum(count for _, _, count in names), most)
+        rows.append((item.rank, item.host or None, *cells))
+    return sorted(rows, key=lambda row: (-int(row[2] or 0), int(row[0] or 0)))

@@ -1,0 +1,62 @@
+"""Time in which a GPU was idle while the profiler worked: it is no time of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.questions.intervals import EMPTY
+from nsystui.questions.profiler_overhead import overhead_conditions
+from nsystui.questions.triage.case import Case, number_of, time_words
+from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.where import duration
+from nsystui.store import tables
+
+_NAME = "profiler-overhead"
+_COLUMNS = (
+    Column("total", "Total Time (ns)", "total", Unit.DURATION, None, 0),
+    Column("count", "Count", "count", Unit.COUNT, None, 0),
+    Column("max", "Max (ns)", "max", Unit.DURATION, None, 1),
+    Column("name", "Name", "name", Unit.TEXT, None, 0),
+)
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    table = tables.profiler_overhead
+    if not case.job.session.count(table) or not case.devices:
+        return [NotChecked(_NAME, "needs GPU work and the times of the profiler's own work: these exports have none")]
+    own = [case.overhead.get(one.device.task.task, EMPTY) for one in case.devices]
+    idle = [case.idle(one).shared_with(part) for one, part in zip(case.devices, own, strict=True)]
+    cost = case.mean(idle)
+    if case.percent(cost) < case.thresholds.overhead_percent:
+        return []
+    evidence = _by_name(case)
+    count = sum(int(row[1] or 0) for row in evidence)
+    sentence = (
+        f"GPUs are idle for {time_words(cost)} each while the profiler itself works ({number_of(count, 'time')}; "
+        f"most of it: {evidence[0][3] or '(no name)'}): this is not time of the program"
+    )
+    advice = Advice(
+        "record less (no backtraces, no sampling, fewer traces), and flush seldom (--cuda-flush-interval)",
+        "the program waits while nsys allocates or writes its buffers, which no run without it does",
+    )
+    measured = (
+        "idle time of a GPU inside its work in which its process has an entry in PROFILER_OVERHEAD; mean over the GPUs"
+    )
+    table_of = TableAnswer(_NAME, _COLUMNS, evidence, len(evidence))
+    share, shown = case.percent(cost), Shown("Overview", "info")
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, table_of)]
+
+
+def _by_name(case: Case) -> list[Row]:
+    table = tables.profiler_overhead
+    total = sa.cast(sa.func.sum(duration(table)), sa.BigInteger).label("total")
+    query = (
+        sa.select(total, sa.func.count(), sa.func.max(duration(table)), table.c.name)
+        .where(*overhead_conditions(case.chosen))
+        .group_by(table.c.name)
+        .order_by(total.desc(), table.c.name)
+    )
+    return [tuple(row) for row in case.job.session.rows(query)]

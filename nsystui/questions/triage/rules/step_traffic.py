@@ -1,0 +1,89 @@
+r"""Host-to-device traffic inside the steps that no kernel hides, |U(M, host to device) \ U(K)|."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Task
+from nsystui.questions.device_time import DeviceIntervals
+from nsystui.questions.triage.case import Case, bytes_words, time_words
+from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.spans import Place, Spans, spans
+from nsystui.questions.where import job_start, where
+from nsystui.store import tables
+
+_NAME = "step-traffic"
+_HOST_TO_DEVICE = (1, 11)
+"""Copies from the host, and what unified memory fetches from there (CUpti_ActivityMemcpyKind)."""
+_COLUMNS = (
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
+    Column("device", "Device", "dev", Unit.NUMBER, None, 1),
+    Column("steps", "Steps", "steps", Unit.COUNT, None, 1),
+    Column("count", "Copies", "copies", Unit.COUNT, None, 1),
+    Column("bytes", "Bytes per Step", "per step", Unit.BYTES, None, 0),
+    Column("time", "Copying (ns)", "copying", Unit.DURATION, None, 0),
+    Column("exposed", "Not Hidden (ns)", "not hidden", Unit.DURATION, None, 0),
+)
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    if not case.job.session.count(tables.memory_ops):
+        return [NotChecked(_NAME, "needs memory operations: this job has none")]
+    devices = [one for one in case.devices if one.device.task.task in case.steps]
+    if not devices:
+        return [NotChecked(_NAME, "needs steps: numbered NVTX ranges such as `step 7`, or --step-range REGEX")]
+    copies = spans(case, tables.memory_ops, [tables.memory_ops.c.copy_kind.in_(_HOST_TO_DEVICE)], by_device=True)
+    sizes = _sizes(case)
+    rows = [_row(case, device, copies, sizes) for device in devices]
+    cost = case.mean(int(row[6] or 0) for row in rows)
+    if case.percent(cost) < case.thresholds.traffic_percent:
+        return []
+    rows.sort(key=lambda row: (-int(row[6] or 0), str(row[:2])))
+    size = float(np.mean([int(row[4] or 0) for row in rows]))
+    whole = float(np.mean([int(row[5] or 0) for row in rows]))
+    sentence = (
+        f"every step copies {bytes_words(size)} from the host to each GPU (mean): {time_words(whole)} in all, of "
+        f"which no kernel hides {time_words(cost)}"
+    )
+    advice = Advice(
+        "keep on the GPU what does not change, copy less (smaller types, what a step really reads), and prefetch the "
+        "rest on a stream of its own",
+        "the link to the host is slower than the GPU's memory by tens of times, and each step pays for it again",
+    )
+    measured = "host-to-device copies from the first step on that no kernel of the GPU overlaps; mean over the GPUs"
+    evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
+    shown = Shown("Kernels", "memory")
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
+
+
+def _row(case: Case, device: DeviceIntervals, copies: Spans, sizes: Mapping[Place, tuple[int, int]]) -> Row:
+    place, window = device.device, case.working(device)
+    own = copies.of(place.task.task, place.device).clip(window.start, window.end)
+    exposed = own.length - device.parts.kernels.shared_with(own)
+    steps = max(len(case.steps[place.task.task]), 1)
+    count, size = sizes.get((place.task.task, place.device), (0, 0))
+    return (place.task.rank, place.device, steps, count, round(size / steps), own.length, exposed)
+
+
+def _sizes(case: Case) -> dict[Place, tuple[int, int]]:
+    """How many copies from the host there are from the first step on, and their bytes, by process and device."""
+    memory = tables.memory_ops
+    starts = {one.device.task.task: case.working(one).start for one in case.devices}
+    # Joined, and not a condition each: of hundreds of processes every row would be held against all.
+    names = (sa.column(name, sa.BigInteger) for name in ("report", "process", "since"))
+    given = [(task.report, task.process, start) for task, start in starts.items()]
+    own = sa.select(sa.values(*names, name="given").data(given)).subquery("own")
+    is_own = sa.and_(memory.c.report == own.c.report, memory.c.process == own.c.process)
+    places = (memory.c.report, memory.c.process, memory.c.device)
+    query = (
+        sa.select(*places, sa.func.count(), sa.cast(sa.func.coalesce(sa.func.sum(memory.c.bytes), 0), sa.BigInteger))
+        .join_from(memory, own, is_own)
+        .where(*where(memory, case.chosen), memory.c.copy_kind.in_(_HOST_TO_DEVICE), job_start(memory) >= own.c.since)
+        .group_by(*places)
+    )
+    rows = case.job.session.rows(query)
+    return {(Task(report, process), device): (int(count), int(size)) for report, process, device, count, size in rows}

@@ -1,0 +1,92 @@
+"""Synchronising API calls that let a GPU run dry: idle time that begins while the CPU waits in one.
+
+See docs/numbers.md#expert-rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.questions.device_time import DeviceIntervals
+from nsystui.questions.intervals import EMPTY, Intervals, merge, union
+from nsystui.questions.triage.case import Case, below, number_of, time_words
+from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.where import job_start, where
+from nsystui.questions.work import API, work_summary
+from nsystui.store import tables
+
+_NAME = "synchronising-calls"
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    if not case.job.session.count(tables.api_calls) or not case.devices:
+        return [NotChecked(_NAME, "needs GPU work and CUDA API calls: record with `nsys profile -t cuda`")]
+    calls, count = _calls(case)
+    # In a long gap the CPU did something else after it had synchronised: that is the finding of idle_gaps.
+    longest_gap = case.thresholds.gap_ms * 1e6
+    waits = [
+        merge(*(_idle_after(part, calls.get(device.device.task.task, EMPTY)) for part in short))
+        for device in case.devices
+        for short in [below(case.gaps(device), longest_gap)]
+    ]
+    cost = case.mean(one.length for one in waits)
+    if not cost or case.percent(cost) < case.thresholds.sync_percent:
+        return []
+    device, gaps = max(zip(case.devices, waits, strict=True), key=lambda pair: pair[1].length)
+    longest = int(np.argmax(gaps.ends - gaps.starts))
+    window = Window(int(gaps.starts[longest]), int(gaps.ends[longest]))
+    sentence = (
+        f"GPUs are idle for {time_words(cost)} each from when the CPU synchronised with them until work reached them "
+        f"again ({number_of(count, 'synchronising call')}; idle {number_of(sum(map(len, waits)), 'time')} so; "
+        f"the longest on rank {_rank(device)}, {time_words(window.end - window.start)})"
+    )
+    advice = Advice(
+        "synchronise less often: no .item(), print or timing in the loop, events on streams instead of the CPU",
+        "while the CPU waits for the GPU nothing is launched, so the GPU is idle until the next launch arrives",
+    )
+    only = case.chosen.with_name("Synchronize")
+    evidence = work_summary(case.job.session, only, API)
+    measured = (
+        f"idle gaps below {case.thresholds.gap_ms:g} ms that begin while the process is in a call named …Synchronize "
+        "and outlast it; mean over the GPUs"
+    )
+    shown, share = Shown("Kernels", "api --filter Synchronize"), case.percent(cost)
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, window)]
+
+
+def _rank(device: DeviceIntervals) -> int:
+    return device.device.task.rank
+
+
+def _calls(case: Case) -> tuple[Mapping[Task, Intervals], int]:
+    """When each process was in a synchronising call, and the number of these calls."""
+    table = tables.api_calls
+    query = sa.select(
+        table.c.report,
+        table.c.process,
+        job_start(table).label("start"),
+        (table.c.end + table.c.clock_offset).label("end"),
+    ).where(
+        *where(table, Selection(case.chosen.window, case.chosen.tasks)),
+        table.c.name.contains("Synchronize"),
+        table.c.end.is_not(None),
+    )
+    found: dict[Task, list[tuple[int, int]]] = {}
+    for report, process, start, end in case.job.session.rows(query):
+        found.setdefault(Task(report, process), []).append((start, end))
+    merged = {task: union([a for a, _ in spans], [b for _, b in spans]) for task, spans in found.items()}
+    return merged, sum(map(len, found.values()))
+
+
+def _idle_after(gaps: Intervals, calls: Intervals) -> Intervals:
+    """The gaps that begin inside a call and outlast it: the GPU ran dry while the CPU waited for it."""
+    if not len(gaps) or not len(calls):
+        return EMPTY
+    place = np.searchsorted(calls.starts, gaps.starts, side="right") - 1
+    until = calls.ends[np.maximum(place, 0)]
+    is_inside = (place >= 0) & (gaps.starts < until) & (gaps.ends > until)
+    return Intervals(gaps.starts[is_inside], gaps.ends[is_inside])

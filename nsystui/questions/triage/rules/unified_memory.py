@@ -1,0 +1,89 @@
+"""Unified memory that moves while it is used: page faults of the GPU, and the migrations they cause.
+
+A kernel that meets a page that is not on its GPU stands until it is: so this time lies inside kernels, and is not what
+no kernel hides, but all of it, the union of fault groups and migrations. CPU page faults have no length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.questions.intervals import merge
+from nsystui.questions.triage.case import Case, bytes_words, time_words
+from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.spans import spans
+from nsystui.questions.where import where
+from nsystui.store import tables
+
+_NAME = "unified-memory"
+_MIGRATIONS = (11, 12, 13)
+"""Unified memory to the device, to the host, between devices (CUpti_ActivityMemcpyKind)."""
+_COLUMNS = (
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
+    Column("device", "Device", "dev", Unit.NUMBER, None, 1),
+    Column("time", "Faults and Migrations (ns)", "time", Unit.DURATION, None, 0),
+    Column("gpu_faults", "GPU Page Faults", "GPU faults", Unit.COUNT, None, 0),
+    Column("migrated", "Migrated", "migrated", Unit.BYTES, None, 0),
+    Column("cpu_faults", "CPU Page Faults of the Process", "CPU faults", Unit.COUNT, None, 1),
+)
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    session, memory, faults = case.job.session, tables.memory_ops, tables.gpu_page_faults
+    is_migration = memory.c.copy_kind.in_(_MIGRATIONS)
+    moved = spans(case, memory, [is_migration], by_device=True) if session.count(memory) else None
+    fault_groups = spans(case, faults, by_device=True) if session.count(faults) else None
+    if not (moved and moved.count) and not (fault_groups and fault_groups.count):
+        how = "--cuda-um-gpu-page-faults=true --cuda-um-cpu-page-faults=true"
+        return [
+            NotChecked(_NAME, f"needs page faults or migrations: a job that uses unified memory, recorded with {how}")
+        ]
+    rows: list[Row] = []
+    for device in case.devices:
+        place, window = device.device, case.window_of(device)
+        found = [one.of(place.task.task, place.device) for one in (moved, fault_groups) if one is not None]
+        time = merge(*found).clip(window.start, window.end).length
+        rows.append((place.task.rank, place.device, time, *_counts(case, place.task.task, place.device)))
+    cost = case.mean(int(row[2] or 0) for row in rows)
+    if case.percent(cost) < case.thresholds.unified_percent:
+        return []
+    rows.sort(key=lambda row: (-int(row[2] or 0), str(row[:2])))
+    gpu, size, cpu = (sum(int(row[place] or 0) for row in rows) for place in (3, 4, 5))
+    sentence = (
+        f"unified memory moves for {time_words(cost)} on each GPU: {bytes_words(size)} in all, {gpu:,} GPU page "
+        f"faults and {cpu:,} CPU page faults, while kernels wait for their pages"
+    )
+    advice = Advice(
+        "prefetch what a kernel will read (cudaMemPrefetchAsync), advise where it belongs (cudaMemAdvise), or use "
+        "cudaMalloc and copies",
+        "a fault moves single pages and stops the threads that met it; a prefetch moves all at the link's speed",
+    )
+    measured = "union of GPU fault groups and migrations, also those inside kernels; mean over the GPUs"
+    evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
+    shown = Shown("Kernels", "memory --filter Unified")
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
+
+
+def _counts(case: Case, task: object, device: int) -> tuple[int, int, int]:
+    """GPU page faults, bytes migrated, CPU page faults (of the process)."""
+    from nsystui.base.selection import Task
+
+    assert isinstance(task, Task)
+    session, memory = case.job.session, tables.memory_ops
+    gpu, cpu = tables.gpu_page_faults, tables.cpu_page_faults
+
+    def asked(table: sa.Table, value: sa.ColumnElement[int], *conditions: sa.ColumnElement[bool]) -> int:
+        if not session.count(table):
+            return 0
+        selection = case.chosen.with_tasks(frozenset({task}))
+        query = sa.select(sa.func.coalesce(value, 0)).select_from(table).where(*where(table, selection), *conditions)
+        return int(session.scalar(query) or 0)
+
+    return (
+        asked(gpu, sa.func.sum(gpu.c["count"]), gpu.c.device == device),
+        asked(memory, sa.func.sum(memory.c.bytes), memory.c.copy_kind.in_(_MIGRATIONS), memory.c.device == device),
+        asked(cpu, sa.func.count()),
+    )

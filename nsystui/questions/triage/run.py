@@ -1,0 +1,212 @@
+"""All rules over a job: the findings, worst first, and what was not checked."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Selection
+from nsystui.exports import canonical
+from nsystui.questions.job import Job
+from nsystui.questions.triage.case import Case
+from nsystui.questions.triage.finding import Finding, NotChecked, Severity
+from nsystui.questions.triage.thresholds import Thresholds
+from nsystui.store.memory import give_back
+from nsystui.store.report import Report
+
+Said = Finding | NotChecked
+Rule = Callable[[Case], Sequence[Said]]
+
+RULES = (
+    "capture",
+    "api_errors",
+    "stragglers",
+    "idle_gaps",
+    "exposed_communication",
+    "step_times",
+    "low_utilisation",
+    "small_messages",
+    "launch_overhead",
+    "synchronising_calls",
+    "memory_copies",
+    "exposed_memory",
+    "dominant_kernel",
+    "different_work",
+    "tensor_activity",
+    "mpi_waits",
+    "profiler_overhead",
+    "step_traffic",
+    "unified_memory",
+    "kernel_pace",
+    "kernel_outliers",
+    "slow_places",
+)
+"""The modules of ``rules``, each with a function ``check``."""
+_WORK = frozenset({"kernels", "memory_ops", "graph_launches"})
+_IDLE = _WORK | {"profiler_overhead"}
+READS: Mapping[str, frozenset[str]] = {
+    "capture": _WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"},
+    "api_errors": frozenset({"api_calls"}),
+    "stragglers": _WORK | {"nccl_calls", "nvtx_ranges"},
+    "idle_gaps": _IDLE | {"api_calls"},
+    "exposed_communication": _WORK,
+    "step_times": _WORK | {"nvtx_ranges", "api_calls"},
+    "low_utilisation": _IDLE,
+    "small_messages": _WORK | {"nccl_calls"},
+    "launch_overhead": _IDLE | {"api_calls"},
+    "synchronising_calls": _IDLE | {"api_calls"},
+    "memory_copies": _WORK | {"api_calls"},
+    "exposed_memory": _WORK,
+    "dominant_kernel": frozenset({"kernels"}),
+    "different_work": frozenset({"kernels", "nvtx_ranges", "api_calls"}),
+    "tensor_activity": _WORK | {"gpu_metrics"},
+    "mpi_waits": _WORK | {"mpi_calls", "nvtx_ranges", "api_calls"},
+    "profiler_overhead": _IDLE,
+    "step_traffic": _WORK | {"nvtx_ranges", "api_calls"},
+    "unified_memory": _WORK | {"gpu_page_faults", "cpu_page_faults"},
+    "kernel_pace": frozenset({"kernels", "gpu_metrics"}),
+    "kernel_outliers": frozenset({"kernels"}),
+    "slow_places": frozenset({"kernels", "devices"}),
+}
+"""The canonical tables without which a rule of the module judges wrongly, or finds another cause."""
+_JUDGED = frozenset().union(*READS.values())
+
+
+@dataclass(frozen=True)
+class Triage:
+    """What the rules found. ``time``: what 100 % of a cost are, ns; ``gpus``: over how many a cost is the mean.
+
+    ``unsaid``: the modules of the rules that could not judge something.
+    """
+
+    findings: tuple[Finding, ...]
+    not_checked: tuple[NotChecked, ...]
+    time: int
+    gpus: int
+    unsaid: frozenset[str] = frozenset()
+    module_of: Mapping[str, str] = field(default_factory=dict)
+    """The module of the rule that made a finding, by the finding's id."""
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether no rule found anything worse than a remark."""
+        return not any(one.severity is not Severity.INFO for one in self.findings)
+
+    def has(self, least: Severity) -> bool:
+        """Whether there is a finding as bad as ``least``, or worse."""
+        return any(one.severity.place <= least.place for one in self.findings)
+
+    def first(self, count: int | None) -> Triage:
+        """The same with the ``count`` worst findings only (``None``: all)."""
+        return self if count is None else replace(self, findings=self.findings[:count])
+
+
+def triage(
+    job: Job,
+    selection: Selection | None = None,
+    thresholds: Thresholds | None = None,
+    step_name: str | None = None,
+    rules: Sequence[str] = RULES,
+    told: Callable[[int, int], None] = lambda done, of: None,
+) -> Triage:
+    """Every rule over the selected part of a job. Raises UsageError where ``step_name`` is no regular expression.
+
+    A rule that fails is told among those that were not checked, and takes no other with it. So are rules that need a
+    table which is left out because an export is damaged. ``told`` hears before each
+    rule how many have judged, and of how many; what it raises ends the triage.
+    """
+    case = Case(job, selection or Selection(), thresholds or Thresholds(), step_name)
+    if step_name is not None:
+        case.job.steps(step_name)
+    findings: list[Finding] = []
+    not_checked: list[NotChecked] = []
+    unsaid: set[str] = set()
+    module_of: dict[str, str] = {}
+    for report in case.reports:
+        not_checked += _damaged(report)
+    for done, name in enumerate(rules):
+        told(done, len(rules))
+        give_back()  # what the rule before held
+        for said in _checked(name, case):
+            if isinstance(said, Finding):
+                findings.append(said)
+                module_of[said.id] = name
+            else:
+                not_checked.append(said)
+                unsaid.add(name)
+    findings.sort(key=lambda one: (one.severity.place, -(one.cost or 0), one.id, one.sentence))
+    return Triage(tuple(findings), tuple(not_checked), case.time, len(case.devices), frozenset(unsaid), module_of)
+
+
+def _damaged(report: Report) -> Iterator[NotChecked]:
+    """What is left out of a damaged export, for each cause."""
+    for cause in dict.fromkeys(report.damaged.values()):
+        tables = [name for name, why in report.damaged.items() if why == cause]
+        names = _words([name for name in tables if name in _JUDGED] or tables)
+        yield NotChecked("damaged", f"{report.name} is judged without {names}: {cause}; export it again")
+
+
+def _words(names: Iterable[str]) -> str:
+    """What is in some canonical tables, in a few words for each."""
+    return ", ".join(canonical.BY_NAME[name].what.partition(",")[0] for name in names)
+
+
+def _checked(name: str, case: Case) -> Sequence[Said]:
+    damaged = READS[name].intersection(table for report in case.reports for table in report.damaged)
+    if damaged:
+        why = f"needs {_words(sorted(damaged))}: the export is damaged there"
+        return [NotChecked(name.replace("_", "-"), why)]
+    rule: Rule = importlib.import_module(f"nsystui.questions.triage.rules.{name}").check
+    try:
+        return rule(case)
+    except Exception as error:  # whatever it is, the other rules have something to say
+        why = str(error).partition("\n")[0]
+        return [NotChecked(name.replace("_", "-"), f"the rule failed ({type(error).__name__}: {why})", failed=True)]
+
+
+NOT_CHECKED = "not checked"
+COLUMNS = (
+    Column("severity", "Severity", "severity", Unit.TEXT, None, 0),
+    Column("id", "Id", "id", Unit.TEXT, None, 0),
+    Column("cost", "Cost (ns)", "cost", Unit.DURATION, None, 0),
+    Column("percent", "Cost (%)", "of job", Unit.PERCENT, 1, 0),
+    Column("sentence", "Finding", "finding", Unit.TEXT, None, 0),
+    Column("suggestion", "Suggestion", "suggestion", Unit.TEXT, None, 1),
+    Column("reason", "Reason", "reason", Unit.TEXT, None, 2),
+    Column("measured", "Measured", "measured", Unit.TEXT, None, 3),
+    Column("ranks", "Ranks", "ranks", Unit.TEXT, None, 2),
+    Column("start", "Start (ns)", "start", Unit.TIME, None, 3),
+    Column("end", "End (ns)", "end", Unit.TIME, None, 3),
+    Column("screen", "Screen", "screen", Unit.TEXT, None, 3),
+    Column("command", "Command", "command", Unit.TEXT, None, FILES_ONLY),
+)
+
+
+def triage_table(found: Triage) -> TableAnswer:
+    """A row for each finding, worst first, then one for each rule that was not checked (its sentence says why)."""
+    rows: list[Row] = [row_of(one) for one in found.findings]
+    empty = (None,) * (len(COLUMNS) - 5)
+    rows += [(NOT_CHECKED, one.rule, None, None, one.why, *empty) for one in found.not_checked]
+    return TableAnswer("triage", COLUMNS, rows, len(rows))
+
+
+def row_of(one: Finding) -> Row:
+    """A finding as a row of `triage_table`."""
+    window = one.window
+    return (
+        one.severity.value,
+        one.id,
+        one.cost,
+        one.percent,
+        one.sentence,
+        one.advice.text,
+        one.advice.reason,
+        one.measured or None,
+        " ".join(map(str, one.ranks)) or None,
+        window.start if window else None,
+        window.end if window else None,
+        one.shown.screen,
+        one.shown.command,
+    )

@@ -1,0 +1,113 @@
+"""The selection as SQL: the same conditions for every table and every question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.base.errors import UsageError
+from nsystui.base.selection import NameFilter, Selection, Task, Window
+
+Condition = sa.ColumnElement[bool]
+
+
+def where(table: sa.FromClause, selection: Selection, name: sa.ColumnElement[Any] | None = None) -> list[Condition]:
+    """The conditions under which a row of ``table`` is selected; a filter that the table has no column for is left out.
+
+    ``name`` is what the name filter looks at; without it the filter is left out too.
+    """
+    columns = table.c
+    conditions: list[Condition] = []
+    if selection.window is not None:
+        conditions += _in_window(table, selection.window)
+    if selection.windows is not None:
+        choices = [sa.and_(columns.report == report, *_in_window(table, one)) for report, one in selection.windows]
+        conditions.append(sa.or_(*choices) if choices else sa.false())
+    if selection.tasks is not None and "process" in columns:
+        conditions.append(of_tasks(table, selection.tasks))
+    if selection.devices is not None and "device" in columns:
+        conditions.append(columns.device.in_(sorted(selection.devices)))
+    if selection.streams is not None and "stream" in columns:
+        conditions.append(columns.stream.in_(sorted(selection.streams)))
+    if selection.name is not None and name is not None:
+        conditions.append(matches(name, selection.name))
+    return conditions
+
+
+def _in_window(table: sa.FromClause, window: Window) -> list[Condition]:
+    """Rows that overlap ``[start, end)`` of job time; a moment belongs to the window that it lies in."""
+    columns = table.c
+    if "start" not in columns:
+        moment = columns.time + columns.clock_offset
+        return [moment >= window.start, moment < window.end]
+    start = columns.start
+    after = window.start - columns.clock_offset
+    conditions = [start < window.end - columns.clock_offset]
+    if "end" in columns:
+        # An unfinished range has no end: it reaches into every later window.
+        conditions.append(sa.or_(start >= after, columns.end > after, columns.end.is_(None)))
+    else:
+        conditions.append(start >= after)
+    return conditions
+
+
+def of_tasks(table: sa.FromClause, tasks: frozenset[Task]) -> Condition:
+    """Rows of the given processes of the given reports."""
+    by_report: dict[int, list[int]] = {}
+    for task in sorted(tasks):
+        by_report.setdefault(task.report, []).append(task.process)
+    choices = [
+        sa.and_(table.c.report == report, table.c.process.in_(processes)) for report, processes in by_report.items()
+    ]
+    return sa.or_(*choices) if choices else sa.false()
+
+
+def matches(name: sa.ColumnElement[Any], wanted: NameFilter) -> Condition:
+    """Whether ``name`` passes the filter; a row without a name passes as an empty one.
+
+    Raises UsageError for a regular expression of Python's that SQL has no equal for (look-around, back-references).
+    """
+    text = sa.func.coalesce(name, "")
+    if wanted.is_regex:
+        refusal = _refusal(wanted.pattern)
+        if refusal:
+            raise UsageError(f"filter {wanted.text!r}: {refusal}")
+        options = "i" if wanted.ignore_case else "c"
+        found: Condition = sa.func.regexp_matches(text, wanted.pattern, options, type_=sa.Boolean)
+    elif wanted.ignore_case:
+        found = sa.func.contains(sa.func.lower(text), wanted.pattern, type_=sa.Boolean)
+    else:
+        found = sa.func.contains(text, wanted.pattern, type_=sa.Boolean)
+    return sa.not_(found) if wanted.inverse else found
+
+
+@lru_cache(maxsize=64)
+def _refusal(pattern: str) -> str:
+    """Why DuckDB (RE2) does not take a regular expression; empty where it does."""
+    import duckdb
+
+    try:
+        with duckdb.connect() as connection:
+            connection.execute("SELECT regexp_matches('', $1)", [pattern]).fetchall()
+    except duckdb.Error as error:
+        return str(error).splitlines()[0].removeprefix("Invalid Input Error: ")
+    return ""
+
+
+def duration(table: sa.FromClause) -> sa.ColumnElement[int]:
+    """``end - start`` in ns."""
+    return table.c.end - table.c.start
+
+
+def by_report(table: sa.FromClause, values: Mapping[int, int]) -> sa.ColumnElement[Any]:
+    """What ``values`` has for the index of a row's report; NULL where it has none. There must be some."""
+    given = [values.get(report) for report in range(max(values) + 1)]
+    return sa.func.list_extract(sa.literal(given, sa.ARRAY(sa.BigInteger)), table.c.report + 1, type_=sa.BigInteger)
+
+
+def job_start(table: sa.FromClause) -> sa.ColumnElement[int]:
+    """The start in job time, ns."""
+    return table.c.start + table.c.clock_offset

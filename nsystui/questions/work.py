@@ -1,0 +1,189 @@
+"""Summaries of everything but kernels: memory operations, API calls, OS runtime and MPI calls, and their instances.
+
+The memory, API and OS runtime tables have the columns, order and values of nsys's ``cuda_gpu_mem_time_sum``,
+``cuda_gpu_mem_size_sum`` (but in bytes), ``cuda_api_sum`` and ``osrt_sum``; calls that ``--cudabacktrace`` wrote twice
+count once.
+MPI calls are those that nsys recorded as such, or as NVTX ranges (`mpi`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Selection
+from nsystui.questions import statistics
+from nsystui.questions.kernels import rank_of
+from nsystui.questions.missing import missing_note
+from nsystui.questions.mpi import has_mpi, mpi_notes, mpi_rows
+from nsystui.questions.paged import PagedAnswer
+from nsystui.questions.query_rows import query_rows
+from nsystui.questions.tasks import RankedTask
+from nsystui.questions.where import duration, job_start, where
+from nsystui.questions.whole_job import whole_job_rows
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+
+@dataclass(frozen=True)
+class Work:
+    """A table that is summarised by name: what it is called, what nsys calls its count and its name column."""
+
+    name: str
+    title: str
+    table: sa.Table
+    label: sa.ColumnElement[Any]
+    count_header: str
+    name_header: str
+
+
+MEMORY = Work("memory", "memory operations", tables.memory_ops, tables.memory_ops.c.operation, "Count", "Operation")
+API = Work("api", "API calls", tables.api_calls, tables.api_calls.c.name, "Num Calls", "Name")
+OS = Work("os", "OS runtime calls", tables.os_calls, tables.os_calls.c.name, "Num Calls", "Name")
+MPI = Work("mpi", "MPI calls", tables.mpi_calls, tables.mpi_calls.c.name, "Num Calls", "Name")
+WORKS = {work.name: work for work in (MEMORY, API, OS, MPI)}
+
+
+def work_summary(session: Session, selection: Selection, work: Work) -> TableAnswer:
+    """One row for each name: share of the time, statistics of durations in ns."""
+    columns = (*statistics.duration_columns(work.count_header), Column("name", work.name_header, "name", Unit.TEXT))
+
+    def ask() -> list[Row]:
+        table, label = rows_of(session, work)
+        names, conditions = [label.label("name")], where(table, selection, label)
+        return statistics.summary_rows(session, table, duration(table), names, conditions, columns, table.c.row)
+
+    rows = whole_job_rows(session, selection, work.table, work.name, ask)
+    return TableAnswer(work.name, columns, rows, _names(session, selection, work, rows), _notes(session, work))
+
+
+def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, sa.ColumnElement[Any]]:
+    """What holds the rows of some work, and their names: its table, but for MPI calls that are NVTX ranges."""
+    if work is not MPI:
+        return work.table, work.label
+    rows = mpi_rows(session)
+    return rows, rows.c.name
+
+
+def has_rows(session: Session, work: Work) -> bool:
+    """Whether there is any such work."""
+    return has_mpi(session) if work is MPI else session.count(work.table) > 0
+
+
+def _names(session: Session, selection: Selection, work: Work, rows: Sequence[Row]) -> int:
+    """How many names there are without the selection."""
+    if selection.is_everything:
+        return sum(name is not None for *_, name in rows)
+    _, label = rows_of(session, work)
+    return int(session.scalar(sa.select(sa.func.count(label.distinct()))) or 0)
+
+
+def _notes(session: Session, work: Work) -> tuple[str, ...]:
+    if work is MPI:
+        return mpi_notes(session)
+    lacking = missing_note(session, work.table)
+    notes = [lacking] if lacking else []
+    doubles = session.count(tables.api_backtraces) if work is API else 0
+    if doubles:
+        notes.append(f"every call once: nsys stats also counts the {doubles:,} second rows that --cudabacktrace writes")
+    return tuple(notes)
+
+
+SIZE_COLUMNS = (
+    Column("total", "Total (B)", "total", Unit.BYTES, None, 0),
+    Column("count", "Count", "count", Unit.COUNT, None, 0),
+    Column("avg", "Avg (B)", "avg", Unit.BYTES, 1, 1),
+    Column("median", "Med (B)", "median", Unit.BYTES, 1, 2),
+    Column("min", "Min (B)", "min", Unit.BYTES, None, 3),
+    Column("max", "Max (B)", "max", Unit.BYTES, None, 2),
+    Column("stddev", "StdDev (B)", "stddev", Unit.BYTES, 1, 4),
+    Column("name", "Operation", "operation", Unit.TEXT, None, 0),
+)
+
+
+def memory_sizes(session: Session, selection: Selection) -> TableAnswer:
+    """Bytes moved by each kind of memory operation, the rows of nsys's ``cuda_gpu_mem_size_sum``."""
+    table = tables.memory_ops
+    conditions = where(table, selection, table.c.operation)
+    query = statistics.summary(table, table.c.bytes, [table.c.operation.label("name")], conditions)
+    rows = query_rows(session, query, SIZE_COLUMNS)
+    note = missing_note(session, table)
+    return TableAnswer("memory-sizes", SIZE_COLUMNS, rows, len(rows), (note,) if note else ())
+
+
+INSTANCE_COLUMNS = (
+    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
+    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
+    Column("rank", "Rank", "rank", Unit.NUMBER, None, 1),
+    Column("place", "Where", "where", Unit.TEXT, None, 2),
+    Column("bytes", "Bytes", "bytes", Unit.BYTES, None, 1),
+    Column("detail", "Detail", "detail", Unit.TEXT, None, 3),
+    Column("report", "Report", "report", Unit.NUMBER, None, FILES_ONLY),
+    Column("process", "Process", "process", Unit.NUMBER, None, FILES_ONLY),
+    Column("row", "Row", "row", Unit.NUMBER, None, FILES_ONLY),
+)
+
+
+def work_instances(
+    session: Session, selection: Selection, work: Work, name: str, ranks: Sequence[RankedTask] = ()
+) -> PagedAnswer:
+    """The single operations or calls of one name, a page at a time; start in job time, ns."""
+    table, label = rows_of(session, work)
+    conditions = [*where(table, selection.with_name(None)), label == name]
+    query = sa.select(
+        job_start(table).label("start"),
+        duration(table).label("duration"),
+        rank_of(table, ranks).label("rank"),
+        _place(table).label("place"),
+        _bytes(table).label("bytes"),
+        _detail(table).label("detail"),
+        table.c.report,
+        table.c.process,
+        table.c.row,
+    ).where(*conditions)
+    count = sa.select(sa.func.count()).select_from(table).where(*conditions)
+    everything = sa.select(sa.func.count()).select_from(table).where(label == name)
+    answer = PagedAnswer.of(
+        session,
+        f"{work.name}-instances",
+        INSTANCE_COLUMNS,
+        query,
+        count,
+        everything,
+        ("start", False),
+        ("report", "row"),
+    )
+    return answer.in_time(table) if isinstance(table, sa.Table) else answer
+
+
+def _text(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return sa.cast(value, sa.Text)
+
+
+def _place(table: sa.FromClause) -> sa.ColumnElement[Any]:
+    """``d0 s7`` for GPU work, ``t4711`` for a call."""
+    if "device" in table.c:
+        return sa.func.concat("d", _text(table.c.device), " s", _text(table.c.stream))
+    return sa.func.concat("t", _text(table.c.thread.op("&")(0xFFFFFF)))
+
+
+def _bytes(table: sa.FromClause) -> sa.ColumnElement[Any]:
+    for name in ("bytes", "send_bytes"):
+        if name in table.c:
+            return table.c[name]
+    return sa.cast(sa.null(), sa.BigInteger)
+
+
+def _detail(table: sa.FromClause) -> sa.ColumnElement[Any]:
+    if table is tables.memory_ops:
+        return sa.func.concat_ws(" → ", table.c.source_memory, table.c.target_memory)
+    if "remote_rank" in table.c:
+        peer = sa.func.coalesce(table.c.remote_rank, table.c.root_rank)
+        return sa.case((peer.is_(None), sa.null()), else_=sa.func.concat("peer ", _text(peer)))
+    if "return_value" in table.c:
+        return sa.func.concat("returned ", _text(table.c.return_value))
+    return sa.cast(sa.null(), sa.Text)

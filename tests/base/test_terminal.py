@@ -1,0 +1,139 @@
+"""What kind of terminal this is."""
+
+import subprocess
+import sys
+
+import pytest
+
+from nsystui.base.terminal import (
+    bounded,
+    check,
+    few_colors,
+    no_color,
+    original_environ,
+    over_ssh,
+    size,
+    text_width,
+    wants_ascii,
+)
+from nsystui.cli import main
+
+
+@pytest.mark.parametrize("term", ["xterm-256color", "screen", "vt100", "linux", ""])
+def test_a_terminal_is_accepted(term: str) -> None:
+    assert check({"TERM": term}, True, True) is None
+    assert check({}, True, True) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "stdin", "stderr", "reason"),
+    [
+        ({"TERM": "xterm"}, False, True, "standard input is not a terminal"),
+        ({"TERM": "xterm"}, True, False, "standard error is not a terminal"),
+        ({"TERM": "dumb"}, True, True, "TERM=dumb"),
+    ],
+)
+def test_a_refusal_says_why_and_what_works(environ: dict[str, str], stdin: bool, stderr: bool, reason: str) -> None:
+    message = check(environ, stdin, stderr)
+    assert message is not None
+    assert reason in message
+    assert "`nsystui " in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("environ", "encoding", "ascii_only"),
+    [
+        ({"LANG": "en_US.UTF-8"}, "utf-8", False),
+        ({"LANG": "de_DE.utf8@euro"}, "UTF-8", False),
+        ({"LC_CTYPE": "UTF-8"}, "utf-8", False),  # macOS
+        ({"LC_ALL": "C", "LANG": "en_US.UTF-8"}, "utf-8", True),
+        ({"LC_ALL": "", "LC_CTYPE": "", "LANG": "C.UTF-8"}, "utf-8", False),
+        ({"LC_CTYPE": "en_US.ISO-8859-1", "LANG": "en_US.UTF-8"}, "utf-8", True),
+        ({"LANG": "en_US"}, "utf-8", True),
+        ({}, "utf-8", True),
+        ({"LANG": "en_US.UTF-8"}, "latin-1", True),
+        ({"LANG": "en_US.UTF-8"}, "no such codec", True),
+        ({"LANG": "en_US.UTF-8"}, None, True),
+        ({"LANG": "en_US.UTF-8", "TERM": "linux"}, "utf-8", True),
+        ({"LANG": "en_US.UTF-8", "TERM": "vt220"}, "utf-8", True),
+        ({"LANG": "en_US.UTF-8", "TERM": "vte-256color"}, "utf-8", False),
+    ],
+)
+def test_ascii_where_utf8_is_not_certain(environ: dict[str, str], encoding: str | None, ascii_only: bool) -> None:
+    assert wants_ascii(environ, encoding) is ascii_only
+
+
+def test_the_locale_is_the_users_and_not_pythons() -> None:
+    program = "import os; from nsystui.base.terminal import *; print(wants_ascii(original_environ(), 'utf-8'))"
+    result = subprocess.run([sys.executable, "-c", program], env={"LANG": "C"}, capture_output=True, text=True)
+    assert result.stdout == ("True\n" if sys.platform == "linux" else result.stdout), result.stderr
+
+
+def test_the_original_environment_has_what_was_there() -> None:
+    assert original_environ().get("PATH")
+
+
+def test_no_color_is_asked_for_by_a_value_only() -> None:
+    assert no_color({"NO_COLOR": "1"})
+    assert not no_color({"NO_COLOR": ""})
+    assert not no_color({})
+
+
+@pytest.mark.parametrize(
+    ("environ", "few"),
+    [
+        ({"TERM": "xterm-256color"}, False),
+        ({"TERM": "xterm-kitty"}, False),
+        ({"TERM": "xterm", "COLORTERM": "truecolor"}, False),
+        ({"TERM": "xterm", "COLORTERM": "1"}, True),
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "screen"}, True),
+        ({}, True),
+    ],
+)
+def test_few_colors_agrees_with_what_rich_will_paint(environ: dict[str, str], few: bool) -> None:
+    from rich.console import Console
+
+    assert few_colors(environ) is few
+    painted = Console(force_terminal=True, _environ=environ).color_system
+    assert few_colors(environ) is (painted in ("standard", None))
+
+
+def test_ssh_is_seen() -> None:
+    assert over_ssh({"SSH_CONNECTION": "10.0.0.1 5 10.0.0.2 22"})
+    assert over_ssh({"SSH_TTY": "/dev/pts/3"})
+    assert not over_ssh({"SSH_CONNECTION": ""})
+
+
+@pytest.mark.parametrize(
+    ("told", "columns"),
+    [("132", 132), ("99999", 1000), ("9" * 5000, 1000), ("0", 77), ("-5", 77), ("wide", 77), ("", 77)],
+)
+def test_text_is_as_wide_as_the_environment_says_within_reason(monkeypatch, told, columns):
+    monkeypatch.setattr("sys.__stdout__", None)
+    monkeypatch.setattr(
+        "os.get_terminal_size", lambda *_: pytest.fail("it is told") if columns != 77 else no_terminal()
+    )
+    assert text_width(77, {"COLUMNS": told}) == columns
+
+
+def no_terminal():
+    raise OSError("not a terminal")
+
+
+def test_a_terminal_that_does_not_tell_its_size_has_what_the_environment_says(monkeypatch):
+    monkeypatch.setattr("os.get_terminal_size", lambda _: (0, 0))
+    assert size(2, {"COLUMNS": "132", "LINES": "43"}) == (132, 43)
+    assert size(2, {}) == (80, 24)
+    monkeypatch.setattr("os.get_terminal_size", lambda _: (99_999, 50))
+    assert size(2, {"COLUMNS": "132"}) == (1000, 50)
+    assert bounded(0, 10**9) == (1, 500)
+
+
+@pytest.mark.parametrize("words", [["timeline"], ["recipe", "cuda_gpu_time_util_map"]])
+def test_what_is_drawn_as_text_has_a_bounded_width(demo_job, monkeypatch, capsys, words):
+    monkeypatch.setenv("COLUMNS", "99999")
+    assert main([*words, *map(str, demo_job)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines and max(map(len, lines)) < 1100

@@ -1,0 +1,173 @@
+"""How values are worded and durations are read."""
+
+import contextlib
+import math
+import re
+from decimal import ROUND_HALF_UP, Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsystui.base.answer import Unit
+from nsystui.base.errors import UsageError
+from nsystui.base.units import DecimalLayout, align_decimal, format_value, parse_duration, round_half_up
+
+
+@pytest.mark.parametrize(
+    ("ns", "words"),
+    [
+        (2_453_000, "2.453 ms"),
+        (320_000, "320 µs"),
+        (41_300_000_000, "41.3 s"),
+        (12, "12 ns"),
+        (0, "0 ns"),
+        (0.5, "0.5 ns"),
+        (-18_000, "-18 µs"),
+        (620_316.3, "620.3 µs"),
+        (999, "999 ns"),
+        (999_949, "999.9 µs"),
+        (999_950, "1 ms"),  # not "1000 µs"
+        (999_999_999, "1 s"),
+        (1_234_567_000_000, "1,235 s"),
+        (45_296_000_000_000, "45,296 s"),  # digits before the point are not rounded away
+    ],
+)
+def test_durations_pick_their_unit_and_keep_four_digits(ns: float, words: str) -> None:
+    assert format_value(Unit.DURATION, ns) == words
+
+
+@given(st.integers(-(10**12), 10**12))
+def test_a_duration_reads_back_within_its_four_digits(ns: int) -> None:
+    number, unit = format_value(Unit.DURATION, ns).split(" ")
+    value = float(number.replace(",", "")) * {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}[unit]
+    assert math.isclose(value, ns, rel_tol=5.1e-4)
+    assert len(re.sub(r"[-.,]", "", number).lstrip("0")) <= 4
+
+
+@pytest.mark.parametrize(
+    ("ns", "words"),
+    [
+        (6_412_018_000, "6.412 018 000 s"),
+        (0, "0.000 000 000 s"),
+        (-1_000, "-0.000 001 000 s"),
+        (1_234_000_000_001, "1,234.000 000 001 s"),
+        (12.0, "0.000 000 012 s"),
+    ],
+)
+def test_points_in_time_have_every_nanosecond(ns: float, words: str) -> None:
+    assert format_value(Unit.TIME, ns) == words
+
+
+@given(st.integers(-(2**60), 2**60))
+def test_neighbouring_points_in_time_differ_and_read_back(ns: int) -> None:
+    assert format_value(Unit.TIME, ns) != format_value(Unit.TIME, ns + 1)
+    assert parse_duration(format_value(Unit.TIME, abs(ns)).replace(",", "")) == abs(ns)
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "words"),
+    [
+        (Unit.BYTES, 227 * 1024, "227 KiB"),
+        (Unit.BYTES, 1_572_864, "1.5 MiB"),
+        (Unit.BYTES, 1_023, "1,023 B"),
+        (Unit.BYTES, 1024**2 - 1, "1 MiB"),
+        (Unit.BYTES, 0, "0 B"),
+        (Unit.BYTES, 50_331_648, "48 MiB"),
+        (Unit.BYTES, 21_744_461_113_200, "19.78 TiB"),
+        (Unit.RATE, 27 * 1024**3 / 2.637, "10.99 GB/s"),
+        (Unit.RATE, 212e9, "212 GB/s"),
+        (Unit.RATE, 999.96e6, "1 GB/s"),
+        (Unit.RATE, 1_500, "1.5 kB/s"),
+        (Unit.PERCENT, 14.63, "14.6 %"),
+        (Unit.PERCENT, 100, "100.0 %"),
+        (Unit.COUNT, 9_600, "9,600"),
+        (Unit.COUNT, 12.5, "12.5"),
+        (Unit.NUMBER, 18452, "18452"),
+        (Unit.NUMBER, 0.25, "0.25"),
+        (Unit.NUMBER, 3.0, "3"),
+        (Unit.NUMBER, "132·1·1", "132·1·1"),
+        (Unit.TEXT, "nvjet", "nvjet"),
+        (Unit.TEXT, "a\x1b[31m", "a␛[31m"),
+        (Unit.TEXT, 5, "5"),
+    ],
+)
+def test_other_units(unit: Unit, value: float | str, words: str) -> None:
+    assert format_value(unit, value) == words
+
+
+@pytest.mark.parametrize("unit", list(Unit))
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
+def test_missing_is_a_dash_and_never_zero(unit: Unit, value: float | None) -> None:
+    assert format_value(unit, value) == "–"
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("1.5ms", 1_500_000),
+        ("250us", 250_000),
+        ("250µs", 250_000),
+        ("250μs", 250_000),
+        ("3s", 3_000_000_000),
+        (" 3 S ", 3_000_000_000),
+        ("1200", 1_200),
+        ("1200.4", 1_200),
+        (".5us", 500),
+        ("1.1s", 1_100_000_000),  # binary floating point would give 1 100 000 000.0000001
+        ("6.412 018 s", 6_412_018_000),
+        ("0", 0),
+    ],
+)
+def test_durations_are_read(text: str, ns: int) -> None:
+    assert parse_duration(text) == ns
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ms", "1,5ms", "-3s", "1h", "1.2.3s", "nan", "1e3", "1 . 5", "99999999999s", "5\x1bs", "٣s"]
+)
+def test_what_is_no_duration_is_refused_in_one_clean_line(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_duration(text)
+    assert str(caught.value).isprintable()
+
+
+@given(st.text(max_size=12))
+def test_parse_duration_never_fails_otherwise(text: str) -> None:
+    with contextlib.suppress(UsageError):
+        assert parse_duration(text) >= 0
+
+
+def test_columns_align_on_the_decimal_point_and_the_unit() -> None:
+    assert align_decimal(["2.453 ms", "320 µs", "41.3 s", "–", "12 ns"]) == [
+        "  2.453 ms",
+        "320     µs",
+        " 41.3    s",
+        "  –       ",
+        " 12     ns",
+    ]
+    assert align_decimal(["6.412 018 000 s", "12.000 000 001 s"]) == [" 6.412 018 000 s", "12.000 000 001 s"]
+    assert align_decimal([]) == []
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-(10**13), 10**13)), max_size=20), st.sampled_from(list(Unit)))
+def test_aligned_cells_have_one_width_and_lose_nothing(values: list[int | None], unit: Unit) -> None:
+    cells = [format_value(unit, value) for value in values]
+    aligned = align_decimal(cells)
+    assert len({len(cell) for cell in aligned}) <= 1
+    assert [cell.replace(" ", "") for cell in aligned] == [cell.replace(" ", "") for cell in cells]
+    points = {cell.index(".") for cell in aligned if "." in cell}
+    assert len(points) <= 1
+
+
+def test_a_layout_serves_values_that_it_has_not_seen() -> None:
+    layout = DecimalLayout.of(["2.453 ms", "320 µs"])
+    assert layout.pad("1.5 ms") == "  1.5   ms"
+    assert len(layout.pad("1.5 ms")) == layout.width
+    assert layout.pad("45,296 s") == "45,296      s"  # too wide: it sticks out, whole
+
+
+@given(st.one_of(st.floats(-1e12, 1e12), st.integers(-(10**9), 10**9).map(lambda n: n / 100)), st.integers(0, 5))
+def test_halves_as_they_are_written_go_away_from_zero(value, decimals):
+    step = Decimal(1).scaleb(-decimals)
+    assert round_half_up(value, decimals) == float(Decimal(repr(value)).quantize(step, ROUND_HALF_UP))

@@ -1,0 +1,217 @@
+"""Collectives across ranks: which kernels belong together, whose clock is ahead, who came late and who waited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import shared
+
+from nsystui.base.selection import Task, Window
+from nsystui.questions.alignment import ClockMode
+from nsystui.questions.collectives.clock import fit_clock
+from nsystui.questions.collectives.matched import MatchedCollectives, match
+from nsystui.questions.collectives.sequences import UNKNOWN, KernelSequence, Member, sequences
+from nsystui.questions.collectives.waiting import NOBODY, Arrivals, lateness
+from nsystui.questions.job import Job
+from nsystui.store.report import aligned
+from nsystui.store.session import Session
+
+MS = 1_000_000
+
+
+def sequence(
+    report: int,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    *,
+    communicator: str = "",
+    stream: int = 7,
+    collectives: Sequence[str] | None = None,
+) -> KernelSequence:
+    names = ["AllReduce"] * len(starts) if collectives is None else list(collectives)
+    return KernelSequence(
+        Member(Task(report, 1), 0),
+        communicator,
+        stream,
+        np.array(names, object),
+        np.full(len(starts), UNKNOWN),
+        np.arange(len(starts)),
+        np.array(starts, np.int64),
+        np.array(ends, np.int64),
+    )
+
+
+def group_of(*ranks: tuple[Sequence[int], Sequence[int]]) -> MatchedCollectives:
+    (found,) = match([sequence(number, *times) for number, times in enumerate(ranks)]).groups
+    return found
+
+
+class TestMatching:
+    def test_ranks_with_the_same_operations_in_the_same_order_belong_together(self):
+        names = ["AllReduce", "AllGather"]
+        ranks = [sequence(rank, [0, 10], [5, 15], collectives=names) for rank in range(3)]
+        (group,) = match(ranks).groups
+        assert [member.task.report for member in group.members] == [0, 1, 2]
+        assert group.start.shape == (3, 2) and group.collective.tolist() == names
+
+    def test_a_rank_with_another_number_of_operations_is_left_out_and_told(self):
+        matching = match([sequence(0, [0, 9], [5, 14]), sequence(1, [0, 9], [5, 14]), sequence(2, [0], [5])])
+        assert [len(group.members) for group in matching.groups] == [2]
+        assert [member.task.report for member in matching.unmatched] == [2]
+
+    def test_communicators_keep_ranks_apart(self):
+        ranks = [sequence(rank, [0], [5], communicator="ab"[rank // 2]) for rank in range(4)]
+        found = {group.communicator: [m.task.report for m in group.members] for group in match(ranks).groups}
+        assert found == {"a": [0, 1], "b": [2, 3]}
+
+    def test_groups_side_by_side_are_told_apart_by_their_ends(self):
+        random = np.random.default_rng(5)
+        starts = np.cumsum(random.integers(2 * MS, 4 * MS, 40))
+        ends = [starts + random.integers(MS // 2, 2 * MS, 40) for _ in range(2)]
+        clocks = [0, 30 * MS, -5 * MS, 12 * MS]
+        ranks = [
+            sequence(rank, starts + clock, ends[rank % 2] + clock + random.integers(0, 2_000, 40))
+            for rank, clock in enumerate(clocks)
+        ]
+        found = sorted([member.task.report for member in group.members] for group in match(ranks).groups)
+        assert found == [[0, 2], [1, 3]]
+
+    def test_the_streams_of_a_rank_go_in_their_order(self):
+        ranks = [sequence(rank, [0], [5], stream=stream) for rank in range(2) for stream in (7, 9)]
+        groups = match(ranks).groups
+        assert [len(group.members) for group in groups] == [2, 2]
+        assert all(len(group.reports) == 2 for group in groups)
+
+    def test_the_demo_has_its_world_and_its_neighbours(self, demo_session):
+        groups = match(sequences(demo_session, demo_session.reports)).groups
+        assert sorted(len(group.members) for group in groups) == [2, 2, 4]
+        assert all(group.communicator for group in groups)
+
+    def test_what_is_kept_is_the_same_again(self, demo_job, tmp_path):
+        from nsystui.store.cache import Cache
+
+        found = []
+        for _ in range(2):
+            session = Session(Cache(tmp_path))
+            for path in demo_job[:2]:
+                session.add(path)
+            found.append(match(sequences(session, session.reports)).groups)
+            session.close()
+        first, again = ([(g.communicator, g.size.tolist(), g.start.tolist()) for g in groups] for groups in found)
+        assert first == again
+
+
+class TestClock:
+    @given(st.lists(st.integers(-(10**9), 10**9), min_size=2, max_size=6), st.integers(1, 30))
+    def test_clocks_that_are_only_shifted_are_found_to_the_nanosecond(self, clocks, count):
+        ends = np.arange(1, count + 1) * 10 * MS
+        starts = ends - 3 * MS
+        found = fit_clock([group_of(*[(starts + clock, ends + clock) for clock in clocks])])
+        placed = {clock + found.shifts[number] for number, clock in enumerate(clocks)}
+        assert max(placed) - min(placed) <= 1
+        assert (found.error is None) == (count == 1)
+
+    def test_a_few_disturbed_operations_do_not_matter(self):
+        ends = np.arange(1, 21) * 10 * MS
+        disturbed = ends.copy()
+        disturbed[[3, 7]] += 5 * MS
+        found = fit_clock([group_of((ends - MS, ends), (ends - MS + 400, disturbed + 400))])
+        assert found.shifts[0] - found.shifts[1] == 400 and found.error == 0
+
+    def test_only_what_all_can_leave_together_counts(self):
+        ends = [5, 15]
+        rooted = ["Broadcast", "ReduceScatter"]
+        ranks = [sequence(rank, [0, 10], ends, collectives=rooted) for rank in range(2)]
+        assert not fit_clock(match(ranks).groups).shifts
+
+    def test_the_widest_group_is_used(self):
+        world = [sequence(rank, [0], [100 + rank], communicator="world") for rank in range(3)]
+        pair = [sequence(rank, [0], [900 * rank], communicator="pair") for rank in range(2)]
+        assert fit_clock(match([*world, *pair]).groups).shifts == {0: 1, 1: 0, 2: -1}
+
+    def test_the_demo_is_put_right(self, demo_job, opened):
+        job = Job(opened(*demo_job))
+        before = [report.clock_offset for report in job.session.reports]
+        job.align(ClockMode.COLLECTIVES)
+        moved = [report.clock_offset - old for report, old in zip(job.session.reports, before, strict=True)]
+        # The second host's clock is 85 µs ahead.
+        assert np.mean(moved[:2]) - np.mean(moved[2:]) == pytest.approx(85_000, abs=1_500)
+        assert job.alignment is not None and job.alignment.fit.error < 3_000
+        assert "residual" in job.alignment.words(job.session.reports)
+
+    def test_it_can_be_switched_off(self, demo_job, opened):
+        job = Job(opened(*demo_job))
+        version = job.session.version
+        job.align(ClockMode.OWN)
+        assert [report.clock_offset for report in job.session.reports] == [0] * 4 and job.session.version > version
+        job.align(ClockMode.UTC)
+        assert job.session.reports == aligned(job.session.reports)
+
+    def test_the_real_pair_ends_together(self, opened):
+        job = Job(opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4")))
+        (raw,) = match(sequences(job.session, job.session.reports)).groups
+        assert abs(int(np.ptp(raw.start)) - 167 * MS) < MS // 10
+        assert 0 < np.ptp(raw.end) < 120_000
+        job.align(ClockMode.COLLECTIVES)
+        (fitted,) = match(sequences(job.session, job.session.reports)).groups
+        assert np.ptp(fitted.end) <= 1
+
+
+class TestWaiting:
+    def test_the_shortest_kernel_came_last_whatever_the_clock(self):
+        late = group_of(([0], [100 * MS]), ([10**12 + 60 * MS], [10**12 + 100 * MS]), ([1], [100 * MS]))
+        arrivals = Arrivals.of(late)
+        assert arrivals.last.tolist() == [1] and arrivals.transfer.tolist() == [40 * MS]
+        found = lateness([arrivals])
+        assert found[Task(1, 1)].late == 1 and found[Task(1, 1)].suffered == 0
+        assert found[Task(1, 1)].caused == (60 * MS + 60 * MS - 1) // 2
+        assert found[Task(0, 1)].suffered == 60 * MS and found[Task(0, 1)].median_lateness is None
+
+    def test_nearly_together_is_nobody_late(self):
+        assert Arrivals.of(group_of(([0], [100 * MS]), ([9_000], [100 * MS]))).last.tolist() == [NOBODY]
+
+    def test_what_a_root_may_leave_early_does_not_count(self):
+        ranks = [sequence(rank, [0], [(1 + rank) * MS], collectives=["Broadcast"]) for rank in range(2)]
+        assert not len(Arrivals.of(match(ranks).groups[0]).operations)
+
+    def test_a_window_chooses_operations_by_their_first_start(self):
+        group = group_of(([0, 50], [10, 60]), ([2, 52], [10, 60]))
+        assert Arrivals.of(group, Window(40, 51)).operations.tolist() == [1]
+
+    @given(st.lists(st.lists(st.integers(1, 10**9), min_size=3, max_size=3), min_size=1, max_size=20))
+    def test_transfer_and_waiting_are_all_of_the_time(self, durations):
+        ends = np.arange(1, len(durations) + 1) * 10**10
+        lengths = np.array(durations).T
+        group = group_of(*[(ends - own, ends) for own in lengths])
+        found = lateness([Arrivals.of(group)])
+        for rank, own in enumerate(lengths):
+            assert found[Task(rank, 1)].suffered + found[Task(rank, 1)].transfer == own.sum()
+        assert sum(one.late for one in found.values()) <= len(durations)
+
+    def test_the_late_rank_of_the_real_pair(self, opened):
+        session = opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4"))
+        job = Job(session)
+        (group,) = match(sequences(session, session.reports)).groups
+        found = lateness([Arrivals.of(group)])
+        by_rank = {item.rank: found[item.task] for item in job.ranks}
+        assert by_rank[4].late == 1 and by_rank[0].late == 0
+        assert by_rank[4].caused == by_rank[0].suffered == 166_884_618
+
+    def test_the_straggler_of_the_demo_is_found(self, demo_session):
+        groups = match(sequences(demo_session, demo_session.reports)).groups
+        found = lateness([Arrivals.of(group) for group in groups])
+        worst = max(found, key=lambda task: found[task].caused)
+        others = sum(one.late for task, one in found.items() if task != worst)
+        assert found[worst].late > max(5, 10 * others)
+
+
+def test_a_job_without_nccl_has_nothing_to_match(tmp_path: Path, opened):
+    from synthetic import cpu_only_export
+
+    session = opened(cpu_only_export(tmp_path / "cpu.sqlite"))
+    assert match(sequences(session, session.reports)).groups == ()

@@ -1,0 +1,339 @@
+"""Two sides compared: differences that add up, sides of other sizes, and what one of them lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import shared
+from synthetic import cpu_only_export, nccl_without_nvtx_export, old_schema_export, whole_graph_export
+
+from nsystui.base.answer import Column, Unit, iter_rows
+from nsystui.base.selection import Selection, Window
+from nsystui.exports.demo import TrainingJob
+from nsystui.questions.comparison import TABLES, Options, Side, summary, worded
+from nsystui.questions.comparison.kernels import kernels, memory
+from nsystui.questions.comparison.nccl import nccl
+from nsystui.questions.comparison.nvtx import nvtx
+from nsystui.questions.comparison.pairs import Compared, Measured, compared
+from nsystui.questions.comparison.side import Basis
+from nsystui.questions.comparison.steps import steps
+from nsystui.questions.job import Job
+from nsystui.questions.kernels import Names, kernel_summary
+from nsystui.questions.nccl.table import nccl_summary
+from nsystui.questions.nvtx.listing import nvtx_summary
+from nsystui.questions.overview import task_table
+from nsystui.questions.ranks.step_times import figures, step_times
+from nsystui.questions.work import MEMORY, work_summary
+from nsystui.store.session import Session
+
+STRAGGLER = 2
+
+
+def rows(answer: Any) -> list[dict[str, Any]]:
+    keys = [column.key for column in answer.columns]
+    return [dict(zip(keys, row, strict=True)) for row in iter_rows(answer)]
+
+
+def by(answer: Any, key: str = "name") -> dict[Any, dict[str, Any]]:
+    return {str(row[key]).strip(): row for row in rows(answer)}
+
+
+def total(answer: Any, key: str) -> float:
+    return sum(row[key] or 0 for row in rows(answer))
+
+
+def side(job: Job, *ranks: int, label: str = "", window: Window | None = None) -> Side:
+    tasks = job.tasks_of_ranks(frozenset(ranks)) if ranks else None
+    return Side(job, Selection(window, tasks), label)
+
+
+@pytest.fixture(scope="module")
+def demo(demo_session: Session) -> Job:
+    return Job(demo_session)
+
+
+@pytest.fixture(scope="module")
+def faster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """The demo job again, without its straggler."""
+    job = job_of(*TrainingJob(ranks=4, steps=3, layers=2, straggler=None).write(tmp_path_factory.mktemp("faster")))
+    yield job
+    job.close()
+
+
+def job_of(*paths: Path) -> Job:
+    session = Session()
+    for path in paths:
+        session.add(path)
+    return Job(session)
+
+
+# Rows
+
+
+counts = st.integers(0, 50)
+things = st.dictionaries(
+    st.sampled_from("abcdef"),
+    st.builds(lambda count, each: Measured(count, count * each), counts, st.integers(0, 10**9)),
+)
+_NAMED = (Column("name", "Name", "name", Unit.TEXT),)
+
+
+def table_of(a: dict[str, Measured], b: dict[str, Measured], basis: Basis) -> Compared:
+    sides = {(name,): one for name, one in a.items()}, {(name,): one for name, one in b.items()}
+    return compared("test", _NAMED, sides, basis)
+
+
+@given(things)
+def test_nothing_differs_from_itself(a):
+    for row in rows(table_of(a, a, Basis(2, 2))):
+        assert row["difference"] == row["by_count"] == row["by_duration"] == row["share"] == 0
+
+
+@given(things, things, st.integers(1, 5), st.integers(1, 5))
+def test_swapped_sides_turn_every_sign_and_nothing_else(a, b, ranks, others):
+    forth, back = by(table_of(a, b, Basis(ranks, others))), by(table_of(b, a, Basis(others, ranks)))
+    assert forth.keys() == back.keys()
+    turned = {"new": "gone", "gone": "new", "both": "both"}
+    for name, row in forth.items():
+        other = back[name]
+        for key in ("difference", "by_count", "by_duration"):
+            assert row[key] == pytest.approx(-other[key], abs=1e-3)
+        assert row["share"] == pytest.approx(other["share"])
+        assert (row["total_a"], row["count_b"]) == (other["total_b"], other["count_a"])
+        if a.get(name, Measured(0, 0)).count or b.get(name, Measured(0, 0)).count:
+            assert turned[row["status"]] == other["status"]
+
+
+@given(things, things, st.integers(1, 5), st.integers(1, 5))
+def test_the_two_parts_of_a_difference_are_all_of_it(a, b, ranks, others):
+    found = rows(table_of(a, b, Basis(ranks, others)))
+    for row in found:
+        assert row["by_count"] + row["by_duration"] == pytest.approx(row["difference"], abs=1)
+    changes = [abs(row["difference"]) for row in found]
+    assert changes == sorted(changes, reverse=True)
+    assert sum(row["share"] for row in found) == pytest.approx(100.0 if any(changes) else 0.0)
+
+
+def test_a_side_that_recorded_nothing_is_missing_and_makes_nothing_new():
+    (row,) = rows(table_of({"x": Measured(2, 10)}, {}, Basis(1, 0)))
+    assert (row["total_a"], row["count_a"]) == (10, 2)
+    missing = ("total_b", "count_b", "difference", "ratio", "share", "by_count", "status")
+    assert {row[key] for key in missing} == {None}
+    (row,) = rows(table_of({"x": Measured(2, 10)}, {}, Basis(1, 1)))
+    assert (row["total_b"], row["difference"], row["status"]) == (0, -10, "gone")
+
+
+def test_sorting_by_a_difference_looks_at_its_size():
+    answer = table_of({"x": Measured(1, 10), "y": Measured(1, 1)}, {"z": Measured(1, 5)}, Basis(1, 1))
+    assert [row["name"] for row in rows(answer.sorted_by("difference", True))] == ["x", "z", "y"]
+    assert [row["name"] for row in rows(answer.sorted_by("difference", False))] == ["y", "z", "x"]
+    assert [row["name"] for row in rows(answer.sorted_by("total_b", True))] == ["z", "x", "y"]
+
+
+# Jobs
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_job_does_not_differ_from_itself(demo, name):
+    answer = TABLES[name].make(side(demo), side(demo), Options())
+    found = rows(answer)
+    assert found
+    assert all(not value for row in found for key, value in row.items() if key.endswith("difference"))
+    assert all(row["ratio"] in (1, None) and row.get("status", "both") == "both" for row in found)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_two_jobs_differ_alike_from_either_side(demo, faster, name):
+    forth = rows(TABLES[name].make(side(demo), side(faster), Options()))
+    back = rows(TABLES[name].make(side(faster), side(demo), Options()))
+    told = [key for key in ("what", "name", "collective", "bucket") if key in forth[0]]
+    other = {tuple(row[key] for key in told): row for row in back}
+    assert len(other) == len(forth) > 2
+    for row in forth:
+        assert row["difference"] == pytest.approx(-other[tuple(row[key] for key in told)]["difference"], abs=1e-3)
+
+
+def test_totals_are_those_of_the_single_summaries(demo, faster):
+    a, b = side(demo, 0, 1), side(faster, 2, 3)
+    for answer, summary_of in (
+        (kernels(a, b), lambda one: kernel_summary(one.job.session, one.selection)),
+        (memory(a, b), lambda one: work_summary(one.job.session, one.selection, MEMORY)),
+        (nvtx(a, b), lambda one: nvtx_summary(one.job.session, one.selection, fold_suffixes=True)),
+    ):
+        for one, letter in ((a, "a"), (b, "b")):
+            expected = summary_of(one)
+            assert total(answer, f"total_{letter}") == total(expected, "total")
+            assert total(answer, f"count_{letter}") == total(expected, "count")
+    single = by(kernel_summary(a.job.session, a.selection, Names.SHORT))
+    for name, row in by(kernels(a, b, Names.SHORT)).items():
+        assert row["median_a"] == single[name]["median"]
+
+
+def test_nccl_is_compared_by_collective_and_size(demo, faster):
+    a, b = side(demo), side(faster)
+    expected = nccl_summary(a.job.session, a.selection, a.job.ranks, a.job.pairing()).frame()
+    expected = expected[expected["what"] == "kernel"]
+    found = rows(nccl(a, b))
+    assert {(row["collective"], row["bucket"]) for row in found} == set(
+        zip(expected["collective"], expected["bucket"], strict=True)
+    )
+    for key in ("total", "count", "exposed", "bytes"):
+        assert sum(row[f"{key}_a"] for row in found) == expected[key].sum()
+    assert all(row["what"] == "kernel" and row["busbw_a"] > 0 for row in found)
+
+
+def test_the_straggler_has_slower_kernels_and_waits_less_for_others(demo):
+    found = by(summary(side(demo, 0), side(demo, STRAGGLER)), "what")
+    assert found["kernels launched"]["difference"] == 0
+    assert found["by their number"]["difference"] == 0
+    assert found["compute"]["difference"] > 0 > found["exposed NCCL"]["difference"]
+    assert found["of NCCL"]["difference"] == 0
+    kernel_times = kernels(side(demo, 0), side(demo, STRAGGLER), Names.SHORT)
+    assert found["kernels"]["difference"] == total(kernel_times, "difference")
+    assert found["by their durations"]["difference"] == pytest.approx(total(kernel_times, "by_duration"))
+
+
+def test_ranks_of_one_job_are_judged_over_one_span(demo):
+    a, b = side(demo, 0), side(demo, STRAGGLER)
+    both = Selection(tasks=a.selection.tasks | b.selection.tasks)
+    expected = {row["rank"]: row for row in rows(task_table(demo.session, both, demo.ranks, demo.busy(both)))}
+    found = by(summary(a, b), "what")
+    assert found["GPU busy"]["a"] == pytest.approx(expected[0]["busy_percent"], abs=1e-3)
+    assert found["GPU busy"]["b"] == pytest.approx(expected[STRAGGLER]["busy_percent"], abs=1e-3)
+    assert found["time span"]["difference"] == 0
+
+
+def test_sides_of_different_sizes_are_compared_per_rank(demo):
+    a, b = side(demo, 0), side(demo, 1, 3)
+    answer = kernels(a, b)
+    summed = {name: row["total"] for name, row in by(kernel_summary(demo.session, b.selection)).items()}
+    for row in rows(answer):
+        assert row["total_b"] == pytest.approx(summed[row["name"]] / 2)
+        assert row["sum_b"] == summed[row["name"]]
+        assert row["count_a"] == row["count_b"]
+    assert "per Rank" in {column.key: column.header for column in answer.columns}["total_b"]
+    assert any("per rank: A has 1 ranks with a GPU, B 2" in note for note in answer.notes)
+    found = by(summary(a, b), "what")
+    assert found["kernels launched per rank"]["difference"] == 0
+    assert not any("per rank" in note for note in kernels(side(demo, 0), b=side(demo, 1)).notes)
+
+
+def test_two_steps_of_a_job_compare_by_their_windows(demo):
+    task = next(item.task for item in demo.ranks if item.rank == 0)
+    own = step_times(demo.steps())[task]
+    windows = [own.window(place) for place in (0, 2)]
+    a, b = (side(demo, 0, window=window) for window in windows)
+    found = by(steps(a, b))["step"]
+    assert (found["count_a"], found["count_b"]) == (1, 1)
+    lengths = tuple(window.end - window.start for window in windows)
+    assert (found["median_a"], found["median_b"]) == lengths
+    spans = by(summary(a, b), "what")["time span"]
+    assert (spans["a"], spans["b"]) == lengths
+
+
+def test_steps_have_median_and_p95_of_every_rank(demo, faster):
+    found = by(steps(side(demo), side(faster)))
+    assert [row["count_a"] for row in found.values()] == [12, 12, 12]
+    for row in found.values():
+        assert row["min_a"] <= row["median_a"] <= row["p95_a"] <= row["max_a"]
+    own = figures(step_times(demo.steps())[demo.ranks[0].task])
+    (single,) = [row for row in rows(steps(side(demo, demo.ranks[0].rank), side(demo))) if row["name"] == "step"]
+    assert (single["median_a"], single["p95_a"]) == (own.median, own.p95)
+
+
+def test_numbered_ranges_of_both_sides_are_one_row(demo, faster):
+    folded, single = (by(nvtx(side(demo), side(faster), fold)) for fold in (True, False))
+    assert not any(name.endswith("step 0") for name in folded)
+    (steps_row,) = [row for name, row in folded.items() if name.endswith("step *")]
+    assert steps_row["count_a"] == 12
+    assert len([name for name in single if "step " in name]) == 3
+    assert steps_row["gpu_difference"] == steps_row["gpu_b"] - steps_row["gpu_a"] != 0
+
+
+# What one side lacks
+
+
+def test_a_side_without_gpu_work_is_missing_not_zero(demo, tmp_path):
+    other = job_of(cpu_only_export(tmp_path / "cpu.sqlite"))
+    answer = kernels(side(demo), side(other))
+    assert len(answer) and {row["total_b"] for row in rows(answer)} == {row["status"] for row in rows(answer)} == {None}
+    assert any(note.startswith("B: no GPU kernels in this export: record") for note in answer.notes)
+    found = by(summary(side(demo), side(other)), "what")
+    assert found["GPU busy"]["b"] is None and found["kernels launched"]["b"] is None
+    assert found["GPU operation time"]["difference"] is None
+    other.close()
+
+
+def test_a_side_without_nvtx_is_missing_not_zero(demo, tmp_path):
+    other = job_of(nccl_without_nvtx_export(tmp_path / "silent.sqlite"))
+    answer = nvtx(side(demo), side(other))
+    assert {row["count_b"] for row in rows(answer)} == {row["difference"] for row in rows(answer)} == {None}
+    assert any(note.startswith("B: no NVTX ranges") for note in answer.notes)
+    found = nccl(side(demo), side(other))
+    assert "bucket" not in by(found, "collective")["AllReduce"]
+    assert any("only one side tells message sizes" in note for note in found.notes)
+    other.close()
+
+
+def test_what_neither_side_has_gives_no_rows_and_says_why(tmp_path):
+    job = job_of(cpu_only_export(tmp_path / "cpu.sqlite"))
+    for name in ("kernels", "nccl", "memory"):
+        answer = TABLES[name].make(side(job), side(job), Options())
+        assert not len(answer) and answer.notes, name
+    assert not any(note.startswith(("A: ", "B: ")) for note in kernels(side(job), side(job)).notes)
+    job.close()
+
+
+def test_whole_graphs_are_in_the_gpu_time(tmp_path):
+    graphs, plain = job_of(whole_graph_export(tmp_path / "g.sqlite")), job_of(old_schema_export(tmp_path / "o.sqlite"))
+    found = by(summary(side(graphs), side(plain)), "what")
+    assert found["whole CUDA graphs"]["a"] > 0 == found["whole CUDA graphs"]["b"]
+    parts = ("whole CUDA graphs", "memory operations", "kernels")
+    assert found["GPU operation time"]["a"] == sum(found[part]["a"] for part in parts)
+    graphs.close()
+    plain.close()
+
+
+def test_less_work_is_told_from_faster_kernels(demo, tmp_path):
+    shorter = job_of(*TrainingJob(ranks=4, steps=2, layers=2).write(tmp_path))
+    notes = summary(side(demo), side(shorter)).notes
+    assert any("B launched 33.3 % fewer kernels" in note for note in notes)
+    assert any(note.startswith("kernels that changed most by duration: ") for note in notes)
+    assert not any("launched" in note for note in summary(side(demo, 0), side(demo, 1)).notes)
+    shorter.close()
+
+
+def test_the_summary_is_worded_with_the_unit_of_each_row(demo, faster):
+    plain = summary(side(demo), side(faster))
+    shown = {row["what"].strip(): row for row in rows(worded(plain))}
+    assert shown["GPU busy"]["a"].endswith("%") and shown["GPU busy"]["difference"].endswith("pp")
+    assert shown["step time, median"]["b"].split()[-1] in ("ms", "µs", "s")
+    assert {row["unit"] for row in rows(plain)} == {"ns", "%", "count"}
+    assert len({len(row["a"]) for row in shown.values()}) == 1  # aligned
+
+
+# Real exports
+
+
+def test_before_and_after_of_a_real_job():
+    before, after = map(job_of, shared("h100-2rank-moe-before", "h100-2rank-moe-after"))
+    a, b = side(before, label="before"), side(after, label="after")
+    answer = summary(a, b)
+    found = by(answer, "what")
+    assert (found["kernels launched"]["a"], found["kernels launched"]["b"]) == (4010, 3587)
+    assert found["GPU busy"]["difference"] == pytest.approx(-7.6, abs=0.1)
+    assert found["by their number"]["difference"] < 0 < found["by their durations"]["difference"]
+    assert any("B launched 10.5 % fewer kernels in about the same time" in note for note in answer.notes)
+    assert any("by duration: ncclDevKernel_SendRecv +10.2 ms" in note for note in answer.notes)
+    first = rows(kernels(a, b, Names.SHORT))[0]
+    assert (first["name"], first["count_a"], first["count_b"]) == ("flash_fwd_kernel", 68, 60)
+    assert first["difference"] == total(kernels(a, b), "difference") - sum(
+        row["difference"] for row in rows(kernels(a, b, Names.SHORT))[1:]
+    )
+    before.close()
+    after.close()

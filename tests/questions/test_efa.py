@@ -1,0 +1,206 @@
+"""The counters of AWS's EFA plugin on the map of the network: generic events, told by names and data alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from support import edit
+
+from nsystui.base.selection import Selection, Window
+from nsystui.exports.demo.writer import ExportWriter
+from nsystui.questions.job import Job
+from nsystui.questions.recipes.asking import Options, ask, draw
+from nsystui.questions.recipes.catalog import recipe_named
+from nsystui.questions.recipes.efa import UNDOCUMENTED
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+SCHEMAS = ("3.7.2", "3.25.0")
+MAP = recipe_named("network_traffic_map")
+SECOND = 10**9
+TYPE = 1 << 48 | 5 << 32 | 3
+Values = Mapping[str, int | float | str]
+
+
+def export(
+    path: Path,
+    schema: str,
+    events: Sequence[Values],
+    *,
+    source: str = "efa_metrics",
+    kind: str = "rdmap0s6",
+    **more: Any,
+) -> Path:
+    """An export with an event each second; the type after it is nobody's."""
+    with ExportWriter(path, schema) as writer:
+        process = writer.process(100)
+        writer.nvtx_range(writer.thread(process, 100, "main"), 0, 4 * SECOND, "all")
+        writer.generic_source(1, source)
+        writer.generic_source(2, "default")
+        writer.generic_type(TYPE, 1, kind, list(events[0]))
+        writer.generic_type(TYPE + 1, 2, "EFAULT", ["other bytes"])
+        for number, values in enumerate(events):
+            writer.generic_event(number * SECOND, TYPE, values, **more)
+            writer.generic_event(number * SECOND, TYPE + 1, {"other bytes": 7})
+    return path
+
+
+@pytest.fixture
+def job(opened: Callable[..., Session], tmp_path: Path) -> Callable[..., Job]:
+    def make(schema: str, events: Sequence[Values], **more: Any) -> Job:
+        return Job(opened(export(tmp_path / "rank0.sqlite", schema, events, **more)))
+
+    return make
+
+
+def drawn(job: Job) -> Any:
+    return draw(MAP, job, Selection().with_window(Window(0, 4 * SECOND)), Options(bins=4))
+
+
+def series(job: Job) -> dict[str, list[float | None]]:
+    """The bins of each figure of the only line."""
+    shown = drawn(job)
+    assert len(shown.lines) == 1
+    values = shown.lines[0].values.tolist()
+    figures = [figure.title for figure in shown.figures]
+    return {
+        title: [None if value != value else value for value in row] for title, row in zip(figures, values, strict=True)
+    }
+
+
+def events_of(**fields: Sequence[int | float | str]) -> list[Values]:
+    return [dict(zip(fields, row, strict=True)) for row in zip(*fields.values(), strict=True)]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+class TestBothForms:
+    def test_what_never_falls_is_a_total_and_anything_else_an_amount(self, job, schema):
+        found = job(
+            schema, events_of(rx_bytes=[100, 150, 150, 450, 450], tx_bytes=[9, 7, 8, 5, 6], pkts=[1, 2, 3, 4, 5])
+        )
+        assert series(found) == {"rx_bytes (rise per s)": [50, 0, 300, 0], "tx_bytes": [7, 8, 5, 6]}
+        notes = drawn(found).notes
+        assert UNDOCUMENTED in notes
+        assert any("running totals" in note and note.endswith(": rx_bytes") for note in notes)
+        assert any("as recorded" in note and note.endswith(": tx_bytes") for note in notes)
+
+    def test_a_counter_with_one_step_is_no_total(self, job, schema):
+        assert series(job(schema, events_of(rx_bytes=[0, 0, 8, 8, 8]))) == {"rx_bytes": [0, 8, 8, 8]}
+
+    def test_a_rate_by_its_name_is_shown_as_it_is_however_it_rises(self, job, schema):
+        name = "rdma_read_bytes per second"
+        assert series(job(schema, [{name: value} for value in (1, 2, 3, 4, 5)])) == {name: [2, 3, 4, 5]}
+
+    def test_the_fields_that_nvidias_recipe_knows_tell_the_plugin_whatever_it_is_called(self, job, schema):
+        name = "rdma_write_recv_bytes per second"
+        found = job(schema, [{name: 4}, {name: 2}], source="NIC sampler", kind="nic")
+        assert series(found) == {name: [2, None, None, None]}
+        assert drawn(found).lines[0].label == "NIC sampler nic 3"
+
+    def test_a_type_called_efa_is_enough(self, job, schema):
+        found = job(schema, events_of(rx_bytes=[3, 2]), source="plugin", kind="AwsEfa")
+        assert [line.label for line in drawn(found).lines] == ["plugin AwsEfa 3"]
+
+    def test_without_an_efa_source_there_is_nothing_and_no_note(self, job, schema):
+        found = job(schema, events_of(rx_bytes=[3, 2]), source="default", kind="interface")
+        assert not found.session.count(tables.efa_samples)
+        assert not found.session.reports[0].has(tables.efa_samples)
+        assert not drawn(found).lines
+        assert UNDOCUMENTED not in drawn(found).notes
+        assert "efa_metrics" in " ".join(drawn(found).notes)  # what to record
+
+    def test_names_that_say_no_bytes_are_only_named(self, job, schema):
+        found = job(schema, events_of(tx_pkts=[1, 2, 3], rx_drops=[0, 0, 0]))
+        assert not len(ask(MAP, found, Selection()))
+        assert drawn(found).notes == (
+            UNDOCUMENTED,
+            "no field of the EFA samples says bytes; there are: rx_drops, tx_pkts",
+        )
+
+    def test_beside_adapters_that_nsys_samples_itself(self, opened, tmp_path, schema):
+        path = export(tmp_path / "both.sqlite", schema, events_of(rx_bytes=[3, 2]))
+        other = tmp_path / "rank1.sqlite"
+        with ExportWriter(other, schema) as writer:
+            writer.nic(0, "mlx5_0", [("IB: Bytes sent", "bytes/ms")])
+            writer.nic_metric(0, 0, SECOND, (5,))
+        shown = drawn(Job(opened(path, other)))
+        assert [figure.title for figure in shown.figures][-1] == "rx_bytes"
+        assert [line.label for line in shown.lines] == ["rank1 mlx5_0", "both efa_metrics rdmap0s6 3"]
+        assert shown.lines[0].values[1, 0] == 5 and shown.lines[1].values[3, 0] == 2
+
+    def test_the_table_has_a_column_for_each_counter(self, job, schema):
+        answer = ask(MAP, job(schema, events_of(**{"RX bytes": [3, 2], "rx_bytes": [4, 1]})), Selection())
+        assert [column.header for column in answer.columns][-2:] == ["RX bytes", "rx_bytes"]
+        keys = [column.key for column in answer.columns]
+        assert len(set(keys)) == len(keys)
+
+
+class TestOneForm:
+    def test_a_text_tells_the_device_and_large_numbers_may_be_texts(self, job):
+        events = [{"device": name, "rx_bytes": value} for name, value in [("a", "5"), ("b", 7), ("a", "3"), ("b", 6)]]
+        shown = drawn(job("3.7.2", events))
+        assert [line.label for line in shown.lines] == ["efa_metrics rdmap0s6 a", "efa_metrics rdmap0s6 b"]
+        assert shown.lines[0].values[0, :2].tolist() == [3, 3]
+        assert [figure.title for figure in shown.figures] == ["rx_bytes"]
+
+    def test_numbers_without_bytes_are_no_devices(self, job):
+        shown = drawn(job("3.7.2", events_of(pkts=[1, -2, 3.5], rx_bytes=[3, 2, 1])))
+        assert [line.label for line in shown.lines] == ["efa_metrics rdmap0s6 3"]
+
+    @pytest.mark.parametrize(("source", "bins"), [("SessionNs", [2, None, None, None]), ("CntVct", None)])
+    def test_raw_times_are_taken_only_where_they_are_those_of_the_session(self, opened, tmp_path, source, bins):
+        path = export(tmp_path / "raw.sqlite", "3.7.2", events_of(rx_bytes=[5, 2]))
+        edit(
+            path,
+            "UPDATE GENERIC_EVENTS SET timestamp = NULL",
+            f"UPDATE GENERIC_EVENT_SOURCES SET data = replace(data, 'SessionNs', '{source}')",
+        )
+        found = Job(opened(path))
+        if bins:
+            assert series(found) == {"rx_bytes": bins}
+        else:
+            assert not drawn(found).lines
+            assert "no time in the session" in " ".join(drawn(found).notes)
+
+    def test_nested_fields_and_what_is_no_json(self, job, tmp_path, opened):
+        path = export(tmp_path / "n.sqlite", "3.7.2", [{"rx_bytes": 1}, {"rx_bytes": 2}, {"rx_bytes": 1}])
+        nested = '{"port": {"rx_bytes": 4}, "ok": true}'
+        edit(path, f"UPDATE GENERIC_EVENTS SET data = '{nested}' WHERE timestamp < {2 * SECOND}",
+             f"UPDATE GENERIC_EVENTS SET data = '{{bad' WHERE timestamp = {2 * SECOND}")  # fmt: skip
+        assert series(Job(opened(path))) == {"port.rx_bytes": [4, None, None, None]}
+
+    def test_values_that_are_there_as_json_too_count_once(self, job):
+        found = job("3.25.0", events_of(rx_bytes=[3.5, 2.5]), with_json=True)
+        assert series(found) == {"rx_bytes": [2.5, None, None, None]}
+        assert found.session.count(tables.efa_samples) == 2
+
+    def test_missing_values_are_no_zeros(self, opened, tmp_path):
+        path = export(tmp_path / "m.sqlite", "3.25.0", events_of(rx_bytes=[5, 3, 4]))
+        edit(path, "UPDATE GENERIC_EVENT_DATA SET uintVal = NULL WHERE uintVal = 3")
+        assert series(Job(opened(path))) == {"rx_bytes": [4, 4, None, None]}
+
+    def test_columns_come_with_the_names(self, job):
+        session = job("3.25.0", events_of(rx_bytes=[5])).session
+        table = tables.efa_samples
+        columns = [table.c[name] for name in ("row", "time", "type_id", "source", "type", "event", "field", "value")]
+        assert session.rows(sa.select(*columns)) == [(1, 0, TYPE, "efa_metrics", "rdmap0s6", 1, "rx_bytes", 5.0)]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_each_column_read_on_demand_is_that_of_a_whole_pack(tmp_path, schema):
+    path = export(tmp_path / "x.sqlite", schema, events_of(rx_bytes=[5, 6, 7], tx_bytes=[1, 0.5, 2]))
+    whole = Session()
+    whole.add(path)
+    table = tables.efa_samples
+    for column in table.c:
+        single = Session()
+        single.add(path, whole=False)
+        query = sa.select(column)
+        assert sorted(map(str, single.rows(query))) == sorted(map(str, whole.rows(query))), column.name
+        assert single.count(table) == whole.count(table) == (3 if schema == "3.7.2" else 6)
+        single.close()
+    whole.close()

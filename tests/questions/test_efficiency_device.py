@@ -1,0 +1,281 @@
+"""Parts that add up to the window and factors that multiply to the whole, against sets of nanoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import shared
+from synthetic import cpu_only_export, two_process_export, whole_graph_export
+
+from nsystui.base.errors import UsageError
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.exports.demo import ExportWriter
+from nsystui.exports.demo import Session as Capture
+from nsystui.questions.device_time import Breakdown, BusyParts, Device, DeviceIntervals, total
+from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
+from nsystui.questions.efficiency.result import Efficiency, efficiency
+from nsystui.questions.efficiency.scaling import Scaling, Sized, scalability
+from nsystui.questions.efficiency.tables import PARTS, breakdown_table, device_table
+from nsystui.questions.interval_blocks import IntervalBlocks, blocks_of
+from nsystui.questions.intervals import union
+from nsystui.questions.job import Job
+from nsystui.questions.tasks import RankedTask
+from nsystui.store.session import Session
+
+Opener = Callable[..., Session]
+Event = tuple[str, int, int]
+
+WINDOW = Window(10, 90)
+EVENTS = st.lists(st.tuples(st.sampled_from("KCMG"), st.integers(0, 100), st.integers(0, 30)), max_size=25)
+DEVICES = st.lists(EVENTS, min_size=1, max_size=4)
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+START = 1_780_000_000_000_000_000
+
+
+def blocks(events: Sequence[Event], kind: str) -> IntervalBlocks:
+    chosen = [(start, start + length) for name, start, length in events if name == kind]
+    return blocks_of(union([start for start, _ in chosen], [end for _, end in chosen]))
+
+
+def breakdown_of(events: Sequence[Event], window: Window = WINDOW) -> Breakdown:
+    task = RankedTask(Task(0, 1), 0, "", None, "", 1, "", "", (0,), ())
+    parts = BusyParts.of(*(blocks(events, kind) for kind in "KCMG"))
+    return DeviceIntervals(Device(task, 0, None, None), Window(0, 200), parts).breakdown(window)
+
+
+def points(events: Sequence[Event], kinds: str, window: Window = WINDOW) -> set[int]:
+    inside = range(window.start, window.end)
+    return {
+        ns for kind, start, length in events if kind in kinds for ns in range(start, start + length) if ns in inside
+    }
+
+
+class TestParts:
+    @settings(deadline=None)
+    @given(EVENTS)
+    def test_each_is_what_sets_of_nanoseconds_say(self, events: list[Event]) -> None:
+        spent = breakdown_of(events)
+        k, c, m, g = (points(events, kind) for kind in "KCMG")
+        expected = {
+            "kernels_only": k - c - m,
+            "nccl_only": c - k - m,
+            "memory_only": m - k - c,
+            "kernels_nccl": k & c - m,
+            "kernels_memory": k & m - c,
+            "nccl_memory": c & m - k,
+            "all_three": k & c & m,
+            "graph_only": g - k - c - m,
+            "exposed_graph": g - k,
+            "graph_without_kernels": g - k - c,
+        }
+        assert {key: getattr(spent, key) for key in expected} == {key: len(ns) for key, ns in expected.items()}
+
+    @settings(deadline=None)
+    @given(DEVICES)
+    def test_they_add_up_to_the_window_of_each_device_and_of_all(self, devices: list[list[Event]]) -> None:
+        spent = [breakdown_of(events) for events in devices]
+        for one in (*spent, total(spent)):
+            parts = [getattr(one, key) for key in PARTS]
+            assert min(parts) >= 0
+            assert sum(parts) == one.time
+            assert sum(one.percent(part) or 0 for part in parts) == pytest.approx(100)
+
+
+class TestFactors:
+    @settings(deadline=None)
+    @given(DEVICES, st.sampled_from(Useful))
+    def test_their_product_is_the_parallel_efficiency(self, devices: list[list[Event]], useful: Useful) -> None:
+        found = DeviceEfficiency.of([breakdown_of(events) for events in devices], useful)
+        assert found.load_balance * found.communication * found.orchestration == pytest.approx(found.parallel)
+        for factor in (found.parallel, found.load_balance, found.communication, found.orchestration):
+            assert 0 <= factor <= 1
+
+    @settings(deadline=None)
+    @given(DEVICES, st.sampled_from(Useful))
+    def test_they_are_those_of_sets_of_nanoseconds(self, devices: list[list[Event]], useful: Useful) -> None:
+        kinds = ("KG", "CM") if useful is Useful.POP else ("KCG", "M")
+        worked = [points(events, kinds[0]) for events in devices]
+        moved = [points(events, kinds[1]) - own for events, own in zip(devices, worked, strict=True)]
+        together = [len(a) + len(b) for a, b in zip(worked, moved, strict=True)]
+        time, most = WINDOW.end - WINDOW.start, max(map(len, worked))
+        found = DeviceEfficiency.of([breakdown_of(events) for events in devices], useful)
+        assert found.parallel == pytest.approx(sum(map(len, worked)) / (len(devices) * time))
+        assert found.orchestration == pytest.approx(max(together) / time)
+        if most:
+            assert found.load_balance == pytest.approx(sum(map(len, worked)) / len(devices) / most)
+            assert found.communication == pytest.approx(most / max(together))
+        else:
+            assert found.load_balance == found.communication == 0
+
+    def test_the_two_maxima_may_be_of_different_devices(self) -> None:
+        devices = [[("K", 10, 40)], [("K", 10, 20), ("C", 30, 40)]]
+        found = DeviceEfficiency.of([breakdown_of(events) for events in devices], Useful.POP)
+        assert (found.load_balance, found.communication, found.orchestration) == (30 / 40, 40 / 60, 60 / 80)
+        assert found.parallel == 60 / 160
+
+    def test_nccl_is_useful_only_to_talp(self) -> None:
+        spent = [breakdown_of([("K", 10, 20), ("C", 20, 40), ("M", 80, 10)])]
+        assert DeviceEfficiency.of(spent, Useful.POP).useful == 20
+        assert DeviceEfficiency.of(spent, Useful.TALP).useful == 50
+
+    def test_no_device_has_factors_of_nothing(self) -> None:
+        found = DeviceEfficiency.of([], Useful.POP)
+        assert (found.devices, found.parallel, found.orchestration) == (0, 0, 0)
+
+
+class TestScalability:
+    @staticmethod
+    def of(devices: int, useful: int, steps: int | None = None) -> Sized:
+        each = useful // devices
+        spent = [breakdown_of([("K", 10, each)]) for _ in range(devices)]
+        return Sized(DeviceEfficiency.of(spent, Useful.POP), steps)
+
+    def test_strong_scaling_compares_the_sums(self) -> None:
+        found = scalability(self.of(4, 80), self.of(2, 60), Scaling.STRONG)
+        assert found.computation == 60 / 80
+        assert found.overall == pytest.approx(60 / 80 * 20 / 80)
+
+    def test_weak_scaling_compares_the_means(self) -> None:
+        found = scalability(self.of(4, 80), self.of(2, 30), Scaling.WEAK)
+        assert found.computation == pytest.approx(15 / 20)
+
+    def test_a_job_without_useful_time_has_none(self) -> None:
+        found = scalability(self.of(1, 0), self.of(1, 10), Scaling.STRONG)
+        assert (found.computation, found.overall) == (None, None)
+
+    def test_windows_of_other_work_are_told(self) -> None:
+        def note(here: int | None, there: int | None) -> str:
+            return scalability(self.of(2, 10, here), self.of(1, 10, there), Scaling.STRONG).note
+
+        assert "other work: 5 steps here, 9 in the baseline" in note(5, 9)
+        assert "both have 5 steps" in note(5, 5)
+        assert note(None, 9) == note(5, None)
+
+
+def put(export: ExportWriter, pid: int, events: Sequence[Event], gpu: int | None = None, told: bool = True) -> None:
+    """A process with ``(kind, start, end)`` events on its device 0, which is the machine's ``gpu``."""
+    process = export.process(pid)
+    if gpu is not None and told:
+        export.cuda_device(process, cuda_id=0, gpu_id=gpu)
+    for number, (kind, start, end) in enumerate(events, 1):
+        if kind in "KC":
+            name = "saxpy(float *)" if kind == "K" else ALL_REDUCE
+            export.kernel(process, 0, 7, start, end, name=name, correlation_id=number)
+        else:
+            export.memcpy(process, 0, 7, start, end, size=1024, kind="HtoD", correlation_id=number)
+
+
+def of(session: Session, selection: Selection | None = None, useful: Useful = Useful.POP) -> Efficiency:
+    return efficiency(Job(session), selection or Selection(), useful)
+
+
+def written(path: Path, events: Sequence[Event], late: int = 0, duration: int | None = None) -> Path:
+    with ExportWriter(path, session=Capture(utc_epoch_ns=START + late, duration=duration)) as export:
+        put(export, 4711, events)
+    return path
+
+
+class TestJobs:
+    def test_a_gpu_that_processes_share_counts_once(self, opened: Opener, tmp_path: Path) -> None:
+        path = tmp_path / "shared.sqlite"
+        with ExportWriter(path) as export:
+            export.gpu(3)
+            export.gpu(4)
+            put(export, 100, [("K", 0, 60)], gpu=3)
+            put(export, 200, [("K", 40, 80), ("C", 50, 100)], gpu=3)
+            put(export, 300, [("K", 0, 50)], gpu=4)
+        found = of(opened(path))
+        assert [gpu.ranks for gpu in found.gpus] == [(0, 1), (2,)]
+        assert [(spent.kernels, spent.busy, spent.time) for spent in found.spent] == [(80, 100, 100), (50, 50, 100)]
+        assert found.device.parallel == 130 / 200
+        assert breakdown_table(found).rows[1][0] == "0,1"
+        assert any("share a GPU count as one device: ranks 0, 1" in note for note in found.device_notes)
+
+    def test_an_ordinal_alone_makes_no_shared_gpu(self, opened: Opener, tmp_path: Path) -> None:
+        path = tmp_path / "visible.sqlite"
+        with ExportWriter(path) as export:
+            put(export, 100, [("K", 0, 60)])
+            put(export, 200, [("K", 40, 80)])
+        found = of(opened(path))
+        assert len(found.gpus) == 2
+        assert any("do not say which GPU a process used" in note for note in found.device_notes)
+
+    def test_every_rank_is_judged_over_the_time_that_all_were_recorded(self, opened: Opener, tmp_path: Path) -> None:
+        first = written(tmp_path / "rank0.sqlite", [("K", 0, 100)], duration=120)
+        second = written(tmp_path / "rank1.sqlite", [("K", 0, 40), ("K", 80, 100)], late=50, duration=100)
+        session = opened(first, second)
+        found = of(session)
+        assert found.window == Window(50, 120)
+        assert [(spent.busy, spent.time) for spent in found.spent] == [(50, 70), (40, 70)]
+        chosen = of(session, Selection(Window(0, 150)))
+        assert [(spent.busy, spent.time) for spent in chosen.spent] == [(100, 150), (60, 150)]
+        assert any("not recorded for all of this time" in note for note in chosen.device_notes)
+
+    def test_runs_without_a_common_clock_or_time_are_refused(self, opened: Opener, tmp_path: Path) -> None:
+        events = [("K", 0, 100)]
+        before = written(tmp_path / "before.sqlite", events)
+        session = opened(before, written(tmp_path / "after.sqlite", events, late=3600 * 10**9))
+        with pytest.raises(UsageError, match="share no clock"):
+            of(session)
+        apart = opened(before, written(tmp_path / "later.sqlite", events, late=5000))
+        with pytest.raises(UsageError, match="at no time"):
+            of(apart)
+
+    def test_whole_graphs_are_useful_and_a_note_says_so(self, opened: Opener, tmp_path: Path) -> None:
+        found = of(opened(whole_graph_export(tmp_path / "graphs.sqlite")))
+        (spent,) = found.spent
+        assert spent.graph_only and Useful.POP.time(spent) >= spent.graph_only
+        assert any("whole CUDA graphs count as useful" in note for note in found.device_notes)
+
+    def test_without_gpu_work_nothing_is_zero_and_a_note_says_why(self, opened: Opener, tmp_path: Path) -> None:
+        found = of(opened(cpu_only_export(tmp_path / "cpu.sqlite")))
+        for table in (breakdown_table(found), device_table(found)):
+            assert len(table) == 0
+            assert any("no GPU work in this export" in note for note in table.notes)
+
+    def test_an_empty_window_has_no_percentages(self, opened: Opener, tmp_path: Path) -> None:
+        found = of(opened(two_process_export(tmp_path / "two.sqlite")), Selection(Window(5, 5)))
+        assert found.device.parallel == 0
+        keys = [column.key for column in breakdown_table(found).columns]
+        assert breakdown_table(found).rows[0][keys.index("idle_percent")] is None
+
+    def test_one_gpu_says_that_its_load_balance_means_nothing(self, opened: Opener, tmp_path: Path) -> None:
+        found = of(opened(written(tmp_path / "a.sqlite", [("C", 0, 100)])))
+        assert any(note.startswith("one GPU") for note in found.device_notes)
+        assert any(note.startswith("nothing useful ran") for note in found.device_notes)
+
+    def test_the_demo_job_adds_up_and_multiplies(self, demo_session: Session) -> None:
+        found = of(demo_session)
+        keys = [column.key for column in breakdown_table(found).columns]
+        for row in breakdown_table(found).rows:
+            first = keys.index("compute_only_percent")
+            parts = row[first : first + len(PARTS)]
+            assert sum(part for part in parts if isinstance(part, float)) == pytest.approx(100)
+        product = found.device.load_balance * found.device.communication * found.device.orchestration
+        assert product == pytest.approx(found.device.parallel)
+        assert found.device.devices == 4
+        assert found.device.load_balance < 1, "one rank's GPU is slow"
+
+
+REAL = {
+    "ddp-a100-rank0of4": [(1661359183, 1661359183 + 21799063)],
+    "h100-2rank-moe-before": [(253690832, 253690832 + 17172652), (256095624, 256095624 + 8229100)],
+    "cuda-graphs": [(7811219965, 7811219965)],
+    "alcf-allgather-rank0": [(0, 185997784)],
+}
+"""Useful time of each device by pop and by talp: |K ∪ G| and |K ∪ C ∪ G|, from docs/contributing.md#reference-data."""
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_useful_times_of_real_exports(opened: Opener, name: str) -> None:
+    session = opened(*shared(name))
+    found = of(session)
+    assert [(Useful.POP.time(one), Useful.TALP.time(one)) for one in found.spent] == REAL[name]
+    for one in found.spent:
+        assert sum(getattr(one, key) for key in PARTS) == one.time
+    product = found.device.load_balance * found.device.communication * found.device.orchestration
+    assert product == pytest.approx(found.device.parallel)

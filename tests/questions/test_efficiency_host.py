@@ -1,0 +1,244 @@
+"""Where the time of the host went, and model FLOPs utilisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import native, shared
+
+from nsystui.base.errors import UsageError
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.exports.demo import ExportWriter, Process, TrainingJob
+from nsystui.questions.efficiency.device import Useful
+from nsystui.questions.efficiency.host import HostEfficiency, HostTime
+from nsystui.questions.efficiency.mfu import Mfu, MfuRequest
+from nsystui.questions.efficiency.peaks import known_peak
+from nsystui.questions.efficiency.result import Efficiency, efficiency, mfu_of
+from nsystui.questions.efficiency.tables import host_table, mfu_table, process_table
+from nsystui.questions.job import Job
+from nsystui.questions.tasks import RankedTask
+from nsystui.store.session import Session
+
+Opener = Callable[..., Session]
+WHOLE = Selection(Window(0, 100))
+
+
+def of(session: Session, selection: Selection = WHOLE) -> Efficiency:
+    return efficiency(Job(session), selection)
+
+
+def process(export: ExportWriter, pid: int, kernel: bool = True) -> Process:
+    made = export.process(pid)
+    if kernel:
+        export.kernel(made, 0, 7, 0, 100, name="saxpy(float *)", correlation_id=1)
+    return made
+
+
+PARTS = st.integers(0, 40)
+
+
+class TestFactors:
+    @settings(deadline=None)
+    @given(st.lists(st.tuples(PARTS, PARTS), min_size=1, max_size=5))
+    def test_they_multiply(self, spent: list[tuple[int, int]]) -> None:
+        task = RankedTask(Task(0, 1), 0, "", None, "", 1, "", "", (0,), ())
+        found = HostEfficiency.of([HostTime(task, 100, mpi, cuda) for mpi, cuda in spent])
+        assert None not in (found.mpi_load_balance, found.mpi_communication, found.mpi_parallel, found.offload)
+        assert found.mpi_load_balance * found.mpi_communication == pytest.approx(found.mpi_parallel)  # type: ignore[operator]
+        assert found.mpi_parallel * found.offload == pytest.approx(found.parallel)  # type: ignore[operator]
+
+    def test_no_process_has_no_efficiency(self) -> None:
+        found = HostEfficiency.of([])
+        assert (found.parallel, found.offload, found.mpi_parallel) == (None, None, None)
+
+
+class TestCalls:
+    def test_threads_count_together_and_mpi_comes_before_cuda(self, opened: Opener, tmp_path: Path) -> None:
+        path = tmp_path / "a.sqlite"
+        with ExportWriter(path) as export:
+            main = export.thread(process(export, 100), 100, "main")
+            other = export.thread(main.process, 101, "other")
+            export.api(main, 0, 20, "cudaLaunchKernel_v7000", 1)
+            export.api(other, 10, 30, "cudaMalloc_v3020", 2)
+            export.api(main, 45, 60, "cuLaunchKernel", 3, event_class=1)
+            export.mpi_collective(main, 50, 70, "MPI_Allreduce")
+            export.mpi_other(main, 65, 75, "MPI_Barrier")
+        found = of(opened(path))
+        (one,) = found.host.processes
+        assert (one.mpi, one.cuda, one.useful) == (25, 35, 40)
+        assert found.host.mpi_parallel == 0.75
+        assert found.host.offload == pytest.approx(40 / 75)
+        assert found.host.parallel == pytest.approx(0.4)
+
+    def test_a_window_cuts_calls(self, opened: Opener, tmp_path: Path) -> None:
+        path = tmp_path / "a.sqlite"
+        with ExportWriter(path) as export:
+            main = export.thread(process(export, 100), 100, "main")
+            export.api(main, 10, 30, "cudaLaunchKernel_v7000", 1)
+        found = of(opened(path), Selection(Window(20, 60)))
+        assert (found.host.processes[0].cuda, found.host.offload) == (10, 0.75)
+
+    def test_a_call_that_never_returned_lasts_to_the_end(self, opened: Opener, tmp_path: Path) -> None:
+        path = tmp_path / "a.sqlite"
+        with ExportWriter(path) as export:
+            main = export.thread(process(export, 100), 100, "main")
+            export.api(main, 0, 10, "cudaLaunchKernel_v7000", 1)
+            export.mpi_other(main, 80, None, "MPI_Finalize")
+        assert of(opened(path)).host.processes[0].mpi == 20
+
+    def test_what_was_not_recorded_is_missing_not_zero(self, opened: Opener, tmp_path: Path) -> None:
+        path = tmp_path / "a.sqlite"
+        with ExportWriter(path) as export:
+            process(export, 100)
+        found = of(opened(path))
+        host = found.host
+        assert (host.mpi_parallel, host.offload, host.parallel) == (None, None, None)
+        table = host_table(found)
+        assert len(table) == 0
+        assert any("no CUDA calls of rank 0" in note for note in table.notes)
+        assert process_table(found).rows[0][3:9] == (None,) * 6
+
+    def test_mpi_needs_every_process(self, opened: Opener, tmp_path: Path) -> None:
+        path = tmp_path / "a.sqlite"
+        with ExportWriter(path) as export:
+            first = export.thread(process(export, 100), 100, "main")
+            second = export.thread(process(export, 200), 200, "main")
+            process(export, 300, kernel=False)
+            for thread in (first, second):
+                export.api(thread, 0, 10, "cudaLaunchKernel_v7000", 1)
+            export.mpi_other(first, 20, 40, "MPI_Barrier")
+        found = of(opened(path))
+        assert [one.task.pid for one in found.host.processes] == [100, 200], "only those that used a GPU"
+        assert (found.host.mpi_parallel, found.host.mpi_load_balance) == (None, None)
+        assert any("no MPI calls of rank 1" in note for note in found.host_notes)
+
+    def test_ranks_that_wait_in_mpi_are_a_load_imbalance(self, opened: Opener, tmp_path: Path) -> None:
+        path = tmp_path / "a.sqlite"
+        with ExportWriter(path) as export:
+            for pid, wait in ((100, 20), (200, 60)):
+                main = export.thread(process(export, pid), pid, "main")
+                export.mpi_other(main, 0, wait, "MPI_Barrier")
+                export.api(main, 90, 100, "cudaLaunchKernel_v7000", 1)
+        host = of(opened(path)).host
+        assert (host.mpi_communication, host.mpi_load_balance, host.mpi_parallel) == (0.8, 0.75, pytest.approx(0.6))
+        assert host.offload == pytest.approx(100 / 120)
+
+    def test_mpi_that_an_old_nsys_wrote_as_nvtx(self, opened: Opener) -> None:
+        (path,) = shared("mpi-cuda-saxpy-schema2.9")
+        found = of(opened(path), Selection())
+        (one,) = found.host.processes
+        # The ranges of the domain MPI follow one another: their sum is their union.
+        query = "SELECT sum(end - start) FROM NVTX_EVENTS WHERE domainId = 1 AND eventType = 59"
+        assert [(one.mpi,)] == native(path, query)
+        assert one.time == sum(part for part in (one.mpi, one.cuda, one.useful) if part is not None)
+
+
+class TestPeaks:
+    @pytest.mark.parametrize(
+        ("model", "tflops"),
+        [
+            ("NVIDIA A100-SXM4-40GB", 312),
+            ("NVIDIA A100 80GB PCIe", 312),
+            ("NVIDIA H100 80GB HBM3", 989),
+            ("NVIDIA H100 PCIe", 756),
+            ("NVIDIA H200", 989),
+            ("NVIDIA GH200 480GB", 989),
+            ("NVIDIA B200", 2250),
+            ("NVIDIA A40", 149.7),
+            ("NVIDIA L40S", 362),
+            ("Tesla V100-SXM2-32GB", 125),
+            ("Tesla V100-PCIE-16GB", 112),
+        ],
+    )
+    def test_known_gpus(self, model: str, tflops: float) -> None:
+        peak = known_peak(model)
+        assert peak is not None and peak.tflops == tflops and "data sheet" in peak.source
+
+    @pytest.mark.parametrize(
+        "model",
+        ["NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA GB200", "NVIDIA RTX A4000", "NVIDIA L40", "NVIDIA RTX A5000",
+         "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-SXM-64GB", "GRID A100-10C", "NVIDIA A40-48Q", ""],
+    )  # fmt: skip
+    def test_names_of_which_it_is_not_known(self, model: str) -> None:
+        assert known_peak(model) is None
+
+
+def mfu_in(session: Session, request: MfuRequest, selection: Selection | None = None) -> Mfu:
+    job = Job(session)
+    chosen = selection or Selection()
+    return mfu_of(job, chosen, efficiency(job, chosen, Useful.POP), request)
+
+
+def numbered(path: Path, starts: list[int], gpu: bool = True) -> Path:
+    """A process with a step at each of ``starts`` (µs), whose kernel begins 2 µs later."""
+    with ExportWriter(path) as export:
+        made = export.process(100)
+        main = export.thread(made, 100, "main")
+        if gpu:
+            export.gpu(0)
+            export.cuda_device(made, cuda_id=0, gpu_id=0)
+        for number, start in enumerate(starts):
+            begin = 1000 * start
+            export.nvtx_range(main, begin, begin + 8000, f"step {number}")
+            export.api(main, begin + 500, begin + 900, "cudaLaunchKernel_v7000", number + 1)
+            export.kernel(made, 0, 7, begin + 2000, begin + 6000, name="gemm(int)", correlation_id=number + 1)
+    return path
+
+
+class TestMfu:
+    def test_it_is_flops_by_time_gpus_and_peak(self, opened: Opener, tmp_path: Path) -> None:
+        session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 20, 31, 60]))
+        found = mfu_in(session, MfuRequest(5e9))
+        assert (found.step_time, found.intervals, found.gpus) == (10_500, 4, 1)
+        assert found.achieved == pytest.approx(5e9 / 10.5e-6 / 1e12)
+        assert found.peak is not None and found.peak.tflops == 989
+        assert found.value == pytest.approx(5e9 / 10.5e-6 / 989e12)
+        assert any("H100 SXM data sheet" in note for note in found.notes)
+
+    def test_the_user_may_give_peak_and_gpus(self, opened: Opener, tmp_path: Path) -> None:
+        session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 20]))
+        found = mfu_in(session, MfuRequest(5e9, peak_tflops=1000, gpus=4))
+        assert found.value == pytest.approx(5e9 / 10e-6 / 4 / 1e15)
+        assert any("--peak-tflops" in note for note in found.notes)
+
+    def test_a_window_chooses_steps(self, opened: Opener, tmp_path: Path) -> None:
+        session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 30, 60]))
+        found = mfu_in(session, MfuRequest(5e9), Selection(Window(25_000, 70_000)))
+        assert (found.step_time, found.intervals) == (30_000, 1)
+        alone = mfu_in(session, MfuRequest(5e9), Selection(Window(55_000, 70_000)))
+        assert alone.value is None
+        assert any("no step begins" in note for note in alone.notes)
+
+    def test_without_steps_or_a_model_it_says_why_there_is_none(self, opened: Opener, tmp_path: Path) -> None:
+        path = tmp_path / "a.sqlite"
+        with ExportWriter(path) as export:
+            main = export.thread(process(export, 100), 100, "main")
+            export.api(main, 0, 10, "cudaLaunchKernel_v7000", 1)
+        found = mfu_in(opened(path), MfuRequest(1e15))
+        assert (found.value, found.achieved, found.step_time) == (None, None, None)
+        notes = " ".join(found.notes)
+        assert "no MFU without steps" in notes and "does not name the GPU, give --peak-tflops" in notes
+        assert mfu_table(found).rows[0][0] is None
+
+    def test_a_wrong_step_range_is_refused(self, opened: Opener, tmp_path: Path) -> None:
+        with pytest.raises(UsageError):
+            mfu_in(opened(numbered(tmp_path / "a.sqlite", [0, 10, 20])), MfuRequest(1e15, step_range="("))
+
+    def test_gpus_of_ranks_that_are_not_open_share_the_step(self, opened: Opener, tmp_path: Path) -> None:
+        first, *_ = TrainingJob(ranks=4, steps=3, layers=1, gpu_metrics=False).write(tmp_path)
+        session = opened(first)
+        found = mfu_in(session, MfuRequest(1e15))
+        assert found.gpus == 4
+        assert any("share a step: 4, as the captured environment says; 1 of them here" in n for n in found.notes)
+        device = of(session, Selection()).device_notes
+        assert any("1 of the 4 processes of the job are open" in note for note in device)
+
+    def test_ddp(self, opened: Opener) -> None:
+        found = mfu_in(opened(*shared("ddp-a100-rank0of4")), MfuRequest(3e13))
+        assert (found.intervals, found.gpus) == (58, 4)
+        assert found.step_time == pytest.approx(30.57e6, rel=1e-3)
+        assert found.value == pytest.approx(3e13 / (found.step_time or 0) * 1e9 / 4 / 312e12)

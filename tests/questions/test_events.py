@@ -1,0 +1,436 @@
+"""The event list: pages, positions and searches agree with a plainly sorted list of everything."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import edit, native
+
+from nsystui.base.errors import UsageError
+from nsystui.base.selection import NameFilter, Selection, Task, Window
+from nsystui.exports.demo import ExportWriter
+from nsystui.exports.demo import Session as Capture
+from nsystui.questions import event_names
+from nsystui.questions import events as events_module
+from nsystui.questions.event_kinds import KIND_TABLES, EventKind, events_query, kinds_of
+from nsystui.questions.events import EVENT_COLUMNS, EventKey, EventList, default_kinds, key_of, window_of
+from nsystui.questions.tasks import ranked_tasks
+from nsystui.store.cache import Cache
+from nsystui.store.session import Session
+
+KEYS = [column.key for column in EVENT_COLUMNS]
+ORDER = list(EventKind)
+START = 1_780_000_000_000_000_000
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory):
+    """Two reports 5,000 ns apart with every kind of event, crowded at some moments and far apart at others."""
+    place = tmp_path_factory.mktemp("events")
+    dice = random.Random(3)
+    with closing(Session()) as session:
+        for number in range(2):
+            capture = Capture(utc_epoch_ns=START + 5_000 * number)
+            with ExportWriter(place / f"rank{number}.sqlite", session=capture) as e:
+                process = e.process(5_000 + number)
+                main = e.thread(process, process.pid, "main")
+                for event in range(250):
+                    start = dice.choice([7, 1_000, 1_001, dice.randrange(-200, 3_000), dice.randrange(10**7), 10**9])
+                    end = start + dice.choice([0, 1, 50, dice.randrange(10**6)])
+                    name = dice.choice(["alpha", "Beta", "gamma", ""])
+                    kind = event % 10
+                    if kind == 0:
+                        e.api(main, start, end, f"cuda{name}_v7000", event)
+                    elif kind in (1, 2):
+                        e.kernel(process, event % 2, 7, start, end, name=f"{name}(int)", correlation_id=event - kind)
+                    elif kind == 3:
+                        e.kernel(process, 0, 28, start, end, name=f"ncclDevKernel_{name}(x)", correlation_id=None)
+                    elif kind == 4:
+                        e.memcpy(process, 0, 7, start, end, size=64, kind="HtoD", correlation_id=event)
+                    elif kind == 5:
+                        e.memset(process, 0, 7, start, end, size=64, correlation_id=event)
+                    elif kind == 6:
+                        e.graph_launch(process, 0, 7, start, end, graph_id=4, graph_exec_id=5, correlation_id=event)
+                    elif kind == 7:
+                        e.sync(process, 0, 7, start, end, correlation_id=event)
+                    elif kind == 8:
+                        e.nvtx_range(main, start, None if event % 3 == 0 else end, name)
+                    else:
+                        e.nvtx_mark(main, start, name)
+                        e.osrt(main, start, end, "read")
+                        e.mpi_other(main, start, end, "MPI_Init")
+            session.add(place / f"rank{number}.sqlite")
+        yield session
+
+
+def plain(session: Session, selection: Selection, kinds: tuple[EventKind, ...]) -> list[tuple[Any, ...]]:
+    """Every selected event, fetched kind by kind and sorted in Python."""
+    ranks = ranked_tasks(session)
+    found = []
+    for kind in kinds:
+        for row in session.rows(events_query(kind, selection, ranks)):
+            start, duration, word, _, name, rank, report, process, thread, device, stream, correlation, number = row
+            tid = None if thread is None else thread & 0xFFFFFF
+            pid = (process >> 24) & 0xFFFFFF
+            values = (start, word, name, duration, rank, device, stream, tid, correlation, pid, report, process, number)
+            found.append(((start, ORDER.index(kind), report, number), values))
+    return [values for _, values in sorted(found, key=lambda item: item[0])]
+
+
+def build(session: Session, selection: Selection = Selection(), kinds: tuple[EventKind, ...] = ()) -> EventList:  # noqa: B008
+    return EventList.build(session, selection, ranked_tasks(session), kinds)
+
+
+SELECTIONS = {
+    "everything": Selection(),
+    "a window": Selection(window=Window(900, 2_000)),
+    "one moment": Selection(window=Window(7, 8)),
+    "the second report's time": Selection(window=Window(5_000, 10**7)),
+    "a name": Selection(name=NameFilter("alpha")),
+    "no such name": Selection(name=NameFilter("omega")),
+    "a device": Selection(devices=frozenset({1})),
+    "one rank": Selection(tasks=frozenset({Task(1, (1 << 48) | (5_001 << 24))})),
+    "nobody": Selection(tasks=frozenset()),
+    "before everything": Selection(window=Window(-10_000, -9_000)),
+}
+KINDS = {
+    "default": (),
+    "all": tuple(EventKind),
+    "one": (EventKind.KERNEL,),
+    "gpu": (EventKind.MEMORY, EventKind.NCCL, EventKind.KERNEL),
+}
+
+
+@pytest.fixture(scope="module", params=[1, 200])
+def rows_per_bin(request):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(events_module, "_ROWS_PER_BIN", request.param)
+        yield request.param
+
+
+@pytest.fixture(scope="module")
+def listed(busy):
+    """The list of everything, in many bins."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(events_module, "_ROWS_PER_BIN", 5)
+        return build(busy)
+
+
+@pytest.fixture(scope="module")
+def whole(busy):
+    """What ``listed`` must be."""
+    return plain(busy, Selection(), default_kinds(busy))
+
+
+class TestPages:
+    @pytest.mark.parametrize(
+        ("rows_per_bin", "selection", "kinds"),
+        [
+            *[(1, selection, "all") for selection in SELECTIONS],
+            *[(1, "everything", kinds) for kinds in KINDS if kinds != "all"],
+            *[(200, selection, "all") for selection in ("everything", "a window", "one rank")],
+        ],
+        indirect=["rows_per_bin"],
+    )
+    def test_pages_of_any_size_are_the_sorted_whole(self, busy, rows_per_bin, selection, kinds):
+        selection, kinds = SELECTIONS[selection], KINDS[kinds]
+        listed = build(busy, selection, kinds)
+        expected = plain(busy, selection, kinds or default_kinds(busy))
+        assert len(listed) == len(expected)
+        assert list(listed.page(0, len(expected) + 10)) == expected
+        size = max(1, len(expected) // 3)
+        pages = [row for offset in range(0, len(expected), size) for row in listed.page(offset, size)]
+        assert pages == expected
+
+    @settings(max_examples=15, deadline=None)
+    @given(offset=st.integers(-5, 600), limit=st.integers(-5, 600))
+    def test_any_page_is_that_part_of_the_whole(self, listed, whole, offset, limit):
+        assert list(listed.page(offset, limit)) == whole[max(offset, 0) :][: max(limit, 0)]
+
+    def test_the_total_is_without_the_selection(self, busy):
+        whole = len(build(busy))
+        listed = build(busy, SELECTIONS["a window"])
+        assert (listed.total, 0 < len(listed) < whole) == (whole, True)
+
+    def test_kinds_that_come_twice_count_once(self, busy):
+        assert kinds_of("kernel, nccl,kernel") == (EventKind.KERNEL, EventKind.NCCL)
+        with pytest.raises(UsageError, match="api, kernel, nccl"):
+            kinds_of("kernels")
+
+    def test_os_runtime_calls_show_only_when_asked_for_or_alone(self, busy, tmp_path, session):
+        assert EventKind.OS not in default_kinds(busy)
+        with ExportWriter(tmp_path / "os.sqlite") as export:
+            main = export.thread(export.process(5_000), 5_000, "main")
+            export.osrt(main, 1, 2, "read")
+            export.api(main, 1, 2, "cudaFree_v3020", 1)
+        session.add(tmp_path / "os.sqlite")
+        assert default_kinds(session) == (EventKind.API, EventKind.OS)
+
+    def test_domains_stand_before_the_names_of_ranges(self, tmp_path, session):
+        with ExportWriter(tmp_path / "d.sqlite") as export:
+            main = export.thread(export.process(5_000), 5_000, "main")
+            export.nvtx_domain(main, 0, 1, "NCCL")
+            export.nvtx_range(main, 1, 2, "ncclAllReduce", domain_id=1, registered=True)
+            export.nvtx_range(main, 3, 4, "step 0")
+            export.nvtx_range(main, 5, 6, "orphan", domain_id=9)
+        session.add(tmp_path / "d.sqlite")
+        assert [row[2] for row in build(session).page(0, 9)] == ["NCCL:ncclAllReduce", "step 0", "orphan"]
+        assert len(build(session, Selection(name=NameFilter("nccl:nccl")))) == 1
+
+    @pytest.mark.parametrize(
+        ("key", "descending"),
+        [("start", True), ("kind", False), ("name", True), ("duration", False), ("stream", True), ("tid", False)],
+    )
+    def test_sorted_by_a_column_it_is_the_same_rows(self, busy, key, descending):
+        kinds = (EventKind.KERNEL, EventKind.MARK)
+        found = build(busy, Selection(), kinds).sorted_by(key, descending)
+        rows = [row for offset in range(0, len(found), 70) for row in found.page(offset, 70)]
+        assert sorted(rows, key=repr) == sorted(plain(busy, Selection(), kinds), key=repr)
+        values = [row[KEYS.index(key)] for row in rows]
+        there = [value for value in values if value is not None]
+        assert values == sorted(there, reverse=descending) + [None] * values.count(None)
+
+    def test_sorting_back_by_time_is_the_list_again(self, busy):
+        listed = build(busy)
+        assert listed.sorted_by("start", False) is listed
+        back = listed.sorted_by("duration", True).sorted_by("start", False)
+        assert back.page(100, 40) == listed.page(100, 40)
+
+    def test_every_row_says_where_it_is_from(self, busy):
+        for row in build(busy, Selection(), tuple(EventKind)).page(0, 1_000):
+            values = dict(zip(KEYS, row, strict=True))
+            assert values["rank"] == values["report"]
+            assert values["pid"] == 5_000 + values["report"]
+            assert (values["tid"] is None) == (values["device"] is not None)
+
+    def test_events_far_apart_do_not_take_the_memory(self, tmp_path, session):
+        with ExportWriter(tmp_path / "far.sqlite") as export:
+            main = export.thread(export.process(5_000), 5_000, "main")
+            for start in (0, 1, 2**53):
+                export.nvtx_mark(main, start, "x")
+        session.add(tmp_path / "far.sqlite")
+        listed = build(session)
+        assert len(listed.counts) < 10
+        assert [row[0] for row in listed.page(0, 5)] == [0, 1, 2**53]
+
+
+class TestNothing:
+    """A list of nothing answers everything."""
+
+    @pytest.fixture(params=["an empty export", "an empty selection"])
+    def nothing(self, request, busy, tmp_path, session):
+        if request.param == "an empty selection":
+            return build(busy, SELECTIONS["nobody"])
+        session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
+        return build(session)
+
+    def test_pages(self, nothing):
+        assert (len(nothing), list(nothing.page(0, 10)), list(nothing.page(5, 5))) == (0, [], [])
+
+    def test_orders(self, nothing):
+        for key in ("start", "name", "tid"):
+            found = nothing.sorted_by(key, True)
+            assert (len(found), list(found.page(0, 10))) == (0, [])
+
+    def test_places(self, nothing):
+        assert nothing.position(EventKey(0, EventKind.KERNEL, 1, 0)) is None
+        assert [nothing.at_time(moment) for moment in (-5, 0, 5, 10**12)] == [0] * 4
+        assert nothing.find(0, True) is nothing.find(0, False) is None
+
+    def test_what_is_missing_is_said(self, tmp_path, session):
+        session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
+        assert "record with" in build(session).notes[0]
+
+
+class TestPlaces:
+    def test_every_event_is_found_where_it_stands(self, busy, rows_per_bin):
+        listed = build(busy, SELECTIONS["a window"], tuple(EventKind))
+        rows = listed.page(0, len(listed))
+        step = max(1, len(rows) // 15)
+        for index in range(0, len(rows), step):
+            assert listed.position(key_of(rows[index])) == index
+
+    def test_an_event_outside_the_selection_has_no_place(self, busy):
+        whole, part = build(busy), build(busy, SELECTIONS["a window"])
+        inside = {key_of(row) for row in part.page(0, len(part))}
+        outside = [key_of(row) for row in whole.page(0, len(whole)) if key_of(row) not in inside]
+        assert outside
+        assert {part.position(key) for key in random.Random(1).sample(outside, 20)} == {None}
+
+    def test_an_event_of_a_kind_that_is_not_shown_has_no_place(self, busy):
+        (row,) = build(busy, Selection(), (EventKind.OS,)).page(0, 1)
+        assert build(busy).position(key_of(row)) is None
+
+    def test_an_event_that_does_not_exist_has_no_place(self, busy):
+        listed = build(busy)
+        key = key_of(listed.page(10, 1)[0])
+        for wrong in (
+            EventKey(9, key.kind, key.row, key.start),
+            EventKey(key.report, key.kind, 10**9, key.start),
+            EventKey(key.report, key.kind, key.row, key.start + 1),
+            EventKey(key.report, key.kind, key.row, 2**62),
+            EventKey(key.report, key.kind, key.row, -(2**62)),
+        ):
+            assert listed.position(wrong) is None
+
+    @settings(max_examples=15, deadline=None)
+    @given(moment=st.one_of(st.integers(-1_000, 8_000), st.integers(0, 2 * 10**9), st.sampled_from([7, 1_000, 10**9])))
+    def test_a_moment_is_at_the_first_event_from_then_on(self, listed, whole, moment):
+        starts = [row[0] for row in whole]
+        expected = next((index for index, start in enumerate(starts) if start >= moment), len(starts) - 1)
+        assert listed.at_time(moment) == expected
+
+    @settings(max_examples=15, deadline=None)
+    @given(
+        index=st.integers(0, 420),
+        forward=st.booleans(),
+        name=st.sampled_from([None, "alpha", "!alpha", "Beta", "/^cuda/", "omega"]),
+        kind=st.sampled_from([None, EventKind.KERNEL, EventKind.GRAPH, EventKind.MARK]),
+    )
+    def test_searching_finds_the_nearest_that_fits(self, listed, whole, index, forward, name, kind):
+        wanted = NameFilter(name) if name else None
+        fits = [
+            number
+            for number, row in enumerate(whole)
+            if (kind is None or row[1] == kind.value) and (wanted is None or wanted.matches(row[2] or ""))
+        ]
+        later = [number for number in fits if number > index]
+        earlier = [number for number in fits if number < index]
+        expected = (later[0] if later else None) if forward else (earlier[-1] if earlier else None)
+        if index >= len(whole):
+            expected = None
+        assert listed.find(index, forward, wanted, kind) == expected
+
+    def test_the_span_of_an_event_is_its_own(self, busy):
+        rows = {row[1]: row for row in build(busy, Selection(), tuple(EventKind)).page(0, 1_000)}
+        for row in rows.values():
+            window = window_of(row)
+            assert (window.start, window.end - window.start) == (row[0], row[3] or 0)
+
+    def test_a_key_survives_the_row(self, busy):
+        (row,) = build(busy, Selection(), (EventKind.NCCL,)).page(3, 1)
+        key = key_of(row)
+        assert (key.kind, key.start, key.report) == (EventKind.NCCL, row[0], row[KEYS.index("report")])
+
+
+def test_the_demo_has_every_row_once(demo_job, demo_session):
+    listed = build(demo_session, Selection(), tuple(EventKind))
+    assert len(listed) == sum(demo_session.count(table) for table in {kind.table for kind in KIND_TABLES.values()})
+    kernels = sum(native(path, "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL")[0][0] for path in demo_job)
+    assert len(build(demo_session, Selection(), (EventKind.KERNEL, EventKind.NCCL))) == kernels
+
+
+def test_rows_without_a_process_are_listed(tmp_path, session):
+    path = synthetic.two_process_export(tmp_path / "two.sqlite")
+    edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = NULL WHERE rowid = 1")
+    session.add(path)
+    row = next(row for row in build(session, Selection(), (EventKind.KERNEL,)).page(0, 300) if row[-1] == 1)
+    assert dict(zip(KEYS, row, strict=True))["pid"] is None
+
+
+class TestKeptCounts:
+    """The index of a list of everything, from counts that are kept."""
+
+    @pytest.fixture(scope="class")
+    def ranks(self, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+        """Three exports whose clocks begin some ns apart, with events that are not in step."""
+        place = tmp_path_factory.mktemp("ranks")
+        return [_rank(place / f"rank{rank}.sqlite", rank) for rank in range(3)]
+
+    @pytest.fixture(scope="class")
+    def in_memory(self, ranks: list[Path]) -> Iterator[Session]:
+        """The three, with nothing kept."""
+        with closing(Session()) as session:
+            for path in ranks:
+                session.add(path)
+            yield session
+
+    def listed(self, paths: Sequence[Path], cache: Path | None) -> tuple[object, ...]:
+        session = Session(cache=None if cache is None else Cache(cache))
+        try:
+            for path in paths:
+                session.add(path)
+            found = EventList.build(session, Selection(), ranked_tasks(session))
+            return found.low, found.width, found.counts.tolist(), found.total, found.page(0, len(found))
+        finally:
+            session.close()
+
+    def test_they_are_the_same_computed_and_kept(self, ranks: list[Path], tmp_path: Path) -> None:
+        expected = self.listed(ranks, None)
+        assert self.listed(ranks, tmp_path / "cache") == expected
+        assert list((tmp_path / "cache").glob("*/kept-starts-kernel-*"))
+        assert self.listed(ranks, tmp_path / "cache") == expected
+
+    def test_other_reports_beside_it_are_other_bins(self, ranks: list[Path], tmp_path: Path) -> None:
+        for some in (ranks, ranks[1:], [ranks[2], ranks[0]]):
+            assert self.listed(some, tmp_path / "cache") == self.listed(some, None)
+
+    def test_they_agree_with_what_is_counted_row_by_row(self, in_memory: Session) -> None:
+        whole = build(in_memory)
+        everyone = build(in_memory, Selection(tasks=frozenset(item.task for item in ranked_tasks(in_memory))))
+        assert (everyone.low, everyone.width) == (whole.low, whole.width)
+        assert everyone.counts.tolist() == whole.counts.tolist()
+
+    def test_a_search_goes_on_through_every_bin(self, in_memory: Session) -> None:
+        listed = build(in_memory)
+        rare = [number for number, row in enumerate(listed.page(0, len(listed))) if row[2] == "rare"]
+        assert listed.find(0, True, NameFilter("rare")) == rare[0]
+        assert listed.find(len(listed) - 1, False, NameFilter("rare")) == rare[-1]
+        assert listed.find(rare[-1], True, NameFilter("rare")) is None
+        assert listed.find(rare[0], False, NameFilter("rare")) is None
+
+    def test_a_search_that_knows_the_names_finds_the_same(
+        self, ranks: list[Path], tmp_path: Path, in_memory: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        searches = [
+            (index, True, NameFilter(name))
+            for name in ("rare", "!rare", "/^cuda/", "kern", "/^$/", "none has it")
+            for index in (0, 100)
+        ]
+        plain = build(in_memory)  # nothing is kept of it, so no names are looked at first
+        expected = [plain.find(*search) for search in searches]
+        monkeypatch.setattr(event_names, "_MANY", 1)
+        for _ in range(2):  # the names are counted, then found
+            with closing(Session(cache=Cache(tmp_path / "cache"))) as kept:
+                for path in ranks:
+                    kept.add(path)
+                listed = build(kept)
+                for search, number in zip(searches, expected, strict=True):
+                    assert listed.find(*search) == number, search
+            assert list((tmp_path / "cache").glob("*/kept-names-kernel-*"))
+
+    def test_kinds_without_a_name_that_passes_are_not_searched(
+        self, ranks: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(event_names, "_MANY", 1)
+        with closing(Session(cache=Cache(tmp_path / "cache"))) as session:
+            session.add(ranks[0])
+            kinds = (EventKind.API, EventKind.KERNEL, EventKind.NVTX)
+            names = {kind: event_names._names(session, kind) for kind in kinds[:2]}
+            for kind in kinds[:2]:
+                for name in names[kind] - names[kinds[1 - kinds.index(kind)]]:
+                    found = event_names.kinds_with_name(session, kinds, NameFilter(f"/^{re.escape(name)}$/"))
+                    assert found == (kind, EventKind.NVTX)
+            assert event_names.kinds_with_name(session, kinds, NameFilter("none has it")) == (EventKind.NVTX,)
+
+
+def _rank(path: Path, rank: int) -> Path:
+    capture = Capture(utc_epoch_ns=1_780_000_000_000_000_000 + 777 * rank, environment={"RANK": str(rank)})
+    with ExportWriter(path, session=capture) as export:
+        process = export.process(5_000 + rank)
+        main = export.thread(process, 5_000 + rank, "main")
+        for number in range(500):
+            at = number * (1_000 + 13 * rank) + 7 * rank
+            export.api(main, at, at + 10, "cudaLaunchKernel_v7000", number + 1)
+            name = "rare()" if number in (3, 490) else "saxpy(float *)"
+            export.kernel(process, 0, 7, at + 20, at + 900, name=name, correlation_id=number + 1)
+    return path

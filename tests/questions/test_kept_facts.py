@@ -1,0 +1,80 @@
+"""Facts of single reports: computed once, in runs that fit into memory, each kept before the next begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsystui.exports.demo import TrainingJob
+from nsystui.questions import kept_facts
+from nsystui.questions.kept_facts import facts_of
+from nsystui.store import tables
+from nsystui.store.cache import Cache
+from nsystui.store.session import Session
+from nsystui.store.working import Working
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory) -> list[Path]:
+    return TrainingJob(ranks=5, steps=2, layers=2, gpu_metrics=False).write(tmp_path_factory.mktemp("five"))
+
+
+@pytest.fixture
+def session(exports, tmp_path, monkeypatch) -> Iterator[Session]:
+    """Five reports, of which no two fit into memory together."""
+    monkeypatch.setattr(kept_facts, "_MOST_ROWS", 1)
+    with closing(Session(cache=Cache(tmp_path / "cache"))) as session:
+        for path in exports:
+            session.add(path)
+        yield session
+
+
+def indices(part, reports):
+    return {report.index: {"index": np.array([report.index])} for report in reports}
+
+
+def test_a_run_is_given_a_session_of_its_reports(session):
+    seen = []
+
+    def compute(part, reports):
+        seen.append(([report.index for report in reports], [report.index for report in part.reports]))
+        return indices(part, reports)
+
+    facts_of(session, session.reports, "test", 1, compute, by=tables.kernels)
+    assert seen == [([number], [number]) for number in range(5)]
+
+
+def test_what_was_computed_before_an_interruption_is_kept(session):
+    def compute(part, reports):
+        if reports[0].index == 3:
+            raise KeyboardInterrupt
+        return indices(part, reports)
+
+    with pytest.raises(KeyboardInterrupt):
+        facts_of(session, session.reports, "test", 1, compute, by=tables.kernels)
+    asked = []
+    found = facts_of(
+        session,
+        session.reports,
+        "test",
+        1,
+        lambda part, reports: asked.extend(reports) or indices(part, reports),
+        by=tables.kernels,
+    )
+    assert [report.index for report in asked] == [3, 4]
+    assert {index: int(arrays["index"][0]) for index, arrays in found.items()} == {index: index for index in range(5)}
+
+
+def test_it_is_told_how_far_the_runs_are_and_when_they_are_over(session):
+    told: list[Working | None] = []
+    session.tell = told.append
+    facts_of(session, session.reports, "test", 1, indices, by=tables.kernels, doing="tests")
+    assert [str(one) for one in told[:-1]] == [f"tests: {done} of 5 reports" for done in range(1, 5)]
+    assert told[-1] is None
+    told.clear()
+    facts_of(session, session.reports, "test", 1, indices, by=tables.kernels, doing="tests")
+    assert told == []

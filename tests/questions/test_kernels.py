@@ -1,0 +1,422 @@
+"""The kernel summary and its neighbours, against a plain recomputation of the same numbers."""
+
+from __future__ import annotations
+
+import random
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import sqlalchemy as sa
+import synthetic
+from support import edit, native
+
+from nsystui.base.errors import UsageError
+from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.exports.demo import ExportWriter
+from nsystui.questions.kernels import (
+    INSTANCE_COLUMNS,
+    GroupBy,
+    Names,
+    durations,
+    group_by_of,
+    kernel_instances,
+    kernel_summary,
+)
+from nsystui.questions.tasks import ranked_tasks
+from nsystui.questions.work import MEMORY, MPI, OS, WORKS, memory_sizes, work_instances, work_summary
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+EVERYTHING = Selection()
+
+
+def table_of(answer: Any) -> pd.DataFrame:
+    """An answer as a frame of its public columns."""
+    return pd.DataFrame(answer.page(0, len(answer)), columns=[column.key for column in answer.columns])
+
+
+def records(answer: Any) -> list[dict[str, Any]]:
+    keys = [column.key for column in answer.columns]
+    return [dict(zip(keys, row, strict=True)) for row in answer.page(0, len(answer))]
+
+
+@pytest.fixture(scope="module")
+def chance(tmp_path_factory):
+    """Two reports of random kernels: many names, streams and shapes, some without a call or a correlation id."""
+    place = tmp_path_factory.mktemp("chance")
+    dice = random.Random(7)
+    names = [f"void kernel_{number}<(int){number}>(float *)" for number in range(12)] + ["ncclDevKernel_X(int)"]
+    with closing(Session()) as session:
+        for number in range(2):
+            with ExportWriter(place / f"rank{number}.sqlite") as export:
+                export.gpu(0)
+                process = export.process(5_000 + number)
+                main = export.thread(process, process.pid, "main")
+                for correlation in range(400):
+                    start = dice.randrange(1_000, 1_000_000)
+                    export.kernel(
+                        process,
+                        dice.choice([0, 1]),
+                        dice.choice([7, 13, 20]),
+                        start,
+                        start + dice.choice([0, 1, 10, dice.randrange(100_000)]),
+                        name=dice.choice(names),
+                        mangled=dice.choice([None, "_Z6kernel"]),
+                        grid=(dice.choice([1, 1024, 123_456]), 1, dice.choice([1, 2])),
+                        block=(dice.choice([32, 128]), 1, 1),
+                        correlation_id=None if dice.random() < 0.05 else correlation,
+                    )
+                    if dice.random() < 0.9:
+                        call = start - dice.randrange(-500, 5_000)
+                        export.api(main, call, call + 100, "cudaLaunchKernel_v7000", correlation)
+            session.add(place / f"rank{number}.sqlite")
+        yield session
+
+
+def frame_of(session: Session) -> pd.DataFrame:
+    """Every kernel with its duration and its places, straight from the store."""
+    frame = session.frame(sa.select(tables.kernels))
+    frame["duration"] = frame["end"] - frame["start"]
+    for what in ("grid", "block"):
+        sizes = zip(*(frame[f"{what}_{axis}"] for axis in "xyz"), strict=True)
+        frame[what] = [f"{x:4d} {y:4d} {z:4d}" for x, y, z in sizes]
+    return frame
+
+
+def expected_summary(frame: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], dict[str, float]]:
+    """The statistics of nsys by their definitions (docs/numbers.md#statistics), one group at a time."""
+    whole = float(frame["duration"].sum())
+    found = {}
+    for key, group in frame.groupby(keys, dropna=False):
+        values = group["duration"].astype("int64").tolist()
+        mean = sum(values) / len(values)
+        middle = sorted(values)
+        half = len(values) // 2
+        found[key] = {
+            "share": 100 * sum(values) / whole,
+            "total": sum(values),
+            "count": len(values),
+            "avg": mean,
+            "median": middle[half] if len(values) % 2 else (middle[half - 1] + middle[half]) / 2,
+            "min": middle[0],
+            "max": middle[-1],
+            "stddev": (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5 if half else 0.0,
+        }
+    return found
+
+
+STATISTICS = ("share", "total", "count", "avg", "median", "min", "max", "stddev")
+
+
+def assert_summary(answer: Any, frame: pd.DataFrame, columns: dict[str, str]) -> None:
+    """``answer`` has exactly the groups of ``frame``; ``columns`` maps columns of the answer to those of the frame."""
+    expected = expected_summary(frame, list(columns.values()))
+    found = {tuple(record[name] for name in columns): record for record in records(answer)}
+    assert found.keys() == expected.keys()
+    for key, wanted in expected.items():
+        assert {name: found[key][name] for name in STATISTICS} == pytest.approx(wanted), key
+    totals = [record["total"] for record in records(answer)]
+    assert totals == sorted(totals, reverse=True)
+
+
+class TestSummary:
+    @pytest.mark.parametrize(("names", "column"), [(Names.FULL, "name"), (Names.SHORT, "short_name")])
+    def test_every_number_is_what_nsys_defines(self, chance, names, column):
+        assert_summary(kernel_summary(chance, EVERYTHING, names), frame_of(chance), {"name": column})
+
+    def test_mangled_names_fall_back_to_full_ones(self, chance):
+        frame = frame_of(chance)
+        frame["shown"] = frame.mangled_name.fillna(frame.name)
+        assert_summary(kernel_summary(chance, EVERYTHING, Names.MANGLED), frame, {"name": "shown"})
+
+    GROUPS = {
+        (GroupBy.RANK,): {"rank": "rank"},
+        (GroupBy.DEVICE,): {"device": "device"},
+        (GroupBy.STREAM,): {"stream": "stream"},
+        (GroupBy.SHAPE,): {"grid": "grid", "block": "block"},
+        (GroupBy.STREAM, GroupBy.RANK, GroupBy.DEVICE): {"stream": "stream", "rank": "rank", "device": "device"},
+    }
+
+    @pytest.mark.parametrize("groups", GROUPS, ids=lambda groups: "+".join(group.value for group in groups))
+    def test_groups_split_the_rows(self, chance, groups):
+        ranks = ranked_tasks(chance)
+        number = {(item.task.report, item.task.process): item.rank for item in ranks}
+        frame = frame_of(chance)
+        frame["rank"] = [number[place] for place in zip(frame.report, frame.process, strict=True)]
+        answer = kernel_summary(chance, EVERYTHING, Names.SHORT, groups, ranks)
+        assert_summary(answer, frame, {**self.GROUPS[groups], "name": "short_name"})
+
+    @pytest.mark.parametrize(
+        "selection",
+        [
+            Selection(window=Window(200_000, 300_000)),
+            Selection(name=NameFilter("kernel_1")),
+            Selection(name=NameFilter("!/kernel_[0-5]/"), devices=frozenset({1})),
+            Selection(streams=frozenset({7, 20}), window=Window(0, 500_000)),
+        ],
+    )
+    def test_a_selection_narrows_every_number(self, chance, selection):
+        frame = frame_of(chance)
+        if selection.window:
+            low, high = selection.window.start, selection.window.end
+            frame = frame[(frame.start < high) & ((frame.start >= low) | (frame.end > low))]
+        if selection.devices:
+            frame = frame[frame.device.isin(selection.devices)]
+        if selection.streams:
+            frame = frame[frame.stream.isin(selection.streams)]
+        if selection.name:
+            frame = frame[[selection.name.matches(name) for name in frame.short_name]]
+        answer = kernel_summary(chance, selection, Names.SHORT)
+        assert_summary(answer, frame, {"name": "short_name"})
+        assert answer.total == frame_of(chance).short_name.nunique()
+
+    def test_a_selection_of_nothing_is_an_empty_table(self, chance):
+        answer = kernel_summary(chance, Selection(window=Window(10**12, 10**12)), Names.SHORT)
+        assert (len(answer), answer.rows, answer.total, answer.notes) == (0, [], 13, ())
+
+    def test_equal_totals_are_in_the_order_of_nsys(self, tmp_path, session):
+        with ExportWriter(tmp_path / "ties.sqlite") as export:
+            process = export.process(5_000)
+            for number, name in enumerate(("b", "c", "a")):
+                export.kernel(process, 0, 7, 100 * number, 100 * number + 10, name=name, correlation_id=number)
+        session.add(tmp_path / "ties.sqlite")
+        assert [row[-1] for row in kernel_summary(session, EVERYTHING).rows] == ["a", "b", "c"]
+
+    def test_kernels_of_no_length_have_no_share(self, tmp_path, session):
+        with ExportWriter(tmp_path / "zero.sqlite") as export:
+            export.kernel(export.process(5_000), 0, 7, 5, 5, name="a", correlation_id=1)
+        session.add(tmp_path / "zero.sqlite")
+        assert kernel_summary(session, EVERYTHING).rows == [(0.0, 0, 1, 0.0, 0.0, 0, 0, 0.0, "a")]
+
+    def test_very_long_kernels_are_summed_exactly(self, tmp_path, session):
+        with ExportWriter(tmp_path / "long.sqlite") as export:
+            process = export.process(5_000)
+            for start in (0, 1):
+                export.kernel(process, 0, 7, start, 2**53 + 1 + start, name="a", correlation_id=start)
+        session.add(tmp_path / "long.sqlite")
+        (row,) = kernel_summary(session, EVERYTHING).rows
+        assert row[1:3] == (2**54 + 2, 2)
+
+    def test_without_tasks_grouping_by_rank_is_an_empty_table(self, tmp_path, session):
+        session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
+        answer = kernel_summary(session, EVERYTHING, Names.FULL, (GroupBy.RANK,), ranked_tasks(session))
+        assert len(answer) == 0
+        assert "record with" in answer.notes[0]
+
+    def test_a_process_that_is_no_task_has_no_rank(self, chance):
+        answer = kernel_summary(chance, EVERYTHING, Names.SHORT, (GroupBy.RANK,), ranked_tasks(chance)[:1])
+        assert {record["rank"] for record in records(answer)} == {0, None}
+
+    def test_what_is_missing_is_said(self, tmp_path, session):
+        session.add(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
+        session.add(synthetic.whole_graph_export(tmp_path / "graphs.sqlite"))
+        notes = kernel_summary(session, EVERYTHING).notes
+        assert notes[0].startswith("no GPU kernels in cpu: record with")
+        assert notes[1].startswith("10 whole CUDA graph launches are not in this table")
+
+    def test_words_for_groups(self):
+        assert group_by_of("rank, stream,") == (GroupBy.RANK, GroupBy.STREAM)
+        assert group_by_of("rank,rank,device,rank") == (GroupBy.RANK, GroupBy.DEVICE)
+        assert group_by_of("") == ()
+        with pytest.raises(UsageError, match="rank, device, stream, shape"):
+            group_by_of("rank,node")
+
+    def test_sorting_keeps_the_rows(self, chance):
+        answer = kernel_summary(chance, EVERYTHING, Names.SHORT)
+        for key in STATISTICS:
+            for descending in (True, False):
+                values = [record[key] for record in records(answer.sorted_by(key, descending))]
+                assert values == sorted(values, reverse=descending)
+                assert sorted(values) == sorted(record[key] for record in records(answer))
+
+    def test_sorting_puts_what_is_missing_last_either_way(self, chance):
+        answer = kernel_summary(chance, EVERYTHING, Names.SHORT, (GroupBy.RANK,), ranked_tasks(chance)[:1])
+        for descending in (True, False):
+            ranks = [record["rank"] for record in records(answer.sorted_by("rank", descending))]
+            assert ranks == [0] * ranks.count(0) + [None] * ranks.count(None)
+
+
+class TestInstances:
+    def delays(self, session: Session) -> pd.DataFrame:
+        """Every kernel with the delay of its call, joined by a dictionary."""
+        calls = session.frame(sa.select(tables.api_calls))
+        started = {
+            (report, process, correlation): start
+            for report, process, correlation, start in zip(
+                calls.report, calls.process, calls.correlation_id, calls.start, strict=True
+            )
+        }
+        frame = frame_of(session)
+        places = zip(frame.report, frame.process, frame.correlation_id, frame.start, strict=True)
+        found = []
+        for report, process, correlation, start in places:
+            call = None if pd.isna(correlation) else started.get((report, process, correlation))
+            found.append(None if call is None else max(start - call, 0))
+        frame["delay"] = found
+        return frame
+
+    def test_they_are_the_kernels_of_that_name_with_the_delays_of_their_calls(self, chance):
+        name = "kernel_3"
+        frame = self.delays(chance)
+        frame = frame[frame.short_name == name]
+        answer = kernel_instances(chance, EVERYTHING, name, Names.SHORT, ranked_tasks(chance))
+        found = {(record["report"], record["row"]): record for record in records(answer)}
+        assert len(answer) == answer.total == len(found) == len(frame)
+        missing = 0
+        for row in frame.itertuples():
+            record = found[row.report, row.row]
+            assert record["duration"] == row.duration
+            assert record["launch_delay"] == (None if pd.isna(row.delay) else row.delay)
+            missing += record["launch_delay"] is None
+            assert record["rank"] == row.report
+            assert record["grid"] == f"{row.grid_x}·{row.grid_y}·{row.grid_z}"
+        assert 0 < missing < len(frame)
+
+    @pytest.mark.parametrize("key", [column.key for column in INSTANCE_COLUMNS[::3]] + ["launch_delay"])
+    @pytest.mark.parametrize("descending", [True, False])
+    def test_sorted_by_a_column_pages_are_the_whole_and_none_is_last(self, chance, key, descending):
+        answer = kernel_instances(chance, EVERYTHING, "kernel_3", Names.SHORT, ranked_tasks(chance))
+        whole = records(answer.sorted_by(key, descending))
+        paged = answer.sorted_by(key, descending)
+        pages = [row for offset in range(0, len(paged) + 31, 31) for row in paged.page(offset, 31)]
+        assert [dict(zip(whole[0], row, strict=True)) for row in pages] == whole
+        values = [record[key] for record in whole]
+        there = [value for value in values if value is not None]
+        assert values == sorted(there, reverse=descending) + [None] * values.count(None)
+
+    @pytest.mark.parametrize(("offset", "limit"), [(0, 0), (10**6, 5), (0, 10**9)])
+    def test_pages_beyond_the_rows_are_empty_or_shorter(self, chance, offset, limit):
+        answer = kernel_instances(chance, EVERYTHING, "kernel_3", Names.SHORT)
+        assert len(answer.page(offset, limit)) == (len(answer) if limit > len(answer) else 0)
+
+    def test_two_calls_of_one_correlation_id_do_not_double_a_kernel(self, tmp_path, session):
+        path = synthetic.two_process_export(tmp_path / "two.sqlite")
+        edit(
+            path,
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME SELECT start + 1, end - 1, 1, globalTid, correlationId, nameId, "
+            "returnValue, callchainId FROM CUPTI_ACTIVITY_KIND_RUNTIME",
+        )
+        session.add(path)
+        name = kernel_summary(session, EVERYTHING, Names.SHORT).rows[0][-1]
+        answer = kernel_instances(session, EVERYTHING, name, Names.SHORT)
+        assert len(answer.page(0, 1_000)) == len(answer)
+        assert {record["launch_delay"] for record in records(answer)} == {20_000}
+
+    def test_launches_before_the_capture_have_no_delay(self, tmp_path, session):
+        session.add(synthetic.delayed_capture_export(tmp_path / "late.sqlite"))
+        delays = []
+        for *_, name in kernel_summary(session, EVERYTHING).rows:
+            delays += [record["launch_delay"] for record in records(kernel_instances(session, EVERYTHING, name))]
+        assert sorted(delays, key=str) == [20_000] * 16 + [None] * 4
+
+    def test_a_kernel_before_its_call_by_the_clocks_of_cupti_has_a_delay_of_zero(self, tmp_path, session):
+        with ExportWriter(tmp_path / "clock.sqlite") as export:
+            process = export.process(5_000)
+            main = export.thread(process, 5_000, "main")
+            export.api(main, 1_000, 1_100, "cudaLaunchKernel_v7000", 1)
+            export.kernel(process, 0, 7, 999, 2_000, name="early", correlation_id=1)
+        session.add(tmp_path / "clock.sqlite")
+        assert records(kernel_instances(session, EVERYTHING, "early"))[0]["launch_delay"] == 0
+
+    def test_the_second_rows_of_cudabacktrace_change_no_delay(self, tmp_path, session):
+        session.add(synthetic.old_schema_export(tmp_path / "old.sqlite"))
+        name = kernel_summary(session, EVERYTHING).rows[0][-1]
+        found = records(kernel_instances(session, EVERYTHING, name))
+        assert {record["launch_delay"] for record in found} == {20_000}
+
+    def test_a_window_narrows_them_and_the_filter_on_names_does_not(self, chance):
+        window = Window(100_000, 400_000)
+        narrowed = Selection(window=window, name=NameFilter("something else"))
+        answer = kernel_instances(chance, narrowed, "kernel_3", Names.SHORT)
+        frame = frame_of(chance)
+        frame = frame[frame.short_name == "kernel_3"]
+        inside = frame[(frame.start < window.end) & ((frame.start >= window.start) | (frame.end > window.start))]
+        assert (len(answer), answer.total) == (len(inside), len(frame))
+
+    def test_starts_are_in_job_time(self, demo_session):
+        offsets = [report.clock_offset for report in demo_session.reports]
+        assert len(set(offsets)) == 4
+        name = kernel_summary(demo_session, EVERYTHING, Names.SHORT).rows[0][-1]
+        found = records(kernel_instances(demo_session, EVERYTHING, name, Names.SHORT))
+        starts = [record["start"] for record in found]
+        assert starts == sorted(starts)
+        first = native(
+            demo_session.reports[3].path,
+            "SELECT min(start) FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName WHERE value = ?",
+            (name,),
+        )
+        assert min(record["start"] for record in found if record["report"] == 3) == first[0][0] + offsets[3]
+
+    def test_durations_are_those_of_the_instances(self, chance):
+        found = durations(chance, Selection(devices=frozenset({1})), "kernel_3", Names.SHORT)
+        frame = frame_of(chance)
+        frame = frame[(frame.short_name == "kernel_3") & (frame.device == 1)]
+        assert sorted(np.asarray(found).tolist()) == sorted(frame.duration.tolist())
+
+    @pytest.mark.parametrize("name", ["", "no such kernel", "kernel_3'; --"])
+    def test_a_name_that_is_not_there_has_none(self, chance, name):
+        answer = kernel_instances(chance, EVERYTHING, name, Names.SHORT)
+        assert (len(answer), list(answer.page(0, 10))) == (0, [])
+        assert len(durations(chance, EVERYTHING, name)) == 0
+
+
+class TestOtherWork:
+    def test_memory_operations_by_time_and_by_bytes(self, demo_session):
+        times, sizes = work_summary(demo_session, EVERYTHING, MEMORY), memory_sizes(demo_session, EVERYTHING)
+        frame = demo_session.frame(sa.select(tables.memory_ops))
+        frame["duration"] = frame["end"] - frame["start"]
+        assert_summary(times, frame, {"name": "operation"})
+        moved = {record["name"]: record["total"] for record in records(sizes)}
+        assert moved == frame.groupby("operation")["bytes"].sum().to_dict()
+
+    @pytest.mark.parametrize("name", WORKS)
+    def test_instances_are_the_rows_of_that_name(self, demo_session, tmp_path, name):
+        work = WORKS[name]
+        with closing(Session()) as other:
+            other.add(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
+            session = other if work is MPI else demo_session
+            for record in records(work_summary(session, EVERYTHING, work)):
+                answer = work_instances(session, EVERYTHING, work, record["name"], ranked_tasks(session))
+                found = table_of(answer)
+                assert len(found) == len(answer) == record["count"]
+                assert found["duration"].sum() == record["total"]
+                assert found["start"].is_monotonic_increasing
+
+    def test_calls_that_never_returned_count_but_have_no_time(self, tmp_path, session):
+        with ExportWriter(tmp_path / "mpi.sqlite") as export:
+            main = export.thread(export.process(5_000), 5_000, "main")
+            export.mpi_other(main, 100, None, "MPI_Finalize")
+            export.mpi_collective(main, 10, 30, "MPI_Barrier")
+            export.mpi_collective(main, 40, None, "MPI_Barrier")
+        session.add(tmp_path / "mpi.sqlite")
+        found = {record["name"]: record for record in records(work_summary(session, EVERYTHING, MPI))}
+        assert found["MPI_Barrier"]["total"] == 20
+        assert found["MPI_Finalize"]["total"] is None
+        instances = records(work_instances(session, EVERYTHING, MPI, "MPI_Finalize"))
+        assert [record["duration"] for record in instances] == [None]
+
+    def test_what_is_missing_is_said(self, demo_session, tmp_path, session):
+        session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
+        for work in WORKS.values():
+            answer = work_summary(session, EVERYTHING, work)
+            assert len(answer) == 0
+            assert "record with" in answer.notes[0]
+        assert work_summary(demo_session, EVERYTHING, OS).notes == ()
+
+
+def test_a_real_job_has_the_numbers_of_nsys(shared_export, session):
+    """The head of NVIDIA's own table for this export (docs/contributing.md#reference-data)."""
+    session.add(Path(shared_export("ddp-a100-rank0of4")))
+    answer = kernel_summary(session, EVERYTHING, Names.SHORT)
+    first, second = records(answer)[:2]
+    assert (first["name"], first["total"], first["count"]) == (
+        "ncclKernel_AllReduce_RING_LL_Sum_float",
+        292_789_300,
+        472,
+    )
+    assert (round(first["avg"], 1), first["median"], round(first["stddev"], 1)) == (620_316.3, 686_191.0, 342_252.7)
+    assert (second["name"], second["total"], second["count"]) == ("kernel", 258_069_881, 649)

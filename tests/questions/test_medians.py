@@ -1,0 +1,84 @@
+"""Exact medians without keeping every value."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+
+import duckdb
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nsystui.base.answer import iter_rows
+from nsystui.base.selection import Selection
+from nsystui.questions.kernels import GroupBy, kernel_summary
+from nsystui.questions.medians import medians
+from nsystui.questions.work import API, work_summary
+from nsystui.store.database import engine_of
+
+TABLE = sa.table("given", sa.column("name", sa.BigInteger), sa.column("value", sa.BigInteger))
+
+
+class _Asked:
+    """As much of a session as medians ask."""
+
+    def __init__(self, engine):
+        self.engine = engine
+
+    def batches(self, query, size):
+        with self.engine.connect() as connection:
+            yield [tuple(row) for row in connection.execute(query)]
+
+
+@pytest.fixture(scope="module")
+def engine():
+    connection = duckdb.connect()
+    connection.execute("CREATE TABLE given (name BIGINT, value BIGINT)")
+    yield connection, engine_of(connection.cursor)
+    connection.close()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([1, 2, 2**62]),
+            st.one_of(st.none(), st.integers(-5, 20), st.integers(0, 10**12), st.just(2**40)),
+        ),
+        max_size=60,
+    )
+)
+def test_it_is_the_mean_of_the_two_middle_values(engine, rows):
+    connection, alchemy = engine
+    connection.execute("DELETE FROM given")
+    if rows:
+        connection.executemany("INSERT INTO given VALUES (?, ?)", rows)
+    found = medians(_Asked(alchemy), TABLE, TABLE.c.value, TABLE.c.name, [])  # type: ignore[arg-type]
+    expected = defaultdict(list)
+    for name, value in rows:
+        if value is not None:
+            expected[name].append(value)
+    assert found == {name: statistics.median(values) for name, values in expected.items()}
+
+
+def _summaries(session):
+    yield list(iter_rows(kernel_summary(session, Selection())))
+    yield list(iter_rows(kernel_summary(session, Selection(), group_by=(GroupBy.DEVICE, GroupBy.STREAM))))
+    yield list(iter_rows(kernel_summary(session, Selection().with_name("nccl"))))
+    yield list(iter_rows(work_summary(session, Selection(), API)))
+
+
+@pytest.mark.parametrize("has_distinct_hashes", [True, False])
+def test_the_summaries_of_many_rows_are_those_of_few(demo_session, monkeypatch, has_distinct_hashes):
+    usual = list(_summaries(demo_session))
+    monkeypatch.setattr("nsystui.questions.statistics.MANY", 1)
+    if not has_distinct_hashes:
+        monkeypatch.setattr("nsystui.questions.statistics._group_number", lambda keys: sa.literal(7, sa.BigInteger))
+    for few, many in zip(usual, _summaries(demo_session), strict=True):
+        assert len(few) == len(many)
+        for row, other in zip(few, many, strict=True):
+            # The deviation sums in another order.
+            close = [pytest.approx(value, rel=1e-9) if isinstance(value, float) else value for value in row]
+            assert close == list(other)

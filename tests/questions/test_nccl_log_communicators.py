@@ -1,0 +1,110 @@
+"""Which communicator and rank a pointer means, as communicators come and go."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsystui.exports.nccl_log.lines import CommunicatorLine, CommunicatorState, Process, Signature, Writer
+from nsystui.questions.nccl_log.communicators import Communicators, Member
+
+START, COMPLETE = CommunicatorState.STARTED, CommunicatorState.COMPLETE
+DESTROYED = CommunicatorState.DESTROYED
+
+
+def writer(pid: int = 1, device: int = 0) -> Writer:
+    return Writer(Process("n1", pid), device)
+
+
+def line(state: CommunicatorState = COMPLETE, pid: int = 1, pointer: int = 0xC1, rank: int = 0, **words: int):
+    words = {"unique_id": 0xFE, "device": 0} | words
+    return CommunicatorLine(writer(pid), state, pointer, rank, words.pop("ranks", 2), **words)
+
+
+def call(pid: int = 1, pointer: int | None = 0xC1, device: int = 0, ranks: int | None = 2) -> Signature:
+    return Signature(writer(pid, device), "AllReduce", 10, 7, communicator=pointer, ranks=ranks)
+
+
+@pytest.fixture
+def communicators() -> Communicators:
+    return Communicators()
+
+
+def heard(communicators: Communicators, *lines: CommunicatorLine) -> Member:
+    for each in lines:
+        communicators.hear(each)
+    return communicators.member_of(call())
+
+
+def test_a_pointer_is_the_rank_that_its_init_line_tells(communicators):
+    member = heard(communicators, line(START, rank=1), line(rank=1))
+    assert (member.communicator, member.rank, member.ranks) == ("0xfe", 1, 2)
+    assert communicators.members == [member]  # START and COMPLETE are one
+
+
+def test_the_ranks_of_a_communicator_share_its_name_and_not_their_pointers(communicators):
+    communicators.hear(line(pid=1, pointer=0xC1, rank=0))
+    communicators.hear(line(pid=2, pointer=0xC1, rank=1))
+    first, second = communicators.member_of(call(1)), communicators.member_of(call(2))
+    assert first is not second
+    assert first.communicator == second.communicator == "0xfe"
+    assert (first.rank, second.rank) == (0, 1)
+
+
+def test_the_device_is_that_of_the_communicator_and_not_that_before_the_call(communicators):
+    communicators.hear(line(device=0))
+    assert communicators.member_of(call(device=1), 484).device == 0
+    unknown = communicators.member_of(call(pointer=0xC2, device=1), 484)
+    assert communicators.member_of(call(pointer=0xC2, device=0), 11) is unknown
+    assert unknown.device == 1
+
+
+def test_a_pointer_may_mean_another_communicator_after_it_was_destroyed(communicators):
+    first = heard(communicators, line(unique_id=0xFE))
+    second = heard(communicators, line(DESTROYED), line(unique_id=0xAB))
+    assert (first.communicator, second.communicator) == ("0xfe", "0xab")
+
+
+def test_an_id_that_is_used_again_is_another_communicator(communicators):
+    """NCCL 2.18 to 2.23 make the id of a split from its parent and color alone."""
+    communicators.hear(line(pointer=0xC1))
+    communicators.hear(line(pointer=0xC2))
+    names = [communicators.member_of(call(pointer=pointer)).communicator for pointer in (0xC1, 0xC2)]
+    assert names == ["0xfe", "0xfe #2"]
+
+
+def test_a_split_is_named_by_its_parent_count_and_color(communicators):
+    communicators.hear(line())
+    for pid, color in ((1, 0), (2, 0), (3, 1)):
+        communicators.hear(line(pid=pid, pointer=0xC1))
+        communicators.hear(
+            CommunicatorLine(writer(pid), COMPLETE, 0xC9, 0, 2, None, None, parent=0xC1, split_count=3, color=color)
+        )
+    names = [communicators.member_of(call(pid, 0xC9)).communicator for pid in (2, 3)]
+    assert names == ["0xfe split 3 color 0", "0xfe split 3 color 1"]
+
+
+def test_without_an_id_a_pointer_is_the_name_in_its_process_only(communicators):
+    one, other = communicators.member_of(call(1)), communicators.member_of(call(2))
+    assert one is not other
+    assert one.communicator == other.communicator == "pointer 0xc1"
+    assert (one.rank, one.ranks, one.is_shared) == (None, 2, False)
+
+
+def test_a_line_at_the_end_tells_the_rank_too(communicators):
+    """As in a log of which only the end is left."""
+    member = communicators.member_of(call())
+    communicators.hear(line(DESTROYED, rank=1))
+    assert (member.rank, member.ranks) == (1, 2)
+    assert communicators.member_of(call()) is not member
+
+
+def test_a_beginning_in_a_later_file_still_names_the_calls(communicators):
+    member = communicators.member_of(call())
+    communicators.hear(line(rank=1))
+    assert (member.communicator, member.rank) == ("0xfe", 1)
+
+
+def test_calls_without_a_communicator_have_a_member_without_one(communicators):
+    member = communicators.member_of(call(pointer=None))
+    assert member.communicator is None
+    assert communicators.member_of(call(pointer=None)) is member

@@ -1,0 +1,171 @@
+"""Message sizes: bins of calls and bytes, and for each size how long kernels take, how fast and how steady they are."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from nccl_program import Program, job_of
+from synthetic import PAYLOAD_BYTES, payload_export
+
+from nsystui.base.answer import TableAnswer
+from nsystui.base.selection import Selection, Window
+from nsystui.exports.demo import ExportWriter
+from nsystui.questions.job import Job
+from nsystui.questions.nccl.grouping import By
+from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_and_sizes, size_histogram
+
+EVERYTHING = Selection()
+
+
+@pytest.fixture(scope="module")
+def payload(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    job = job_of(payload_export(tmp_path_factory.mktemp("payload") / "payload.sqlite"))
+    yield job
+    job.close()
+
+
+class TestHistogram:
+    def test_calls_and_bytes_of_each_bucket(self, payload: Job) -> None:
+        sizes = PAYLOAD_BYTES
+        assert size_histogram(payload.pairing(), EVERYTHING) == [
+            ("<64KiB", 1, sizes["ncclAllGather"]),
+            ("64KiB–1MiB", 3, sizes["ncclReduceScatter"] + 2 * sizes["ncclSend"]),
+            ("1MiB–16MiB", 2, sizes["ncclAllReduce"] + sizes["ncclBroadcast"]),
+            (">16MiB", 1, sizes["ncclReduce"]),
+        ]
+        early = EVERYTHING.with_window(Window(0, 10_500_000))
+        assert [size.calls for size in size_histogram(payload.pairing(), early)] == [0, 0, 1, 0]
+
+    def test_calls_and_bytes_of_each_power_of_two(self, payload: Job) -> None:
+        """From the smallest to the largest, the empty ones between them too."""
+        told = size_histogram(payload.pairing(), EVERYTHING, By.POW2)
+        assert told == [
+            ("32KiB", 1, PAYLOAD_BYTES["ncclAllGather"]),
+            ("64KiB", 1, PAYLOAD_BYTES["ncclReduceScatter"]),
+            ("128KiB", 0, 0),
+            ("256KiB", 0, 0),
+            ("512KiB", 2, 2 * PAYLOAD_BYTES["ncclSend"]),
+            ("1MiB", 1, PAYLOAD_BYTES["ncclBroadcast"]),
+            ("2MiB", 0, 0),
+            ("4MiB", 1, PAYLOAD_BYTES["ncclAllReduce"]),
+            ("8MiB", 0, 0),
+            ("16MiB", 1, PAYLOAD_BYTES["ncclReduce"]),
+        ]
+        assert sum(one.bytes or 0 for one in told) == sum(PAYLOAD_BYTES.values())
+
+    def test_empty_messages_and_single_bytes(self, tmp_path: Path) -> None:
+        program = Program(tmp_path / "program.sqlite")
+        for size in (0, 1, 3, 0):
+            program.call("ncclAllReduce", size=size)
+        assert size_histogram(program.pairing(), EVERYTHING, By.POW2) == [("0B", 2, 0), ("1B", 1, 1), ("2B", 1, 3)]
+
+    @pytest.mark.parametrize(("by", "bins"), [(By.SIZE, 4), (By.POW2, 0)])
+    def test_unknown_sizes_are_counted_apart(self, tmp_path: Path, by: By, bins: int) -> None:
+        job = job_of(payload_export(tmp_path / "plain.sqlite", json=False))
+        told = size_histogram(job.pairing(), EVERYTHING, by)
+        assert told[-1] == (None, 7, None)
+        assert [one.calls for one in told[:-1]] == [0] * bins
+        job.close()
+
+
+DURATIONS = {("AllReduce", 1024): [1_000, 3_000, 5_000, 47_000], ("AllReduce", 4096): [7_000], ("Broadcast", 1024): [9]}
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """Two ranks in a communicator, kernels of ``DURATIONS``, and one of unknown size."""
+    program = Program(tmp_path_factory.mktemp("timed") / "timed.sqlite")
+    program.call("ncclCommInitRankConfig", ranks=2)
+    for (collective, size), durations in DURATIONS.items():
+        for duration in durations:
+            kernel(program, collective, duration, size=size)
+    kernel(program, "AllReduce", 5_000)
+    job = program.job()
+    yield job
+    job.close()
+
+
+def kernel(program: Program, collective: str, duration: int, **told: int) -> None:
+    """A call whose kernel lasts so long."""
+    start, correlation = program.now, next(program.correlation)
+    program.call(f"nccl{collective}", **told)
+    export: ExportWriter = program.export
+    export.api(program.main, start + 1_000, start + 2_000, "cudaLaunchKernelExC_v11060", correlation)
+    begin, name = start + 10_000, f"ncclDevKernel_{collective}(int)"
+    export.kernel(program.process, 0, 20, begin, begin + duration, name=name, correlation_id=correlation)
+    program.now += duration
+
+
+def rows(answer: TableAnswer, *keys: str) -> list[tuple[Any, ...]]:
+    places = [[column.key for column in answer.columns].index(key) for key in keys]
+    return [tuple(row[place] for place in places) for row in answer.rows]
+
+
+class TestBySize:
+    def by_size(self, job: Job, by: By = By.BYTES, selection: Selection = EVERYTHING) -> TableAnswer:
+        return bandwidth_by_size(job.session, selection, job.ranks, job.pairing(), by)
+
+    def test_spread_of_the_durations_of_each_size(self, timed: Job) -> None:
+        told = rows(
+            self.by_size(timed), "collective", "message_size", "count", "min", "p5", "median", "p95", "max", "cv"
+        )
+        first = DURATIONS["AllReduce", 1024]
+        cv = 100 * statistics.stdev(first) / statistics.mean(first)
+        assert told == [
+            (
+                "AllReduce",
+                1024,
+                4,
+                1_000,
+                pytest.approx(1_300),
+                4_000,
+                pytest.approx(40_700),
+                47_000,
+                pytest.approx(cv),
+            ),
+            ("AllReduce", 4096, 1, 7_000, 7_000, 7_000, 7_000, 7_000, 0),
+            ("Broadcast", 1024, 1, 9, 9, 9, 9, 9, 0),
+        ]
+
+    def test_bandwidth_of_each_size_is_the_median_of_its_kernels(self, timed: Job) -> None:
+        told = rows(self.by_size(timed), "algbw", "busbw", "bytes", "total", "ranks")
+        middle = (1024 / 3e-6 + 1024 / 5e-6) / 2
+        assert told[0] == (pytest.approx(middle), pytest.approx(middle), 4096, 56_000, 2)
+        assert told[2] == (pytest.approx(1024 / 9e-9), pytest.approx(1024 / 9e-9), 1024, 9, 2)
+
+    def test_by_buckets_and_powers_of_two(self, timed: Job) -> None:
+        assert rows(self.by_size(timed, By.SIZE), "collective", "bucket", "count") == [
+            ("AllReduce", "<64KiB", 5),
+            ("Broadcast", "<64KiB", 1),
+        ]
+        assert rows(self.by_size(timed, By.POW2), "collective", "size_from", "count") == [
+            ("AllReduce", 1024, 4),
+            ("AllReduce", 4096, 1),
+            ("Broadcast", 1024, 1),
+        ]
+
+    def test_selected_kernels_only(self, timed: Job) -> None:
+        answer = self.by_size(timed, selection=EVERYTHING.with_name("broadcast"))
+        assert rows(answer, "collective") == [("Broadcast",)]
+        assert answer.total == 3
+
+    def test_without_sizes_there_are_no_rows_but_a_reason(self, tmp_path: Path) -> None:
+        job = job_of(payload_export(tmp_path / "plain.sqlite", json=False))
+        answer = self.by_size(job)
+        assert (len(answer), answer.total) == (0, 0)
+        assert answer.notes[0].startswith("no message sizes: ")
+        job.close()
+
+
+def test_sizes_and_durations_for_a_scatter(timed: Job) -> None:
+    size, duration = durations_and_sizes(timed.pairing(), EVERYTHING, "AllReduce")
+    assert size.tolist() == [1024] * 4 + [4096]
+    assert duration.tolist() == DURATIONS["AllReduce", 1024] + DURATIONS["AllReduce", 4096]
+    assert size.dtype == duration.dtype == np.int64
+    late = EVERYTHING.with_window(Window(10**9, 10**10))
+    assert [len(part) for part in durations_and_sizes(timed.pairing(), late, "AllReduce")] == [0, 0]

@@ -1,0 +1,165 @@
+"""The commands for Nsight Compute: which launch of its process a kernel is, and names that shell and ncu understand."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic import node_graph_export
+
+from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.exports.demo import ExportWriter
+from nsystui.questions.handover.ncu import cautions, ncu_commands, of_name, one_launch
+from nsystui.questions.handover.ncu_command import NameBase, NcuCommand, pattern_of
+from nsystui.questions.job import Job
+from nsystui.questions.kernels import Names
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+# (name, short name, mangled name, start on the GPU, start of the call, stream), times in µs.
+LAUNCHES = (
+    ("void gemm<(int)4>(float *)", "gemm", "_Z4gemmILi4EEvPf", 100, 10, 7),
+    ("void gemm<(int)8>(float *)", "gemm", "_Z4gemmILi8EEvPf", 200, 20, 7),
+    ("void gemm<(int)4>(float *)", "gemm", "_Z4gemmILi4EEvPf", 150, 50, 13),  # launched last, begins before the next
+    ("void gemm<(int)4>(float *)", "gemm", "_Z4gemmILi4EEvPf", 300, 40, 7),
+    ("axpy(float *)", "axpy", "_Z4axpyPf", 400, 60, 7),
+    ("axpy(float *)", "axpy", "_Z4axpyPf", 500, None, 7),
+)
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("ncu") / "launches.sqlite"
+    with ExportWriter(path) as writer:
+        writer.gpu(0)
+        process = writer.process(5_000, "/opt/app")
+        main = writer.thread(process, 5_000, "app")
+        writer.cuda_context(process)
+        for number, (name, short, mangled, start, call, stream) in enumerate(LAUNCHES, 1):
+            if call is not None:
+                writer.api(main, call * 1000, call * 1000 + 500, "cudaLaunchKernel_v7000", number)
+            begin, end = start * 1000, (start + 20) * 1000
+            writer.kernel(
+                process, 0, stream, begin, end, name=name, short=short, mangled=mangled, correlation_id=number
+            )
+    return path
+
+
+@pytest.fixture(scope="module")
+def job(export) -> Job:
+    session = Session()
+    session.add(export)
+    yield Job(session)
+    session.close()
+
+
+def row_of(job: Job, start: int) -> tuple[int, int]:
+    kernels = tables.kernels
+    ((report, row),) = job.session.rows(
+        kernels.select().with_only_columns(kernels.c.report, kernels.c.row).where(kernels.c.start == start * 1000)
+    )
+    return report, row
+
+
+def one(commands: list[NcuCommand]) -> NcuCommand:
+    (command,) = commands
+    return command
+
+
+def option(command: NcuCommand, name: str) -> str:
+    words = shlex.split(command.command)
+    return words[words.index(name) + 1]
+
+
+@pytest.mark.parametrize(
+    ("start", "skip", "launches"), [(100, 0, 3), (300, 1, 3), (150, 2, 3), (200, 0, 1), (400, 0, 2)]
+)
+def test_a_launch_is_counted_in_the_order_of_the_calls_of_its_process(job, start, skip, launches):
+    command = one(ncu_commands(job, Selection(), one_launch(*row_of(job, start))))
+    if launches == 1:  # the only one of its name: nothing is to be skipped
+        assert (command.skip, command.count, command.launches) == (None, None, 1)
+        assert "--launch-skip" not in command.command
+    else:
+        assert (option(command, "--launch-skip"), option(command, "--launch-count")) == (str(skip), "1")
+        assert command.launches == launches
+        assert f"launch {skip + 1} of {launches}" in command.what
+
+
+def test_a_launch_without_a_call_counts_by_its_start_and_that_is_said(job):
+    command = one(ncu_commands(job, Selection(), one_launch(*row_of(job, 500))))
+    assert command.skip == 1
+    assert any("1 launch has no API call" in caution for caution in command.cautions)
+
+
+def test_a_template_with_several_instances_goes_by_its_mangled_name(job):
+    command = one(ncu_commands(job, Selection(), one_launch(*row_of(job, 100))))
+    assert option(command, "--kernel-name-base") == "mangled"
+    assert option(command, "-k") == "regex:^_Z4gemmILi4EEvPf$"
+    axpy = one(ncu_commands(job, Selection(name=NameFilter("axpy"))))
+    assert (option(axpy, "--kernel-name-base"), option(axpy, "-k")) == ("function", "regex:^axpy$")
+
+
+def test_the_kernel_table_asks_for_all_launches_of_a_name(job):
+    command = one(of_name(job, Selection(), "gemm", Names.SHORT))
+    assert (command.count, command.launches, command.base) == (None, 4, NameBase.FUNCTION)
+    full = one(of_name(job, Selection(), "void gemm<(int)4>(float *)", Names.FULL))
+    assert (full.launches, full.base) == (3, NameBase.MANGLED)
+
+
+def test_a_window_gives_the_place_of_what_is_in_it(job):
+    found = ncu_commands(job, Selection(window=Window(140_000, 330_000), name=NameFilter("gemm")))
+    assert {(one.kernel[10:16], one.skip, one.count, one.selected) for one in found} == {
+        ("(int)4", 1, 2, 2),
+        ("(int)8", None, None, 1),
+    }
+
+
+def test_a_command_names_the_program_but_never_its_words(job):
+    command = one(ncu_commands(job, Selection(name=NameFilter("axpy"))))
+    assert command.command.endswith(" app ...")
+
+
+def test_kernels_of_graphs_say_what_ncu_does(tmp_path):
+    with closing(Session()) as session:
+        session.add(node_graph_export(tmp_path / "graph.sqlite"))
+        commands = [one for one in ncu_commands(Job(session), Selection()) if one.in_graph]
+    assert commands
+    assert all(option(one, "--graph-profiling") == "node" for one in commands)
+    assert any("CUDA graphs" in caution for caution in cautions(commands))
+
+
+def test_ranks_and_nccl_are_warned_of(demo_session):
+    job = Job(demo_session)
+    commands = ncu_commands(job, Selection(name=NameFilter("AllReduce")))
+    assert {one.rank for one in commands} == {0, 1, 2, 3}
+    said = " ".join(cautions(commands))
+    assert "rank alone" in said and "may hang" in said
+
+
+def ecma(pattern: str) -> re.Pattern[str]:
+    """Python reads what is used of ECMAScript's syntax in the same way."""
+    return re.compile(pattern)
+
+
+@given(st.text(max_size=30), st.sampled_from(NameBase))
+def test_a_pattern_matches_its_name_alone_and_survives_the_shell(name, base):
+    pattern = pattern_of(name, base)
+    assert ecma(pattern).search(name) or "\n" in name
+    assert not ecma(pattern).search(f"{name}x")
+    assert shlex.split(shlex.join(["-k", f"regex:{pattern}"])) == ["-k", f"regex:{pattern}"]
+    assert pattern.isprintable()
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["void f<4, true, 3>(char *)", "void f<(int)4, (bool)1, (unsigned long)3>(char *)", "void f<4,true,3>(char*)"],
+)
+def test_a_demangled_name_matches_however_it_is_demangled(other):
+    pattern = pattern_of("void f<(int)4, (bool)1, (unsigned long)3>(char *)", NameBase.DEMANGLED)
+    assert ecma(pattern).search(other)
+    assert not ecma(pattern).search("void f<5, true, 3>(char *)")

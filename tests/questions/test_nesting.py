@@ -1,0 +1,195 @@
+"""The tree of ranges against the definition, tried out pair by pair, and against NVIDIA's own."""
+
+from __future__ import annotations
+
+import csv
+import sqlite3
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsystui.questions.nesting import Nesting, nest
+
+SHARED = Path(__file__).parents[3] / "shared/data"
+
+Range = tuple[int, int, int]  # start, end, thread
+
+ANY_RANGES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12), st.integers(0, 1)), max_size=12).map(
+    lambda drawn: [(start, start + length, thread) for start, length, thread in drawn]
+)
+
+
+@st.composite
+def push_pop_ranges(draw: st.DrawFn) -> list[Range]:
+    """What a program pushes and pops on two threads; equal times, zero lengths and touching ranges included."""
+    ranges: list[Range] = []
+    for thread in (7, 300):
+        now, open_starts = 0, []
+        for is_push in draw(st.lists(st.booleans(), max_size=16)):
+            now += draw(st.integers(0, 2))
+            if is_push:
+                open_starts.append(now)
+            elif open_starts:
+                ranges.append((open_starts.pop(), now, thread))
+        ranges += [(start, now + 1, thread) for start in reversed(open_starts)]
+    # In the order of an export: by start, the outer range first.
+    return sorted(ranges, key=lambda item: (item[0], -item[1]))
+
+
+def parents_by_definition(ranges: list[Range]) -> list[int]:
+    """Every pair looked at: the tightest container; then the later start; of identical ranges the row before."""
+    parents = []
+    for row, (start, end, thread) in enumerate(ranges):
+        containers = [
+            (other_end - other_start, -other_start, -other)
+            for other, (other_start, other_end, other_thread) in enumerate(ranges)
+            if other_thread == thread and other_start <= start and end <= other_end
+            if (other_start, other_end) != (start, end) or other < row
+        ]
+        parents.append(-min(containers)[2] if containers else -1)
+    return parents
+
+
+def alone(ranges: list[Range], row: int, children: list[int]) -> int:
+    """The time of a range in which none of ``children`` runs, moment by moment."""
+    start, end, _ = ranges[row]
+    return sum(
+        not any(ranges[child][0] <= moment < ranges[child][1] for child in children) for moment in range(start, end)
+    )
+
+
+def nested(ranges: list[Range]) -> Nesting:
+    columns = zip(*ranges, strict=True) if ranges else ([], [], [])
+    return nest(*(np.array(column, dtype=np.int64) for column in columns))
+
+
+def check_against_definition(ranges: list[Range]) -> None:
+    result = nested(ranges)
+    parents = parents_by_definition(ranges)
+    assert result.parent.tolist() == parents
+    durations = [end - start for start, end, _ in ranges]
+    for row in range(len(ranges)):
+        children = [child for child, parent in enumerate(parents) if parent == row]
+        assert result.child_count[row] == len(children)
+        assert result.child_time[row] == sum(durations[child] for child in children)
+        assert result.self_time[row] == alone(ranges, row, children)
+        level, above = 0, parents[row]
+        while above >= 0:
+            level, above = level + 1, parents[above]
+        assert result.level[row] == level
+
+
+@given(push_pop_ranges())
+def test_push_pop_ranges_nest_as_defined(ranges: list[Range]) -> None:
+    check_against_definition(ranges)
+
+
+@given(ANY_RANGES)
+def test_ranges_that_cross_nest_as_defined(ranges: list[Range]) -> None:
+    check_against_definition(ranges)
+
+
+@given(push_pop_ranges(), ANY_RANGES)
+def test_a_few_crossing_ranges_among_others(strict: list[Range], crossing: list[Range]) -> None:
+    check_against_definition(strict + [(start + 40, end + 40, thread) for start, end, thread in crossing])
+
+
+def test_a_crossing_range_is_no_parent() -> None:
+    #           0     1       2      3: inside 0 and 1    4: inside 1 only
+    starts, ends = [0, 5, 8, 6, 12], [10, 20, 9, 9, 18]
+    result = nest(starts, ends, [1] * 5)
+    assert result.parent.tolist() == [-1, -1, 3, 0, 1]
+    assert result.level.tolist() == [0, 0, 2, 1, 1]
+    assert result.self_time.tolist() == [7, 9, 1, 2, 6]
+    assert result.child_count.tolist() == [1, 1, 0, 1, 0]
+
+
+def test_children_that_cross_are_taken_away_once() -> None:
+    """As push/pop ranges of two domains may, on one thread."""
+    result = nest([0, 0, 4, 20], [10, 8, 10, 25], [1] * 4)
+    assert result.parent.tolist() == [-1, 0, 0, -1]
+    assert result.child_time.tolist() == [14, 0, 0, 0]
+    assert result.self_time.tolist() == [0, 8, 6, 5]
+
+
+def test_of_identical_ranges_the_earlier_row_is_outside() -> None:
+    assert nest([0, 0, 0], [9, 9, 9], [1, 1, 1]).parent.tolist() == [-1, 0, 1]
+
+
+def test_threads_do_not_mix_even_where_the_time_line_would_overflow() -> None:
+    big = 2**61
+    result = nest([-big, -big, 0, 0, 5, 5], [big, big, 10, 10, 6, 6], [1, 2, 2, 1, 1, 3])
+    assert result.parent.tolist() == [-1, -1, 1, 0, 3, -1]
+    crossing = nest([-big, 0, 5, 6, 0], [big, 10, 20, 8, 9], [1, 1, 1, 1, 2])
+    assert crossing.parent.tolist() == [-1, 0, 0, 1, -1]
+
+
+def test_nothing_nests_in_nothing() -> None:
+    result = nest([], [], [])
+    assert [len(column) for column in (result.parent, result.level, result.child_time, result.self_time)] == [0] * 4
+
+
+def test_a_backward_range_counts_as_one_without_length() -> None:
+    result = nest([0, 7], [10, 3], [1, 1])
+    assert result.parent.tolist() == [-1, 0]
+    assert result.self_time.tolist() == [10, 0]
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 starts, 1 ends and 2 threads"):
+        nest([1, 2], [3], [1, 1])
+    with pytest.raises(TypeError, match="integer"):
+        nest([0.5], [1.5], [1])
+
+
+def test_depth_and_number_cost_little() -> None:
+    n = 200_000
+    starts = np.arange(n)
+    ends = 3 * n - starts  # one inside the other, 200,000 levels deep
+    began = time.perf_counter()
+    result = nest(starts, ends, np.zeros(n, np.int64))
+    assert result.parent.tolist() == list(range(-1, n - 1))
+    assert result.level.tolist() == list(range(n))
+    ends[0] = n + 1  # now the outermost ends before all others do
+    crossed = nest(starts, ends, np.zeros(n, np.int64))
+    assert crossed.parent.tolist() == [-1, -1, *range(1, n - 1)]
+    assert time.perf_counter() - began < 5, "0.5 s on an idle machine"
+
+
+def test_the_tree_is_nvidias() -> None:
+    """Level, children and times of every range as ``nsys stats -r nvtx_pushpop_trace`` prints them."""
+    export = SHARED / "exports/ddp-a100-rank0of4.sqlite"
+    table = SHARED / "nsys-stats/ddp-a100-rank0of4/nvtx_pushpop_trace.csv"
+    if not export.exists() or not table.exists():
+        pytest.skip(f"the real export {export} is not on this machine")
+    with sqlite3.connect(f"file:{export}?mode=ro&immutable=1", uri=True) as connection:
+        rows = connection.execute(
+            "SELECT rowid, start, end, globalTid FROM NVTX_EVENTS WHERE eventType IN (59, 70) ORDER BY start, end DESC"
+        ).fetchall()
+    ids, starts, ends, threads = (np.array(column) for column in zip(*rows, strict=True))
+    result = nest(starts, ends, threads)
+    ours = {
+        int(ids[row]): (
+            int(result.level[row]),
+            int(result.child_count[row]),
+            int(result.child_time[row]),
+            int(ids[result.parent[row]]) if result.parent[row] >= 0 else None,
+        )
+        for row in range(len(ids))
+    }
+    with table.open() as lines:
+        theirs = {
+            int(line["RangeId"]): (
+                int(line["Lvl"]),
+                int(line["NumChild"]),
+                int(line["DurChild (ns)"]),
+                int(line["ParentId"]) if line["ParentId"] else None,
+            )
+            for line in csv.DictReader(lines)
+        }
+    assert len(theirs) == 10_089
+    assert ours == theirs

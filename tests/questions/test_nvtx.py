@@ -1,0 +1,725 @@
+"""NVTX: loading, projection, the tree by path, its pages, and the tables."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsystui.base.selection import NameFilter, Selection, Task, Window
+from nsystui.exports.demo import ExportWriter, Process, Thread
+from nsystui.exports.demo import Session as Capture
+from nsystui.exports.demo.nvtx import PUSH_POP, START_END
+from nsystui.questions.names import fold_suffix
+from nsystui.questions.nvtx import (
+    UNKNOWN,
+    By,
+    Node,
+    NodeKind,
+    NvtxRanges,
+    NvtxTree,
+    Order,
+    kernels_of,
+    nvtx_summary,
+    nvtx_tree_table,
+)
+from nsystui.questions.nvtx.making import NodeMaker
+from nsystui.questions.nvtx.numbered import template
+from nsystui.questions.tasks import ranked_tasks
+from nsystui.store.session import Session
+
+PID = 4711
+START = 1_780_000_000_000_000_000
+
+
+class Export:
+    """An export with one process and one thread, and short words to fill it."""
+
+    def __init__(self, writer: ExportWriter, pid: int = PID) -> None:
+        self.writer = writer
+        self.process: Process = writer.process(pid)
+        self.main: Thread = writer.thread(self.process, pid, "main")
+        self.correlation = 0
+
+    def range(self, start: int, end: int | None, text: str, thread: Thread | None = None, **rest: object) -> None:
+        self.writer.nvtx_range(thread or self.main, start, end, text, **rest)
+
+    def launch(
+        self, call: tuple[int, int], work: tuple[int, int], thread: Thread | None = None, device: int = 0
+    ) -> int:
+        """A launch call and its kernel; returns the correlation id."""
+        self.correlation += 1
+        self.writer.api(thread or self.main, *call, "cudaLaunchKernel_v7000", self.correlation)
+        self.writer.kernel(self.process, device, 7, *work, name="saxpy(float *)", correlation_id=self.correlation)
+        return self.correlation
+
+
+Fill = Callable[[Export], None]
+
+
+@pytest.fixture
+def session_of(tmp_path: Path) -> Iterator[Callable[..., Session]]:
+    """Writes an export for each filler (``rank0``, ``rank1`` …, the second 1 ms later) and opens them all."""
+    opened: list[Session] = []
+
+    def make(*fillers: Fill) -> Session:
+        session = Session(cache=None)
+        opened.append(session)
+        for rank, fill in enumerate(fillers):
+            path = tmp_path / f"{len(opened)}-rank{rank}.sqlite"
+            capture = Capture(utc_epoch_ns=START + rank * 1_000_000, environment={"RANK": str(rank)})
+            with ExportWriter(path, session=capture) as writer:
+                fill(Export(writer))
+            session.add(path)
+        return session
+
+    yield make
+    for session in opened:
+        session.close()
+
+
+def load(session: Session, selection: Selection | None = None) -> NvtxRanges:
+    return NvtxRanges.load(session, selection or Selection(), ranked_tasks(session))
+
+
+def tree_of(session: Session, **options: object) -> NvtxTree:
+    return NvtxTree.build(load(session), **options)
+
+
+def labels(nodes: list[Node]) -> list[str]:
+    return [node.label for node in nodes]
+
+
+def training(export: Export) -> None:
+    """Three steps of 100 ns, each with a forward (launches) and a data range (does not)."""
+    for step in range(3):
+        at = step * 100
+        export.range(at, at + 90, f"step {step}")
+        export.range(at + 10, at + 20, "data")
+        export.range(at + 30, at + 60, "forward")
+        export.launch((at + 35, at + 40), (at + 50, at + 150))
+        export.launch((at + 50, at + 55), (at + 160, at + 170 + step))
+
+
+# ------------------------------------------------------------------------------------------------------ the ranges
+
+
+def test_ranges_nest_and_project(session_of):
+    ranges = load(session_of(training))
+    names = [ranges.names[number] for number in ranges.name]
+    assert names == [name for step in range(3) for name in (f"step {step}", "data", "forward")]
+    assert ranges.parent.tolist() == [-1, 0, 0, -1, 3, 3, -1, 6, 6]
+    assert ranges.self_time.tolist() == [50, 10, 30] * 3
+    assert ranges.op_count.tolist() == [2, 0, 2] * 3
+    assert ranges.gpu_start.tolist() == [50, 0, 50, 150, 0, 150, 250, 0, 250]
+    assert ranges.gpu_end.tolist() == [170, 0, 170, 271, 0, 271, 372, 0, 372]
+    assert ranges.op_time.tolist() == [110, 0, 110, 111, 0, 111, 112, 0, 112]
+
+
+def test_an_open_range_ends_with_the_last_event_of_its_report(session_of):
+    def fill(export: Export) -> None:
+        export.range(10, None, "never closed")
+        export.range(20, 30, "inside")
+        export.launch((40, 45), (50, 900))
+
+    ranges = load(session_of(fill))
+    assert ranges.is_open.tolist() == [True, False]
+    assert ranges.end.tolist() == [900, 30]
+    assert ranges.parent.tolist() == [-1, 0]
+    (node,) = NvtxTree.build(ranges).roots()
+    assert (node.open_count, node.total, node.gpu_total) == (1, 890, 850)
+
+
+def test_names_have_their_domain_and_lose_the_suffix_of_pytorch(session_of):
+    def fill(export: Export) -> None:
+        export.writer.nvtx_domain(export.main, 0, 1, "NCCL")
+        export.range(10, 20, "ncclAllReduce", domain_id=1, registered=True)
+        export.range(30, 40, "aten::copy_, op_id = 7")
+        export.range(50, 60, "aten::copy_, seq = 8, sizes = [[2]]")
+
+    tree = tree_of(session_of(fill))
+    assert [(node.name, node.count) for node in tree.roots(Order.TIME)] == [
+        ("NCCL:ncclAllReduce", 1),
+        ("aten::copy_", 2),
+    ]
+    (_, copies) = tree.roots(Order.TIME)
+    assert labels(tree.children(copies)) == ["aten::copy_, op_id = 7", "aten::copy_, seq = 8, sizes = [[2]]"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "aten::mm, op_id = 9",
+        "x, seq = 1, op_id = 2",
+        "a, sizes = [[1]]\nb",
+        "plain, seq=1",
+        "",
+        "step 7",
+        ", op_id = 1",
+    ],
+)
+def test_the_store_folds_suffixes_as_python_does(session_of, name):
+    session = session_of(lambda export: export.range(1, 2, name))
+    assert load(session).names == (fold_suffix(name),)
+
+
+def test_a_range_that_ends_on_another_thread_stands_alone(session_of):
+    def fill(export: Export) -> None:
+        other = export.writer.thread(export.process, PID + 1, "other")
+        export.range(0, 100, "across", style=START_END, end_thread=other, range_id=1)
+        export.range(10, 90, "here")
+        export.launch((20, 30), (40, 50))
+
+    ranges = load(session_of(fill))
+    assert ranges.parent.tolist() == [-1, -1]
+    assert [node.self_total for node in NvtxTree.build(ranges).roots(Order.TIME)] == [None, 80]
+    assert ranges.op_count.tolist() == [UNKNOWN, 1]
+    assert ranges.is_push_pop.tolist() == [False, True]
+    assert len(kernels_of(ranges, 0)) == 0
+
+
+def overlapping(export: Export) -> None:
+    """A step whose loader is a start/end range that reaches into the forward pass, and begins before the step."""
+    export.range(0, 100, "step")
+    export.range(10, 60, "prefetch", style=START_END, range_id=1)
+    export.range(15, 90, "prefetch", style=START_END, range_id=2)
+    export.range(20, 80, "forward")
+    export.range(30, 40, "layer")
+    export.launch((32, 35), (50, 70))
+
+
+def test_start_end_ranges_stand_beside_the_tree(session_of):
+    tree = tree_of(session_of(overlapping))
+    table = nvtx_tree_table(tree)
+    rows = [dict(zip((column.key for column in table.columns), row, strict=True)) for row in table.rows]
+    assert [(row["path"], row["level"], row["count"], row["total"], row["self"]) for row in rows] == [
+        ("prefetch", 0, 2, 125, None),
+        ("step", 0, 1, 100, 40),
+        ("step › forward", 1, 1, 60, 50),
+        ("step › forward › layer", 2, 1, 10, 10),
+    ]
+    assert [row["gpu_total"] for row in rows] == [40, 20, 20, 20]  # what was launched while they ran
+    prefetch, _ = tree.roots()
+    assert [node.self_total for node in tree.children(prefetch)] == [None, None]
+    assert [node.name for node in tree.roots(Order.SELF)] == ["step", "prefetch"]  # unknown comes last
+
+
+def test_no_self_time_is_below_zero_whatever_ranges_of_both_styles_do(session_of):
+    """Each thread is an example; what is on it, moment by moment, says what the self times are."""
+    dice, drawn = random.Random(16), []
+
+    def fill(export: Export) -> None:
+        for number in range(60):
+            thread = export.writer.thread(export.process, PID + 1 + number, "")
+            for place in range(dice.randrange(1, 9)):
+                start = dice.randrange(12)
+                style = dice.choice([PUSH_POP, START_END])
+                item = (start, start + dice.randrange(12), style, f"{number}.{place}")
+                drawn.append((number, *item))
+                export.range(item[0], item[1], item[3], thread, style=style)
+
+    ranges = load(session_of(fill))
+    found = {ranges.names[ranges.name[index]]: int(ranges.self_time[index]) for index in range(len(ranges))}
+    assert min(found.values()) >= 0
+    for number in range(60):
+        pushed = [(start, end, name) for lane, start, end, style, name in drawn if lane == number and style == PUSH_POP]
+        expected = {name: _naive_self(pushed, place) for place, (_, _, name) in enumerate(pushed)}
+        assert {name: found[name] for name in expected} == expected
+    tree = NvtxTree.build(ranges, fold_numbers=False)
+    nodes = [tree.node(number) for number in range(tree.maker.paths.groups, len(tree))]
+    styles = {name: style for *_, style, name in drawn}
+    assert all((node.self_total is None) == (styles[node.name] == START_END) for node in nodes)
+
+
+def _naive_self(ranges: list[tuple[int, int, str]], place: int) -> int:
+    """The moments of a range in which no range runs whose tightest container it is."""
+    parents = []
+    for number, (start, end, _) in enumerate(ranges):
+        around = [
+            (high - low, -low, -other)
+            for other, (low, high, _) in enumerate(ranges)
+            if low <= start and end <= high and ((low, high) != (start, end) or other < number)
+        ]
+        parents.append(-min(around)[2] if around else -1)
+    start, end, _ = ranges[place]
+    children = [ranges[child] for child, parent in enumerate(parents) if parent == place]
+    return sum(not any(low <= moment < high for low, high, _ in children) for moment in range(start, end))
+
+
+def test_without_cuda_the_gpu_columns_are_unknown_not_zero(session_of):
+    session = session_of(lambda export: export.range(0, 100, "alone"))
+    (node,) = tree_of(session).roots()
+    assert (node.gpu_total, node.gpu_median, node.gpu_ops) == (None, None, None)
+    assert load(session).notes == (
+        f"no GPU work to project in {session.reports[0].name}: record with `nsys profile -t cuda,nvtx`",
+    )
+
+
+def test_without_ranges_there_is_a_note_and_no_node(session_of):
+    session = session_of(lambda export: export.launch((1, 2), (3, 4)) and None)
+    tree = tree_of(session)
+    assert tree.roots() == []
+    assert len(nvtx_tree_table(tree)) == 0
+    assert any("-t nvtx" in note for note in nvtx_tree_table(tree).notes)
+    assert list(tree.search(NameFilter("x"))) == []
+
+
+def test_a_whole_cuda_graph_is_projected(session_of):
+    def fill(export: Export) -> None:
+        export.range(0, 100, "replay")
+        export.writer.api(export.main, 10, 20, "cudaGraphLaunch_v10000", 5)
+        export.writer.graph_launch(export.process, 0, 7, 30, 230, graph_id=1, graph_exec_id=2, correlation_id=5)
+
+    ranges = load(session_of(fill))
+    assert (ranges.op_count.tolist(), ranges.op_time.tolist()) == ([1], [200])
+    ((start, duration, kind, *_),) = kernels_of(ranges, 0).page(0, 10)
+    assert (start, duration, kind) == (30, 200, "graph")
+
+
+def test_correlation_ids_of_another_process_are_not_mixed_up(session_of):
+    def fill(export: Export) -> None:
+        export.range(0, 100, "here")
+        export.launch((10, 20), (30, 40))
+        other = Export(export.writer, PID + 50)
+        other.range(0, 100, "there")
+        other.launch((10, 20), (1_000, 1_500))
+
+    ranges = load(session_of(fill))
+    assert ranges.op_time.tolist() == [10, 500]
+    assert [kernels_of(ranges, index).page(0, 5)[0][0] for index in range(2)] == [30, 1_000]
+
+
+def test_reports_share_thread_ids_but_neither_ranges_nor_clocks(session_of):
+    def early(export: Export) -> None:
+        export.range(0, 5_000_000, "outer")
+        export.launch((10, 20), (30, 40))
+
+    def late(export: Export) -> None:
+        export.range(0, 1_000, "inner")
+        export.launch((10, 20), (30, 70))
+
+    ranges = load(session_of(early, late))
+    assert ranges.parent.tolist() == [-1, -1]
+    assert ranges.start.tolist() == [0, 1_000_000]
+    assert ranges.gpu_start.tolist() == [30, 1_000_030]
+    assert [lane.rank for lane in ranges.lanes] == [0, 1]
+    assert kernels_of(ranges, 1).page(0, 5)[0][:2] == (1_000_030, 40)
+
+
+# --------------------------------------------------------------------------------------------------- the selection
+
+
+def test_the_window_keeps_what_overlaps_whole_and_what_is_around_it(session_of):
+    session = session_of(training)
+    ranges = load(session, Selection(window=Window(110, 120)))
+    assert [ranges.names[number] for number in ranges.name] == ["step 1", "data"]
+    assert ranges.parent.tolist() == [-1, 0]
+    assert ranges.self_time.tolist() == [50, 10]  # not as if there were no forward
+    assert ranges.op_count.tolist() == [2, 0]
+
+
+def test_the_window_has_the_ancestors_of_a_range_without_length_at_its_edge(session_of):
+    def fill(export: Export) -> None:
+        export.range(0, 100, "outer")
+        export.range(100, 100, "moment")
+
+    assert len(load(session_of(fill), Selection(window=Window(100, 200)))) == 2
+
+
+def test_the_name_filter_keeps_matches_with_all_around_and_inside(session_of):
+    def fill(export: Export) -> None:
+        export.range(0, 100, "outer")
+        export.range(10, 50, "wanted")
+        export.range(20, 30, "inner")
+        export.range(60, 70, "sibling")
+
+    ranges = load(session_of(fill), Selection().with_name("want"))
+    assert [ranges.names[number] for number in ranges.name] == ["outer", "wanted", "inner"]
+
+
+def test_devices_say_which_operations_are_projected(session_of):
+    def fill(export: Export) -> None:
+        export.range(0, 100, "both")
+        export.launch((10, 20), (30, 40), device=0)
+        export.launch((30, 40), (50, 90), device=1)
+
+    session = session_of(fill)
+    ranges = load(session, Selection(devices=frozenset({1})))
+    assert (ranges.op_count.tolist(), ranges.op_time.tolist()) == ([1], [40])
+    assert len(kernels_of(ranges, 0)) == 1
+    assert len(kernels_of(load(session), 0)) == 2
+
+
+def test_only_the_selected_tasks_are_loaded(session_of):
+    session = session_of(training, training)
+    first = ranked_tasks(session)[0].task
+    assert len(load(session, Selection(tasks=frozenset({first})))) == 9
+    assert len(load(session, Selection(tasks=frozenset({Task(0, 1)})))) == 0
+
+
+# -------------------------------------------------------------------------------------------------------- the tree
+
+
+def test_numbered_names_fold_and_a_single_thread_has_no_level_of_its_own(session_of):
+    tree = tree_of(session_of(training))
+    (step,) = tree.roots()
+    assert (step.label, step.name, step.variants, step.count) == ("step * (3)", "step *", 3, 3)
+    assert (step.total, step.average, step.self_total) == (270, 90.0, 150)
+    assert (step.gpu_total, step.gpu_median, step.gpu_ops) == (120 + 121 + 122, 121.0, 6)
+    assert (step.rank, step.thread, step.index) == (0, load(tree.ranges.session).lanes[0].thread, None)
+    assert (step.window, step.gpu_window) == (Window(0, 290), Window(50, 372))
+    assert step.selection_window == Window(0, 372)
+    forward, data, singles = tree.children(step)
+    assert (forward.label, forward.count, forward.gpu_ops) == ("forward", 3, 6)
+    assert (data.gpu_total, data.gpu_median, data.gpu_ops, data.gpu_window) == (None, None, 0, None)
+    assert (singles.kind, singles.label, singles.child_count) == (NodeKind.RANGES, "3 single ranges", 3)
+    single = tree.children(singles, order="time")[1]
+    assert (single.label, single.kind, single.window) == ("step 1", NodeKind.RANGE, Window(100, 190))
+    assert (single.gpu_total, single.gpu_ops, single.self_total) == (121, 2, 50)
+    assert not single.has_children
+    assert tree.children(single) == []
+
+
+def test_numbers_do_not_fold_when_asked_not_to(session_of):
+    tree = tree_of(session_of(training), fold_numbers=False)
+    assert labels(tree.roots(Order.NAME)) == ["step 0", "step 1", "step 2"]
+    assert tree.roots()[0].index is not None  # one range: the path is the range
+
+
+def test_two_variants_are_two_things(session_of):
+    def fill(export: Export) -> None:
+        for number, name in enumerate(["fp16", "fp32", "fp16", "fp32", "op 1", "op 2", "op 3"]):
+            export.range(number * 10, number * 10 + 5, name)
+
+    assert sorted(labels(tree_of(session_of(fill)).roots())) == ["fp16", "fp32", "op * (3)"]
+
+
+def test_variants_are_counted_among_siblings_only(session_of):
+    def fill(export: Export) -> None:
+        for number, parent in enumerate(["a", "a", "b"]):
+            export.range(number * 10, number * 10 + 9, parent)
+            export.range(number * 10 + 1, number * 10 + 2, f"part {number}")
+
+    tree = tree_of(session_of(fill))
+    inside = {root.name: labels(tree.children(root)) for root in tree.roots()}
+    assert inside == {"a": ["part 0", "part 1", "2 single ranges"], "b": ["part 2"]}
+
+
+def test_children_of_folded_names_fold_across_them(session_of):
+    def fill(export: Export) -> None:
+        for step in range(3):
+            export.range(step * 10, step * 10 + 9, f"step {step}")
+            export.range(step * 10 + 1, step * 10 + 2, f"copy in {step}")
+
+    tree = tree_of(session_of(fill))
+    assert labels(tree.children(tree.roots()[0])) == ["copy in * (3)", "3 single ranges"]
+
+
+@pytest.mark.parametrize(
+    ("name", "folded"),
+    [("layer_12", "layer_*"), ("Run #0 of 31", "Run #* of *"), ("buffer 0x7f3aC", "buffer *"), ("none", "none")],
+)
+def test_template(name, folded):
+    assert template(name) == folded
+
+
+def deep(levels: int) -> Fill:
+    def fill(export: Export) -> None:
+        for level in range(levels):
+            export.range(level, 2 * levels + 10 - level, "down" if level % 2 else "and")
+        export.launch((levels, levels + 1), (5 * levels, 6 * levels))
+
+    return fill
+
+
+def test_thousands_of_levels(session_of):
+    levels = 4_000
+    tree = tree_of(session_of(deep(levels)))
+    assert len(tree) == levels
+    node = tree.roots()[0]
+    for _ in range(levels - 1):
+        (node,) = tree.children(node)
+    assert (node.depth, node.gpu_total, node.has_children) == (levels - 1, levels, False)
+    assert len(tree.ancestors(node)) == levels - 1
+    assert sum(1 for _ in tree.search(NameFilter("down"))) == levels // 2
+    assert len(nvtx_tree_table(tree, depth=50)) == 50
+
+
+def looked_at(monkeypatch, tree: NvtxTree, do: Callable[[NvtxTree], object]) -> int:
+    """How often the node around a node is looked up, and a name, while something is done."""
+    calls: list[str] = []
+    above, named = NvtxTree._id_above, NodeMaker.name
+    with monkeypatch.context() as patch:
+        patch.setattr(NvtxTree, "_id_above", lambda *words: calls.append("above") or above(*words))
+        patch.setattr(NodeMaker, "name", lambda *words: calls.append("name") or named(*words))
+        do(tree)
+    return len(calls)
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda tree: tree.rows_around({0: 7}, list(tree.search(NameFilter("and")))),
+        lambda tree: tree.find_all(tree, range(len(tree))),
+    ],
+    ids=["search", "find again"],
+)
+def test_a_chain_of_ranges_is_work_by_its_length(session_of, monkeypatch, do):
+    short, long = (looked_at(monkeypatch, tree_of(session_of(deep(levels))), do) for levels in (100, 400))
+    assert 0 < long <= 4 * short + 10
+
+
+def test_nodes_are_found_again_by_their_names(session_of):
+    session = session_of(training, ranks)
+    before, after = tree_of(session), tree_of(session, fold_numbers=False)
+    found = after.find_all(before, range(len(before)))
+    paths = {before.path(before.node(number)) for number in range(len(before))}
+    assert found == {number for number in range(len(after)) if after.path(after.node(number)) in paths}
+    assert 0 < len(found) < len(after)
+
+
+def test_a_match_stands_where_what_is_around_it_is_shown(session_of):
+    tree = tree_of(session_of(deep(6)))
+    matches = list(tree.search(NameFilter("down")))
+    assert [tree.node(number).depth for number in matches] == [1, 3, 5]
+    shown = {number: row for row, number in enumerate(tree.ancestors(tree.node(matches[1])))}
+    assert tree.rows_around(shown, matches) == [1, 2, 2]
+    assert tree.rows_around({}, matches) == [0, 0, 0]
+
+
+def ranks(export: Export) -> None:
+    """Two threads; the second has twice the time."""
+    worker = export.writer.thread(export.process, PID + 1, "worker")
+    export.range(0, 10, "work")
+    export.range(0, 20, "work", thread=worker)
+    export.launch((1, 2), (30, 40))
+    export.launch((3, 4), (50, 70), thread=worker)
+
+
+def test_ranks_and_threads_stand_above_the_paths(session_of):
+    tree = tree_of(session_of(ranks, training))
+    first, second = tree.roots()
+    assert [(node.label, node.kind, node.rank, node.thread) for node in (first, second)] == [
+        ("rank 0", NodeKind.RANK, 0, None),
+        ("rank 1", NodeKind.RANK, 1, None),
+    ]
+    assert (first.count, first.total, first.self_total, first.gpu_total, first.gpu_ops) == (2, 30, None, 30, 2)
+    threads = tree.children(first)
+    assert labels(threads) == [f"thread {PID + 1} worker", f"thread {PID} main"]
+    assert {node.kind for node in threads} == {NodeKind.THREAD}
+    (work,) = tree.children(threads[0])
+    assert (work.total, work.depth, work.rank, work.thread) == (20, 2, 0, threads[0].thread)
+    assert labels(tree.children(second)) == ["step * (3)"]  # its only thread has no level of its own
+    assert tree.path(work) == ("rank 0", f"thread {PID + 1} worker", "work")
+    assert tree.parent(work) == threads[0]
+
+
+def test_threads_or_everything_can_be_merged(session_of):
+    session = session_of(ranks, ranks)
+    by_rank = tree_of(session, by="rank")
+    assert [(node.rank, node.total) for node in by_rank.roots()] == [(0, 30), (1, 30)]
+    (work,) = by_rank.children(by_rank.roots()[0])
+    assert (work.count, work.rank, work.thread) == (2, 0, None)
+    (everything,) = tree_of(session, by=By.ALL).roots()
+    assert (everything.count, everything.total, everything.rank, everything.thread) == (4, 60, None, None)
+    with pytest.raises(ValueError, match="galaxy"):
+        tree_of(session, by="galaxy")
+
+
+def test_a_process_that_is_no_task_is_named_by_its_pid(session_of):
+    def fill(export: Export) -> None:
+        training(export)
+        loader = export.writer.process(99)
+        export.range(0, 50, "read", thread=export.writer.thread(loader, 99, "loader"))
+
+    roots = tree_of(session_of(fill)).roots()
+    assert [(node.rank, node.label.partition(" of ")[0]) for node in roots] == [(0, "rank 0"), (None, "process 99")]
+
+
+def test_single_ranges_come_in_pages_and_orders(session_of):
+    lengths = list(range(1, 1201))
+    random.Random(1).shuffle(lengths)
+
+    def fill(export: Export) -> None:
+        for number, length in enumerate(lengths):
+            export.range(number * 2_000, number * 2_000 + length, "work")
+
+    tree = tree_of(session_of(fill))
+    (work,) = tree.roots()
+    assert tree.child_count(work) == 1200
+    pages = [tree.children(work, offset) for offset in (0, 500, 1000, 1500)]
+    assert [len(page) for page in pages] == [500, 500, 200, 0]
+    assert [node.total for page in pages for node in page] == list(range(1200, 0, -1))
+    by_time = tree.children(work, 10, 5, "time")
+    assert [node.total for node in by_time] == lengths[10:15]
+    assert [node.id for node in by_time] == [tree.node(node.id).id for node in by_time]
+    assert tree.node(by_time[0].id) == by_time[0]
+    assert tree.parent(by_time[0]) == work
+
+
+@pytest.mark.parametrize("order", list(Order))
+def test_every_order_shows_every_child_once(session_of, order):
+    tree = tree_of(session_of(training))
+    (step,) = tree.roots(order)
+    shown = tree.children(step, order=order)
+    assert sorted(labels(shown)) == ["3 single ranges", "data", "forward"]
+    singles = tree.children(shown[-1], order=order)
+    assert sorted(labels(singles)) == ["step 0", "step 1", "step 2"]
+    if order in (Order.GPU, Order.GPU_MEDIAN):
+        assert labels(shown)[:2] == ["forward", "data"]  # what launched nothing comes last
+        assert labels(singles) == ["step 2", "step 1", "step 0"]
+
+
+def test_ids_are_stable_and_lead_back(session_of):
+    tree = tree_of(session_of(training))
+    (step,) = tree.roots()
+    singles = tree.children(step)[-1]
+    single = tree.children(singles)[0]
+    assert tree.node(singles.id) == singles
+    assert tree.ancestors(single) == (step.id, singles.id)
+    assert tree.path(single) == ("step *", single.name)
+    with pytest.raises(IndexError):
+        tree.node(10_000)
+
+
+def test_search_walks_from_top_to_bottom(session_of):
+    tree = tree_of(session_of(training, ranks))
+    found = [tree.path(tree.node(number)) for number in tree.search(NameFilter("w"))]
+    threads = [f"thread {PID + 1} worker", f"thread {PID} main"]
+    assert found == [
+        ("rank 0", "step *", "forward"),
+        ("rank 1", threads[0]),
+        ("rank 1", threads[0], "work"),
+        ("rank 1", threads[1], "work"),
+    ]
+    (inside,) = tree.search(NameFilter("step 2"))
+    assert tree.node(inside).name == "step *"
+
+
+def test_a_window_of_a_moment_still_selects_it(session_of):
+    session = session_of(lambda export: export.range(50, 50, "moment"))
+    (node,) = tree_of(session).roots()
+    assert node.window == Window(50, 50)
+    assert len(load(session, Selection(window=node.selection_window))) == 1
+
+
+def naive_paths(ranges: NvtxRanges) -> Counter[tuple[str, ...]]:
+    """How many ranges each chain of names has, by walking up from every range."""
+    found: Counter[tuple[str, ...]] = Counter()
+    for index in range(len(ranges)):
+        names: list[str] = []
+        above = index
+        while above >= 0:
+            names.insert(0, ranges.names[ranges.name[above]])
+            above = int(ranges.parent[above])
+        found[tuple(names)] += 1
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_tree_is_what_walking_up_from_every_range_gives(session_of, seed):
+    chance = random.Random(seed)
+
+    def fill(export: Export) -> None:
+        def descend(start: int, end: int, depth: int) -> None:
+            while end - start > 4 and depth < 7:
+                stop = chance.randrange(start + 2, end)
+                export.range(start, stop, chance.choice("abc"))
+                descend(start + 1, stop - 1, depth + 1)
+                start = stop + 1
+
+        descend(0, 3_000, 0)
+
+    tree = tree_of(session_of(fill))
+    nodes = [tree.node(number) for number in range(len(tree))]
+    assert {tree.path(node): node.count for node in nodes} == naive_paths(tree.ranges)
+    waiting, reached = tree.roots(), 0
+    while waiting:
+        node = waiting.pop()
+        reached += node.kind is NodeKind.PATH
+        waiting += [child for child in tree.children(node) if child.kind is NodeKind.PATH]
+    assert reached == len(tree)
+
+
+# ------------------------------------------------------------------------------------------------ the GPU work, tables
+
+
+def test_the_gpu_work_of_a_range_says_what_launched_it(session_of):
+    ranges = load(session_of(training))
+    work = kernels_of(ranges, 3, ranked_tasks(ranges.session))
+    assert len(work) == 2
+    rows = [dict(zip((column.key for column in work.columns), row, strict=True)) for row in work.page(0, 10)]
+    assert [(row["start"], row["duration"], row["name"], row["kind"]) for row in rows] == [
+        (150, 100, "saxpy", "kernel"),
+        (260, 11, "saxpy", "kernel"),
+    ]
+    assert {(row["call"], row["rank"], row["device"], row["stream"]) for row in rows} == {("cudaLaunchKernel", 0, 0, 7)}
+    assert work.sorted_by("duration", False).page(0, 1)[0][1] == 11
+    assert len(kernels_of(ranges, 1)) == 0
+
+
+def test_the_summary_has_the_words_of_nsys(session_of):
+    def fill(export: Export) -> None:
+        export.range(0, 10, "a")
+        export.range(20, 40, "a")
+        export.range(50, None, "open", style=START_END)
+        export.writer.nvtx_mark(export.main, 150, "the last time of the table")
+        export.launch((160, 170), (200, 900))
+
+    answer = nvtx_summary(session_of(fill), Selection())
+    assert [column.header for column in answer.columns] == [
+        "Time (%)", "Total Time (ns)", "Instances", "Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)",
+        "Style", "Range",
+    ]  # fmt: skip
+    open_row, closed_row = answer.rows
+    assert open_row[1:] == (100, 1, 100.0, 100.0, 100, 100, 0.0, "StartEnd", "open")
+    assert closed_row[1:7] == (30, 2, 15.0, 15.0, 10, 20)
+    assert open_row[0] == pytest.approx(100 * 100 / 130)
+
+
+def test_the_summary_takes_selection_and_folding(session_of):
+    def fill(export: Export) -> None:
+        for number in range(4):
+            export.range(number * 10, number * 10 + 5, f"aten::mm, op_id = {number}")
+        export.range(100, 120, "step")
+
+    session = session_of(fill, training)
+    answer = nvtx_summary(session, Selection(tasks=frozenset({Task(0, PID << 24 | 1 << 48)})), fold_suffixes=True)
+    assert [(row[-1], row[2]) for row in answer.rows] == [("aten::mm", 4), ("step", 1)]
+    assert answer.total == 7  # step 0 to 2, data and forward are of the other report
+    filtered = nvtx_summary(session, Selection(window=Window(0, 20)).with_name("aten"))
+    assert [row[-1] for row in filtered.rows] == ["aten::mm, op_id = 0", "aten::mm, op_id = 1"]
+
+
+def test_the_table_is_the_tree_in_order(session_of):
+    table = nvtx_tree_table(tree_of(session_of(ranks, training)))
+    assert (table.name, len(table), table.total) == ("nvtx", 5, 5)
+    rows = [dict(zip((column.key for column in table.columns), row, strict=True)) for row in table.rows]
+    assert [(row["path"], row["level"], row["rank"], row["thread"]) for row in rows] == [
+        ("work", 0, 0, PID + 1),
+        ("work", 0, 0, PID),
+        ("step * (3)", 0, 1, PID),
+        ("step * (3) › forward", 1, 1, PID),
+        ("step * (3) › data", 1, 1, PID),
+    ]
+    assert [row["gpu_total"] for row in rows] == [20, 10, 363, 363, None]
+    assert [row["gpu_ops"] for row in rows] == [1, 1, 6, 6, 0]
+    assert len(nvtx_tree_table(tree_of(session_of(ranks, training)), depth=1)) == 3
+    merged = nvtx_tree_table(tree_of(session_of(ranks, ranks), by="all"))
+    assert merged.rows[0][-2:] == (None, None)
+
+
+def test_sums_beyond_double_precision_stay_exact(session_of):
+    big = 2**53 + 1
+
+    def fill(export: Export) -> None:
+        for _ in range(3):
+            export.range(0, big, "long", style=START_END, range_id=1)
+
+    tree = tree_of(session_of(fill))
+    total = int(np.sum([tree.node(number).total for number in range(len(tree))], dtype=np.int64))
+    assert total == 3 * big

@@ -1,0 +1,287 @@
+"""The facts of a job, its tasks, its contents, and what nsys said of the capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import shared
+
+from nsystui.base.answer import TableAnswer, Value
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.exports.demo import ExportWriter, Process, TrainingJob
+from nsystui.exports.demo import Session as Capture
+from nsystui.exports.demo.system import ERROR, INFO, WARNING
+from nsystui.questions.capture import contents_table, diagnostics_table
+from nsystui.questions.overview import job_facts, task_table
+from nsystui.questions.tasks import ranked_tasks
+from nsystui.questions.utilisation import BusyIntervals
+from nsystui.store.session import Session
+
+START = 1_780_000_000_000_000_000
+HOUR = 3600 * 10**9
+
+Opener = Callable[..., Session]
+
+
+def rows_of(answer: TableAnswer) -> list[dict[str, Value]]:
+    return [dict(zip((column.key for column in answer.columns), row, strict=True)) for row in answer.rows]
+
+
+def tasks_of(session: Session, selection: Selection | None = None) -> TableAnswer:
+    selection, ranks = selection or Selection(), ranked_tasks(session)
+    return task_table(session, selection, ranks, BusyIntervals.load(session, selection, ranks))
+
+
+def gpu_process(export: ExportWriter, pid: int, *spans: tuple[int, int]) -> Process:
+    """A process with a kernel in each of ``spans``."""
+    process = export.process(pid, "/usr/bin/python3")
+    for number, (start, end) in enumerate(spans, 1):
+        export.kernel(process, 0, 7, start, end, name="saxpy(float *)", correlation_id=number)
+    return process
+
+
+# The facts
+
+
+def test_the_demo_job_is_described(opened: Opener, tmp_path: Path) -> None:
+    paths = TrainingJob(ranks=4, steps=1, layers=1, stall_ms=1).write(tmp_path / "llama-70b")
+    session = opened(*paths)
+    facts = job_facts(session, ranked_tasks(session))
+    assert facts.title == "llama-70b"
+    assert facts.commands == ("python",)
+    assert (facts.reports, facts.ranks, len(facts.hosts), facts.gpus) == (4, 4, 2, 4)
+    assert facts.gpu_models == ("NVIDIA H100 80GB HBM3",)
+    assert (facts.nsys_versions, facts.schema_versions) == (("2026.2.1.210",), ("3.25.0",))
+    assert (facts.driver_versions, facts.cuda_versions) == (("580.95.05",), ("13.0",))
+    assert facts.clocks_aligned
+    assert facts.rank_source in ("NCCL communicator", "captured environment")
+    starts = [report.metadata.session_start_utc or 0 for report in session.reports]
+    assert facts.session_start == min(starts)
+    assert facts.start_spread == max(starts) - min(starts)
+    assert facts.duration is not None
+    assert facts.duration >= facts.events.end - facts.events.start > 0
+
+
+def test_no_report_is_no_job(opened: Opener) -> None:
+    facts = job_facts(opened(), ())
+    assert (facts.title, facts.reports, facts.ranks, facts.gpus, facts.rank_source) == ("", 0, 0, 0, "")
+    assert facts.duration is facts.session_start is facts.start_spread is None
+    assert facts.clocks_aligned
+
+
+@pytest.mark.parametrize(
+    ("names", "title"),
+    [
+        (("only_rank3",), "only_rank3"),
+        (("llm_rank0", "llm_rank1"), "llm"),
+        (("report-4242-rank10", "report-4242-rank11"), "report-4242"),
+        (("gpt2_N0_0", "gpt2_N1_8"), "gpt2"),
+        (("gpt2_N0_0", "gpt2_N0_1"), "gpt2"),
+        (("train", "train-later"), "train"),
+        (("rank0", "rank1"), "folder"),
+        (("before", "after"), "folder"),
+    ],
+)
+def test_the_title_is_what_the_names_have_in_common(
+    opened: Opener, tmp_path: Path, names: tuple[str, ...], title: str
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    paths = [folder / f"{name}.sqlite" for name in names]
+    for path in paths:
+        with ExportWriter(path) as export:
+            gpu_process(export, 1, (0, 10))
+    session = opened(*paths)
+    assert job_facts(session, ranked_tasks(session)).title == title
+
+
+def test_runs_an_hour_apart_share_no_clock(opened: Opener, tmp_path: Path) -> None:
+    paths = [tmp_path / "before.sqlite", tmp_path / "after.sqlite"]
+    for number, path in enumerate(paths):
+        capture = Capture(utc_epoch_ns=START + number * HOUR, duration=1000 * (number + 1))
+        with ExportWriter(path, session=capture) as export:
+            gpu_process(export, 1, (100 + 500 * number, 200 + 500 * number))
+    session = opened(*paths)
+    facts = job_facts(session, ranked_tasks(session))
+    assert not facts.clocks_aligned
+    assert facts.start_spread == HOUR
+    assert facts.duration == 2000, "that of the longest, not the hour between them"
+    table = tasks_of(session)
+    assert [row["busy_percent"] for row in rows_of(table)] == [100, 100]
+    assert table.notes == ("these reports share no clock: each is measured over its own events",)
+    assert [row["busy_percent"] for row in rows_of(tasks_of(session, Selection(Window(100, 300))))] == [50, 0]
+
+
+@pytest.mark.parametrize(("schema", "gpus"), [("3.25.0", 1), ("3.7.2", 2)])
+def test_a_shared_gpu_counts_once_where_the_export_tells(
+    opened: Opener, tmp_path: Path, schema: str, gpus: int
+) -> None:
+    path = tmp_path / "shared.sqlite"
+    with ExportWriter(path, schema) as export:
+        export.gpu(0)
+        for pid in (10, 20):
+            export.cuda_device(gpu_process(export, pid, (0, 10)), cuda_id=0, gpu_id=0)
+    session = opened(path)
+    assert job_facts(session, ranked_tasks(session)).gpus == gpus
+
+
+# The tasks
+
+
+def test_a_row_for_each_task(opened: Opener, tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    with ExportWriter(path, session=Capture(hostname="n01")) as export:
+        export.gpu(2)
+        process = gpu_process(export, 10, (0, 30), (50, 60))
+        export.cuda_device(process, cuda_id=0, gpu_id=2)
+        export.memcpy(process, 0, 7, 60, 80, size=64, kind="HtoD", correlation_id=9)
+        main = export.thread(process, 10, "main")
+        export.api(main, 0, 5, "cudaLaunchKernel_v7000", 1)
+        gpu_process(export, 20, (90, 100))
+    session = opened(path)
+    table = tasks_of(session)
+    assert (table.name, table.total, len(table)) == ("overview", 2, 2)
+    first, second = rows_of(table)
+    assert (first["rank"], first["host"], first["gpu"], first["model"]) == (0, "n01", "2", "NVIDIA H100 80GB HBM3")
+    assert (first["pid"], first["process"], first["report"]) == (10, "python3", "run")
+    assert (first["kernels"], first["memory_ops"], first["graphs"], first["api_calls"]) == (2, 1, 0, 1)
+    assert (first["busy_percent"], first["compute_percent"], first["memory_percent"]) == (60, 40, 20)
+    assert (second["busy_percent"], second["idle_percent"], second["api_calls"]) == (10, 90, 0)
+
+
+def test_the_window_and_the_tasks_of_the_selection_apply(opened: Opener, tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    with ExportWriter(path) as export:
+        gpu_process(export, 10, (0, 30), (50, 60))
+        second = gpu_process(export, 20, (0, 100))
+    session = opened(path)
+    narrowed = rows_of(tasks_of(session, Selection(Window(20, 40))))
+    assert [row["kernels"] for row in narrowed] == [1, 1]
+    assert [row["busy_percent"] for row in narrowed] == [50, 100]
+    named = rows_of(tasks_of(session, Selection(Window(20, 40)).with_name("absent")))
+    assert named == narrowed, "what a GPU did does not depend on names"
+    chosen = tasks_of(session, Selection(tasks=frozenset({Task(0, second.global_id)})))
+    assert ([row["pid"] for row in rows_of(chosen)], chosen.total) == ([20], 2)
+
+
+def test_a_task_without_a_gpu_has_no_gpu_numbers(opened: Opener, tmp_path: Path) -> None:
+    cpu, gpu = tmp_path / "job_rank0.sqlite", tmp_path / "job_rank1.sqlite"
+    with ExportWriter(cpu) as export:
+        export.osrt(export.thread(export.process(1), 1, "main"), 0, 50, "poll")
+    with ExportWriter(gpu) as export:
+        gpu_process(export, 2, (0, 50))
+    table = tasks_of(opened(cpu, gpu))
+    first, second = rows_of(table)
+    missing = [key for key, value in first.items() if value is None]
+    shares = [key for key in first if key.endswith("_percent")]
+    assert missing == ["gpu", *shares, "kernels", "graphs", "memory_ops", "api_calls", "model"]
+    assert second["kernels"] == 1
+    assert second["gpu"] is None, "the export does not say which GPU it was"
+    assert table.notes == ("no GPU work in job_rank0: record with `nsys profile -t cuda`",)
+    assert [row["rank"] for row in rows_of(table.sorted_by("busy_percent", descending=True))] == [1, 0]
+
+
+# The capture
+
+
+@pytest.fixture
+def complaining(opened: Opener, tmp_path: Path) -> Session:
+    """Two reports that nsys had something to say about, and one of a version that says nothing."""
+    paths = [tmp_path / f"rank{number}.sqlite" for number in range(3)]
+    for path in paths[:2]:
+        with ExportWriter(path) as export:
+            gpu_process(export, 1, (0, 100))
+            export.diagnostic(5, "Profiling has started.", severity=INFO)
+            export.diagnostic(60, "Not all CUDA events might have been collected.", severity=WARNING)
+            export.diagnostic(50, "Not all CUDA events might have been collected.", severity=WARNING)
+            if path is paths[1]:
+                export.diagnostic(90, "Unable to sample.", severity=ERROR)
+    with ExportWriter(paths[2], "3.7.2") as export:
+        gpu_process(export, 1, (0, 100))
+    return opened(*paths)
+
+
+def test_diagnostics_are_grouped_worst_first(complaining: Session) -> None:
+    table = diagnostics_table(complaining, Selection(Window(0, 1)))
+    lost = "Not all CUDA events might have been collected."
+    assert table.rows == [
+        ("Error", 1, "rank1", 90, "Unable to sample."),
+        ("Warning", 4, "2 reports", 50, lost),
+        ("Info", 2, "2 reports", 5, "Profiling has started."),
+    ]
+    assert table.notes == (
+        f"events may be missing, so that counts and times are too small: {lost}",
+        "no diagnostics in rank2: nsys 2024.4 and later write them",
+    )
+
+
+def test_diagnostics_follow_the_tasks_and_the_name_filter(complaining: Session) -> None:
+    first = next(item.task for item in ranked_tasks(complaining) if item.report_name == "rank0")
+    table = diagnostics_table(complaining, Selection(tasks=frozenset({first})).with_name("started"))
+    assert table.rows == [("Info", 1, "rank0", 5, "Profiling has started.")]
+    assert table.total == 2
+    assert table.notes[0].startswith("events may be missing"), "what is filtered out of sight is still true"
+
+
+def test_without_diagnostics_there_is_a_note(opened: Opener, tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    with ExportWriter(path) as export:
+        gpu_process(export, 1, (0, 100))
+    table = diagnostics_table(opened(path), Selection())
+    assert len(table) == 0
+    assert table.notes == ("no diagnostics in this export: nsys 2024.4 and later write them",)
+
+
+def test_contents_list_every_event_table(complaining: Session) -> None:
+    found = {row["table"]: row for row in rows_of(contents_table(complaining))}
+    assert "processes" not in found
+    kernels, metrics, said = found["kernels"], found["gpu_metrics"], found["diagnostics"]
+    assert (kernels["rows"], kernels["reports"], kernels["first"], kernels["last"]) == (3, 3, 0, 100)
+    assert kernels["record"] is None
+    assert (metrics["rows"], metrics["reports"], metrics["first"], metrics["last"]) == (0, 0, None, None)
+    assert metrics["record"] == "record with `nsys profile --gpu-metrics-devices=all`"
+    assert (said["rows"], said["reports"], said["first"], said["last"]) == (7, 2, 5, 90)
+    assert said["record"] is not None, "one of the three has none"
+
+
+def test_contents_of_a_range_that_was_never_closed(opened: Opener, tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    with ExportWriter(path) as export:
+        thread = export.thread(export.process(1), 1, "main")
+        export.nvtx_range(thread, 10, 20, "closed")
+        export.nvtx_range(thread, 70, None, "open")
+    found = {row["table"]: row for row in rows_of(contents_table(opened(path)))}
+    assert (found["nvtx_ranges"]["first"], found["nvtx_ranges"]["last"]) == (10, 70)
+
+
+# Real exports
+
+
+def test_two_real_ranks_on_two_nodes(opened: Opener) -> None:
+    session = opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4"))
+    facts = job_facts(session, ranked_tasks(session))
+    assert (facts.title, facts.ranks, len(facts.hosts), facts.gpus) == ("alcf-allgather", 2, 2, 2)
+    assert (facts.clocks_aligned, facts.start_spread) == (True, 151276815)
+    assert facts.rank_source == "captured environment"
+    assert [row["rank"] for row in rows_of(tasks_of(session))] == [0, 4]
+
+
+def test_a_real_export_without_kernels(opened: Opener) -> None:
+    session = opened(*shared("no-kernel-table"))
+    facts = job_facts(session, ranked_tasks(session))
+    assert (facts.gpus, facts.gpu_models) == (0, ())
+    (row,) = rows_of(tasks_of(session))
+    assert (row["busy_percent"], row["kernels"], row["api_calls"]) == (None, None, 2)
+    table = diagnostics_table(session, Selection())
+    assert sum(row["count"] for row in rows_of(table) if isinstance(row["count"], int)) == 235
+    assert "Not all CUDA events might have been collected." in table.notes[0]
+
+
+def test_two_real_ranks_in_one_report(opened: Opener) -> None:
+    session = opened(*shared("h100-2rank-moe-before"))
+    table = rows_of(tasks_of(session))
+    assert [row["kernels"] for row in table] == [1993, 2017]
+    assert [round(float(row["busy_percent"] or 0), 1) for row in table] == [91.3, 89.1]
+    assert job_facts(session, ranked_tasks(session)).gpus == 2

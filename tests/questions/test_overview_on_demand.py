@@ -1,0 +1,269 @@
+"""The overview of exports that nobody packed: the same numbers, out of few columns, kept for the next time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import synthetic
+from support import damage_rows, edit, native
+
+from nsystui.base.selection import Selection, Window
+from nsystui.exports import demo
+from nsystui.exports.reading import Reader
+from nsystui.questions.extent import event_span
+from nsystui.questions.job import Job
+from nsystui.questions.overview import TALLIED, job_facts, task_table
+from nsystui.questions.utilisation import columns_read
+from nsystui.questions.utilisation_tables import utilisation_table
+from nsystui.store import on_demand
+from nsystui.store.cache import Cache
+from nsystui.store.pack import Packer
+from nsystui.store.session import Session
+
+KERNEL, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
+
+
+def _job(directory: Path) -> list[Path]:
+    return demo.TrainingJob(ranks=3, steps=2, layers=2).write(directory)
+
+
+def _one(make: Callable[[Path], Path], *statements: str) -> Callable[[Path], list[Path]]:
+    """An export called as the first of several ranks, with some of it taken away."""
+
+    def write(directory: Path) -> list[Path]:
+        path = make(directory / "rank0.sqlite")
+        edit(path, *statements)
+        return [path]
+
+    return write
+
+
+def _two_runs(directory: Path) -> list[Path]:
+    return [synthetic.two_process_export(directory / "a.sqlite"), synthetic.whole_graph_export(directory / "b.sqlite")]
+
+
+SHAPES: dict[str, Callable[[Path], list[Path]]] = {
+    "a job": _job,
+    "several runs": _two_runs,
+    "whole graphs": _one(synthetic.whole_graph_export),
+    "nodes of graphs": _one(synthetic.node_graph_export),
+    "several processes": _one(synthetic.two_process_export),
+    "processes that take turns": _one(
+        synthetic.two_process_export,
+        f"UPDATE {RUNTIME} SET globalTid = (SELECT globalTid FROM {RUNTIME} b WHERE b.rowid = {RUNTIME}.rowid + 150)"
+        " WHERE rowid % 3 = 0",
+    ),
+    "no kernels": _one(synthetic.two_process_export, f"DELETE FROM {KERNEL}"),
+    "no table of kernels": _one(synthetic.two_process_export, f"DROP TABLE {KERNEL}"),
+    "no API calls": _one(synthetic.two_process_export, f"DELETE FROM {RUNTIME}"),
+    "no table of API calls": _one(synthetic.two_process_export, f"DROP TABLE {RUNTIME}"),
+    "MPI": _one(synthetic.simulation_export),
+    "payloads": _one(synthetic.payload_export),
+    "instrumented names": _one(synthetic.instrumented_nccl_export),
+    "no GPU": _one(synthetic.cpu_only_export),
+    "nothing": _one(synthetic.empty_export),
+    "every table": _one(synthetic.all_tables_export),
+    "an old nsys": _one(synthetic.old_schema_export),
+    "ranges that stay open": _one(synthetic.open_ranges_export),
+    "a late capture": _one(synthetic.delayed_capture_export),
+}
+
+
+def _only_os_calls(directory: Path) -> list[Path]:
+    (path,) = SHAPES["no GPU"](directory)
+    tables = {name for (name,) in native(path, "SELECT name FROM sqlite_master WHERE type = 'table'")}
+    events = {name for name in tables if "_EVENTS" in name or "CUPTI_ACTIVITY" in name}
+    edit(path, *(f'DROP TABLE "{name}"' for name in sorted(events)))
+    return [path]
+
+
+SHAPES["OS calls only"] = _only_os_calls
+
+
+@contextmanager
+def opened(paths: Sequence[Path], cache: Cache | None, whole: bool = False) -> Iterator[Job]:
+    session = Session(cache=cache, warn=pytest.fail)
+    for path in paths:
+        session.add(path, whole=whole)
+    session.expect(columns_read(of_streams=False), TALLIED)
+    job = Job(session)
+    yield job
+    job.close()
+
+
+def overview(job: Job, selection: Selection = Selection()) -> object:  # noqa: B008
+    busy = job.busy(selection)
+    table = task_table(job.session, selection, job.ranks, busy)
+    gpus = utilisation_table(busy, job.extent(selection))
+    spans = [event_span(report) for report in job.session.reports]
+    return job.ranks, job_facts(job.session, job.ranks), table.rows, table.notes, gpus.rows, spans
+
+
+def asked(paths: Sequence[Path], cache: Cache | None, whole: bool = False) -> object:
+    with opened(paths, cache, whole) as job:
+        return overview(job)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> list[Path]:
+    return _job(tmp_path / "job")
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked of SQLite: the queries of readers, and ``tally`` with the name of a native table."""
+    asked: list[str] = []
+    stream, tally = Reader.stream, on_demand.tally
+
+    def spied_stream(reader: Reader, query: str) -> object:
+        asked.append(query)
+        return stream(reader, query)
+
+    def spied_tally(connection: object, parts: object) -> object:
+        found = list(parts)  # type: ignore[call-overload]
+        asked.extend(f"tally {source.table}" for source, _ in found)
+        return tally(connection, found)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Reader, "stream", spied_stream)
+    monkeypatch.setattr(on_demand, "tally", spied_tally)
+    return asked
+
+
+def scans(read: Sequence[str], table: str) -> list[str]:
+    return [query for query in read if query.partition(" WHERE ")[0].endswith(f'FROM "{table}"')]
+
+
+class TestTheSameNumbers:
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_as_with_a_whole_pack(self, shape: str, tmp_path: Path, cache: Cache) -> None:
+        paths = SHAPES[shape](tmp_path)
+        expected = asked(paths, None, whole=True)
+        assert asked(paths, None) == expected
+        assert asked(paths, cache) == expected
+        # From what was kept without a pack, beside one.
+        assert asked(paths, cache, whole=True) == expected
+
+    @pytest.fixture(scope="class")
+    def both(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Job, Job]]:
+        """A job that is packed, and the same that is not."""
+        place = tmp_path_factory.mktemp("both")
+        paths = _job(place / "job")
+        with opened(paths, None, whole=True) as packed, opened(paths, Cache(place / "cache")) as unpacked:
+            yield packed, unpacked
+
+    @pytest.mark.parametrize("chosen", ["a window", "a stream", "a device", "a rank"])
+    def test_of_a_selection(self, chosen: str, both: tuple[Job, Job]) -> None:
+        found = []
+        for each in both:
+            span = each.extent()
+            selection = {
+                "a window": Selection(window=Window((span.start + span.end) // 2, span.end)),
+                "a stream": Selection(streams=frozenset({7})),
+                "a device": Selection(devices=frozenset({0})),
+                "a rank": Selection(tasks=each.tasks_of_ranks(frozenset({1}))),
+            }[chosen]
+            found.append(overview(each, selection))
+        assert found[0] == found[1]
+
+
+class TestWhatIsRead:
+    @pytest.fixture(autouse=True)
+    def _nothing_is_packed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Packer, "run", lambda _: pytest.fail("packed"))
+
+    def test_few_columns_once(self, job: list[Path], cache: Cache, read: list[str]) -> None:
+        asked(job[:1], cache)
+        (kernels,) = scans(read, KERNEL)
+        columns = [part.rpartition(" AS ")[2] for part in kernels.partition(" FROM ")[0].split(", ")]
+        assert sorted(columns) == ['"device"', '"end"', '"process"', '"row_id"', '"short_id"', '"start"']
+        assert scans(read, RUNTIME) == []
+        assert read.count(f"tally {RUNTIME}") == 2  # of calls, and of the second rows of --cudabacktrace
+        assert f"tally {KERNEL}" not in read
+
+    def test_who_is_which_rank_by_mpi_takes_no_nccl(self, tmp_path: Path, cache: Cache, read: list[str]) -> None:
+        path = synthetic.simulation_export(tmp_path / "rank0.sqlite")
+        with opened([path], cache) as job:
+            assert {item.source for item in job.ranks} == {"MPI"}
+        assert not [query for query in read if "blob" in query]
+
+    def test_nothing_the_second_time(self, job: list[Path], cache: Cache, read: list[str]) -> None:
+        expected = asked(job, cache)
+        read.clear()
+        assert asked(job, cache) == expected
+        assert read == []
+
+    def test_nothing_the_second_time_though_the_columns_are_gone(
+        self, job: list[Path], cache: Cache, read: list[str]
+    ) -> None:
+        expected = asked(job, cache)
+        for place in cache.directory.iterdir():
+            if not place.name.endswith(".kept"):
+                shutil.rmtree(place)
+        read.clear()
+        assert asked(job, cache) == expected
+        assert read == []
+
+    def test_what_is_written(self, job: list[Path], cache: Cache) -> None:
+        asked(job, cache)
+        written = {place.name.partition(".")[2].partition("-")[0] for place in cache.directory.iterdir()}
+        assert written == {"kept", "kernels", "memory_ops", "processes", "nccl_calls"}
+        kept = {file.name for file in cache.directory.glob("*.kept/*")}
+        assert {name.rpartition("-")[0] for name in kept} == {
+            "kept-busy",
+            "kept-counts",
+            "kept-nccl-ranks",
+            "kept-processes",
+            "kept-tallies",
+        }
+
+
+class TestBesideAPack:
+    def test_a_pack_is_used_where_there_is_one(self, job: list[Path], cache: Cache, read: list[str]) -> None:
+        expected = asked(job, cache, whole=True)
+        read.clear()
+        assert asked(job, cache) == expected
+        assert read == []
+
+    def test_what_was_kept_without_a_pack_serves_with_one(
+        self, job: list[Path], cache: Cache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        expected = asked(job, cache)
+        with opened(job, cache, whole=True):
+            pass
+        monkeypatch.setattr(Session, "_executed", lambda *_: pytest.fail("asked"))
+        monkeypatch.setattr(Session, "rows", lambda *_: pytest.fail("asked"))
+        assert asked(job, cache, whole=True) == expected
+
+    def test_a_changed_export_is_read_anew(self, job: list[Path], cache: Cache, read: list[str]) -> None:
+        asked(job, cache)
+        edit(job[0], f"DELETE FROM {RUNTIME} WHERE rowid > 10")
+        read.clear()
+        assert asked(job, cache) == asked(job, None, whole=True)
+        assert len(scans(read, KERNEL)) >= 1
+
+
+def test_an_export_that_cannot_be_read_whole_is_left_out_every_time(job: list[Path], cache: Cache) -> None:
+    damage_rows(job[1], KERNEL)
+    with opened([job[0], job[2]], None) as two:
+        expected = overview(two)[2]  # type: ignore[index]
+    for _ in range(2):
+        said: list[str] = []
+        session = Session(cache=cache, warn=said.append)
+        for path in job:
+            session.add(path, whole=False)
+        session.expect(columns_read(of_streams=False), TALLIED)
+        each = Job(session)
+        assert overview(each)[2] == expected  # type: ignore[index]
+        each.close()
+        # The second time the damage is known before anything is read.
+        assert said[-1].startswith(f"{job[1]}: SQLite cannot read it")
+        assert all(str(job[1]) in line for line in said)

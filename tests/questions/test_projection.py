@@ -1,0 +1,201 @@
+"""The GPU projection against every pair of range and call looked at, and against NVIDIA's own."""
+
+from __future__ import annotations
+
+import csv
+import sqlite3
+import statistics
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsystui.questions.nesting import nest
+from nsystui.questions.projection import LaunchCalls, Projection, project
+
+SHARED = Path(__file__).parents[3] / "shared/data"
+
+Range = tuple[int, int, int]  # start, end, thread
+Call = tuple[int, int, int, int, int, int]  # start, end, thread, first op start, last op end, op time
+
+
+def spans(most: int, number: int) -> st.SearchStrategy[list[Range]]:
+    one = st.tuples(st.integers(0, 20), st.integers(0, most), st.integers(0, 1))
+    return st.lists(one.map(lambda drawn: (drawn[0], drawn[0] + drawn[1], drawn[2])), max_size=number)
+
+
+@st.composite
+def calls_on_the_gpu(draw: st.DrawFn, most: int) -> list[Call]:
+    calls = []
+    for start, end, thread in draw(spans(most, 10)):
+        op_start, length, idle = draw(st.integers(-5, 50)), draw(st.integers(0, 9)), draw(st.integers(0, 3))
+        calls.append((start, end, thread, op_start, op_start + length + idle, length))
+    return calls
+
+
+def launch_calls(calls: list[Call]) -> LaunchCalls:
+    columns = zip(*calls, strict=True) if calls else [()] * 6
+    return LaunchCalls(*(np.array(column, dtype=np.int64) for column in columns))
+
+
+def projected(ranges: list[Range], calls: list[Call]) -> Projection:
+    columns = zip(*ranges, strict=True) if ranges else ([], [], [])
+    return project(*(np.array(column, dtype=np.int64) for column in columns), launch_calls(calls))
+
+
+def check_against_definition(ranges: list[Range], calls: list[Call]) -> None:
+    result = projected(ranges, calls)
+    for row, (start, end, thread) in enumerate(ranges):
+        inside = [call for call in calls if call[2] == thread and start <= call[0] and call[1] <= end]
+        assert result.op_count[row] == len(inside)
+        assert result.op_time[row] == sum(call[5] for call in inside)
+        assert result.start[row] == min((call[3] for call in inside), default=0)
+        assert result.end[row] == max((call[4] for call in inside), default=0)
+
+
+@given(spans(20, 12), calls_on_the_gpu(2))
+def test_every_range_gets_the_calls_it_contains(ranges: list[Range], calls: list[Call]) -> None:
+    check_against_definition(ranges, calls)
+
+
+@given(spans(20, 12), calls_on_the_gpu(15))
+def test_calls_inside_calls_count_too(ranges: list[Range], calls: list[Call]) -> None:
+    check_against_definition(ranges, calls)
+
+
+def test_a_call_that_outlives_its_range_belongs_to_the_ancestor_that_contains_it() -> None:
+    #          step, forward, and a call that starts in forward and ends after it
+    ranges = [(0, 100, 1), (10, 50, 1)]
+    calls = [(20, 25, 1, 1000, 1100, 100), (45, 55, 1, 1200, 1500, 300)]
+    result = projected(ranges, calls)
+    assert result.op_count.tolist() == [2, 1]
+    assert result.start.tolist() == [1000, 1000]
+    assert result.end.tolist() == [1500, 1100]
+    assert result.op_time.tolist() == [400, 100]
+
+
+def test_nothing_launched_is_no_projection() -> None:
+    assert projected([], []).op_count.tolist() == []
+    assert projected([], [(1, 2, 1, 3, 4, 1)]).op_count.tolist() == []
+    alone = projected([(0, 9, 1)], [(1, 2, 2, 3, 4, 1)])  # another thread's call
+    assert [alone.op_count[0], alone.start[0], alone.end[0], alone.op_time[0]] == [0, 0, 0, 0]
+    assert projected([(0, 9, 1)], []).op_count.tolist() == [0]
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="differ in length"):
+        LaunchCalls(*(np.zeros(size, np.int64) for size in (2, 2, 2, 2, 2, 1)))
+    with pytest.raises(ValueError, match="2 starts, 2 ends and 1 threads"):
+        project([1, 2], [3, 4], [1], launch_calls([]))
+    with pytest.raises(TypeError, match="integer"):
+        project([0.5], [1.0], [1], launch_calls([]))
+
+
+def test_many_ranges_and_calls_take_no_time() -> None:
+    n = 200_000
+    starts = np.arange(n)
+    calls = np.arange(n) * 2
+    launches = LaunchCalls(calls, calls + 1, np.zeros(n, np.int64), calls + 100, calls + 150, np.full(n, 50))
+    began = time.perf_counter()
+    result = project(starts, 3 * n - starts, np.zeros(n, np.int64), launches)  # 200,000 levels deep
+    assert time.perf_counter() - began < 2, "0.05 s on an idle machine"
+    assert result.op_count[0] == n
+    assert result.op_time[0] == 50 * n
+    assert (result.start[0], result.end[0]) == (100, 2 * (n - 1) + 150)
+
+
+@pytest.fixture(scope="module")
+def ddp() -> tuple[list[tuple[int, int, int, int, str]], Projection, np.ndarray]:
+    """The ranges of the real DDP export (id, start, end, thread, name), their projection and their levels."""
+    export = SHARED / "exports/ddp-a100-rank0of4.sqlite"
+    if not export.exists():
+        pytest.skip(f"the real export {export} is not on this machine")
+    with sqlite3.connect(f"file:{export}?mode=ro&immutable=1", uri=True) as connection:
+        ranges = connection.execute(
+            """
+            WITH domains AS (SELECT domainId, globalTid & ~0xFFFFFF AS process, text FROM NVTX_EVENTS
+                             WHERE eventType = 75)
+            SELECT n.rowid, n.start, n.end, n.globalTid, ifnull(d.text || ':', '') || coalesce(n.text, s.value)
+            FROM NVTX_EVENTS AS n LEFT JOIN StringIds AS s ON s.id = n.textId
+            LEFT JOIN domains AS d ON d.domainId = n.domainId AND d.process = n.globalTid & ~0xFFFFFF
+            WHERE n.eventType IN (59, 60, 70, 71) AND n.endGlobalTid IS NULL
+            """
+        ).fetchall()
+        calls = connection.execute(
+            """
+            WITH ops AS (SELECT start, end, correlationId, globalPid FROM CUPTI_ACTIVITY_KIND_KERNEL
+               UNION ALL SELECT start, end, correlationId, globalPid FROM CUPTI_ACTIVITY_KIND_MEMCPY
+               UNION ALL SELECT start, end, correlationId, globalPid FROM CUPTI_ACTIVITY_KIND_MEMSET)
+            SELECT r.start, r.end, r.globalTid, min(o.start), max(o.end), sum(o.end - o.start)
+            FROM CUPTI_ACTIVITY_KIND_RUNTIME AS r
+            JOIN ops AS o ON o.correlationId = r.correlationId AND o.globalPid = r.globalTid & ~0xFFFFFF
+            WHERE r.eventClass IN (0, 1) GROUP BY r.rowid
+            """
+        ).fetchall()
+    _, starts, ends, threads, _ = (np.array(column) for column in zip(*ranges, strict=True))
+    return ranges, project(starts, ends, threads, launch_calls(calls)), nest(starts, ends, threads).level
+
+
+def test_the_projection_is_nvidias(ddp: tuple[list[tuple[int, int, int, int, str]], Projection, np.ndarray]) -> None:
+    """Every row of ``nsys stats -r nvtx_gpu_proj_trace``."""
+    table = SHARED / "nsys-stats/ddp-a100-rank0of4/nvtx_gpu_proj_trace.csv"
+    if not table.exists():
+        pytest.skip(f"NVIDIA's table {table} is not on this machine")
+    ranges, projection, levels = ddp
+    ours = {
+        (ranges[row][0], ranges[row][4]): (
+            int(projection.start[row]),
+            int(projection.end[row] - projection.start[row]),
+            int(projection.op_count[row]),
+            int(levels[row]),
+        )
+        for row in np.flatnonzero(projection.op_count)
+    }
+    with table.open() as lines:
+        theirs = {
+            (int(line["RangeId"]), line["Name"]): (
+                int(line["Projected Start (ns)"]),
+                int(line["Projected Duration (ns)"]),
+                int(line["NumGPUOps"]),
+                int(line["Lvl"]),
+            )
+            for line in csv.DictReader(lines)
+            if line["RangeId"]  # one nameless row sums up what was launched outside of every range
+        }
+    assert len(theirs) == 2410
+    assert ours == theirs
+
+
+def test_the_sums_are_nvidias(ddp: tuple[list[tuple[int, int, int, int, str]], Projection, np.ndarray]) -> None:
+    """Totals, median and extremes of ``nsys stats -r nvtx_gpu_proj_sum``."""
+    table = SHARED / "nsys-stats/ddp-a100-rank0of4/nvtx_gpu_proj_sum.csv"
+    if not table.exists():
+        pytest.skip(f"NVIDIA's table {table} is not on this machine")
+    ranges, projection, _ = ddp
+    by_name = defaultdict(list)
+    for row in np.flatnonzero(projection.op_count):
+        by_name[ranges[row][4]].append(row)
+    ours = {}
+    for name, rows in by_name.items():
+        durations = (projection.end[rows] - projection.start[rows]).tolist()
+        ops = int(projection.op_count[rows].sum())
+        ours[name] = (sum(durations), len(rows), statistics.median(durations), min(durations), max(durations), ops)
+    with table.open() as lines:
+        theirs = {
+            line["Range"]: (
+                int(line["Total Proj Time (ns)"]),
+                int(line["Range Instances"]),
+                float(line["Proj Med (ns)"]),
+                int(line["Proj Min (ns)"]),
+                int(line["Proj Max (ns)"]),
+                int(line["Total GPU Ops"]),
+            )
+            for line in csv.DictReader(lines)
+            if line["Range"]
+        }
+    assert len(theirs) > 70
+    assert ours == theirs

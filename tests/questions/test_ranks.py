@@ -1,0 +1,274 @@
+"""The ranks beside each other: who is odd, how long steps took, and the maps of all ranks."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import shared
+
+from nsystui.base.answer import iter_rows
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.exports.demo import TrainingJob
+from nsystui.questions.alignment import ClockMode
+from nsystui.questions.collectives.listing import collective_kinds, collective_operations
+from nsystui.questions.job import Job
+from nsystui.questions.projection import Projection
+from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
+from nsystui.questions.ranks.oddity import Measure, is_odd, scores
+from nsystui.questions.ranks.step_tables import every_step, steps_across_ranks, steps_by_rank
+from nsystui.questions.ranks.step_times import StepTimes, figures, step_times
+from nsystui.questions.ranks.table import rank_table
+from nsystui.questions.task_steps import TaskSteps
+from nsystui.questions.triage.run import triage
+
+ANY = Measure("x", 0.0)
+
+
+def rows_of(answer: Any) -> list[dict[str, Any]]:
+    keys = [column.key for column in answer.columns]
+    return [dict(zip(keys, row, strict=True)) for row in iter_rows(answer)]
+
+
+class TestOddity:
+    def test_one_among_many_stands_out(self):
+        found = scores([10.0, 10.1, 9.9, 10.0, 14.0], ANY)
+        assert [is_odd(score) for score in found] == [False, False, False, False, True]
+
+    def test_ranks_that_agree_to_the_last_digit_do_not_hide_it(self):
+        assert is_odd(scores([5.0, 5.0, 5.0, 5.0, 8.0], ANY)[-1])
+
+    def test_what_nobody_would_care_for_is_not_odd(self):
+        assert not any(map(is_odd, scores([5.0, 5.0, 5.0, 5.0, 5.4], Measure("x", 2.0))))
+        assert not any(map(is_odd, scores([100.0, 100.0, 100.0, 100.0, 101.0], Measure("x", 0.0, 0.02))))
+
+    def test_low_counts_only_where_it_is_asked(self):
+        values = [5.0, 5.0, 5.0, 5.0, 0.0]
+        assert is_odd(scores(values, ANY)[-1]) and not is_odd(scores(values, Measure("x", 0.0, only_high=True))[-1])
+
+    def test_of_a_few_nobody_is_odd_and_missing_stays_missing(self):
+        assert scores([1.0, 2.0, 900.0], ANY) == [None] * 3
+        assert scores([None, 1.0, 1.0, 1.0, 1.0], ANY)[0] is None
+
+    @given(st.lists(st.floats(-1e9, 1e9), min_size=4, max_size=40), st.floats(-1e6, 1e6))
+    def test_at_least_half_of_the_ranks_are_never_odd(self, values, shift):
+        odd = sum(map(is_odd, scores([value + shift for value in values], ANY)))
+        assert odd <= len(values) / 2
+
+
+def task_steps(*gpu: tuple[int, int], numbers: list[int] | None = None) -> TaskSteps:
+    count = len(gpu)
+    starts = np.array([start for start, _ in gpu], np.int64)
+    ends = np.array([end for _, end in gpu], np.int64)
+    has_work = (ends > starts).astype(np.int64)
+    work = Projection(has_work, starts * has_work, ends * has_work, ends - starts)
+    cpu = np.arange(count, dtype=np.int64) * 100
+    given_ = np.arange(count) if numbers is None else np.array(numbers)
+    return TaskSteps(Task(0, 1), "step *", given_, cpu, cpu + 100, work)
+
+
+class TestStepTimes:
+    def test_a_step_lasts_until_the_next_one_begins(self):
+        times = StepTimes.of(task_steps((10, 30), (50, 80), (90, 100)))
+        assert times.duration.tolist() == [40, 40, 10] and times.on_gpu
+
+    def test_steps_that_launched_nothing_are_left_out(self):
+        times = StepTimes.of(task_steps((10, 30), (0, 0), (90, 100)))
+        assert times.numbers.tolist() == [0, 2] and times.duration.tolist() == [80, 10]
+
+    def test_without_any_launch_the_time_is_that_on_the_cpu(self):
+        times = StepTimes.of(task_steps((0, 0), (0, 0)))
+        assert times.duration.tolist() == [100, 100] and not times.on_gpu
+
+    def test_slow_is_more_than_one_and_a_half_medians(self):
+        times = StepTimes.of(task_steps((0, 10), (10, 20), (20, 30), (30, 46), (46, 56)))
+        assert times.is_slow.tolist() == [False, False, False, True, False]
+        found = figures(times)
+        assert found is not None and (found.count, found.median, found.slow, found.most) == (5, 10, 1, 16)
+
+    def test_the_steps_of_a_real_run(self, opened):
+        job = Job(opened(*shared("ddp-a100-rank0of4")))
+        (times,) = step_times(job.steps()).values()
+        found = figures(times)
+        assert found is not None and found.count == 59 and times.on_gpu
+        assert 29e6 < found.p5 <= found.median <= found.p95 < 32e6
+
+    def test_a_window_chooses_the_steps_that_begin_in_it(self, demo_session):
+        job = Job(demo_session)
+        every = step_times(job.steps())
+        task, own = next(iter(every.items()))
+        window = own.window(1)
+        assert step_times(job.steps(), window)[task].numbers.tolist() == [own.numbers[1]]
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory):
+    """Eight ranks with a straggler."""
+    from nsystui.store.session import Session
+
+    session = Session()
+    for path in TrainingJob(ranks=8, steps=6, layers=2).write(tmp_path_factory.mktemp("eight")):
+        session.add(path)
+    job = Job(session)
+    job.align(ClockMode.COLLECTIVES)
+    yield job
+    job.close()
+
+
+class TestTable:
+    def test_the_straggler_is_the_odd_one_and_says_why(self, eight):
+        rows = rows_of(rank_table(eight.session, Selection(), eight.ranks, eight.rank_facts(Selection())))
+        worst = max(rows, key=lambda row: row["wait_caused"])
+        assert "late ▲" in worst["odd"] and "wait caused ▲" in worst["odd"]
+        assert [row["rank"] for row in rows if row["odd"] and "late" in row["odd"]] == [worst["rank"]]
+        assert worst["wait_suffered"] < min(row["wait_suffered"] for row in rows if row is not worst)
+
+    def test_the_shares_are_those_of_the_overview(self, eight):
+        from nsystui.questions.overview import task_table
+
+        ranks = rows_of(rank_table(eight.session, Selection(), eight.ranks, eight.rank_facts(Selection())))
+        busy = eight.busy(Selection())
+        overview = rows_of(task_table(eight.session, Selection(), eight.ranks, busy))
+        for key in ("rank", "busy_percent", "exposed_nccl_percent", "idle_percent", "kernels"):
+            assert [row[key] for row in ranks] == [row[key] for row in overview]
+
+    def test_only_selected_ranks_have_rows_but_lateness_is_among_all(self, eight):
+        late = {row["rank"]: row["late"] for row in self._rows(eight, Selection())}
+        task = eight.ranks[2].task
+        (row,) = self._rows(eight, Selection(tasks=frozenset({task})))
+        assert row["late"] == late[2] and row["odd"] is None
+
+    @staticmethod
+    def _rows(job: Job, selection: Selection) -> list[dict[str, Any]]:
+        return rows_of(rank_table(job.session, selection, job.ranks, job.rank_facts(selection)))
+
+    def test_notes_say_where_clock_and_numbers_are_from(self, eight):
+        answer = rank_table(eight.session, Selection(), eight.ranks, eight.rank_facts(Selection()))
+        assert any("collectives: residual" in note for note in answer.notes)
+        assert "rank numbers from: NCCL communicator" in answer.notes
+
+    def test_a_part_of_a_job_says_so(self, opened):
+        job = Job(opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4")))
+        answer = rank_table(job.session, Selection(), job.ranks, job.rank_facts(Selection()))
+        assert any(note.startswith("2 of 8 ranks are open") for note in answer.notes)
+        rows = rows_of(answer)
+        assert [(row["rank"], row["late"]) for row in rows] == [(0, 0), (4, 1)]
+        assert rows[1]["median_lateness"] == 166_884_618 and rows[1]["step_median"] is None
+
+    def test_without_gpu_work_nothing_is_made_up(self, tmp_path, opened):
+        from synthetic import cpu_only_export
+
+        job = Job(opened(cpu_only_export(tmp_path / "cpu.sqlite")))
+        for row in self._rows(job, Selection()):
+            assert row["busy_percent"] is None and row["late"] is None and row["wait_caused"] is None
+
+
+class TestCollectiveTables:
+    def test_transfer_and_waiting_of_a_kind_are_those_of_its_operations(self, eight):
+        operations = rows_of(collective_operations(Selection(), eight.ranks, eight.collectives()))
+        for kind in rows_of(collective_kinds(Selection(), eight.ranks, eight.collectives())):
+            own = [row for row in operations if row["collective"] == kind["collective"]]
+            assert kind["operations"] == len(own)
+            assert kind["transfer"] == sum(row["transfer"] for row in own)
+            assert kind["waiting"] * kind["ranks"] == pytest.approx(sum(row["waiting"] for row in own))
+
+    def test_both_ways_to_tell_who_is_late_agree(self, eight):
+        rows = rows_of(collective_operations(Selection(), eight.ranks, eight.collectives()))
+        late = [row for row in rows if row["late_rank"] is not None]
+        assert late and all(abs(row["late_by"] - row["start_spread"]) < 10_000 for row in late)
+
+    def test_a_filter_and_a_window_choose(self, eight):
+        every = rows_of(collective_operations(Selection(), eight.ranks, eight.collectives()))
+        window = Window(every[3]["start"], every[5]["start"])
+        some = rows_of(collective_operations(Selection(window=window), eight.ranks, eight.collectives()))
+        assert [row["start"] for row in some] == [every[3]["start"], every[4]["start"]]
+        named = collective_operations(Selection().with_name("gather"), eight.ranks, eight.collectives())
+        assert {row["collective"] for row in rows_of(named)} == {"AllGather"} and named.total == len(every)
+
+
+class TestStepTables:
+    def test_by_rank_and_over_all(self, eight):
+        rows = rows_of(steps_by_rank(eight.ranks, eight.steps()))
+        assert rows[0]["rank"] == "all" and rows[0]["count"] == sum(row["count"] for row in rows[1:]) == 48
+
+    def test_across_ranks_names_the_slowest(self, eight):
+        every = rows_of(every_step(eight.ranks, eight.steps()))
+        for row in rows_of(steps_across_ranks(eight.ranks, eight.steps())):
+            own = {one["rank"]: one["duration"] for one in every if one["step"] == row["step"]}
+            assert row["max"] == max(own.values()) == own[row["slowest"]] and row["spread"] == row["max"] - row["min"]
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory) -> list[Path]:
+    """Two ranks of a run, and two of one a day later."""
+    paths = TrainingJob(steps=3, layers=4).write(tmp_path_factory.mktemp("two-runs"))
+    for path in paths[2:]:
+        with sqlite3.connect(path) as written:
+            written.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 86400000000000")
+    return paths
+
+
+class TestDifferentRuns:
+    def test_collectives_are_matched_within_a_report_only(self, two_runs, opened):
+        job = Job(opened(*two_runs))
+        assert not job.shares_clock
+        matching = job.collectives()
+        assert matching.unmatched and all(len(group.reports) == 1 for group in matching.groups)
+
+    def test_nobody_is_odd_and_a_note_says_why(self, two_runs, opened):
+        job = Job(opened(*two_runs))
+        answer = rank_table(job.session, Selection(), job.ranks, job.rank_facts(Selection()))
+        assert not any(row["odd"] for row in rows_of(answer))
+        assert any("of different runs" in note for note in answer.notes)
+
+    def test_triage_says_so_and_does_not_compare_their_work(self, two_runs, opened):
+        found = triage(Job(opened(*two_runs)))
+        assert "different-runs" in {one.id for one in found.findings}
+        assert "different-work" in {one.rule for one in found.not_checked}
+
+
+class TestMap:
+    def test_over_time_it_is_what_the_gpu_screen_draws(self, eight):
+        busy, window = eight.busy(Selection()), eight.extent()
+        for figure, lane in PARTS.items():
+            shown = time_map(eight.session, Selection(), eight.ranks, busy, window, 20, figure)
+            for values, device in zip(shown.values, busy.lanes(window, 20), strict=True):
+                np.testing.assert_array_equal(values, getattr(device, lane))
+
+    def test_gpu_metrics_are_figures_too(self, eight):
+        figures_ = figures_of(eight.session, Selection())
+        metric = next(name for name in figures_ if name not in PARTS)
+        args = (eight.session, Selection(), eight.ranks, eight.busy(Selection()), eight.extent(), 10, metric)
+        shown = time_map(*args)
+        assert len(shown.ranks) == 8 and np.nanmax(shown.values) <= 1.0
+
+    def test_steps_are_columns(self, eight):
+        shown = step_map(eight.ranks, step_times(eight.steps()), ())
+        assert shown.numbers == (0, 1, 2, 3, 4, 5) and shown.values.shape == (8, 6)
+        rows = rows_of(map_table(shown))
+        assert len(rows) == 48 and rows[0]["duration"] == shown.values[0, 0]
+
+    @given(st.integers(1, 30), st.integers(1, 12))
+    def test_every_rank_is_on_one_line_of_few(self, count, lines):
+        shown = RankMap("busy", tuple(range(count)), np.zeros((count, 1)), (Window(0, 1),))  # type: ignore[arg-type]
+        groups = shown.grouped(lines)
+        assert len(groups) <= lines and [rank for group in groups for rank in group] == list(range(count))
+
+    def test_what_stands_for_several_ranks(self):
+        values = np.array([[0.0, np.nan, np.nan], [0.5, 0.25, np.nan], [1.0, 0.75, np.nan]])
+        shown = RankMap("busy", (0, 1, 2), values, (Window(0, 1),) * 3)  # type: ignore[arg-type]
+        groups = shown.grouped(1)
+        for merge, expected in ((Merge.MEAN, [0.5, 0.5]), (Merge.LEAST, [0.0, 0.25]), (Merge.LARGEST, [1.0, 0.75])):
+            (line,) = shown.merged(groups, merge)
+            assert line[:2].tolist() == expected and np.isnan(line[2])
+
+    def test_steps_that_hardly_differ_are_drawn_alike(self):
+        close = scaled(np.array([[100.0, 101.0, np.nan]]), is_of_steps=True)
+        assert close[0, 1] < 0.4 and close[0, 0] == pytest.approx(0.1) and np.isnan(close[0, 2])
+        far = scaled(np.array([[100.0, 300.0]]), is_of_steps=True)
+        assert far.tolist() == [[pytest.approx(0.1), pytest.approx(1.0)]]

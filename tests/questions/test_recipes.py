@@ -1,0 +1,767 @@
+"""The recipes against sums of SQLite's rows, and against what NVIDIA's own recipes get wrong."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import native, shared
+from synthetic import illnesses, old_schema_export, simulation_export
+from triaging import finding, triaged
+
+from nsystui.base.answer import Answer, Unit, iter_rows
+from nsystui.base.errors import UsageError
+from nsystui.base.selection import Selection, Window
+from nsystui.exports import canonical
+from nsystui.exports.demo import ExportWriter
+from nsystui.exports.demo.cuda import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
+from nsystui.questions import statistics
+from nsystui.questions.job import Job
+from nsystui.questions.kernels import Names
+from nsystui.questions.recipes import RECIPES, recipe_named
+from nsystui.questions.recipes.asking import Options, ask, draw
+from nsystui.questions.recipes.histogram import EDGES
+from nsystui.questions.recipes.metric_maps import mean_rate
+from nsystui.questions.stats.nvtx_groups import quartiles
+from nsystui.questions.work import MPI, work_instances
+from nsystui.store.session import Session
+
+WANTED = """cuda_api_sum, cuda_api_sync, cuda_gpu_kern_sum, cuda_gpu_kern_pace, cuda_gpu_kern_hist,
+cuda_gpu_mem_size_sum, cuda_gpu_mem_time_sum, cuda_gpu_time_util_map, cuda_memcpy_async, cuda_memcpy_sync,
+cuda_memset_sync, diff, gpu_gaps, gpu_metric_util_map, gpu_time_util, mpi_sum, mpi_gpu_time_util_map, nccl_sum,
+nccl_gpu_proj_sum, nccl_gpu_overlap_trace, nccl_gpu_time_util_map, network_traffic_map, nvtx_sum, nvtx_pace,
+nvtx_gpu_proj_sum, nvtx_gpu_proj_trace, nvtx_gpu_proj_pace, osrt_sum, ucx_gpu_time_util_map"""
+COMPUTED = [recipe.name for recipe in RECIPES if recipe.module]
+MILLISECOND = 1_000_000
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+EVERYTHING = Selection()
+
+Row = dict[str, Any]
+Opener = Callable[..., Session]
+
+
+@pytest.fixture(scope="module")
+def job(demo_session: Session) -> Job:
+    """Four ranks on two hosts. The job is only asked."""
+    return Job(demo_session)
+
+
+def rows(answer: Answer) -> list[Row]:
+    keys = [column.key for column in answer.columns]
+    return [dict(zip(keys, row, strict=True)) for row in iter_rows(answer)]
+
+
+def table(job: Job, recipe: str, selection: Selection = EVERYTHING, /, **options: Any) -> list[Row]:
+    return rows(ask(recipe_named(recipe), job, selection, Options(**options)))
+
+
+def notes(job: Job, recipe: str, /, **options: Any) -> str:
+    return " ".join(ask(recipe_named(recipe), job, EVERYTHING, Options(**options)).notes)
+
+
+def written(path: Path, fill: Callable[[ExportWriter, Any, Any], None], schema: str = "3.25.0") -> Path:
+    """An export of one process with one GPU, filled by a test."""
+    with ExportWriter(path, schema) as export:
+        export.gpu(0)
+        process = export.process(100, "python")
+        export.cuda_context(process)
+        export.cuda_device(process, 0, 0)
+        fill(export, process, export.thread(process, 100, "python"))
+    return path
+
+
+class TestTheListOfThem:
+    def test_it_has_every_recipe_that_was_asked_for(self):
+        assert sorted(recipe.name for recipe in RECIPES) == sorted(
+            WANTED.replace("\n", " ").replace(" ", "").split(",")
+        )
+
+    def test_it_is_in_alphabetical_order_with_a_line_for_each(self):
+        names = [recipe.name for recipe in RECIPES]
+        assert names == sorted(names)
+        assert all(recipe.what and "\n" not in recipe.what for recipe in RECIPES)
+
+    def test_a_name_that_none_has_names_the_one_that_may_be_meant(self):
+        with pytest.raises(UsageError, match="did you mean gpu_gaps"):
+            recipe_named("gpu_gap")
+
+    @pytest.mark.parametrize("recipe", [one for one in RECIPES if one.module], ids=lambda one: one.name)
+    def test_each_answers_from_the_demo_or_says_what_to_record(self, job, recipe):
+        answer = ask(recipe, job, EVERYTHING)
+        keys = [column.key for column in answer.columns]
+        assert len(set(keys)) == len(keys) and answer.name == recipe.name.replace("_", "-")
+        if "mpi" in recipe.name or "ucx" in recipe.name:
+            assert not len(answer) and "record with `nsys profile -t" in " ".join(answer.notes)
+        elif recipe.name in ("cuda_memcpy_sync", "cuda_memset_sync", "gpu_gaps"):
+            assert not len(answer) and not answer.notes  # a healthy job
+        else:
+            assert len(list(iter_rows(answer))) == len(answer) > 0
+
+    @pytest.mark.parametrize("name", COMPUTED)
+    def test_a_selection_narrows_each(self, job, name):
+        first = job.ranks[1]
+        chosen = EVERYTHING.with_tasks(frozenset({first.task})).with_window(Window(0, 10**12))
+        found = table(job, name, chosen)
+        assert {row["rank"] for row in found if "rank" in row} <= {first.rank}
+        assert not [row for row in found if row.get("max_rank") not in (None, first.rank)]
+        nothing = table(job, name, EVERYTHING.with_window(Window(10**13, 10**13 + 1)))
+        measured = [row for row in nothing if any(isinstance(value, float) and value for value in row.values())]
+        assert measured == []
+
+    def test_an_export_without_its_data_says_what_to_record(self, opened, tmp_path):
+        with ExportWriter(tmp_path / "nothing.sqlite", "3.25.0"):
+            pass
+        job = Job(opened(tmp_path / "nothing.sqlite"))
+        for name in COMPUTED:
+            answer = ask(recipe_named(name), job, EVERYTHING)
+            needs = [one for group in recipe_named(name).needs for one in group]
+            assert not len(answer)
+            assert any(canonical.BY_NAME[one].record in " ".join(answer.notes) for one in needs), name
+
+    def test_what_mistakes_of_nvidias_are_left_out_is_said(self):
+        said = {recipe.name: " ".join(recipe.differs) for recipe in RECIPES}
+        assert "swaps received and sent" in said["network_traffic_map"]
+        assert "median of medians" in said["cuda_gpu_kern_sum"]
+        assert "mean of the standard deviations" in said["nvtx_sum"]
+        assert "ncclGroupEnd" in said["nccl_gpu_proj_sum"]
+        assert "more than 100 %" in said["gpu_time_util"]
+        assert all(
+            "correlation id alone" in said[f"cuda_{name}"] for name in ("memcpy_sync", "memcpy_async", "memset_sync")
+        )
+        assert all("missing" in said[name] for name in said if name.endswith("_pace"))
+
+
+# -- sums -------------------------------------------------------------------------------------------------------------
+
+
+def type_two(values: Sequence[int], share: float) -> float:
+    return float(np.quantile(values, share, method="averaged_inverted_cdf"))
+
+
+def by_name(paths: Sequence[Path], sql: str) -> dict[str, dict[int, list[int]]]:
+    """The values of each name on each rank, which is the number of the file here."""
+    found: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for rank, path in enumerate(paths):
+        for name, value in native(path, sql):
+            found[name][rank].append(value)
+    return found
+
+
+KERNELS = "SELECT s.value, k.end - k.start FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName"
+SHORT = KERNELS.replace("demangledName", "shortName")
+RANGES = "SELECT coalesce(text, s.value), end - start FROM NVTX_EVENTS LEFT JOIN StringIds s ON s.id = textId " + (
+    "WHERE eventType IN (59, 60) AND coalesce(text, s.value) GLOB 'nccl[A-Z]*'"
+)
+SUMS = {
+    "cuda_gpu_kern_sum": KERNELS,
+    "osrt_sum": "SELECT s.value, end - start FROM OSRT_API JOIN StringIds s ON s.id = nameId WHERE eventClass = 27",
+    "nccl_sum": RANGES,
+}
+
+
+class TestSums:
+    @pytest.mark.parametrize("name", SUMS)
+    def test_statistics_are_those_of_all_rows_of_all_ranks(self, job, demo_job, name):
+        expected = by_name(demo_job, SUMS[name])
+        found = table(job, name)
+        assert {row["name"] for row in found} == set(expected)
+        for row in found:
+            ranks = expected[row["name"]]
+            values = [value for own in ranks.values() for value in own]
+            assert (row["count"], row["total"]) == (len(values), sum(values))
+            assert row["median"] == median(values)
+            assert (row["q1"], row["q3"]) == (type_two(values, 0.25), type_two(values, 0.75))
+            assert row["stddev"] == pytest.approx(np.std(values, ddof=1) if len(values) > 1 else 0.0)
+            assert (row["min"], row["max"]) == (min(values), max(values))
+            assert min(values) in ranks[row["min_rank"]] and max(values) in ranks[row["max_rank"]]
+            assert row["share"] == pytest.approx(100 * sum(values) / sum(one["total"] for one in found))
+
+    def test_a_median_of_medians_would_be_another_one(self, job, demo_job):
+        """What NVIDIA's recipe prints as the median of all ranks, and its quartiles."""
+        expected = by_name(demo_job, KERNELS)
+        found = {row["name"]: row for row in table(job, "cuda_gpu_kern_sum")}
+        wrong = {name: median([median(own) for own in ranks.values()]) for name, ranks in expected.items()}
+        assert any(found[name]["median"] != value for name, value in wrong.items())
+        lower = {name: min(type_two(own, 0.25) for own in ranks.values()) for name, ranks in expected.items()}
+        assert any(found[name]["q1"] != value for name, value in lower.items())
+
+    def test_a_mean_of_deviations_would_be_another_one(self, job, demo_job):
+        ranks = by_name(demo_job, RANGES)["ncclAllReduce"]
+        (row,) = [one for one in table(job, "nvtx_sum") if one["name"] == "NCCL:ncclAllReduce"]
+        wrong = np.mean([np.std(own, ddof=1) for own in ranks.values()])
+        values = [value for own in ranks.values() for value in own]
+        assert row["stddev"] == pytest.approx(np.std(values, ddof=1))
+        assert row["stddev"] != pytest.approx(wrong)
+
+    def test_names_of_kernels_may_be_short(self, job, demo_job):
+        found = table(job, "cuda_gpu_kern_sum", names=Names.SHORT)
+        assert {row["name"] for row in found} == set(by_name(demo_job, SHORT))
+
+    def test_sizes_are_in_bytes(self, job, demo_job):
+        sizes = [size for path in demo_job for (size,) in native(path, "SELECT bytes FROM CUPTI_ACTIVITY_KIND_MEMSET")]
+        (row,) = [one for one in table(job, "cuda_gpu_mem_size_sum") if one["name"] == "[CUDA memset]"]
+        assert row["total"] == sum(sizes)
+        assert row["q3"] == type_two(sizes, 0.75)
+
+    @pytest.mark.parametrize("name", [recipe.name for recipe in RECIPES if "by-rank" in recipe.takes and recipe.module])
+    def test_each_rank_has_the_table_that_it_would_have_alone(self, job, name):
+        if "mpi" in name:
+            return
+        every = table(job, name, by_rank=True)
+        assert {row["rank"] for row in every} == {item.rank for item in job.ranks}
+        last = job.ranks[-1]
+        alone = table(job, name, EVERYTHING.with_tasks(frozenset({last.task})))
+        own = [row for row in every if row["rank"] == last.rank]
+        if "_pace" not in name:
+            shared_keys = (own[0].keys() & alone[0].keys()) - {"rank"}
+            assert [[row[key] for key in shared_keys] for row in own] == [
+                [r[key] for key in shared_keys] for r in alone
+            ]
+
+    def test_a_row_of_ranks_is_found_by_its_place_and_sorted(self, job):
+        answer = ask(recipe_named("cuda_gpu_kern_sum"), job, EVERYTHING, Options(by_rank=True))
+        everything = list(iter_rows(answer))
+        for offset, limit in ((0, 3), (len(answer) // 4 - 1, 5), (len(answer) - 2, 50)):
+            assert list(answer.page(offset, limit)) == everything[offset : offset + limit]
+        place = [column.key for column in answer.columns].index("total")
+        totals = [row[place] for row in iter_rows(answer.sorted_by("total", True))]
+        assert totals == sorted((row[place] for row in everything), reverse=True)
+
+    def test_calls_that_a_backtrace_wrote_twice_count_once(self, opened, tmp_path):
+        path = old_schema_export(tmp_path / "doubles.sqlite")
+        doubles = "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE eventClass = "
+        assert native(path, doubles + str(BACKTRACE_CALL)) == [(40,)]
+        found = table(Job(opened(path)), "cuda_api_sum")
+        assert sum(row["count"] for row in found) == 40
+
+    def test_an_extreme_of_a_process_that_is_no_rank_has_none(self, opened, tmp_path):
+        def fill(export, process, main):
+            export.api(main, 0, 10, "cudaLaunchKernel", 1)
+            export.kernel(process, 0, 7, 20, 30, name="k", correlation_id=1)
+            helper = export.process(200, "helper")
+            export.osrt(main, 0, 50, "read")
+            export.osrt(export.thread(helper, 200, "helper"), 0, 900, "read")
+
+        job = Job(opened(written(tmp_path / "helper.sqlite", fill)))
+        (row,) = table(job, "osrt_sum")
+        assert (row["count"], row["max"], row["max_rank"], row["min_rank"]) == (2, 900, None, 0)
+
+    def test_mpi_calls_may_be_nvtx_ranges_of_old_exports(self, opened, tmp_path):
+        """They are told as such; where a report has both, its ranges are no second calls."""
+
+        def old(export, process, thread):
+            export.nvtx_domain(thread, 0, 3, "MPI")
+            export.nvtx_range(thread, 0, 100, "step 0")
+            for start in (10, 50):
+                export.nvtx_range(thread, start, start + 20, "MPI_Send", domain_id=3)
+            export.nvtx_range(thread, 80, 85, "MPI_Barrier", domain_id=4)  # the row that names 4 is missing
+            export.nvtx_range(thread, 90, 95, "MPI_Mine")
+
+        def both(export, process, thread):
+            old(export, process, thread)
+            export.mpi_p2p(thread, 12, 52, "MPI_Send", peer=1, size=8)
+
+        paths = (
+            written(tmp_path / "old.sqlite", old, "3.0.0"),
+            written(tmp_path / "both.sqlite", both),
+            written(tmp_path / "none.sqlite", lambda *_: None),
+        )
+        alone = Job(opened(paths[0]))
+        assert {row["name"]: (row["count"], row["total"]) for row in table(alone, "mpi_sum")} == {
+            "MPI_Send": (2, 40),
+            "MPI_Barrier": (1, 5),
+        }
+        assert "the MPI calls of old are NVTX ranges" in notes(alone, "mpi_sum")
+        job = Job(opened(*paths))
+        sends, barrier = table(job, "mpi_sum")
+        assert (sends["name"], sends["count"], sends["total"], sends["max"]) == ("MPI_Send", 3, 80, 40)
+        assert barrier["name"] == "MPI_Barrier"
+        assert [row["rank"] for row in table(job, "mpi_sum", by_rank=True)] == [0, 0, 1]
+        assert "no MPI calls in none" in notes(job, "mpi_sum")
+        (instance, *_) = rows(work_instances(job.session, EVERYTHING, MPI, "MPI_Send", job.ranks))
+        assert (instance["start"], instance["duration"], instance["bytes"]) == (10, 20, None)
+
+    def test_projected_ranges_have_the_quartiles_of_their_trace(self, job):
+        spans: dict[tuple[str, str], list[int]] = defaultdict(list)
+        ranks: dict[tuple[str, str, int], set[int]] = defaultdict(set)
+        for row in table(job, "nvtx_gpu_proj_trace"):
+            if row["name"] is not None:
+                key = (row["style"], row["name"])
+                spans[key].append(row["gpu_duration"])
+                ranks[(*key, row["gpu_duration"])].add(row["rank"])
+        found = table(job, "nvtx_gpu_proj_sum")
+        assert len(found) == len(spans)
+        for row in found:
+            key = (row["style"], row["name"])
+            assert (row["q1"], row["q3"]) == (type_two(spans[key], 0.25), type_two(spans[key], 0.75))
+            assert row["max_rank"] == min(ranks[(*key, row["max"])])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=9), min_size=1, max_size=6))
+def test_quartiles_are_those_of_nsys_in_sql_and_in_memory(demo_session, lists):
+    pairs = [(group, value) for group, own in enumerate(lists) for value in own]
+    columns = (sa.column("g", sa.BigInteger), sa.column("v", sa.BigInteger))
+    values = sa.select(sa.values(*columns, name="given").data(pairs)).subquery()
+    query = sa.select(values.c.g, *statistics.quartiles(values.c.v)).group_by(values.c.g).order_by(values.c.g)
+    expected = [(type_two(own, 0.25), type_two(own, 0.75)) for own in lists]
+    assert [(q1, q3) for _, q1, q3 in demo_session.rows(query)] == expected
+    frame = quartiles(*(np.array(column, np.int64) for column in zip(*pairs, strict=True)))
+    assert list(zip(frame["q1"], frame["q3"], strict=True)) == expected
+
+
+class TestNcclOnTheGpu:
+    def test_grouped_calls_have_the_time_of_their_kernels(self, job, demo_job):
+        expected: dict[str, int] = defaultdict(int)
+        for name, ranks in by_name(demo_job, SHORT).items():
+            if name.startswith("nccl"):
+                expected[name.split("_")[1]] += sum(map(sum, ranks.values()))
+        found = {row["name"]: row for row in table(job, "nccl_gpu_proj_sum")}
+        assert {name: row["total"] for name, row in found.items()} == expected
+        # What NVIDIA's recipe makes of the same calls, as a range is projected:
+        naive = {row["name"]: row for row in table(job, "nvtx_gpu_proj_sum") if row["name"].startswith("NCCL:")}
+        assert "NCCL:ncclGroupEnd" in naive and "NCCL:ncclAllReduce" not in naive
+        assert "ncclGroupEnd" not in found and found["AllReduce"]["count"] > 0
+
+    def test_overlap_is_that_of_sets_of_time(self, opened, tmp_path):
+        """Two NCCL kernels and four others, one of them of another process with the same times."""
+        compute = [(0, 40), (30, 60), (100, 110)]
+        nccl = [(20, 50), (45, 70)]
+
+        def fill(export, process, _):
+            for number, (start, end) in enumerate(compute):
+                export.kernel(process, 0, 7 + number, start, end, name="gemm", correlation_id=number)
+            for number, (start, end) in enumerate(nccl, 10):
+                export.kernel(process, 0, 20 + number, start, end, name=ALL_REDUCE, correlation_id=number)
+            other = export.process(200, "python")
+            export.kernel(other, 0, 7, 0, 200, name="other", correlation_id=1)
+
+        found = {
+            row["name"]: row
+            for row in table(Job(opened(written(tmp_path / "o.sqlite", fill))), "nccl_gpu_overlap_trace")
+        }
+
+        def beside(own: list[tuple[int, int]], others: list[tuple[int, int]]) -> int:
+            moments = {moment for start, end in others for moment in range(start, end)}
+            return sum(moment in moments for start, end in own for moment in range(start, end))
+
+        assert found["gemm"]["overlap"] == beside(compute, nccl) and found["gemm"]["kind"] == "compute"
+        assert found[ALL_REDUCE]["overlap"] == beside(nccl, compute)
+        assert found[ALL_REDUCE]["alone"] == found[ALL_REDUCE]["total"] - found[ALL_REDUCE]["overlap"]
+        assert found["other"]["overlap"] == 0
+
+    def test_what_nothing_hides_is_what_the_nccl_table_says(self, job):
+        alone = [row["alone"] for row in table(job, "nccl_gpu_overlap_trace") if row["kind"] == "communication"]
+        assert sum(alone) == job.pairing().kernels["exposed"].sum() > 0
+
+
+# -- rules ------------------------------------------------------------------------------------------------------------
+
+
+def copies(path: Path) -> Path:
+    """A process that copies well, and one that does not, with the same correlation ids."""
+
+    def fill(export, process, main):
+        other = export.process(200, "python")
+        export.cuda_context(other)
+        export.cuda_device(other, 0, 0)
+        thread = export.thread(other, 200, "python")
+        good = ("cudaMemcpyAsync", "cudaMemcpyAsync", "cudaMemsetAsync")
+        bad = ("cudaMemcpy_v3020", "cudaMemcpyAsync_v3020", "cudaMemset_v3020")
+        for own, threads, names, kind, begin in ((process, main, good, PINNED, 0), (other, thread, bad, PAGEABLE, 500)):
+            for number, name in enumerate(names, 1):
+                export.api(threads, begin + 10 * number, begin + 10 * number + 5, name, number)
+            for number in (1, 2):
+                at = begin + 1000 * number
+                export.memcpy(
+                    own, 0, 7, at, at + 100 * number, size=100_000, kind="HtoD", correlation_id=number, source=kind,
+                    destination=DEVICE,
+                )  # fmt: skip
+            export.memset(own, 0, 7, begin + 5000, begin + 5040, size=64, correlation_id=3, memory=PINNED)
+
+    return written(path, fill)
+
+
+class TestRules:
+    def test_calls_of_another_process_with_the_same_correlation_id_are_none(self, opened, tmp_path):
+        """As NVIDIA's rules join them, by correlation id alone, each of these finds the other process's too."""
+        path = copies(tmp_path / "copies.sqlite")
+        job = Job(opened(path))
+        by_pid = {(item.task.process >> 24) & 0xFFFFFF: item.rank for item in job.ranks}
+        found = {name: table(job, name) for name in ("cuda_memcpy_sync", "cuda_memcpy_async", "cuda_memset_sync")}
+        ranks = [[row["rank"] for row in own] for own in found.values()]
+        assert ranks == [[by_pid[200]]] * 3
+        naive = native(
+            path,
+            "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_MEMCPY m JOIN CUPTI_ACTIVITY_KIND_RUNTIME r "
+            "ON r.correlationId = m.correlationId JOIN StringIds s ON s.id = r.nameId "
+            "WHERE s.value LIKE 'cudaMemcpy%' AND s.value NOT LIKE '%Async%'",
+        )
+        assert naive == [(2,)]
+        (row,) = found["cuda_memcpy_async"]
+        assert (row["duration"], row["bytes"], row["source_memory"], row["name"]) == (
+            200,
+            100_000,
+            "Pageable",
+            "cudaMemcpyAsync",
+        )
+
+    def test_synchronisations_are_all_there_longest_first(self, job, demo_job):
+        sql = (
+            "SELECT end - start FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds s ON s.id = nameId "
+            "WHERE s.value LIKE 'cudaDeviceSynchronize%' OR s.value LIKE 'cudaStreamSynchronize%'"
+        )
+        expected = sorted((value for path in demo_job for (value,) in native(path, sql)), reverse=True)
+        assert [row["duration"] for row in table(job, "cuda_api_sync")] == expected
+
+    def test_gaps_are_those_of_the_union_of_all_work(self, opened, tmp_path):
+        def fill(export, process, _):
+            spans = [(0, 30), (10, 20), (100, 130), (131, 140), (400, 410)]
+            for number, (start, end) in enumerate(spans):
+                export.kernel(process, 0, 7 + number, start, end, name="k", correlation_id=number)
+            export.memset(process, 0, 30, 60, 70, size=8, correlation_id=50)
+            export.graph_launch(process, 0, 31, 200, 380, graph_id=1, graph_exec_id=1, correlation_id=51)
+
+        job = Job(opened(written(tmp_path / "gaps.sqlite", fill)))
+        found = [(row["start"], row["duration"]) for row in table(job, "gpu_gaps", gap=15)]
+        assert found == [(140, 60), (30, 30), (70, 30), (380, 20)]
+        assert [row["duration"] for row in table(job, "gpu_gaps", gap=30)] == [60]
+        assert table(job, "gpu_gaps") == []
+
+    def test_a_gap_says_how_long_the_profiler_worked_in_it_and_at_what(self, opened, tmp_path):
+        """It is one gap nevertheless; what another process suffered from it is its own."""
+
+        def fill(export, process, thread):
+            other = export.process(200, "python")
+            export.cuda_context(other)
+            export.cuda_device(other, 0, 0)
+            for number, start in enumerate((0, 1000, 1500)):
+                for one in (process, other):
+                    export.kernel(one, 0, 7, start, start + 100, name="k", correlation_id=number)
+            export.profiler_overhead(thread, 50, 150, "flush")
+            export.profiler_overhead(thread, 140, 200, "stop")
+            export.profiler_overhead(thread, 600, 650, "flush")
+            export.profiler_overhead(thread, 1550, 1700, "flush")
+
+        job = Job(opened(written(tmp_path / "overhead.sqlite", fill)))
+        found = [
+            (row["rank"], row["start"], row["duration"], row["profiler"], row["work"])
+            for row in table(job, "gpu_gaps", gap=10)
+        ]
+        assert found == [
+            (0, 100, 900, 150, "flush"),  # 50 + 50 of flush, 60 of stop, 10 of both
+            (1, 100, 900, 0, None),
+            (0, 1100, 400, 0, None),
+            (1, 1100, 400, 0, None),
+        ]
+        assert [row["duration"] for row in table(job, "gpu_gaps", gap=400)] == [900, 900]
+        assert "profiler" not in notes(job, "gpu_gaps", gap=10)
+
+    def test_a_gap_that_the_profiler_made_is_listed_as_nsys_has_it(self, opened, shared_export):
+        job = Job(opened(shared_export("ddp-a100-rank0of4")))
+        (row,) = table(job, "gpu_gaps", gap=5 * MILLISECOND)
+        assert (row["duration"], row["start"]) == (11_183_795, 1_822_597_346)
+        assert (row["profiler"], row["work"]) == (11_183_795, "CUDA profiling data flush")
+
+    def test_gaps_and_the_triage_share_what_is_the_profilers(self, opened, tmp_path):
+        ill = illnesses.profiler_at_work(tmp_path / "ill.sqlite")
+        found = triaged(*ill.paths, rules=("idle_gaps", "profiler_overhead"), settings=("gap_percent=0",))
+        gaps = table(Job(opened(*ill.paths)), "gpu_gaps", gap=0)
+        assert sum(row["profiler"] for row in gaps) == finding(found, "profiler-overhead").cost
+        assert sum(row["duration"] - row["profiler"] for row in gaps) == finding(found, "idle-gaps").cost
+
+    def test_where_nothing_says_what_the_profiler_did_a_note_does(self, opened, tmp_path):
+        def fill(export, process, _):
+            for number, start in enumerate((0, 1000)):
+                export.kernel(process, 0, 7, start, start + 100, name="k", correlation_id=number)
+
+        job = Job(opened(written(tmp_path / "silent.sqlite", fill)))
+        assert "which gaps the profiler made is not known" in notes(job, "gpu_gaps", gap=10)
+        (row,) = table(job, "gpu_gaps", gap=10)
+        assert (row["duration"], row["profiler"], row["work"]) == (900, None, None)
+        assert notes(job, "gpu_gaps") == ""
+
+    def test_operations_side_by_side_do_not_make_a_gpu_busier_than_it_is(self, opened, tmp_path):
+        """Two streams, both busy in the first half of each part: summed up, that is 100 %."""
+
+        def fill(export, process, _):
+            for number in range(20):
+                for stream in (7, 8):
+                    start = 100 * number
+                    end = start + (100 if number >= 18 else 50)
+                    export.kernel(process, 0, stream, start, end, name="k", correlation_id=2 * number + stream)
+
+        job = Job(opened(written(tmp_path / "util.sqlite", fill)))
+        (row,) = table(job, "gpu_time_util", threshold=60, chunks=20)
+        assert (row["start"], row["duration"], row["busy_percent"]) == (0, 1800, 50.0)
+        assert table(job, "gpu_time_util", threshold=50, chunks=20) == []
+
+
+# -- paces and histograms ---------------------------------------------------------------------------------------------
+
+
+class TestPaces:
+    def test_deltas_are_from_the_end_of_the_one_before_and_the_first_has_none(self, job, demo_job):
+        name = max(by_name(demo_job, SHORT).items(), key=lambda item: sum(map(sum, item[1].values())))[0]
+        sql = (
+            "SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds s ON s.id = shortName WHERE s.value = ? "
+        )
+        found = table(job, "cuda_gpu_kern_pace", names=Names.SHORT, by_rank=True)
+        for rank, path in enumerate(demo_job):
+            spans = native(path, sql + "ORDER BY start, end", (name,))
+            own = [row for row in found if row["rank"] == rank]
+            deltas = [None, *(start - end for (_, end), (start, _) in pairwise(spans))]
+            assert [row["delta"] for row in own] == deltas
+            assert [row["duration"] for row in own] == [end - start for start, end in spans]
+            assert own[-1]["duration_sum"] == sum(end - start for start, end in spans)
+            assert own[-1]["delta_sum"] == sum(delta for delta in deltas if delta is not None)
+        assert name in notes(job, "cuda_gpu_kern_pace", names=Names.SHORT)
+
+    def test_an_iteration_is_compared_across_ranks(self, job):
+        every = table(job, "nvtx_pace", by_rank=True)
+        across = table(job, "nvtx_pace")
+        assert [row["iteration"] for row in across] == list(range(3))
+        for row in across:
+            own = [one for one in every if one["iteration"] == row["iteration"]]
+            durations = [one["duration"] for one in own]
+            assert (row["ranks"], row["max"], row["median"]) == (4, max(durations), median(durations))
+            assert row["slowest"] in [one["rank"] for one in own if one["duration"] == row["max"]]
+            deltas = [one["delta"] for one in own if one["delta"] is not None]
+            assert row["delta_avg"] == (pytest.approx(np.mean(deltas)) if deltas else None)
+        assert across[0]["delta_median"] is None
+
+    def test_numbered_ranges_pace_together_and_may_be_named(self, job):
+        default = table(job, "nvtx_pace")
+        assert "step *" in notes(job, "nvtx_pace")
+        assert table(job, "nvtx_pace", name="step *") == default
+        assert len(table(job, "nvtx_pace", name="step 1")) == 1
+        assert len(table(job, "nvtx_gpu_proj_pace", name="step *")) == len(default)
+
+    @pytest.mark.parametrize("name", ["cuda_gpu_kern_pace", "nvtx_pace", "nvtx_gpu_proj_pace", "cuda_gpu_kern_hist"])
+    def test_a_name_that_nothing_has_is_refused(self, job, name):
+        with pytest.raises(UsageError, match="is called 'no such thing'"):
+            table(job, name, name="no such thing")
+
+    def test_a_name_close_to_one_that_there_is_names_it(self, job):
+        for name, word, known in (
+            ("cuda_gpu_kern_pace", "Flash_fwd_kernl", "flash_fwd_kernel"),
+            ("cuda_gpu_kern_hist", "Flash_fwd_kernl", "flash_fwd_kernel"),
+            ("nvtx_pace", "forwrd", "forward"),
+        ):
+            with pytest.raises(UsageError, match=f"is called '{word}': did you mean {known}?"):
+                table(job, name, name=word)
+
+    @pytest.mark.parametrize("name", ["cuda_gpu_kern_pace", "cuda_gpu_kern_hist"])
+    def test_a_kernel_is_found_by_any_of_its_names(self, job, demo_job, name):
+        sql = (
+            "SELECT f.value, s.value, m.value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds f ON f.id = demangledName "
+            "JOIN StringIds s ON s.id = shortName JOIN StringIds m ON m.id = mangledName "
+            "WHERE s.value LIKE 'ncclDevKernel_AllReduce%'"
+        )
+        full, short, mangled = native(demo_job[0], sql)[0]
+        assert len({full, short, mangled}) == 3
+        for names in Names:
+            found = [table(job, name, name=one, names=names) for one in (full, short, mangled)]
+            assert found[0] and found[0] == found[1] == found[2]
+        if name == "cuda_gpu_kern_pace":
+            assert f"of {short} (the short name of 1 kernel)" in notes(job, name, name=short)
+            assert f"of {short}" in notes(job, name, name=short, names=Names.SHORT)
+            assert "the short name" not in notes(job, name, name=short, names=Names.SHORT)
+
+    def test_one_rank_without_the_kernel_does_not_hide_those_of_the_others(self, opened, tmp_path):
+        def fill(name):
+            return lambda export, process, _: export.kernel(process, 0, 7, 0, 10, name=name, correlation_id=1)
+
+        paths = [written(tmp_path / f"rank{number}.sqlite", fill(name)) for number, name in enumerate(("a()", "b()"))]
+        job = Job(opened(*paths))
+        found = table(job, "cuda_gpu_kern_hist", name="b()", by_rank=True)
+        assert [(row["rank"], row["name"], row["count"]) for row in found] == [(1, "b()", 1)]
+
+    @pytest.mark.parametrize("name", ["nvtx_pace", "nvtx_gpu_proj_pace"])
+    def test_a_range_is_found_without_its_domain(self, job, name):
+        (full,) = {label for label in job.nvtx_ranges(EVERYTHING).names if label.endswith(":ncclGroupEnd")}
+        assert table(job, name, name="ncclGroupEnd") == table(job, name, name=full) != []
+        assert notes(job, name, name="ncclGroupEnd").startswith(f"of {full}")
+
+    def test_a_text_of_several_domains_needs_its_domain(self, opened, tmp_path):
+        def fill(export, _, thread):
+            for number, domain in enumerate(("left", "right"), 1):
+                export.nvtx_domain(thread, 0, number, domain)
+                export.nvtx_range(thread, 100 * number, 100 * number + 10, "load 1", domain_id=number)
+            export.nvtx_range(thread, 500, 550, "alone")
+
+        job = Job(opened(written(tmp_path / "domains.sqlite", fill)))
+        for name in ("load 1", "load *"):
+            with pytest.raises(UsageError, match=f"left:{name}, right:{name}".replace("*", "[*]")):
+                table(job, "nvtx_pace", name=name)
+        assert [row["start"] for row in table(job, "nvtx_pace", name="right:load *")] == [200]
+
+    def test_the_filter_chooses_what_paces(self, job):
+        said = ask(recipe_named("cuda_gpu_kern_pace"), job, EVERYTHING.with_name("flash_fwd")).notes[0]
+        assert "flash_fwd" in said
+
+
+class TestHistogram:
+    def test_every_launch_is_in_the_class_of_its_duration(self, job, demo_job):
+        found = table(job, "cuda_gpu_kern_hist")
+        for name, ranks in by_name(demo_job, KERNELS).items():
+            values = [value for own in ranks.values() for value in own]
+            counts, _ = np.histogram(values, bins=[*EDGES, 10**15])
+            own = {row["low"]: row["count"] for row in found if row["name"] == name}
+            assert own == {edge: count for edge, count in zip(EDGES, counts.tolist(), strict=True) if count}
+        (one,) = {row["name"] for row in table(job, "cuda_gpu_kern_hist", name=found[0]["name"])}
+        assert one == found[0]["name"]
+
+
+# -- maps -------------------------------------------------------------------------------------------------------------
+
+
+def scene(path: Path) -> Path:
+    """10 ms: kernels in [1, 3) and [5, 6), two NCCL kernels of a group in [2, 4), a copy in [7, 8), a graph in [8, 9),
+    MPI in [2, 5), UCX in [0, 1), [2.5, 3) and from 9 on, and metrics.
+    """
+
+    def fill(export, process, main):
+        def at(*times: float) -> list[int]:
+            return [round(time * MILLISECOND) for time in times]
+
+        for number, (start, end) in enumerate(((1, 3), (5, 6)), 1):
+            export.kernel(process, 0, 7, *at(start, end), name="gemm", correlation_id=number)
+        for number in (3, 4):
+            export.kernel(process, 0, 10 + number, *at(2, 4), name=ALL_REDUCE, correlation_id=number)
+        export.memcpy(process, 0, 7, *at(7, 8), size=10, kind="HtoD", correlation_id=5, source=PINNED)
+        export.graph_launch(process, 0, 7, *at(8, 9), graph_id=1, graph_exec_id=1, correlation_id=6)
+        export.mpi_other(main, *at(2, 5), "MPI_Barrier")
+        export.ucx(main, *at(0, 1), "ucp_init")
+        export.ucx_submit(main, *at(2.5, 3), "ucp_tag_send_nbx", size=8)
+        export.ucx(main, at(9)[0], None, "ucp_worker_progress")
+        export.nvtx_range(main, 0, 10 * MILLISECOND, "all")
+        export.nic(0, "mlx5_0", [("IB: Bytes sent", "bytes/ms"), ("IB: Bytes received", "bytes/ms")])
+        export.nic_metric(0, *at(0, 2), (100, 7))
+        export.nic_metric(0, *at(2, 4), (300, 9))
+        export.gpu_metric_names(0, ("SMs Active [Throughput %]", "Tensor Active [Throughput %]"))
+        for number in range(10):
+            export.gpu_metric(0, number * MILLISECOND, (10 * number, 200 if number == 9 else -5))
+
+    return written(path, fill)
+
+
+@pytest.fixture(scope="module")
+def scene_job(tmp_path_factory):
+    session = Session()
+    session.add(scene(tmp_path_factory.mktemp("scene") / "scene.sqlite"))
+    yield Job(session)
+    session.close()
+
+
+def column(job: Job, name: str, key: str, bins: int = 10) -> list[float | None]:
+    return [row[key] for row in table(job, name, bins=bins)]
+
+
+class TestMaps:
+    def test_a_gpu_is_busy_with_copies_and_graphs_too(self, scene_job):
+        assert column(scene_job, "cuda_gpu_time_util_map", "busy_percent") == [0, 100, 100, 100, 0, 100, 0, 100, 100, 0]
+        assert column(scene_job, "cuda_gpu_time_util_map", "all_percent") == [0, 100, 100, 100, 0, 100, 0, 0, 0, 0]
+        assert column(scene_job, "cuda_gpu_time_util_map", "busy_percent", 5) == [50, 100, 50, 50, 50]
+
+    def test_kernels_of_a_group_are_nccls(self, scene_job):
+        """Of two kernels of one group none has the times of the projected range alone: NVIDIA's counted compute."""
+        assert column(scene_job, "nccl_gpu_time_util_map", "nccl_percent") == [0, 0, 100, 100, 0, 0, 0, 0, 0, 0]
+        assert column(scene_job, "nccl_gpu_time_util_map", "compute_percent") == [0, 100, 100, 0, 0, 100, 0, 0, 0, 0]
+        assert column(scene_job, "nccl_gpu_time_util_map", "all_percent") == [0, 100, 100, 100, 0, 100, 0, 0, 0, 0]
+
+    def test_mpi_and_ucx_beside_kernels(self, scene_job):
+        assert column(scene_job, "mpi_gpu_time_util_map", "mpi_percent") == [0, 0, 100, 100, 100, 0, 0, 0, 0, 0]
+        assert column(scene_job, "mpi_gpu_time_util_map", "overlap_percent") == [0, 0, 100, 100, 0, 0, 0, 0, 0, 0]
+        assert column(scene_job, "ucx_gpu_time_util_map", "ucx_percent") == [100, 0, 50, 0, 0, 0, 0, 0, 0, 100]
+        assert column(scene_job, "ucx_gpu_time_util_map", "overlap_percent") == [0, 0, 50, 0, 0, 0, 0, 0, 0, 0]
+
+    def test_received_is_what_was_received(self, scene_job):
+        """NVIDIA's recipe of 2023.4 has these two the other way round."""
+        assert column(scene_job, "network_traffic_map", "sent", 5) == [100, 300, None, None, None]
+        assert column(scene_job, "network_traffic_map", "received", 5) == [7, 9, None, None, None]
+        assert column(scene_job, "network_traffic_map", "sent", 2) == [200, None]
+        drawn = draw(recipe_named("network_traffic_map"), scene_job, EVERYTHING, Options(bins=5))
+        assert [figure.column.unit for figure in drawn.figures] == [Unit.NUMBER] * 3
+        assert np.nanmax(drawn.shares(1)) == 1.0
+
+    def test_metrics_are_means_of_their_samples_without_glitches(self, scene_job):
+        assert column(scene_job, "gpu_metric_util_map", "sm_active", 5) == [5, 25, 45, 65, 85]
+        assert column(scene_job, "gpu_metric_util_map", "tensor_active", 5) == [0, 0, 0, 0, 50]
+        assert column(scene_job, "gpu_metric_util_map", "sm_issue", 5) == [None] * 5
+
+    def test_all_kernels_are_at_least_nccl_and_at_most_both(self, job):
+        for row in table(job, "nccl_gpu_time_util_map"):
+            nccl, compute, both = row["nccl_percent"], row["compute_percent"], row["all_percent"]
+            assert max(nccl, compute) - 1e-6 <= both <= min(100.0, nccl + compute) + 1e-6
+
+    def test_a_switch_is_an_adapter_of_its_own(self, opened, tmp_path):
+        job = Job(opened(simulation_export(tmp_path / "switch.sqlite")))
+        assert {row["adapter"] for row in table(job, "network_traffic_map")} == {"mlx5_0", "switch"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(-20, 60), st.integers(1, 20), st.integers(0, 50)), max_size=8),
+    st.integers(-10, 20),
+    st.integers(1, 50),
+    st.integers(1, 7),
+)
+def test_a_mean_rate_is_that_of_its_samples_moment_by_moment(samples, lo, width, bins):
+    starts, lengths, values = (np.array([one[place] for one in samples], np.int64) for place in range(3))
+    found = mean_rate(starts, starts + lengths, values.astype(float), lo, lo + width * bins, bins)
+    for number in range(bins):
+        moments = range(lo + number * width, lo + (number + 1) * width)
+        rates = [[v for s, n, v in samples if s <= moment < s + n] for moment in moments]
+        sampled = [sum(own) for own in rates if own]
+        assert (math.isnan(found[number]) and not sampled) or found[number] == pytest.approx(
+            sum(sampled) / len(sampled)
+        )
+
+
+# -- ranks ------------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_are_those_of_the_job_and_not_the_order_of_names(opened, demo_job, tmp_path):
+    """NVIDIA's recipes number the sorted names: there `a` would be rank 0."""
+    for name, rank in (("a", 3), ("b", 0)):
+        shutil.copy(demo_job[rank], tmp_path / f"{name}.sqlite")
+    job = Job(opened(tmp_path / "a.sqlite", tmp_path / "b.sqlite"))
+    found = table(job, "cuda_gpu_kern_sum", by_rank=True)
+    for name, rank in (("a", 3), ("b", 0)):
+        total = native(tmp_path / f"{name}.sqlite", "SELECT sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL")
+        assert [(sum(row["total"] for row in found if row["rank"] == rank),)] == total
+
+
+# -- real exports -----------------------------------------------------------------------------------------------------
+
+
+def test_two_ranks_of_one_report_are_two_ranks(opened):
+    (path,) = shared("h100-2rank-moe-before")
+    job = Job(opened(path))
+    found = table(job, "cuda_gpu_kern_sum", by_rank=True)
+    sql = "SELECT globalPid, sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL GROUP BY 1"
+    expected = dict(native(path, sql))
+    assert {item.rank: expected[item.task.process] for item in job.ranks} == {
+        rank: sum(row["total"] for row in found if row["rank"] == rank) for rank in (0, 1)
+    }
+    lines = draw(recipe_named("nccl_gpu_time_util_map"), job, EVERYTHING).lines
+    assert [line.place for line in lines] == [(0, 0), (1, 1)] or len(lines) == 2
+
+
+def test_a_grouped_all_reduce_of_a_real_export_has_its_time(opened):
+    """nsys 2023.4 gives ``NCCL:ncclGroupEnd`` 472 instances and 292,789,300 ns, and ``ncclAllReduce`` no row."""
+    (path,) = shared("ddp-a100-rank0of4")
+    (row,) = table(Job(opened(path)), "nccl_gpu_proj_sum")
+    assert (row["name"], row["count"], row["total"]) == ("AllReduce", 472, 292_789_300)

@@ -1,0 +1,112 @@
+"""A first look before packing: said to be a sample, and right as far as it goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import synthetic
+from hypothesis import given
+from hypothesis import strategies as st
+from support import edit, native, native_count
+
+from nsystui.base.answer import iter_rows
+from nsystui.questions.sample import _bit_reversed, _spans, sampled_kernels
+from nsystui.store.opened import open_export
+
+
+def names_of(path: Path) -> set[str]:
+    query = "SELECT DISTINCT value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName"
+    return {name for (name,) in native(path, query)}
+
+
+def first_sample(*paths):
+    return next(sampled_kernels([open_export(path) for path in paths]))
+
+
+def test_a_small_export_is_sampled_whole(tmp_path):
+    path = synthetic.two_process_export(tmp_path / "two.sqlite")
+    answer = first_sample(path)
+    rows = list(iter_rows(answer))
+    assert {row[-1] for row in rows} == names_of(path)
+    assert sum(row[0] for row in rows) == pytest.approx(100)
+    assert [row[0] for row in rows] == sorted((row[0] for row in rows), reverse=True)
+    assert answer.notes[0].startswith("sample: 192 of 200 kernels (96 %)")
+
+
+@pytest.mark.parametrize("kernels", [1, 2, 63, 64, 65, 100, 5_000])
+def test_no_row_counts_twice_and_the_share_of_rows_is_true(tmp_path, kernels):
+    path = synthetic.benchmark_export(tmp_path / "b.sqlite", kernels=kernels, names=7)
+    answer = first_sample(path)
+    sampled = sum(row[1] for row in iter_rows(answer))
+    assert 0 < sampled <= min(kernels, 64 * 64)
+    assert sampled >= min(kernels, 64 * 64) * 0.5
+    assert f"sample: {sampled:,} of {kernels:,} kernels" in answer.notes[0]
+
+
+def test_it_is_taken_from_every_part_of_the_file(tmp_path):
+    path = synthetic.benchmark_export(tmp_path / "b.sqlite", kernels=6_400, names=5)
+    edit(path, "UPDATE StringIds SET value = 'late' WHERE id = (SELECT max(id) FROM StringIds)")
+    edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET shortName = (SELECT max(id) FROM StringIds) WHERE rowid > 4800")
+    late = {row[-1]: row[1] for row in iter_rows(first_sample(path))}["late"]
+    assert late == pytest.approx(64 * 64 / 4, rel=0.1)
+
+
+def test_without_kernels_there_is_none(tmp_path):
+    assert not list(sampled_kernels([]))
+    assert not list(sampled_kernels([open_export(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))]))
+    assert not list(sampled_kernels([open_export(synthetic.all_tables_export(tmp_path / "all.sqlite"))]))
+
+
+def test_an_export_that_fails_meanwhile_is_left_out(tmp_path):
+    good, gone, broken = (
+        synthetic.two_process_export(tmp_path / f"{name}.sqlite") for name in ("good", "gone", "broken")
+    )
+    opened = [open_export(path) for path in (gone, broken, good)]
+    gone.unlink()
+    (root,) = native(broken, "SELECT rootpage FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_KERNEL'")[0]
+    with broken.open("r+b") as file:
+        file.seek((root - 1) * 4096)
+        file.write(b"\xff" * 4096)
+    answer = next(sampled_kernels(opened))
+    assert {row[-1] for row in iter_rows(answer)} == names_of(good)
+
+
+def test_hostile_and_missing_names_are_rows_like_others(tmp_path):
+    path = synthetic.hostile_names_export(tmp_path / "h.sqlite")
+    edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET shortName = -1 WHERE rowid = 1")
+    answer = first_sample(path)
+    assert {row[-1] for row in iter_rows(answer)} == set(synthetic.HOSTILE_NAMES[1:])
+    assert sum(row[1] for row in iter_rows(answer)) == native_count(path, "CUPTI_ACTIVITY_KIND_KERNEL")
+
+
+def test_kernels_of_no_length_have_no_share(tmp_path):
+    path = synthetic.two_process_export(tmp_path / "two.sqlite")
+    edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start")
+    assert {row[0] for row in iter_rows(first_sample(path))} == {0.0}
+
+
+def test_it_grows_to_a_twentieth_and_every_round_says_how_much_it_is(tmp_path):
+    path = synthetic.benchmark_export(tmp_path / "b.sqlite", kernels=200_000, names=30)
+    rounds = list(sampled_kernels([open_export(path)]))
+    sampled = [sum(row[1] for row in iter_rows(answer)) for answer in rounds]
+    assert sampled == sorted(sampled)
+    assert 0.04 <= sampled[-1] / 200_000 <= 0.06
+    assert f"sample: {sampled[-1]:,} of 200,000 kernels" in rounds[-1].notes[0]
+
+
+@given(st.integers(1, 10**7), st.floats(0, 1), st.floats(0, 1))
+def test_spans_of_later_rounds_never_overlap_those_before(last, one, other):
+    before, share = sorted((one, other))
+    earlier, later = _spans(last, 0.0, before), _spans(last, before, share)
+    assert all(1 <= first <= end <= last for first, end in [*earlier, *later])
+    if before * last > 4096:
+        assert not set(earlier) & set(later)
+
+
+@given(st.integers(0, 300))
+def test_each_number_comes_once_and_next_to_the_widest_gap(count):
+    order = _bit_reversed(count)
+    assert sorted(order) == list(range(count))
+    if count >= 4:
+        assert abs(order[0] - order[1]) >= count // 4

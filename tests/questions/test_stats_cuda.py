@@ -1,0 +1,519 @@
+"""The CUDA reports of ``nsys stats`` where NVIDIA's own output does not reach: made exports with known answers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic import empty_export, old_schema_export
+
+from nsystui.base.answer import row_batches
+from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.exports.demo import ExportWriter, Process, Thread
+from nsystui.exports.demo import Session as Capture
+from nsystui.exports.demo.cuda import BACKTRACE_CALL, PAGEABLE
+from nsystui.output.formats import write
+from nsystui.questions.stats import NAMES, all_reports, report_named, report_of
+from nsystui.questions.stats.cuda_launch_ranges import innermost
+from nsystui.store.session import Session
+
+EVERYTHING = Selection()
+CUDA = [name for name in NAMES if name.startswith("cuda_")]
+WITH_RANGES = [name for name in CUDA if "nvtx-name" in report_named(name).takes]
+
+
+def ask(session: Any, text: str, selection: Selection = EVERYTHING) -> Any:
+    report, options = report_of(text)
+    return report.ask(session, selection, options)
+
+
+def lines(session: Any, text: str, selection: Selection = EVERYTHING) -> list[str]:
+    """What the report prints as CSV, without the header."""
+    printed = io.StringIO(newline="")
+    write(ask(session, text, selection), "csv", printed)
+    return printed.getvalue().splitlines()[1:]
+
+
+def records(session: Any, text: str, selection: Selection = EVERYTHING) -> list[dict[str, str]]:
+    printed = io.StringIO(newline="")
+    write(ask(session, text, selection), "csv", printed)
+    return list(csv.DictReader(io.StringIO(printed.getvalue(), newline="")))
+
+
+def launch(
+    export: ExportWriter,
+    process: Process,
+    thread: Thread,
+    start: int,
+    correlation: int,
+    *,
+    name: str = "k",
+    call: str = "cudaLaunchKernel_v7000",
+    delay: int = 50,
+    duration: int = 100,
+) -> None:
+    """A call of 10 ns and its kernel, which starts ``delay`` after the start of the call."""
+    export.api(thread, start, start + 10, call, correlation)
+    begin = start + delay
+    export.kernel(process, 0, 7, begin, begin + duration, name=name, correlation_id=correlation)
+
+
+# --- the innermost range -----------------------------------------------------------------------------------------
+
+Span = tuple[int, int, int]  # start, end, thread
+
+
+def spans(most: int, number: int) -> st.SearchStrategy[list[Span]]:
+    one = st.tuples(st.integers(0, 20), st.integers(0, most), st.integers(0, 2))
+    return st.lists(one.map(lambda drawn: (drawn[0], drawn[0] + drawn[1], drawn[2])), max_size=number)
+
+
+def columns(drawn: list[Span]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    starts, ends, threads = zip(*drawn, strict=True) if drawn else ((), (), ())
+    return tuple(np.array(column, np.int64) for column in (starts, ends, threads))
+
+
+@given(spans(25, 25), spans(3, 12), st.integers(-(1 << 60), 1 << 60), st.sampled_from([1, 1 << 24, 1 << 56]))
+def test_the_innermost_range_encloses_the_call_and_starts_last(ranges, calls, origin, apart):
+    def moved(drawn: list[Span]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        starts, ends, threads = columns(drawn)
+        return starts + origin, ends + origin, threads * apart
+
+    found = innermost(moved(ranges), moved(calls)).tolist()
+    for (start, end, thread), index in zip(calls, found, strict=True):
+        around = [
+            (one[0], -one[1], number)
+            for number, one in enumerate(ranges)
+            if one[2] == thread and one[0] <= start and one[1] >= end
+        ]
+        assert index == (max(around)[2] if around else -1)
+
+
+@pytest.mark.parametrize("length", [3, 30_000_000])
+def test_the_innermost_ranges_of_many_calls_take_no_quadratic_time(length):
+    # With short ranges no call has one, but for the first range, which is around everything: the longest way back.
+    number = 500_000
+    starts = np.arange(number, dtype=np.int64) * 10
+    ends = starts + length
+    ends[0] = number * 20
+    threads = np.zeros(number, np.int64)
+    begun = time.perf_counter()
+    found = innermost((starts, ends, threads), (starts + 5, starts + 6, threads))
+    assert time.perf_counter() - begun < 20
+    assert found.tolist() == ([0] * number if length == 3 else list(range(number)))
+
+
+# --- range/kernel ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ranged(tmp_path, opened):
+    with ExportWriter(tmp_path / "ranged.sqlite") as export:
+        process = export.process(5_000)
+        main, other = export.thread(process, 5_000, "main"), export.thread(process, 5_001, "other")
+        export.nvtx_domain(main, -5, 3, "library")
+        export.nvtx_range(main, 1_000, 9_000, "step")
+        export.nvtx_range(main, 2_000, 3_000, "forward", domain_id=3, registered=True)
+        export.nvtx_range(main, 4_000, 5_000, "")
+        export.nvtx_range(main, 6_000, None, "open")
+        export.nvtx_range(other, 500, 8_000, "elsewhere", style=60)
+        launch(export, process, main, 100, 1, name="void ns::before<int>(float *)")
+        launch(export, process, main, 1_500, 2, name="void ns::outer<int>(float *)")
+        launch(export, process, main, 2_500, 3, name="void ns::inner<int>(float *)")
+        launch(export, process, main, 2_995, 4, name="void ns::leaves<int>(float *)")
+        launch(export, process, main, 4_500, 5, name="void ns::unnamed<int>(float *)")
+        launch(export, process, main, 6_500, 6, name="void ns::late<int>(float *)")
+        launch(export, process, other, 2_600, 7, name="void ns::thread<int>(float *)")
+        export.kernel(process, 0, 7, 7_500, 7_600, name="void ns::alone<int>(float *)", correlation_id=99)
+    return opened(tmp_path / "ranged.sqlite")
+
+
+EXPECTED = {
+    "before": "",
+    "outer": "step/",
+    "inner": "forward/",
+    "leaves": "step/",  # the call ends after the inner range
+    "unnamed": "",  # the innermost range has no text
+    "late": "step/",  # a range that was never closed encloses nothing
+    "thread": "elsewhere/",
+    "alone": "",  # its call was not recorded
+}
+
+
+@pytest.mark.parametrize("report", ["cuda_gpu_kern_sum", "cuda_gpu_kern_gb_sum", "cuda_gpu_trace"])
+def test_kernels_stand_behind_the_innermost_range_of_their_call(ranged, report):
+    full = {f"{text}void ns::{name}<int>(float *)" for name, text in EXPECTED.items()}
+    for options in (":nvtx-name", ":nvtx-name:mangled"):  # no mangled names are recorded here
+        assert {row["Name"] for row in records(ranged, report + options)} == full
+    base = {f"{text}{name}" for name, text in EXPECTED.items()}
+    for options in (":nvtx-name:base", ":base:nvtx-name"):
+        assert {row["Name"] for row in records(ranged, report + options)} == base
+
+
+@pytest.mark.parametrize("report", ["cuda_kern_exec_sum", "cuda_kern_exec_trace"])
+def test_executions_stand_behind_ranges_too(ranged, report):
+    launched = {f"{text}{name}" for name, text in EXPECTED.items() if name != "alone"}
+    assert {row["Kernel Name"] for row in records(ranged, f"{report}:nvtx-name:base")} == launched
+
+
+def test_of_two_calls_in_one_another_the_range_that_starts_last_counts(tmp_path, opened):
+    with ExportWriter(tmp_path / "nested.sqlite") as export:
+        process = export.process(5_000)
+        main = export.thread(process, 5_000, "main")
+        export.nvtx_range(main, 0, 1_000, "outer")
+        export.nvtx_range(main, 105, 200, "inner")
+        export.api(main, 100, 250, "cudaLaunchKernel_v7000", 1)
+        export.api(main, 110, 150, "cuLaunchKernel", 1, event_class=1)
+        export.kernel(process, 0, 7, 300, 400, name="k", correlation_id=1)
+    session = opened(tmp_path / "nested.sqlite")
+    assert [row["Name"] for row in records(session, "cuda_gpu_kern_sum:nvtx-name")] == ["inner/k"]
+    assert [row["Instances"] for row in records(session, "cuda_gpu_kern_sum:nvtx-name")] == ["1"]
+
+
+def test_equal_names_of_different_ranges_and_kernels_are_one_row(tmp_path, opened):
+    with ExportWriter(tmp_path / "slash.sqlite") as export:
+        process = export.process(5_000)
+        main = export.thread(process, 5_000, "main")
+        export.nvtx_range(main, 0, 100, "a")
+        export.nvtx_range(main, 200, 300, "a/b")
+        launch(export, process, main, 10, 1, name="b/c")
+        launch(export, process, main, 210, 2, name="c")
+    session = opened(tmp_path / "slash.sqlite")
+    assert lines(session, "cuda_gpu_kern_sum:nvtx-name") == ["100.0,200,2,100.0,100.0,100,100,0.0,a/b/c"]
+
+
+def test_without_ranges_the_numbers_are_those_of_the_plain_report(tmp_path, opened):
+    with ExportWriter(tmp_path / "plain.sqlite") as export:
+        process = export.process(5_000)
+        main = export.thread(process, 5_000, "main")
+        dice = np.random.default_rng(5)
+        for number in range(200):
+            name, length = f"k{number % 7}", int(dice.integers(1, 1_000))
+            launch(export, process, main, 2_000 * number, number, name=name, duration=length, delay=length % 20)
+    session = opened(tmp_path / "plain.sqlite")
+    for report in WITH_RANGES:
+        assert lines(session, f"{report}:nvtx-name") == lines(session, report)
+    assert "NVTX" in " ".join(ask(session, "cuda_gpu_kern_sum:nvtx-name").notes)
+
+
+def test_traces_and_sums_of_a_job_agree_on_names(demo_session):
+    summed = {
+        row["Name"]: (int(row["Instances"]), int(row["Total Time (ns)"]))
+        for row in records(demo_session, "cuda_gpu_kern_sum:nvtx-name")
+    }
+    traced: dict[str, list[int]] = defaultdict(list)
+    for row in records(demo_session, "cuda_gpu_trace:nvtx-name"):
+        if row["GrdX"]:
+            traced[row["Name"]].append(int(row["Duration (ns)"]))
+    assert summed == {name: (len(times), sum(times)) for name, times in traced.items()}
+    assert any("/" in name for name in summed)
+    executed = Counter(row["Kernel Name"] for row in records(demo_session, "cuda_kern_exec_trace:nvtx-name"))
+    grouped: Counter[str] = Counter()
+    for row in records(demo_session, "cuda_kern_exec_sum:nvtx-name"):
+        grouped[row["Kernel Name"]] += int(row["Count"])
+    assert executed == grouped
+
+
+def test_a_named_trace_pages_streams_and_sorts_as_one(ranged):
+    answer = ask(ranged, "cuda_gpu_trace:nvtx-name:base")
+    rows = [row for batch in row_batches(answer, 3) for row in batch]
+    assert rows == [row for offset in range(0, len(answer), 3) for row in answer.page(offset, 3)]
+    assert len(rows) == len(answer) == 8
+    name = [column.key for column in answer.columns].index("name")
+    ordered = answer.sorted_by("name", True)
+    assert [row[name] for row in ordered.page(0, 9)] == sorted((row[name] for row in rows), reverse=True)
+    longest = answer.sorted_by("start", True)
+    assert list(longest.page(0, 9)) == rows[::-1]
+
+
+def test_the_name_filter_looks_at_the_kernels_own_name(ranged):
+    of_step = Selection(name=NameFilter("step"))
+    of_outer = Selection(name=NameFilter("outer"))
+    for report in ("cuda_gpu_kern_sum", "cuda_gpu_trace"):
+        assert records(ranged, f"{report}:nvtx-name:base", of_step) == []
+        assert [row["Name"] for row in records(ranged, f"{report}:nvtx-name:base", of_outer)] == ["step/outer"]
+
+
+# --- several reports ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(tmp_path, opened):
+    """Two reports with the same pids, row numbers and correlation ids; the second is 1 ms later."""
+    for number, text in enumerate(("first", "second")):
+        capture = Capture(utc_epoch_ns=1_780_000_000_000_000_000 + 1_000_000 * number)
+        with ExportWriter(tmp_path / f"rank{number}.sqlite", session=capture) as export:
+            process = export.process(5_000)
+            main = export.thread(process, 5_000, f"{text} thread", priority=20 + number)
+            export.nvtx_range(main, 0, 10_000, text)
+            launch(export, process, main, 1_000 + number, 1, duration=100 + number)
+            launch(export, process, main, 2_000 + number, 2, duration=200 + number)
+    return opened(tmp_path / "rank0.sqlite", tmp_path / "rank1.sqlite")
+
+
+def test_correlation_ids_of_different_reports_never_meet(two):
+    rows = records(two, "cuda_kern_exec_trace")
+    assert [row["API Start (ns)"] for row in rows] == ["1000", "2000", "1001001", "1002001"]
+    assert [row["Kernel Start (ns)"] for row in rows] == ["1050", "2050", "1001051", "1002051"]
+    assert [row["Queue Start (ns)"] for row in rows] == ["1010", "2010", "1001011", "1002011"]
+    assert [row["Kernel Dur (ns)"] for row in rows] == ["100", "200", "101", "201"]
+    assert [row["Count"] for row in records(two, "cuda_kern_exec_sum")] == ["2", "2"]
+
+
+def test_a_kernel_stands_behind_a_range_of_its_own_report(two):
+    found = {(row["Name"], row["Total Time (ns)"]) for row in records(two, "cuda_gpu_kern_sum:nvtx-name")}
+    assert found == {("first/k", "300"), ("second/k", "302")}
+    names = [row["Name"] for row in records(two, "cuda_gpu_trace:nvtx-name")]
+    assert names == ["first/k", "first/k", "second/k", "second/k"]
+
+
+def test_correlation_ids_of_different_processes_never_meet(tmp_path, opened):
+    with ExportWriter(tmp_path / "processes.sqlite") as export:
+        for pid in (5_000, 6_000):
+            process = export.process(pid)
+            main = export.thread(process, pid, "main")
+            export.nvtx_range(main, 0, 10_000, f"of {pid}")
+            launch(export, process, main, pid, 1)
+    session = opened(tmp_path / "processes.sqlite")
+    executed = [(row["API Start (ns)"], row["PID"]) for row in records(session, "cuda_kern_exec_trace")]
+    assert executed == [("5000", "5000"), ("6000", "6000")]
+    assert [row["Name"] for row in records(session, "cuda_gpu_kern_sum:nvtx-name")] == ["of 5000/k", "of 6000/k"]
+
+
+def test_sums_are_over_all_reports(two):
+    assert lines(two, "cuda_gpu_sum") == ["100.0,602,4,150.5,150.5,100,201,57.7,CUDA_KERNEL,k"]
+    called = records(two, "cuda_api_gpu_sum")
+    assert [(row["Category"], row["Operation"], row["Instances"]) for row in called] == [
+        ("CUDA_KERNEL", "k", "4"),
+        ("CUDA_API", "cudaLaunchKernel", "4"),
+    ]
+
+
+def test_the_traces_of_several_reports_are_in_job_time_with_their_own_threads(two):
+    rows = records(two, "cuda_api_trace")
+    assert [(row["Start (ns)"], row["T-Pri"], row["Thread Name"]) for row in rows] == [
+        ("1000", "20", "first thread"),
+        ("2000", "20", "first thread"),
+        ("1001001", "21", "second thread"),
+        ("1002001", "21", "second thread"),
+    ]
+    assert [row["Start (ns)"] for row in records(two, "cuda_gpu_trace")] == ["1050", "2050", "1001051", "1002051"]
+
+
+# --- time windows ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def windowed(tmp_path, opened):
+    """Three kernels, each 1,000 ns after its call; the range around all calls ends before the last kernel starts."""
+    with ExportWriter(tmp_path / "windowed.sqlite") as export:
+        process = export.process(5_000)
+        main = export.thread(process, 5_000, "main")
+        export.nvtx_range(main, 0, 3_500, "step")
+        for number in range(3):
+            launch(export, process, main, 1_000 * (number + 1), number, name=f"k{number}", delay=1_000)
+    return opened(tmp_path / "windowed.sqlite")
+
+
+def test_each_table_is_filtered_by_the_window_on_its_own(windowed):
+    # In the window: the calls at 2,000 and 3,000 and the kernels of the calls at 1,000 and 2,000.
+    window = Selection(window=Window(2_000, 3_050))
+    assert [row["Start (ns)"] for row in records(windowed, "cuda_api_trace", window)] == ["2000", "3000"]
+    assert [row["Name"] for row in records(windowed, "cuda_gpu_trace", window)] == ["k0", "k1"]
+    assert [row["Kernel Name"] for row in records(windowed, "cuda_kern_exec_trace", window)] == ["k1"]
+    assert [row["Kernel Name"] for row in records(windowed, "cuda_kern_exec_sum", window)] == ["k1"]
+    both = {
+        (row["Category"], row["Operation"]): row["Instances"] for row in records(windowed, "cuda_api_gpu_sum", window)
+    }
+    assert both == {
+        ("CUDA_API", "cudaLaunchKernel"): "2",
+        ("CUDA_KERNEL", "k0"): "1",
+        ("CUDA_KERNEL", "k1"): "1",
+    }
+
+
+def test_a_call_or_range_outside_the_window_gives_no_range(windowed):
+    window = Selection(window=Window(2_000, 3_050))
+    assert {row["Name"] for row in records(windowed, "cuda_gpu_kern_sum:nvtx-name", window)} == {"k0", "step/k1"}
+    after = Selection(window=Window(3_600, 5_000))
+    assert {row["Name"] for row in records(windowed, "cuda_gpu_kern_sum:nvtx-name", after)} == {"k2"}
+
+
+# --- the GPU trace -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def traced(tmp_path, opened):
+    with ExportWriter(tmp_path / "traced.sqlite") as export:
+        export.gpu(0)
+        process = export.process(5_000)
+        export.kernel(
+            process, 0, 7, 1_000, 1_500, name="k(int *)", correlation_id=1, grid=(1, 2, 3), block=(32, 4, 1),
+            registers=40, static_smem=1_024, dynamic_smem=48_500,
+        )  # fmt: skip
+        export.memcpy(process, 0, 13, 2_000, 3_500, size=48_000, kind="HtoD", correlation_id=2, source=PAGEABLE)
+        export.memset(process, 0, 7, 4_000, 4_000, size=4, correlation_id=None)
+        export.memcpy(process, 9, 7, 5_000, 2_000_005_000, size=10**12, kind="DtoD", correlation_id=3)
+        export.graph_launch(process, 0, 7, 6_000, 7_000, graph_id=1, graph_exec_id=2, correlation_id=4)
+    return opened(tmp_path / "traced.sqlite")
+
+
+def test_the_gpu_trace_has_throughput_in_whole_inverse_durations(traced):
+    gpu = "NVIDIA H100 80GB HBM3 (0)"
+    assert lines(traced, "cuda_gpu_trace") == [
+        f"1000,500,1,1,2,3,32,4,1,40,0.001,0.049,,,,,{gpu},1,,7,k(int *)",
+        # 1,000,000,000 // 1,500 is 666,666: not 32 GB/s but 48,000 · 666,666 B/s.
+        f"2000,1500,2,,,,,,,,,,0.048,31999.968,Pageable,Device,{gpu},1,,13,[CUDA memcpy Host-to-Device]",
+        # No duration, no throughput; a memset has its memory where a copy comes from.
+        f"4000,0,,,,,,,,,,,0.000,,Device,,{gpu},1,,7,[CUDA memset]",
+        # Longer than a second: nsys's whole number is 0. No GPU has that number.
+        "5000,2000000000,3,,,,,,,,,,1000000.000,0.000,Device,Device, (9),1,,7,[CUDA memcpy Device-to-Device]",
+    ]
+
+
+def test_the_gpu_trace_tells_of_graphs_that_are_not_in_it(traced):
+    assert any("graph" in note for note in ask(traced, "cuda_gpu_trace").notes)
+
+
+def test_a_size_that_overflows_a_product_of_integers_is_no_error(tmp_path, opened):
+    with ExportWriter(tmp_path / "huge.sqlite") as export:
+        export.memcpy(export.process(5_000), 0, 7, 0, 1, size=10**12, kind="HtoD", correlation_id=1)
+    row = records(opened(tmp_path / "huge.sqlite"), "cuda_gpu_trace")[0]
+    assert row["Throughput (MB/s)"] == "1000000000000000.000"
+
+
+def test_operations_that_start_together_are_kernels_first_then_as_the_export_has_them(tmp_path, opened):
+    with ExportWriter(tmp_path / "ties.sqlite") as export:
+        process = export.process(5_000)
+        export.memset(process, 0, 7, 100, 200, size=4, correlation_id=1)
+        export.memcpy(process, 0, 7, 100, 200, size=4, kind="HtoD", correlation_id=2)
+        for correlation in (9, 3, 5):
+            export.kernel(process, 0, 7, 100, 200, name="k", correlation_id=correlation)
+    rows = records(opened(tmp_path / "ties.sqlite"), "cuda_gpu_trace")
+    assert [row["CorrId"] for row in rows] == ["9", "3", "5", "2", "1"]
+
+
+# --- sums and traces of calls --------------------------------------------------------------------------------------
+
+
+def test_memory_operations_alone_are_gpu_work(tmp_path, opened):
+    with ExportWriter(tmp_path / "memory.sqlite") as export:
+        process = export.process(5_000)
+        export.memcpy(process, 0, 7, 0, 300, size=4, kind="HtoD", correlation_id=1)
+        export.memset(process, 0, 7, 400, 500, size=4, correlation_id=2)
+    session = opened(tmp_path / "memory.sqlite")
+    expected = [
+        "75.0,300,1,300.0,300.0,300,300,0.0,MEMORY_OPER,[CUDA memcpy Host-to-Device]",
+        "25.0,100,1,100.0,100.0,100,100,0.0,MEMORY_OPER,[CUDA memset]",
+    ]
+    for report in ("cuda_gpu_sum", "cuda_gpu_sum:nvtx-name", "cuda_api_gpu_sum", "cuda_api_gpu_sum:nvtx-name"):
+        assert lines(session, report) == expected
+    assert any("no GPU kernels" in note for note in ask(session, "cuda_gpu_sum").notes)
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory) -> Iterator[Session]:
+    with closing(Session()) as session:
+        session.add(empty_export(tmp_path_factory.mktemp("empty") / "empty.sqlite"))
+        yield session
+
+
+@pytest.mark.parametrize("report", [*CUDA, *(f"{name}:nvtx-name" for name in WITH_RANGES)])
+def test_an_export_without_anything_gives_no_rows(empty, report):
+    assert lines(empty, report) == []
+    assert len(ask(empty, report)) == 0
+
+
+def test_calls_with_result_and_thread(tmp_path, opened):
+    with ExportWriter(tmp_path / "calls.sqlite") as export:
+        process = export.process(5_000)
+        named = export.thread(process, 5_001, "worker", priority=5)
+        nameless = Thread(process, 5_002, "", process.global_id | 5_002)
+        export.api(nameless, 200, 230, "cudaGraphLaunch_v10000", 7)
+        export.api(named, 100, 150, "cudaMalloc_v3020", 6, return_value=2)
+        # ThreadNames may name a thread twice (it was renamed); a call stays one row.
+        export.thread(process, 5_001, "worker", priority=5)
+    assert lines(opened(tmp_path / "calls.sqlite"), "cuda_api_trace") == [
+        "100,50,cudaMalloc,2,6,5000,5001,5,worker",
+        "200,30,cudaGraphLaunch_v10000,0,7,5000,5002,,",
+    ]
+
+
+def test_a_kernel_that_starts_before_its_call_returns_was_not_queued(tmp_path, opened):
+    with ExportWriter(tmp_path / "queue.sqlite") as export:
+        process = export.process(5_000)
+        main = export.thread(process, 5_001, "main")
+        launch(export, process, main, 1_000, 1, name="queued", delay=10)
+        launch(export, process, main, 2_000, 2, name="early", delay=9, duration=0)
+    session = opened(tmp_path / "queue.sqlite")
+    grid = "   1    1    1, 128    1    1"
+    assert lines(session, "cuda_kern_exec_trace") == [
+        f"1000,10,1010,0,1010,100,110,5000,5001,0,cudaLaunchKernel,{grid},queued",
+        f"2000,10,,,2009,0,10,5000,5001,0,cudaLaunchKernel,{grid},early",
+    ]
+    expected = [
+        "5000,5001,0,1,1,110.0,110.0,110,110,0.0,10.0,10.0,10,10,0.0,0.0,0.0,0,0,0.0,"
+        "100.0,100.0,100,100,0.0,cudaLaunchKernel,queued",
+        "5000,5001,0,1,0,10.0,10.0,10,10,0.0,10.0,10.0,10,10,0.0,,,,,0.0,0.0,0.0,0,0,0.0,cudaLaunchKernel,early",
+    ]
+    assert lines(session, "cuda_kern_exec_sum") == expected
+    assert lines(session, "cuda_kern_exec_sum:nvtx-name") == expected
+
+
+def test_calls_that_were_recorded_twice_count_as_nsys_counts_them(tmp_path, opened):
+    session = opened(old_schema_export(tmp_path / "doubles.sqlite"))
+    assert len(records(session, "cuda_kern_exec_trace")) == 80
+    assert len(records(session, "cuda_api_trace")) == 80
+    assert sum(int(row["Count"]) for row in records(session, "cuda_kern_exec_sum")) == 80
+    names = [row["Operation"] for row in records(session, "cuda_api_gpu_sum") if row["Category"] == "CUDA_API"]
+    assert Counter(names) == Counter(row["Name"] for row in records(session, "cuda_api_sum"))
+    assert Counter(names)["cudaLaunchKernel"] == 2
+    # … but the name of a kernel has its range once.
+    ranged = records(session, "cuda_gpu_kern_sum:nvtx-name")
+    assert sum(int(row["Instances"]) for row in ranged) == 40
+    assert {row["Name"].partition("/")[0] for row in ranged} == {f"step {number}" for number in range(4)}
+
+
+def test_the_second_row_of_a_call_without_a_version_is_the_same_function(tmp_path, opened):
+    with ExportWriter(tmp_path / "driver.sqlite") as export:
+        process = export.process(5_000)
+        main = export.thread(process, 5_000, "main")
+        export.api(main, 100, 150, "cuLaunchKernel", 1, event_class=1)
+        export.api(main, 90, 160, "cuLaunchKernel", 1, event_class=BACKTRACE_CALL)
+        export.api(main, 200, 250, "cudaFree_v3020", 2)
+        export.api(main, 190, 260, "cudaFree", 2, event_class=BACKTRACE_CALL)
+    rows = records(opened(tmp_path / "driver.sqlite"), "cuda_api_sum")
+    assert [(row["Name"], row["Num Calls"]) for row in rows] == [
+        ("cuLaunchKernel", "2"),
+        ("cudaFree", "1"),
+        ("cudaFree", "1"),
+    ]
+
+
+def test_a_share_is_one_of_the_time_of_all_categories(demo_session):
+    rows = records(demo_session, "cuda_api_gpu_sum")
+    whole = sum(int(row["Total Time (ns)"]) for row in rows)
+    totals = [int(row["Total Time (ns)"]) for row in rows]
+    assert totals == sorted(totals, reverse=True)
+    for row in rows:
+        assert float(row["Time (%)"]) == pytest.approx(100 * int(row["Total Time (ns)"]) / whole, abs=0.0501)
+    alone = {row["Operation"]: row["Total Time (ns)"] for row in records(demo_session, "cuda_gpu_sum")}
+    assert alone == {row["Operation"]: row["Total Time (ns)"] for row in rows if row["Category"] != "CUDA_API"}
+
+
+def test_no_answer_is_named_like_another(demo_session):
+    names = [ask(demo_session, name).name for name in CUDA]
+    assert len(set(names)) == len(names)
+
+
+def test_every_report_stands_under_the_module_that_has_it():
+    assert [report.name for report in all_reports()] == list(NAMES)

@@ -1,0 +1,635 @@
+"""The NVTX reports of ``nsys stats`` against every pair of range and kernel looked at, and where nsys is particular."""
+
+from __future__ import annotations
+
+import io
+import statistics
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from nsystui.base.answer import Answer
+from nsystui.base.selection import NameFilter, Selection, Task, Window
+from nsystui.exports.demo import ExportWriter, Thread
+from nsystui.exports.demo import Session as Capture
+from nsystui.exports.demo.cuda import BACKTRACE_CALL, RUNTIME_CALL
+from nsystui.exports.demo.nvtx import PUSH_POP, START_END
+from nsystui.output.formats import write
+from nsystui.questions.kernels import Names
+from nsystui.questions.stats import nvtx_kernels, report_of
+from nsystui.questions.stats.report import Options
+from nsystui.store.session import Session
+
+EVERYTHING = Selection()
+PID = 4711
+UTC = 1_780_000_000_000_000_000
+STYLES = {PUSH_POP: "PushPop", START_END: "StartEnd"}
+
+
+class Export:
+    """An export with a process of two threads, and short words to fill it."""
+
+    def __init__(self, writer: ExportWriter) -> None:
+        self.writer = writer
+        self.process = writer.process(PID)
+        self.threads = [writer.thread(self.process, PID + number, f"thread {number}") for number in range(3)]
+        self.correlation = 0
+
+    def range(self, start: int, end: int | None, text: str, thread: int = 0, **rest: Any) -> None:
+        self.writer.nvtx_range(self.threads[thread], start, end, text, **rest)
+
+    def call(self, start: int, end: int, correlation: int, thread: int = 0, **rest: Any) -> None:
+        self.writer.api(self.threads[thread], start, end, "cudaLaunchKernel_v7000", correlation, **rest)
+
+    def kernel(self, start: int, end: int, correlation: int, name: str = "saxpy(float *)", device: int = 0) -> None:
+        self.writer.kernel(self.process, device, 7, start, end, name=name, correlation_id=correlation)
+
+    def launch(self, call: int, work: tuple[int, int], thread: int = 0, **rest: Any) -> None:
+        """A call of 5 ns and its kernel."""
+        self.correlation += 1
+        self.call(call, call + 5, self.correlation, thread)
+        self.kernel(*work, self.correlation, **rest)
+
+    def thread(self, number: int) -> Thread:
+        return self.threads[number]
+
+
+Fill = Callable[[Export], None]
+
+
+@contextmanager
+def session_with(*fillers: Fill) -> Iterator[Session]:
+    """Writes an export for each filler, the second starts 1 ms later and so on, and opens them all."""
+    session = Session(cache=None)
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            for number, fill in enumerate(fillers):
+                path = Path(place) / f"rank{number}.sqlite"
+                with ExportWriter(path, session=Capture(utc_epoch_ns=UTC + number * 1_000_000)) as writer:
+                    fill(Export(writer))
+                session.add(path)
+            yield session
+    finally:
+        session.close()
+
+
+@pytest.fixture
+def session_of() -> Iterator[Callable[..., Session]]:
+    with_all = []
+
+    def make(*fillers: Fill) -> Session:
+        with_all.append(session_with(*fillers))
+        return with_all[-1].__enter__()
+
+    yield make
+    for held in with_all:
+        held.__exit__(None, None, None)
+
+
+def ask(session: Session, report: str, selection: Selection = EVERYTHING) -> Answer:
+    asked, options = report_of(report)
+    return asked.ask(session, selection, options)
+
+
+def records(session: Session, report: str, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:
+    answer = ask(session, report, selection)
+    keys = [column.key for column in answer.columns]
+    return [dict(zip(keys, row, strict=True)) for row in answer.page(0, len(answer))]
+
+
+def cells(session: Session, report: str, *keys: str, selection: Selection = EVERYTHING) -> list[tuple[Any, ...]]:
+    return [tuple(row[key] for key in keys) for row in records(session, report, selection)]
+
+
+# ------------------------------------------------------------------------------------------- against the definition
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One drawn export: ranges (start, end, thread, style, name), calls (start, end, thread, id), kernels."""
+
+    ranges: list[tuple[int, int, int, int, str]]
+    calls: list[tuple[int, int, int, int]]
+    kernels: list[tuple[int, int, int, str]]  # start, end, id, name
+
+    def fill(self, export: Export) -> None:
+        for start, end, thread, style, name in self.ranges:
+            export.range(start, end, name, thread, style=style)
+        for number, (start, end, thread, correlation) in enumerate(self.calls):
+            # Which of the calls of an id is the double of --cudabacktrace makes no difference.
+            export.call(
+                start, end, correlation, thread, event_class=BACKTRACE_CALL if number % 3 == 2 else RUNTIME_CALL
+            )
+        for start, end, correlation, name in self.kernels:
+            export.kernel(start, end, correlation, name)
+
+    def launched(self) -> Iterator[tuple[int, int, int]]:
+        """(range, call, kernel) for each kernel of each call inside each range."""
+        for at, (start, end, thread, _, _) in enumerate(self.ranges):
+            for number, (call_start, call_end, call_thread, correlation) in enumerate(self.calls):
+                if thread == call_thread and start <= call_start and call_end <= end:
+                    for kernel, (_, _, of_call, _) in enumerate(self.kernels):
+                        if of_call == correlation:
+                            yield at, number, kernel
+
+
+def spans(longest: int) -> st.SearchStrategy[tuple[int, int]]:
+    return st.tuples(st.integers(0, 40), st.integers(0, longest)).map(lambda drawn: (drawn[0], sum(drawn)))
+
+
+@st.composite
+def drawn_exports(draw: st.DrawFn) -> Drawn:
+    thread = st.integers(0, 1)
+    one_range = st.tuples(spans(40), thread, st.sampled_from(list(STYLES)), st.sampled_from("abc"))
+    one_call = st.tuples(spans(12), thread, st.integers(1, 5))
+    one_kernel = st.tuples(spans(9), st.integers(1, 6), st.sampled_from(["k(int)", "l(int)"]))
+    return Drawn(
+        [(*span, *rest) for span, *rest in draw(st.lists(one_range, min_size=1, max_size=18))],
+        [(*span, *rest) for span, *rest in draw(st.lists(one_call, min_size=1, max_size=15))],
+        [(*span, *rest) for span, *rest in draw(st.lists(one_kernel, min_size=1, max_size=12))],
+    )
+
+
+CROSSING = Drawn(
+    [(0, 20, 0, START_END, "a"), (10, 30, 0, START_END, "b"), (12, 18, 0, PUSH_POP, "c"), (0, 40, 1, PUSH_POP, "a")],
+    # Of id 1 one call around another, of id 2 two that overlap: both are one operation of whoever contains them.
+    [(12, 16, 0, 1), (13, 15, 0, 1), (14, 17, 0, 2), (15, 18, 0, 2), (19, 21, 0, 3)],
+    [(50, 60, 1, "k(int)"), (61, 65, 2, "k(int)"), (65, 68, 2, "l(int)"), (70, 80, 3, "k(int)")],
+)
+
+
+def check_kernels(drawn: Drawn) -> None:
+    expected: dict[tuple[str | None, str | None, int | None, str], list[tuple[int | None, int, int]]]
+    expected = defaultdict(list)
+    inside = set()
+    for at, call, kernel in drawn.launched():
+        _, _, thread, style, name = drawn.ranges[at]
+        start, end, _, kernel_name = drawn.kernels[kernel]
+        expected[name, STYLES[style], PID + thread, kernel_name].append((at, kernel, end - start))
+        inside.add(call)
+    for kernel, (start, end, correlation, kernel_name) in enumerate(drawn.kernels):
+        calls = [number for number, call in enumerate(drawn.calls) if call[3] == correlation]
+        tids = [PID + drawn.calls[number][2] for number in calls if number not in inside]
+        for tid in tids if calls else [None]:
+            expected[None, None, tid, kernel_name].append((None, kernel, end - start))
+    rows = []
+    for (name, style, tid, kernel_name), pairs in expected.items():
+        times = [time for _, _, time in pairs]
+        rows.append(
+            (
+                name,
+                style,
+                None if tid is None else PID,
+                tid,
+                len({at for at, _, _ in pairs} - {None}),
+                len({kernel for _, kernel, _ in pairs}),
+                sum(times),
+                pytest.approx(statistics.fmean(times)),
+                pytest.approx(statistics.median(times)),
+                min(times),
+                max(times),
+                pytest.approx(statistics.stdev(times) if len(times) > 1 else 0.0),
+                kernel_name,
+            )
+        )
+    # What is missing comes first.
+    rows.sort(key=lambda row: (*((value is not None, value or "") for value in row[:4]), -row[6], row[12]))
+    with session_with(drawn.fill) as session:
+        answer = ask(session, "nvtx_kern_sum")
+        assert list(answer.page(0, len(answer))) == rows
+
+
+@settings(max_examples=10, deadline=None)
+@given(drawn_exports())
+@example(CROSSING)
+def test_a_kernel_counts_for_every_range_around_its_call(drawn):
+    check_kernels(drawn)
+
+
+@settings(max_examples=4, deadline=None)
+@given(drawn_exports())
+@example(CROSSING)
+def test_portions_change_nothing(drawn):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nvtx_kernels, "_PAIRS_AT_ONCE", 1)
+        check_kernels(drawn)
+
+
+@settings(max_examples=10, deadline=None)
+@given(drawn_exports())
+@example(CROSSING)
+def test_the_projection_spans_the_work_of_every_call_inside(drawn):
+    work: dict[int, set[int]] = defaultdict(set)
+    for at, _, kernel in drawn.launched():
+        work[at].add(kernel)
+    expected = []
+    for at, kernels in work.items():
+        start, end, thread, style, name = drawn.ranges[at]
+        first = min(drawn.kernels[kernel][0] for kernel in kernels)
+        last = max(drawn.kernels[kernel][1] for kernel in kernels)
+        ids = len({drawn.kernels[kernel][2] for kernel in kernels})
+        expected.append((start, end - start, name, STYLES[style], PID + thread, first, last - first, ids))
+    inside = {call for _, call, _ in drawn.launched()}
+    outside = [call for number, call in enumerate(drawn.calls) if number not in inside]
+    unlaunched = [kernel for kernel in drawn.kernels if kernel[2] in {call[3] for call in outside}]
+
+    with session_with(drawn.fill) as session:
+        rows, summary = records(session, "nvtx_gpu_proj_trace"), records(session, "nvtx_gpu_proj_sum")
+    keys = ("start", "duration", "name", "style", "tid", "gpu_start", "gpu_duration", "op_count")
+    ranges = [row for row in rows if row["row"] is not None]
+    assert sorted(tuple(row[key] for key in keys) for row in ranges) == sorted(expected)
+    assert [row["start"] for row in ranges] == sorted(row["start"] for row in ranges)
+
+    by_id = {row["row"]: row for row in ranges}
+    for row in ranges:
+        around = by_id.get(row["parent_row"])
+        assert row["level"] == (around["level"] + 1 if around else 0)
+        assert row["stack"] == (around["stack"] if around else "") + f":{row['row']}"
+        assert row["child_count"] == sum(other["parent_row"] == row["row"] for other in ranges)
+
+    nameless = [(row["gpu_start"], row["gpu_duration"], row["op_count"]) for row in rows if row["row"] is None]
+    if unlaunched:
+        first, last = min(kernel[0] for kernel in unlaunched), max(kernel[1] for kernel in unlaunched)
+        assert nameless == [(first, last - first, len({kernel[2] for kernel in unlaunched}))]
+        assert rows[0]["row"] is None
+    else:
+        assert nameless == []
+
+    groups = defaultdict(list)
+    for row in ranges:
+        groups[row["name"], row["style"]].append(row)
+    assert {(row["name"], row["style"]) for row in summary} == set(groups)
+    for row in summary:
+        group = groups[row["name"], row["style"]]
+        lengths = [held["gpu_duration"] for held in group]
+        assert (row["count"], row["total"], row["min"], row["max"]) == (
+            len(group), sum(lengths), min(lengths), max(lengths)
+        )  # fmt: skip
+        assert row["range_total"] == sum(held["duration"] for held in group)
+        assert row["op_count"] == sum(held["op_count"] for held in group)
+        assert row["median"] == statistics.median(lengths)
+        assert row["stddev"] == pytest.approx(statistics.stdev(lengths) if len(lengths) > 1 else 0.0)
+        for key in ("op_count", "level", "child_count"):
+            assert row[f"avg_{key}"] == pytest.approx(statistics.fmean(held[key] for held in group))
+    assert [(-row["total"], row["name"]) for row in summary] == sorted((-row["total"], row["name"]) for row in summary)
+
+
+# ------------------------------------------------------------------------------------------------ several reports
+
+
+def step_with_kernel(length: int) -> Fill:
+    def fill(export: Export) -> None:
+        export.range(0, 100, "step")
+        export.range(10, 50, "forward")
+        export.launch(20, (30, 30 + length))
+
+    return fill
+
+
+def range_alone(export: Export) -> None:
+    export.range(0, 100, "step")
+
+
+def kernel_alone(export: Export) -> None:
+    export.launch(20, (30, 40))
+
+
+def test_what_one_report_launched_is_not_in_the_ranges_of_another(session_of):
+    """Processes, threads, correlation ids and times are the same in both."""
+    session = session_of(range_alone, kernel_alone)
+    assert records(session, "nvtx_gpu_proj_sum") == []
+    assert records(session, "nvtx_gpu_proj_trace") == []
+    assert records(session, "nvtx_kern_sum") == []
+
+
+def test_sums_are_over_all_reports_by_name(session_of):
+    session = session_of(step_with_kernel(10), step_with_kernel(30))
+    keys = ("name", "count", "total", "range_total", "op_count", "avg_op_count", "avg_level", "avg_child_count")
+    assert cells(session, "nvtx_gpu_proj_sum", *keys) == [
+        ("forward", 2, 40, 80, 2, 1.0, 1.0, 0.0),
+        ("step", 2, 40, 200, 2, 1.0, 0.0, 1.0),
+    ]
+    assert cells(session, "nvtx_pushpop_sum", "name", "count", "total", "share") == [
+        ("step", 2, 200, pytest.approx(500 / 7)),
+        ("forward", 2, 80, pytest.approx(200 / 7)),
+    ]
+
+
+def test_threads_of_different_reports_stay_apart(session_of):
+    session = session_of(step_with_kernel(10), step_with_kernel(30))
+    assert cells(session, "nvtx_kern_sum", "range", "tid", "range_count", "kernel_count", "total") == [
+        ("forward", PID, 1, 1, 10),
+        ("forward", PID, 1, 1, 30),
+        ("step", PID, 1, 1, 10),
+        ("step", PID, 1, 1, 30),
+    ]
+
+
+def test_traces_list_all_reports_in_job_time(session_of):
+    def second(export: Export) -> None:
+        export.range(-9, -8, "before")  # so that the rows are other ones
+        step_with_kernel(30)(export)
+
+    session = session_of(step_with_kernel(10), second)
+    later = 1_000_000
+    keys = ("start", "name", "level", "row", "parent_row", "stack")
+    assert cells(session, "nvtx_pushpop_trace", *keys, "self_time") == [
+        (0, "step", 0, 1, None, ":1", 60),
+        (10, "forward", 1, 2, 1, ":1:2", 40),
+        (later - 9, "before", 0, 1, None, ":1", 1),
+        (later, "step", 0, 2, None, ":2", 60),
+        (later + 10, "forward", 1, 3, 2, ":2:3", 40),
+    ]
+    assert cells(session, "nvtx_gpu_proj_trace", *keys, "gpu_start", "gpu_duration") == [
+        (0, "step", 0, 1, None, ":1", 30, 10),
+        (10, "forward", 1, 2, 1, ":1:2", 30, 10),
+        (later, "step", 0, 2, None, ":2", later + 30, 30),
+        (later + 10, "forward", 1, 3, 2, ":2:3", later + 30, 30),
+    ]
+
+
+def test_every_report_has_its_own_row_of_what_no_range_launched(session_of):
+    def fill(export: Export) -> None:
+        export.range(0, 10, "step")
+        export.launch(20, (30, 40))
+        export.launch(21, (35, 60), thread=1)
+
+    session = session_of(fill, fill)
+    keys = ("name", "gpu_start", "gpu_duration", "start", "pid", "tid", "op_count", "level", "child_count", "stack")
+    nameless = (None, PID, PID + 1, 2, None, 0, None)
+    assert cells(session, "nvtx_gpu_proj_trace", *keys) == [(None, 30, 30, *nameless), (None, 1_000_030, 30, *nameless)]
+    assert records(session, "nvtx_gpu_proj_sum") == []
+    keys = ("range", "style", "pid", "tid", "range_count", "kernel_count", "total")
+    assert cells(session, "nvtx_kern_sum", *keys) == [
+        (None, None, PID, PID, 0, 1, 10),
+        (None, None, PID, PID, 0, 1, 10),
+        (None, None, PID, PID + 1, 0, 1, 25),
+        (None, None, PID, PID + 1, 0, 1, 25),
+    ]
+
+
+def test_kernels_by_range_are_all_kernels_where_the_nvtx_table_has_no_ranges(session_of):
+    def fill(export: Export) -> None:
+        export.writer.nvtx_mark(export.thread(0), 5, "begins")
+        export.launch(20, (30, 40))
+        export.kernel(50, 75, 99)  # its call is not in the export
+
+    session = session_of(fill)
+    keys = ("range", "style", "pid", "tid", "range_count", "kernel_count", "total")
+    assert cells(session, "nvtx_kern_sum", *keys) == [
+        (None, None, None, None, 0, 1, 25),
+        (None, None, PID, PID, 0, 1, 10),
+    ]
+    lines = io.StringIO()
+    write(ask(session, "nvtx_kern_sum"), "csv", lines)
+    assert lines.getvalue().splitlines()[1:] == [
+        ",,,,0,1,25,25.0,25.0,25,25,0.0,saxpy(float *)",
+        f",,{PID},{PID},0,1,10,10.0,10.0,10,10,0.0,saxpy(float *)",
+    ]
+
+
+# --------------------------------------------------------------------------------------------------- the selection
+
+
+def test_the_window_narrows_each_table_by_itself(session_of):
+    """Step and forward overlap the window, the first call and its kernel do not, the second kernel is too late."""
+
+    def fill(export: Export) -> None:
+        export.range(0, 100, "step")
+        export.range(1, 40, "early")
+        export.range(50, 90, "forward")
+        export.launch(20, (30, 45))
+        export.launch(60, (70, 75))
+        export.launch(70, (200, 210))
+
+    session = session_of(fill)
+    window = Selection(window=Window(48, 95))
+    keys = ("name", "op_count", "gpu_start", "gpu_duration", "level", "child_count")
+    assert cells(session, "nvtx_gpu_proj_trace", *keys, selection=window) == [
+        ("step", 1, 70, 5, 0, 1),
+        ("forward", 1, 70, 5, 1, 0),
+    ]
+    assert cells(session, "nvtx_kern_sum", "range", "total", selection=window) == [("forward", 5), ("step", 5)]
+    assert cells(session, "nvtx_pushpop_trace", "name", "child_count", "self_time", selection=window) == [
+        ("step", 1, 60),
+        ("forward", 0, 40),
+    ]
+
+
+def test_a_call_counts_only_if_it_is_in_the_window_itself(session_of):
+    def fill(export: Export) -> None:
+        export.range(0, 100, "step")
+        export.launch(10, (60, 70))
+
+    session = session_of(fill)
+    keys = ("range", "tid", "total")
+    assert cells(session, "nvtx_kern_sum", *keys, selection=Selection(window=Window(50, 80))) == [(None, None, 10)]
+    assert cells(session, "nvtx_gpu_proj_sum", "name", selection=Selection(window=Window(50, 80))) == []
+    assert cells(session, "nvtx_gpu_proj_sum", "name", selection=Selection(window=Window(12, 80))) == [("step",)]
+
+
+def test_a_range_outside_of_the_window_leaves_its_call_to_nobody(session_of):
+    def fill(export: Export) -> None:
+        export.range(0, 20, "step")
+        export.launch(10, (60, 70))
+        export.call(30, 90, 1)  # a second row of the call, which is in the window
+
+    session = session_of(fill)
+    rows = cells(session, "nvtx_gpu_proj_trace", "name", "op_count", selection=Selection(window=Window(50, 80)))
+    assert rows == [(None, 1)]
+    rows = cells(session, "nvtx_kern_sum", "range", "kernel_count", selection=Selection(window=Window(50, 80)))
+    assert rows == [(None, 1)]
+
+
+def test_windows_of_single_reports(session_of):
+    session = session_of(step_with_kernel(10), step_with_kernel(30))
+    selection = Selection(windows=((1, Window(1_000_000, 1_000_090)),))
+    assert cells(session, "nvtx_gpu_proj_sum", "name", "total", selection=selection) == [("forward", 30), ("step", 30)]
+    assert cells(session, "nvtx_kern_sum", "range", "total", selection=selection) == [("forward", 30), ("step", 30)]
+    assert cells(session, "nvtx_pushpop_trace", "start", selection=selection) == [(1_000_000,), (1_000_010,)]
+
+
+def test_the_name_filter_comes_after_nesting(session_of):
+    session = session_of(step_with_kernel(10))
+    forward = Selection(name=NameFilter("forward"))
+    assert cells(session, "nvtx_pushpop_trace", "name", "level", "parent_row", "stack", selection=forward) == [
+        ("forward", 1, 1, ":1:2")
+    ]
+    assert cells(session, "nvtx_gpu_proj_trace", "name", "level", "stack", selection=forward) == [
+        ("forward", 1, ":1:2")
+    ]
+    assert cells(session, "nvtx_gpu_proj_sum", "name", "avg_level", selection=forward) == [("forward", 1.0)]
+    assert cells(session, "nvtx_kern_sum", "range", selection=forward) == [("forward",)]
+    outside = session_of(lambda export: (export.range(0, 10, "step"), export.launch(20, (30, 40))))
+    assert cells(outside, "nvtx_kern_sum", "range", selection=forward) == []
+    assert cells(outside, "nvtx_kern_sum", "range", selection=Selection(name=NameFilter("!forward"))) == [(None,)]
+    assert cells(session, "nvtx_pushpop_trace", "name", selection=Selection(name=NameFilter("!forward"))) == [("step",)]
+
+
+def test_tasks_and_devices_narrow_ranges_and_work(session_of):
+    def fill(export: Export) -> None:
+        export.range(0, 100, "step")
+        export.launch(10, (60, 70))
+        export.launch(20, (80, 95), device=1)
+
+    session = session_of(fill, fill)
+    process = next(row[0] for row in session.rows(_processes()))
+    first = Selection(tasks=frozenset({Task(0, process)}))
+    assert cells(session, "nvtx_gpu_proj_sum", "count", "total", selection=first) == [(1, 35)]
+    assert cells(session, "nvtx_kern_sum", "total", selection=first) == [(25,)]
+    assert cells(session, "nvtx_pushpop_trace", "start", selection=first) == [(0,)]
+    second = Selection(devices=frozenset({1}))
+    assert cells(session, "nvtx_gpu_proj_sum", "count", "total", selection=second) == [(2, 30)]
+    assert cells(session, "nvtx_kern_sum", "total", selection=second) == [(15,), (15,)]
+
+
+def _processes() -> Any:
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
+    return sa.select(tables.nvtx_ranges.c.process)
+
+
+# -------------------------------------------------------------------------------------------------- special ranges
+
+
+def test_an_open_range_ends_at_the_last_time_of_the_nvtx_table_of_its_report(session_of):
+    def fill(export: Export) -> None:
+        export.range(10, None, "never closed")
+        export.range(20, 30, "inside")
+        export.writer.nvtx_mark(export.thread(1), 500, "the last word")
+        export.launch(400, (600, 900))
+        export.launch(497, (600, 950))  # begins before the last time, but ends after it
+
+    def longer(export: Export) -> None:
+        export.range(0, 5_000, "another")
+
+    session = session_of(fill, longer)
+    rows = cells(session, "nvtx_pushpop_trace", "name", "end", "level", "self_time")
+    assert rows[:2] == [("never closed", 500, 0, 480), ("inside", 30, 1, 10)]
+    assert cells(session, "nvtx_gpu_proj_trace", "name", "duration", "gpu_duration") == [
+        (None, None, 350),
+        ("never closed", 490, 300),
+    ]
+    assert cells(session, "nvtx_sum", "name", "total")[1] == ("never closed", 490)
+
+
+def test_a_range_that_ended_on_another_thread_contains_nothing(session_of):
+    def fill(export: Export) -> None:
+        export.range(0, 100, "request", style=START_END, end_thread=export.thread(1))
+        export.range(5, 95, "same thread", style=START_END, end_thread=export.thread(0))
+        export.range(10, 50, "forward")
+        export.launch(20, (30, 40))
+
+    session = session_of(fill)
+    assert cells(session, "nvtx_gpu_proj_trace", "name", "level", "style") == [
+        ("same thread", 0, "StartEnd"),
+        ("forward", 1, "PushPop"),
+    ]
+    assert cells(session, "nvtx_kern_sum", "range") == [("forward",), ("same thread",)]
+    assert cells(session, "nvtx_startend_sum", "name", "total", "share") == [
+        ("request", 100, pytest.approx(100 / 1.9)),
+        ("same thread", 90, pytest.approx(90 / 1.9)),
+    ]
+    assert cells(session, "nvtx_pushpop_trace", "name", "level") == [("forward", 0)]
+
+
+def test_names_carry_their_domain(session_of):
+    def fill(export: Export) -> None:
+        export.writer.nvtx_domain(export.thread(0), -5, 1, "NCCL")
+        export.range(0, 100, "ncclAllReduce", domain_id=1)
+        export.launch(20, (30, 40))
+
+    session = session_of(fill)
+    for report, key in (("nvtx_kern_sum", "range"), ("nvtx_gpu_proj_sum", "name"), ("nvtx_pushpop_trace", "name")):
+        assert cells(session, report, key) == [("NCCL:ncclAllReduce",)]
+    assert cells(session, "nvtx_gpu_proj_trace", "name") == [("NCCL:ncclAllReduce",)]
+
+
+def test_whole_graph_launches_are_not_projected_but_told_of(session_of):
+    def fill(export: Export) -> None:
+        export.range(0, 100, "step")
+        export.call(20, 30, 9)
+        export.writer.graph_launch(export.process, 0, 7, 40, 80, graph_id=1, graph_exec_id=1, correlation_id=9)
+        export.launch(40, (90, 95))
+
+    session = session_of(fill)
+    assert cells(session, "nvtx_gpu_proj_trace", "name", "op_count", "gpu_start") == [("step", 1, 90)]
+    assert ask(session, "nvtx_gpu_proj_sum").notes == (
+        "1 whole CUDA graph launches are not projected, as in nsys stats",
+    )
+
+
+def test_the_names_of_kernels_are_those_asked_for(session_of):
+    def fill(export: Export) -> None:
+        export.range(0, 100, "step")
+        export.launch(20, (30, 40), name="void saxpy<(int)1>(float *)")
+        export.launch(40, (50, 70), name="void saxpy<(int)2>(float *)")
+
+    session = session_of(fill)
+    full = [("void saxpy<(int)2>(float *)", 1), ("void saxpy<(int)1>(float *)", 1)]
+    assert cells(session, "nvtx_kern_sum", "kernel", "kernel_count") == full
+    assert cells(session, "nvtx_kern_sum:base", "kernel", "kernel_count") == [("saxpy", 2)]
+    assert report_of("nvtx_kern_sum:mangled")[1] == Options(names=Names.MANGLED)
+
+
+# ------------------------------------------------------------------------------------------------------- the answer
+
+
+def test_name_trees_and_sorting(session_of):
+    def fill(export: Export) -> None:
+        step_with_kernel(10)(export)
+        export.range(12, 15, "zero")
+        export.launch(200, (300, 400))
+
+    session = session_of(fill)
+    trace = ask(session, "nvtx_pushpop_trace")
+    assert [row[-1] for row in trace.page(0, 9)] == ["step", "--forward", "----zero"]
+    assert [row[-1] for row in trace.page(1, 1)] == ["--forward"]
+    assert [row[5] for row in trace.sorted_by("duration", False).page(0, 9)] == ["zero", "forward", "step"]
+    projected = ask(session, "nvtx_gpu_proj_trace")
+    assert [row[0] for row in projected.page(0, 9)] == [None, "step", "forward"]
+    assert [row[0] for row in projected.sorted_by("level", True).page(0, 9)] == ["forward", "step", None]
+    assert [row[0] for row in projected.sorted_by("gpu_duration", True).page(0, 1)] == [None]
+
+
+@pytest.fixture(
+    scope="module", params=[range_alone, kernel_alone, lambda export: None], ids=["ranges", "kernels", "nothing"]
+)
+def lacking(request) -> Iterator[tuple[Fill, Session]]:
+    """Two exports that lack something, and what they were filled with."""
+    with session_with(request.param, request.param) as session:
+        yield request.param, session
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "report",
+    ["nvtx_sum", "nvtx_pushpop_sum", "nvtx_startend_sum", "nvtx_pushpop_trace", "nvtx_gpu_proj_sum",
+     "nvtx_gpu_proj_trace", "nvtx_kern_sum"],
+)  # fmt: skip
+def test_what_an_export_lacks_makes_no_rows(lacking, report):
+    fill, session = lacking
+    has_rows = fill is range_alone and report in ("nvtx_sum", "nvtx_pushpop_sum", "nvtx_pushpop_trace")
+    answer = ask(session, report)
+    assert (len(answer) > 0) == has_rows
+    assert answer.name == report.replace("_", "-")
+    assert (len(answer.notes) > 0) != (has_rows or (report == "nvtx_startend_sum" and fill is range_alone))
+
+
+def test_the_demo_job_projects_its_steps(demo_session):
+    rows = {row["name"]: row for row in records(demo_session, "nvtx_gpu_proj_sum")}
+    trace = records(demo_session, "nvtx_gpu_proj_trace")
+    assert len([row for row in trace if row["row"] is not None]) == sum(row["count"] for row in rows.values())
+    kernels = [row for row in records(demo_session, "nvtx_kern_sum") if row["range"] == "step 1"]
+    assert sum(row["kernel_count"] for row in kernels) <= rows["step 1"]["op_count"]
+    assert rows["step 1"]["count"] == 4

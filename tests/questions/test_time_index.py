@@ -1,0 +1,111 @@
+"""Pages that are found by their place in time are those of the whole list in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nsystui.base.selection import Selection
+from nsystui.exports.demo import ExportWriter
+from nsystui.exports.demo import Session as Capture
+from nsystui.questions import paged, time_index
+from nsystui.questions.kernels import Names, kernel_instances
+from nsystui.questions.paged import PagedAnswer
+from nsystui.questions.tasks import ranked_tasks
+from nsystui.questions.time_index import TimeIndex
+from nsystui.store.session import Session
+
+START = 1_780_000_000_000_000_000
+
+
+def export(path: Path, offset: int, starts: list[int]) -> Path:
+    """Launches of one kernel at ``starts``, of which every third was not seen to be launched."""
+    with ExportWriter(path, session=Capture(utc_epoch_ns=START + offset)) as out:
+        process = out.process(4711)
+        thread = out.thread(process, 4711, "main")
+        for number, start in enumerate(starts, 1):
+            if number % 3:
+                out.api(thread, start - 40, start - 20, "cudaLaunchKernel_v7000", correlation_id=number)
+            out.kernel(process, 0, 7, start, start + 5 + number % 4, name="saxpy(float *)", correlation_id=number)
+    return path
+
+
+@pytest.fixture
+def instances(tmp_path: Path, opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> PagedAnswer:
+    """Of two ranks on clocks 300 ns apart, many of them at one time; an index with 16 spans finds their pages."""
+    starts = [100 + 10 * (number // 4) for number in range(60)]
+    session = opened(export(tmp_path / "a.sqlite", 0, starts), export(tmp_path / "b.sqlite", 300, starts[::2]))
+    monkeypatch.setattr(time_index, "_SPANS", 16)
+    monkeypatch.setattr(paged, "_MANY", 1)
+    return kernel_instances(session, Selection(), "saxpy(float *)", Names.FULL, ranked_tasks(session))
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_pages_are_parts_of_the_whole(instances: PagedAnswer, descending: bool) -> None:
+    ordered = instances.sorted_by("start", descending)
+    whole = [row for batch in ordered.stream(1000) for row in batch]
+    assert len(whole) == len(ordered) == 90
+    for limit in (1, 7, 200):
+        for offset in (0, 1, 29, 30, 31, 44, 60, 83, 89, 93):
+            assert list(ordered.page(offset, limit)) == whole[offset : offset + limit], (offset, limit)
+
+
+def test_a_page_reads_a_part_of_the_time(instances: PagedAnswer) -> None:
+    assert instances.index is not None
+    assert instances.index.rows == 90
+    span = instances.index.span(40, 45)
+    assert span.low is not None
+    assert span.high is not None
+    assert span.before <= 40 < 45 <= 90 - instances.index.rows_after(span)
+    narrowed, offset = instances._narrowed(40, 5)
+    assert offset == 40 - span.before
+    assert 5 <= len(instances.session.rows(narrowed)) < 40
+
+
+def test_rows_without_a_start_leave_pages_to_the_search(instances: PagedAnswer) -> None:
+    class Short(TimeIndex):
+        rows = 89
+
+    index = instances.index
+    assert index is not None
+    answer = replace(instances, index=Short(index.session, index.table, index.query))
+    assert answer._narrowed(40, 5) == (instances.query, 40)
+
+
+def test_the_launch_delay_of_a_page_is_that_of_the_whole(instances: PagedAnswer) -> None:
+    by_delay = instances.sorted_by("launch_delay", False)
+    delays = {(row[-3], row[-1]): row[2] for row in by_delay.page(0, 90)}
+    assert {(row[-3], row[-1]): row[2] for row in instances.page(0, 90)} == delays
+    assert set(delays.values()) == {40, None}
+
+
+@pytest.mark.parametrize("key", ["duration", "launch_delay", "row"])
+def test_pages_in_another_order_are_parts_of_the_whole(
+    instances: PagedAnswer, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr(paged, "_BLOCK", 16)
+    monkeypatch.setattr(paged, "_LOOKED_UP", 5)
+    ordered = instances.sorted_by(key, True)
+    whole = [row for batch in ordered.stream(1000) for row in batch]
+    for limit in (1, 7, 200):
+        for offset in (0, 1, 29, 30, 31, 44, 60, 83, 89, 93):
+            assert list(ordered.page(offset, limit)) == whole[offset : offset + limit], (offset, limit)
+
+
+def test_pages_beside_one_that_took_a_look_at_all_rows_need_no_other_look(
+    instances: PagedAnswer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paged, "_BLOCK", 40)
+    asked: list[object] = []
+    rows = Session.rows
+    monkeypatch.setattr(Session, "rows", lambda session, query: asked.append(query) or rows(session, query))
+    ordered = instances.sorted_by("registers", True)
+    first = [ordered.page(offset, 10) for offset in (0, 10, 30)]
+    once = len(asked)
+    assert [ordered.page(offset, 10) for offset in (0, 10, 30)] == first
+    assert len(asked) == once
+    ordered.page(40, 10)
+    assert len(asked) == 2 * once

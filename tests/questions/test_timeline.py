@@ -1,0 +1,361 @@
+"""The lanes of the timeline, what dominates their columns, and going from event to event, against brute force."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import shared
+
+from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.exports.demo import ExportWriter
+from nsystui.exports.demo import Session as Capture
+from nsystui.exports.demo.nvtx import START_END
+from nsystui.questions.device_time import BusyParts
+from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.events import EVENT_COLUMNS, key_of
+from nsystui.questions.interval_blocks import IntervalBlocks, blocks_of
+from nsystui.questions.intervals import union
+from nsystui.questions.job import Job
+from nsystui.questions.timeline.drawing import lane_label, lane_text
+from nsystui.questions.timeline.gpu_events import Neighbours, Span, long_events, longest_in
+from nsystui.questions.timeline.lane_work import CATEGORIES, IDLE, UNSEEN, Columns, LaneWork, columns
+from nsystui.questions.timeline.lanes import Lane, Timeline
+from nsystui.questions.timeline.listing import lane_events
+from nsystui.questions.timeline.nvtx_lane import longest_range_in, nvtx_spans, path_at, range_next_to
+from nsystui.questions.timeline.picture import LanePicture, lane_pictures
+from nsystui.store.session import Session
+
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+RANGES = st.lists(st.tuples(st.integers(0, 200), st.integers(1, 60)), max_size=8)
+
+
+@pytest.fixture(scope="session")
+def job(demo_session: Session) -> Job:
+    return Job(demo_session)
+
+
+@pytest.fixture(scope="session")
+def timeline(job: Job) -> Timeline:
+    return Timeline.of(job, Selection())
+
+
+@pytest.fixture(scope="session")
+def opened_lanes(timeline: Timeline) -> list[Lane]:
+    lanes, is_whole = timeline.lanes(frozenset({timeline.ranks[0].task}))
+    assert is_whole
+    return list(lanes)
+
+
+def stream_lanes(lanes: list[Lane]) -> list[Lane]:
+    return [lane for lane in lanes if lane.stream is not None]
+
+
+def operations(job: Job, lane: Lane) -> list[tuple[int, int, str, str]]:
+    """Start, end, category and name of what ran on a lane of rank 0, from SQLite itself, in job time."""
+    report = next(report for report in job.session.reports if report.index == lane.task.report)
+    where = f"globalPid = {lane.task.process} AND deviceId = {lane.device}"
+    where += f" AND streamId = {lane.stream}" if lane.stream is not None else ""
+    found = []
+    with closing(sqlite3.connect(report.path)) as connection:
+        query = (
+            "SELECT start, end, value FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds ON id = k.shortName "
+            f"WHERE {where}"
+        )
+        for start, end, name in connection.execute(query):
+            found.append((start, end, "nccl" if name.startswith("nccl") else "compute", name))
+        for table in ("MEMCPY", "MEMSET"):
+            rows = connection.execute(f"SELECT start, end FROM CUPTI_ACTIVITY_KIND_{table} WHERE {where}")
+            found += [(start, end, "memory", "") for start, end in rows]
+    moved = report.clock_offset
+    return sorted((start + moved, end + moved, category, name) for start, end, category, name in found)
+
+
+# Columns
+
+
+def brute_force(parts: dict[str, list[tuple[int, int]]], window: Window, count: int) -> list[tuple[str, float]]:
+    """The dominating category and the busy share of each column, nanosecond by nanosecond (whole ns columns only)."""
+    width = (window.end - window.start) // count
+    covered = {
+        name: {t for start, length in ranges for t in range(start, start + length)} for name, ranges in parts.items()
+    }
+    found = []
+    for number in range(count):
+        cell = range(window.start + number * width, window.start + (number + 1) * width)
+        spent = {name: sum(t in times for t in cell) for name, times in covered.items()}
+        best = max(spent, key=lambda name: spent[name], default="idle")
+        busy = sum(any(t in times for times in covered.values()) for t in cell) / width
+        found.append((best if spent and spent[best] else "idle", busy))
+    return found
+
+
+def set_of(ranges: list[tuple[int, int]]) -> IntervalBlocks:
+    starts = np.array([start for start, _ in ranges], np.int64)
+    return blocks_of(union(starts, starts + np.array([length for _, length in ranges], np.int64)))
+
+
+@given(RANGES, RANGES, RANGES, st.integers(0, 100), st.integers(1, 12), st.integers(1, 9))
+def test_the_part_that_covers_most_of_a_column_dominates_it(kernels, nccl, memory, start, width, count):
+    parts = {"compute": kernels, "nccl": nccl, "memory": memory}
+    kinds = [set_of(ranges) for ranges in (*parts.values(), [])]
+    work = LaneWork.of_device(BusyParts.of(*kinds), Window(0, 1000))
+    window = Window(start, start + width * count)
+    found = columns(work, window, count)
+    expected = brute_force(parts, window, count)
+    assert [CATEGORIES[number] for number in found.category] == [name for name, _ in expected]
+    assert found.busy.tolist() == pytest.approx([busy for _, busy in expected])
+
+
+def test_a_column_outside_of_the_recording_is_not_idle():
+    work = LaneWork.of_device(BusyParts.of(set_of([(10, 5)]), set_of([]), set_of([]), set_of([])), Window(5, 20))
+    found = columns(work, Window(0, 30), 6)
+    assert found.category.tolist() == [UNSEEN, IDLE, 1, IDLE, UNSEEN, UNSEEN]
+    assert np.isnan(found.busy).tolist() == [True, False, False, False, True, True]
+
+
+def test_columns_of_the_demo_are_those_of_its_operations(job, timeline, opened_lanes):
+    whole = job.extent()
+    middle = (whole.start + whole.end) // 2
+    for window in (whole, Window(middle, middle + 1_000_000)):
+        for lane in [lane for lane in opened_lanes if not lane.is_nvtx and lane.rank == 0]:
+            own = operations(job, lane)
+            count = 50
+            found = columns(timeline.work(lane), window, count)
+            edges = [window.start + (window.end - window.start) * k / count for k in range(count + 1)]
+            for number, (low, high) in enumerate(pairwise(edges)):
+                spent: Counter[str] = Counter()
+                for category in ("compute", "nccl", "memory"):
+                    inside = [(a, b) for a, b, kind, _ in own if kind == category and a < high and b > low]
+                    spent[category] = covered(inside, low, high)
+                best = max(spent.values())
+                name = CATEGORIES[found.category[number]]
+                assert spent[name] == pytest.approx(best) if best > 0 else name == "idle"
+                everything = covered([(a, b) for a, b, *_ in own if a < high and b > low], low, high)
+                assert found.busy[number] == pytest.approx(everything / (high - low))
+
+
+def covered(ranges: list[tuple[int, int]], low: float, high: float) -> float:
+    """How much of ``[low, high)`` the ranges cover together."""
+    total, reached = 0.0, low
+    for start, end in sorted(ranges):
+        begin = max(start, reached)
+        if min(end, high) > begin:
+            total += min(end, high) - begin
+            reached = min(end, high)
+    return total
+
+
+# Lanes
+
+
+def test_a_closed_rank_is_a_lane_for_each_of_its_gpus(timeline):
+    lanes, is_whole = timeline.lanes(frozenset())
+    assert [lane_label(lane) for lane in lanes] == ["  0 d0", "  1 d0", "  2 d0", "  3 d0"] or len(lanes) == 4
+    assert is_whole and [lane.rank for lane in lanes] == [0, 1, 2, 3]
+
+
+def test_an_opened_rank_has_its_main_thread_above_and_its_streams_below_by_work(job, timeline, opened_lanes):
+    own = [lane for lane in opened_lanes if lane.rank == 0]
+    gpu = next(number for number, lane in enumerate(own) if not lane.is_nvtx)
+    assert own[:gpu] and {lane.thread & 0xFFFFFF for lane in own[:gpu]} == {timeline.ranks[0].pid}
+    assert [lane.level for lane in own[:gpu]] == [*range(gpu - 1), None]  # start/end ranges lie below
+    streams = stream_lanes(own)
+    spent = [covered([(a, b) for a, b, *_ in operations(job, lane)], -1, 10**18) for lane in streams]
+    assert len(streams) > 1 and spent == sorted(spent, reverse=True)
+    assert [timeline.work(lane).length for lane in streams] == spent
+
+
+def test_what_is_not_in_memory_is_left_out_until_there_is_time(demo_session):
+    fresh = Timeline.of(Job(demo_session), Selection())
+    task = fresh.ranks[1].task
+    lanes, is_whole = fresh.lanes(frozenset({task}), wait=False)
+    assert not is_whole and len(lanes) == 4
+    assert len(fresh.lanes(frozenset({task}))[0]) > 4
+    assert fresh.lanes(frozenset({task}), wait=False)[1]
+
+
+def test_the_selection_says_which_ranks_and_streams_there_are(job, timeline, opened_lanes):
+    stream = stream_lanes(opened_lanes)[1]
+    chosen = Selection(tasks=frozenset({stream.task}), streams=frozenset({stream.stream}))
+    lanes, _ = Timeline.of(job, chosen).lanes(frozenset({stream.task}))
+    assert {lane.rank for lane in lanes} == {0}
+    assert [lane.stream for lane in lanes if not lane.is_nvtx] == [None, stream.stream]
+    assert (
+        Timeline.of(job, chosen).work(lanes[[lane.is_nvtx for lane in lanes].index(False)]).length
+        == timeline.work(stream).length
+    )
+
+
+# Events
+
+
+def test_next_and_previous_visit_every_operation_of_a_lane(job, timeline, opened_lanes):
+    for lane in [lane for lane in opened_lanes if not lane.is_nvtx and lane.rank == 0]:
+        starts = sorted({start for start, *_ in operations(job, lane)})
+        neighbours = Neighbours(timeline)
+        time, seen = starts[0] - 1, []
+        while (row := neighbours.find(lane, time, forward=True)) is not None:
+            time = int(row[0])
+            seen.append(time)
+        assert seen == starts
+        while (row := neighbours.find(lane, time, forward=False)) is not None:
+            time = int(row[0])
+            seen.append(time)
+        assert seen[len(starts) :] == starts[-2::-1]
+        for start in starts[:: max(len(starts) // 7, 1)]:
+            assert Neighbours(timeline).find(lane, start, True) == neighbours.find(lane, start, True)
+
+
+def test_a_neighbour_is_a_row_of_the_event_list(timeline, opened_lanes):
+    lane = next(lane for lane in opened_lanes if lane.stream is not None)
+    row = Neighbours(timeline).find(lane, 0, True)
+    values = dict(zip([column.key for column in EVENT_COLUMNS], row, strict=True))
+    assert (values["rank"], values["device"], values["stream"]) == (0, lane.device, lane.stream)
+    assert key_of(row).kind in (EventKind.KERNEL, EventKind.MEMORY, EventKind.NCCL)
+
+
+def test_the_longest_of_a_span_and_how_many_there_are(job, timeline, opened_lanes):
+    lane = stream_lanes(opened_lanes)[0]
+    own = operations(job, lane)
+    window = Window(own[3][0], own[40][1])
+    inside = [(min(b, window.end) - max(a, window.start)) for a, b, *_ in own if a < window.end and b > window.start]
+    row, count = longest_in(timeline, lane, window)
+    assert count == len(inside) and int(row[3]) == max(inside)
+    assert longest_in(timeline, lane, Window(own[-1][1] + 10, own[-1][1] + 20)) == (None, 0)
+
+
+def test_long_events_are_those_of_each_lane(job, timeline, opened_lanes):
+    lanes = [lane for lane in opened_lanes if not lane.is_nvtx]
+    window = job.extent()
+    own = {lane: operations(job, lane) for lane in lanes}
+    least = sorted(b - a for a, b, *_ in own[lanes[0]])[-20]
+    found = long_events(timeline, lanes, window, least)
+    for lane in lanes:
+        expected = [(a, b, kind) for a, b, kind, _ in own[lane] if b - a >= least]
+        assert sorted((span.start, span.end, span.category) for span in found[lane]) == sorted(expected)
+
+
+def test_marked_columns_hold_an_operation_of_that_name(job, timeline, opened_lanes):
+    lanes = [lane for lane in opened_lanes if lane.rank == 0]
+    window, count, wanted = job.extent(), 40, NameFilter("allreduce")
+    pictures = {picture.lane: picture for picture in lane_pictures(timeline, lanes, window, count, wanted)}
+    length = window.end - window.start
+    for lane in [lane for lane in lanes if not lane.is_nvtx]:
+        expected = set()
+        for start, end, _, name in operations(job, lane):
+            if "allreduce" in name.lower():
+                first, last = ((time - window.start) * count // length for time in (start, end - 1))
+                expected |= set(range(first, last + 1))
+        assert pictures[lane].marked == expected
+    assert any(picture.marked for picture in pictures.values())
+
+
+# NVTX
+
+
+def test_ranges_of_a_lane_are_named_and_visited_in_order(job, timeline, opened_lanes):
+    lane = opened_lanes[0]
+    level = timeline.nvtx(lane)
+    whole = job.extent()
+    spans = nvtx_spans(timeline, lane, whole, 10_000_000)
+    assert [span.start for span in spans] == level.start.tolist()
+    assert {"step 0", "step 1", "step 2"} <= {span.name for span in spans}
+    coarse = nvtx_spans(timeline, lane, whole, 7)
+    width = (whole.end - whole.start) / 7
+    assert [(span.start, span.end) for span in coarse] == [
+        (a, b) for a, b in zip(level.start.tolist(), level.end.tolist(), strict=True) if b - a >= width
+    ]
+    time, seen = whole.start - 1, []
+    while (row := range_next_to(timeline, lane, time, True)) is not None:
+        time = int(row[0])
+        seen.append(time)
+    assert seen == level.start.tolist()
+    assert range_next_to(timeline, lane, seen[1], False)[0] == seen[0]
+    assert range_next_to(timeline, lane, seen[0], False) is None
+
+
+def test_the_path_to_a_moment_is_what_is_open_then(timeline, opened_lanes):
+    outer, inner = opened_lanes[0], opened_lanes[1]
+    level = timeline.nvtx(inner)
+    time = int(level.start[0] + level.end[0]) // 2
+    names = timeline.nvtx_names(inner)
+    path = path_at(timeline, inner.task.report, inner.thread, time)
+    assert path[1] == names[int(level.name[0])]
+    around, _ = longest_range_in(timeline, outer, Window(time, time + 1))
+    assert path[0] == around[2]
+
+
+def test_ranges_that_overlap_one_another_are_all_there(opened, tmp_path: Path):
+    path = tmp_path / "overlap.sqlite"
+    with ExportWriter(path, session=Capture()) as export:
+        process = export.process(4711)
+        thread = export.thread(process, 4711, "main")
+        export.kernel(process, 0, 7, 10, 20, name="saxpy(float *)", correlation_id=1)
+        for number, (start, end) in enumerate(((0, 1000), (10, 1100), (200, 250))):
+            export.nvtx_range(thread, start, end, f"range {number}", style=START_END)
+    session = opened(path)
+    timeline = Timeline.of(Job(session), Selection())
+    lanes, _ = timeline.lanes(frozenset({timeline.ranks[0].task}))
+    spans = [span for lane in lanes if lane.is_nvtx for span in nvtx_spans(timeline, lane, Window(0, 1000), 10)]
+    assert {(span.name, span.end) for span in spans} == {("range 0", 1000), ("range 1", 1100)}
+
+
+# Drawing
+
+
+def drawn(count: int, category: list[int], busy: list[float], spans: tuple[Span, ...] = ()) -> str:
+    window = Window(0, 10 * count)
+    made = Columns(window, np.array(category, np.int8), np.array(busy), {})
+    lane = Lane.__new__(Lane)
+    return lane_text(LanePicture(lane, made, None, spans)).text
+
+
+def test_letters_say_category_and_whether_half_of_the_column_is_busy():
+    assert drawn(7, [1, 1, 2, 3, 4, 0, UNSEEN], [0.5, 0.49, 1, 0.1, 1, 0, np.nan]) == "KkNmG ·"
+    assert drawn(3, [5, 5, 0], [0.6, 0.2, 0]) == "═─ "
+
+
+def test_a_name_stands_in_the_columns_of_its_event():
+    full = [1.0] * 12
+    assert drawn(12, [1] * 12, full, (Span(20, 100, "sgemm", "compute"),)) == "KK│sgemm KKK"
+    assert drawn(12, [1] * 12, full, (Span(-50, 60, "sgemm", "compute"),)) == "‹sgemKKKKKKK"
+    assert drawn(12, [1] * 12, full, (Span(20, 60, "sgemm", "compute"),)) == "K" * 12
+    assert drawn(12, [2] * 12, full, (Span(20, 100, "sgemm", "compute"),)) == "N" * 12
+    assert drawn(12, [5] * 12, full, (Span(0, 70, "a\x1bb", "nvtx"), Span(70, 90, "x", "nvtx"))) == "│a␛b═══│════"
+    assert drawn(12, [1] * 12, full, (Span(0, 120, "日本語", "compute"),)) == "│??? KKKKKKK"
+    # Two that share a column: the first leaves its letter before the second begins.
+    both = (Span(0, 65, "scale", "compute"), Span(65, 120, "add", "compute"))
+    assert drawn(12, [1] * 12, full, both) == "│scalK│add K"
+
+
+# Tables
+
+
+def test_the_table_has_the_operations_of_the_lanes_in_the_window(job, timeline, opened_lanes):
+    lane = stream_lanes(opened_lanes)[0]
+    own = operations(job, lane)
+    window = Window(own[10][0], own[60][1])
+    answer = lane_events(timeline, [lane], window)
+    expected = [(a, b - a) for a, b, *_ in own if a < window.end and b > window.start]
+    assert sorted((row[0], row[3]) for row in answer.page(0, 10_000)) == sorted(expected)
+    assert answer.name == "timeline"
+
+
+# Real exports
+
+
+def test_real_lanes_of_a_job_with_data_loader_threads(opened):
+    session = opened(*shared("ddp-a100-rank0of4"))
+    timeline = Timeline.of(Job(session), Selection())
+    lanes, _ = timeline.lanes(frozenset({timeline.ranks[0].task}))
+    labels = [lane_label(lane).split(maxsplit=1)[1] for lane in lanes if not lane.is_nvtx]
+    assert labels == ["d0", "d0 s7", "d0 s16", "d0 s20", "d0 s17"]
+    assert lanes[0].is_nvtx and lanes[0].thread & 0xFFFFFF == timeline.ranks[0].pid

@@ -1,0 +1,438 @@
+"""What keeps the GPUs busy, against sets of nanoseconds and against the values of real exports.
+
+See docs/contributing.md#reference-data.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import shared
+
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.exports.demo import ExportWriter, Process
+from nsystui.exports.demo import Session as Capture
+from nsystui.questions import utilisation
+from nsystui.questions.device_time import Breakdown, DeviceLanes, total
+from nsystui.questions.extent import extent, extents, recorded
+from nsystui.questions.gpu_metrics import metric_lanes, metric_names, metric_sources
+from nsystui.questions.tasks import ranked_tasks
+from nsystui.questions.utilisation import BusyIntervals, breakdown, busy_lanes
+from nsystui.questions.utilisation_tables import utilisation_over_time, utilisation_table
+from nsystui.store.session import Session
+
+START = 1_780_000_000_000_000_000
+LANES = ("kernels", "nccl", "exposed_nccl", "memory", "graph", "busy")
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+
+Opener = Callable[..., Session]
+
+
+Event = tuple[str, int, int]
+
+
+def put(export: ExportWriter, process: Process, events: Sequence[Event], device: int = 0, stream: int = 7) -> None:
+    """Writes ``(kind, start, end)`` events of one device."""
+    for number, (kind, start, end) in enumerate(events, 1):
+        place = (process, device, stream, start, end)
+        if kind == "K":
+            export.kernel(*place, name="saxpy(float *)", correlation_id=number)
+        elif kind == "C":
+            export.kernel(*place, name=ALL_REDUCE, correlation_id=number)
+        elif kind == "M" and number % 2:
+            export.memcpy(*place, size=1024, kind="HtoD", correlation_id=number)
+        elif kind == "M":
+            export.memset(*place, size=1024, correlation_id=number)
+        elif kind == "G":
+            export.graph_launch(*place, graph_id=1, graph_exec_id=2, correlation_id=number)
+
+
+def one_device(path: Path, events: Sequence[Event], start: int = START, duration: int | None = None) -> Path:
+    """An export of one process that runs ``events`` on device 0."""
+    with ExportWriter(path, session=Capture(utc_epoch_ns=start, duration=duration)) as export:
+        put(export, export.process(4711), events)
+    return path
+
+
+def load(session: Session, selection: Selection | None = None) -> BusyIntervals:
+    return BusyIntervals.load(session, selection or Selection(), ranked_tasks(session))
+
+
+def only(session: Session, window: Window) -> Breakdown:
+    """The totals of the only task."""
+    (spent,) = breakdown(session, Selection(), window, ranked_tasks(session)).values()
+    return spent
+
+
+def points(events: Sequence[Event], kinds: str, window: Window) -> set[int]:
+    """Every ns of the window in which an event of these kinds runs."""
+    inside = set(range(window.start, window.end))
+    return {ns for kind, start, end in events if kind in kinds for ns in range(start, end)} & inside
+
+
+def random_events(seed: int) -> list[Event]:
+    rng = random.Random(seed)
+    events = []
+    for _ in range(60):
+        start = rng.randrange(900)
+        events.append((rng.choice("KKCMG"), start, start + rng.randrange(60)))
+    return events
+
+
+@pytest.fixture(scope="module", params=range(3))
+def drawn(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[list[Event], Session]]:
+    """Events of one device, and an export that has them."""
+    events = random_events(request.param)
+    with closing(Session()) as session:
+        session.add(one_device(tmp_path_factory.mktemp("drawn") / "a.sqlite", events))
+        yield events, session
+
+
+@pytest.mark.parametrize("window", [Window(0, 1000), Window(200, 417), Window(950, 2000)])
+def test_totals_are_those_of_sets_of_nanoseconds(drawn: tuple[list[Event], Session], window: Window) -> None:
+    events, session = drawn
+    spent = only(session, window)
+    k, c, m, g = (points(events, kind, window) for kind in "KCMG")
+    assert (spent.kernels, spent.nccl, spent.memory, spent.graph) == (len(k), len(c), len(m), len(g))
+    assert spent.busy == len(k | c | m | g)
+    assert spent.overlap == len(k & c)
+    assert spent.exposed_nccl == len(c - k)
+    assert spent.exposed_memory == len(m - k)
+    assert spent.memory_only == len(m - k - c)
+    assert spent.graph_only == len(g - k - c - m)
+    assert spent.idle == window.end - window.start - spent.busy
+    parts = (spent.kernels, spent.exposed_nccl, spent.memory_only, spent.graph_only, spent.idle)
+    assert sum(parts) == spent.time == window.end - window.start
+
+
+@pytest.mark.parametrize("bins", [1, 7, 100, 1000, 3000])
+def test_bins_add_up_to_the_totals_and_never_exceed_one(drawn: tuple[list[Event], Session], bins: int) -> None:
+    _, session = drawn
+    window = Window(13, 900)
+    (lanes,) = load(session).lanes(window, bins)
+    width = (window.end - window.start) / bins
+    for name in LANES:
+        shares = getattr(lanes, name)
+        assert shares.shape == (bins,)
+        assert ((shares >= 0) & (shares <= 1)).all()
+        assert shares.sum() * width == pytest.approx(getattr(lanes.totals, name))
+
+
+def test_kernels_side_by_side_count_once(opened: Opener, tmp_path: Path) -> None:
+    session = opened(one_device(tmp_path / "a.sqlite", [("K", 0, 100)] * 5 + [("C", 50, 100)]))
+    spent = only(session, Window(0, 100))
+    assert spent.percent(spent.busy) == spent.percent(spent.kernels) == 100
+    assert spent.exposed_nccl == 0
+    assert spent.overlap_percent == 100
+
+
+def test_processes_that_share_an_ordinal_are_kept_apart(opened: Opener, tmp_path: Path) -> None:
+    path = tmp_path / "two.sqlite"
+    with ExportWriter(path) as export:
+        put(export, export.process(100), [("K", 0, 60)])
+        second = export.process(200)
+        put(export, second, [("K", 40, 50)])
+        put(export, second, [("K", 0, 100)], device=1)
+    session = opened(path)
+    busy = load(session)
+    places = [(item.device.task.pid, item.device.device) for item in busy.devices]
+    assert places == [(100, 0), (200, 0), (200, 1)]
+    window = Window(0, 100)
+    assert [lane.totals.busy for lane in busy.lanes(window, 1)] == [60, 10, 100]
+    by_task = busy.breakdown(window)
+    assert [spent.busy for spent in by_task.values()] == [60, 110]
+    assert [spent.time for spent in by_task.values()] == [100, 200], "a task with two GPUs has twice the time"
+    assert total(by_task.values()).percent(170) == pytest.approx(170 / 3)
+
+
+def test_reading_in_batches_changes_nothing(opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [tmp_path / f"rank{number}.sqlite" for number in range(5)]
+    for number, path in enumerate(paths):
+        with ExportWriter(path) as export:
+            process = export.process(10 + number % 2)
+            put(export, process, random_events(number), device=0)
+            put(export, process, random_events(90 + number), device=1)
+    session = opened(*paths)
+    window = Window(100, 800)
+    expected = [measures(lane) for lane in load(session).lanes(window, 1)]
+    assert len(set(expected)) == 10
+    for rows, devices in ((10**6, 1), (10**6, 3), (50, 64), (130, 64)):
+        monkeypatch.setattr(utilisation, "_BATCH_ROWS", rows)
+        monkeypatch.setattr(utilisation, "_BATCH_DEVICES", devices)
+        assert [measures(lane) for lane in load(session).lanes(window, 1)] == expected, (rows, devices)
+
+
+def test_graph_launches_count_as_busy_and_a_note_says_so(opened: Opener, tmp_path: Path) -> None:
+    session = opened(one_device(tmp_path / "a.sqlite", [("K", 0, 10), ("G", 5, 100)]))
+    busy = load(session)
+    (spent,) = busy.breakdown(Window(0, 100)).values()
+    assert (spent.busy, spent.graph, spent.graph_only, spent.kernels) == (100, 95, 90, 10)
+    assert "1 whole CUDA graph launches count as busy" in busy.notes[0]
+
+
+def test_an_export_without_gpu_work_says_so_and_has_no_rows(opened: Opener, tmp_path: Path) -> None:
+    path = tmp_path / "cpu.sqlite"
+    with ExportWriter(path) as export:
+        export.osrt(export.thread(export.process(1), 1, "main"), 0, 50, "poll")
+    session = opened(path)
+    window = extent(session, Selection())
+    assert window == Window(0, 50)
+    table = utilisation_table(load(session), window)
+    assert len(table) == 0
+    assert table.notes == ("no GPU work in this export: record with `nsys profile -t cuda`",)
+    assert len(utilisation_over_time(load(session), window, 10)) == 0
+
+
+def test_tasks_devices_and_streams_narrow_but_a_name_filter_does_not(opened: Opener, tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    with ExportWriter(path) as export:
+        process = export.process(100)
+        put(export, process, [("K", 0, 10)], device=0)
+        put(export, process, [("K", 10, 30)], device=0, stream=9)
+        put(export, process, [("K", 0, 50)], device=1)
+        other = export.process(200)
+        put(export, other, [("K", 0, 90)])
+    session = opened(path)
+    window = Window(0, 100)
+
+    def busy_of(selection: Selection) -> list[int]:
+        return [lane.totals.busy for lane in busy_lanes(session, selection, window, 4, ranked_tasks(session))]
+
+    assert busy_of(Selection()) == [30, 50, 90]
+    first = Selection(tasks=frozenset({Task(0, process.global_id)}))
+    assert busy_of(first) == [30, 50]
+    assert busy_of(Selection(devices=frozenset({1}))) == [50]
+    assert busy_of(first.with_name("absent")) == [30, 50]
+    assert busy_of(first.with_window(Window(0, 5))) == [30, 50], "the window is an argument of its own"
+    assert busy_of(Selection(streams=frozenset({9}), devices=frozenset({0}), tasks=first.tasks)) == [20]
+    notes = load(session, first.with_name("absent")).notes
+    assert notes == ("the name filter is left out here: how busy a GPU is depends on all of its work",)
+
+
+def test_reports_lie_on_the_job_clock_and_are_missing_outside_their_session(opened: Opener, tmp_path: Path) -> None:
+    early = one_device(tmp_path / "rank0.sqlite", [("K", 0, 100)], duration=100)
+    late = one_device(tmp_path / "rank1.sqlite", [("K", 0, 50)], START + 200, duration=100)
+    session = opened(early, late)
+    assert [recorded(report) for report in session.reports] == [Window(0, 100), Window(200, 300)]
+    window = extent(session, Selection(), fit=False)
+    assert window == Window(0, 300)
+    assert extents(session, Selection()) == dict.fromkeys((0, 1), Window(0, 250))
+    busy = load(session)
+    first, second = busy.lanes(window, 6)
+    np.testing.assert_array_equal(first.busy, [1, 1, math.nan, math.nan, math.nan, math.nan])
+    np.testing.assert_array_equal(second.busy, [math.nan, math.nan, math.nan, math.nan, 1, 0])
+    assert (second.totals.busy, second.totals.recorded, second.totals.time) == (50, 100, 300)
+    table = utilisation_table(busy, window)
+    assert "ranks 0, 1 were not recorded for all of this time" in table.notes[-1]
+    assert utilisation_table(busy, Window(0, 50)).notes[-1].startswith("rank 1 was not recorded")
+    over_time = utilisation_over_time(busy, window, 6)
+    assert [row[2] for row in over_time.page(0, 6)] == [0, 50, 100, 150, 200, 250]
+    assert over_time.page(2, 1)[0][3:] == (None,) * 6
+
+
+def test_runs_that_share_no_clock_have_extents_of_their_own(opened: Opener, tmp_path: Path) -> None:
+    hour = 3600 * 10**9
+    before = one_device(tmp_path / "before.sqlite", [("K", 10, 20)])
+    after = one_device(tmp_path / "after.sqlite", [("K", 510, 540)], START + hour)
+    session = opened(before, after)
+    assert extent(session, Selection()) == Window(10, 540)
+    assert extents(session, Selection()) == {0: Window(10, 20), 1: Window(510, 540)}
+    chosen = Selection(tasks=frozenset({ranked_tasks(session)[1].task}))
+    assert extent(session, chosen) == Window(510, 540)
+    assert "share no clock" in utilisation_table(load(session), Window(10, 540)).notes[-1]
+    assert load(session, chosen).shares_clock
+
+
+def test_extent_fits_the_events_unless_told_otherwise(opened: Opener, tmp_path: Path) -> None:
+    session = opened(one_device(tmp_path / "a.sqlite", [("K", 5000, 5100)], duration=10_000))
+    assert extent(session, Selection()) == Window(5000, 5100)
+    assert extent(session, Selection(), fit=False) == Window(0, 10_000)
+    assert extent(session, Selection(Window(7, 9)), fit=False) == Window(7, 9)
+    assert extent(opened(), Selection()) == Window(0, 0)
+
+
+def test_a_session_is_as_long_as_its_events(opened: Opener, tmp_path: Path) -> None:
+    session = opened(one_device(tmp_path / "a.sqlite", [("K", -40, 60)], duration=50))
+    assert extent(session, Selection(), fit=False) == Window(-40, 60)
+
+
+def test_an_empty_window_has_no_percentages(opened: Opener, tmp_path: Path) -> None:
+    session = opened(one_device(tmp_path / "a.sqlite", [("K", 0, 10)]))
+    table = utilisation_table(load(session), Window(5, 5))
+    busy, busy_ns = (
+        next(i for i, c in enumerate(table.columns) if c.key == key) for key in ("busy_percent", "busy_ns")
+    )
+    assert table.rows[0][busy] is None
+    assert table.rows[0][busy_ns] == 0
+    (lanes,) = load(session).lanes(Window(5, 5), 3)
+    assert np.isnan(lanes.busy).all()
+
+
+def test_a_new_report_makes_the_intervals_stale(opened: Opener, tmp_path: Path) -> None:
+    session = opened(one_device(tmp_path / "a.sqlite", [("K", 0, 10)]))
+    busy = load(session)
+    assert busy.is_current(session)
+    session.add(one_device(tmp_path / "b.sqlite", [("K", 0, 10)]))
+    assert not busy.is_current(session)
+
+
+def test_the_table_names_device_and_gpu(opened: Opener, tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    with ExportWriter(path) as export:
+        process = export.process(1)
+        export.gpu(3)
+        export.cuda_device(process, cuda_id=0, gpu_id=3)
+        put(export, process, [("K", 0, 25), ("C", 20, 50), ("M", 90, 100)])
+    table = utilisation_table(load(opened(path)), Window(0, 100))
+    headers = [column.header for column in table.columns]
+    assert headers[:7] == ["Rank", "Device", "GPU", "GPU Model", "Busy (%)", "Compute (%)", "NCCL (%)"]
+    row = dict(zip(headers, table.rows[0], strict=True))
+    assert (row["Rank"], row["Device"], row["GPU"], row["GPU Model"]) == (0, 0, 3, "NVIDIA H100 80GB HBM3")
+    assert (row["Busy (%)"], row["Busy (ns)"], row["Idle (ns)"]) == (60, 60, 40)
+    assert (row["Exposed NCCL (%)"], row["NCCL over Compute (ns)"], row["Memory (ns)"]) == (25, 5, 10)
+    assert (row["Recorded (ns)"], row["Window (ns)"]) == (100, 100)
+
+
+# GPU metrics
+
+
+METRICS = (
+    "GPC Clock Frequency [MHz]",
+    "SMs Active [Throughput %]",
+    "NVLink RX Bandwidth [Throughput %]",
+    "NVLink RX Bandwidth [Bytes/s]",
+    "Unallocated Warps in Active SMs [Throughput %]",
+    "Tensor Active [Throughput %]",
+)
+
+
+@pytest.fixture
+def sampled(opened: Opener, tmp_path: Path) -> Session:
+    """Two tasks on GPUs 4 and 5, four samples each: at 0, 10, 20 and 30 ns; those of GPU 4 are damaged."""
+    path = tmp_path / "metrics.sqlite"
+    with ExportWriter(path) as export:
+        for gpu, pid in ((4, 100), (5, 200)):
+            export.gpu(gpu)
+            process = export.process(pid)
+            export.cuda_device(process, cuda_id=0, gpu_id=gpu)
+            put(export, process, [("K", 0, 40)])
+            export.gpu_metric_names(gpu, METRICS)
+            values = (10, -2_000_000, 400, 30) if gpu == 4 else (20, 20, 20, 20)
+            for number, value in enumerate(values):
+                export.gpu_metric(gpu, 10 * number, [1755, value, 50, 10**9, 5, 60])
+    return opened(path)
+
+
+def test_metrics_are_clamped_and_averaged_in_each_bin(sampled: Session) -> None:
+    lanes = metric_lanes(sampled, Selection(), Window(0, 60), 3)
+    names = [(lane.source.gpu, lane.source.family, lane.source.label) for lane in lanes]
+    one = [("SM active", "SMs Active"), ("tensor active", "Tensor Active"), ("NVLink RX", "NVLink RX Bandwidth")]
+    assert names == [(gpu, *each) for gpu in (4, 5) for each in one]
+    np.testing.assert_array_equal(lanes[0].values, [5, 65, math.nan])
+    assert lanes[0].mean == 35
+    np.testing.assert_array_equal(lanes[3].values, [20, 20, math.nan])
+
+
+def test_metrics_of_the_selected_task_are_those_of_its_gpu(sampled: Session) -> None:
+    task = next(item.task for item in ranked_tasks(sampled) if item.pid == 200)
+    sources = metric_sources(sampled, Selection(tasks=frozenset({task})))
+    assert {source.gpu for source in sources} == {5}
+    assert metric_sources(sampled, Selection(tasks=frozenset())) == []
+
+
+def test_a_window_between_samples_keeps_its_lanes(sampled: Session) -> None:
+    sources = metric_sources(sampled, Selection())
+    lanes = metric_lanes(sampled, Selection(), Window(11, 19), 4, sources)
+    assert len(lanes) == len(sources) == 6
+    assert all(np.isnan(lane.values).all() and lane.mean is None for lane in lanes)
+    assert [lane.mean for lane in metric_lanes(sampled, Selection(), Window(5, 5), 4)] == [None] * 6
+    with pytest.raises(ValueError, match="at least one bin"):
+        metric_lanes(sampled, Selection(), Window(0, 60), 0)
+
+
+def test_every_metric_has_its_name_listed(opened: Opener, sampled: Session, tmp_path: Path) -> None:
+    assert metric_names(sampled) == tuple(sorted(METRICS))
+    without = opened(one_device(tmp_path / "a.sqlite", [("K", 0, 10)]))
+    assert metric_names(without) == ()
+    assert metric_lanes(without, Selection(), Window(0, 10), 5) == []
+
+
+# Real exports
+
+
+GOLDEN = {
+    # name: for each device |K| |C| |M| |G| |A| K∩C, C\K, M\K (docs/contributing.md#reference-data)
+    "ddp-a100-rank0of4": [
+        (1661359183, 292789300, 483674208, 0, 1768870079, 270990237, 21799063, 102142328),
+    ],
+    "h100-2rank-moe-before": [
+        (253690832, 17172652, 2954303, 0, 273817787, 0, 17172652, 2954303),
+        (256095624, 8229100, 2951192, 0, 267275916, 0, 8229100, 2951192),
+    ],
+    "cuda-graphs": [(78270, 0, 0, 7811141695, 7811219965, 0, 0, 0)],
+    "alcf-allgather-rank0": [(0, 185997784, 0, 0, 185997784, 0, 185997784, 0)],
+    "alcf-allgather-rank4": [(0, 19113166, 0, 0, 19113166, 0, 19113166, 0)],
+}
+
+
+def measures(lanes: DeviceLanes) -> tuple[int, ...]:
+    spent = lanes.totals
+    unions = (spent.kernels, spent.nccl, spent.memory, spent.graph, spent.busy)
+    return (*unions, spent.overlap, spent.exposed_nccl, spent.exposed_memory)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_real_exports_have_the_known_totals(opened: Opener, name: str) -> None:
+    session = opened(*shared(name))
+    window = extent(session, Selection())
+    lanes = load(session).lanes(window, 120)
+    assert [measures(lane) for lane in lanes] == GOLDEN[name]
+    for lane in lanes:
+        covered = lane.busy.sum() * (window.end - window.start) / 120
+        assert covered == pytest.approx(lane.totals.busy)
+        assert lane.busy.max() <= 1
+
+
+def test_two_ranks_of_one_job_keep_their_totals_side_by_side(opened: Opener) -> None:
+    session = opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4"))
+    lanes = load(session).lanes(extent(session, Selection(), fit=False), 50)
+    assert [lane.device.task.rank for lane in lanes] == [0, 4]
+    assert [lane.totals.nccl for lane in lanes] == [185997784, 19113166]
+    assert np.isnan(lanes[1].busy[0]), "rank 4 was not recording yet"
+
+
+def test_whole_graphs_keep_the_real_gpu_busy(opened: Opener) -> None:
+    session = opened(*shared("cuda-graphs"))
+    (report,) = session.reports
+    assert report.metadata.duration is not None
+    spent = only(session, Window(0, report.metadata.duration))
+    assert spent.percent(spent.graph) == pytest.approx(99.34, abs=0.01)
+    assert spent.percent(spent.kernels) == pytest.approx(0.001, abs=0.0001)
+
+
+def test_a_real_trimmed_session_is_fitted_to_its_events(opened: Opener) -> None:
+    session = opened(*shared("h100-2rank-moe-before"))
+    fitted, whole = extent(session, Selection()), extent(session, Selection(), fit=False)
+    assert fitted.end - fitted.start < 0.4e9
+    assert whole == Window(0, 119443348968)
+    assert [round(item.percent(item.busy) or 0, 1) for item in load(session).breakdown(fitted).values()] == [91.3, 89.1]
+
+
+def test_real_metric_samples_stay_percentages(opened: Opener) -> None:
+    session = opened(*shared("gpu-metrics"))
+    lanes = metric_lanes(session, Selection(), Window(-1_000_000, 600_000_000), 300)
+    assert [lane.source.family for lane in lanes] == [
+        "GR active", "SM active", "SM issue", "tensor active", "DRAM read", "DRAM write", "PCIe TX", "PCIe RX",
+    ]  # fmt: skip
+    for lane in lanes:
+        known = lane.values[~np.isnan(lane.values)]
+        assert ((known >= 0) & (known <= 100)).all()
+        assert lane.mean is not None

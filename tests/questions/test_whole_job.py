@@ -1,0 +1,95 @@
+"""Summaries of everything are computed once for each set of exports, and are the same when they are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from synthetic import two_process_export
+
+from nsystui.base.answer import Answer, iter_rows
+from nsystui.base.selection import NameFilter, Selection
+from nsystui.questions import whole_job
+from nsystui.questions.kernels import GroupBy, Names, kernel_summary
+from nsystui.questions.work import API, work_summary
+from nsystui.store.cache import Cache
+from nsystui.store.session import Session
+
+EVERYTHING = Selection()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The queries that were asked of DuckDB."""
+    monkeypatch.setattr(whole_job, "_MANY", 1)
+    queries: list[str] = []
+    batches = Session.batches
+
+    def counted(session: Session, query: object, size: int) -> object:
+        queries.append(str(query))
+        return batches(session, query, size)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Session, "batches", counted)
+    return queries
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Callable[..., object]:
+    export = two_process_export(tmp_path / "rank0.sqlite")
+    two_process_export(tmp_path / "rank1.sqlite")
+
+    def answered(question: Callable[[Session], Answer], *names: str) -> tuple[list[object], int | None]:
+        with closing(Session(cache=Cache(tmp_path / "cache"))) as session:
+            for name in names or ("rank0",):
+                session.add(export.with_name(f"{name}.sqlite"))
+            answer = question(session)
+            return list(iter_rows(answer)), answer.total
+
+    return answered
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        lambda session: kernel_summary(session, EVERYTHING),
+        lambda session: kernel_summary(session, EVERYTHING, Names.SHORT),
+        lambda session: work_summary(session, EVERYTHING, API),
+    ],
+)
+def test_the_second_answer_is_the_first_and_asks_nothing(ask, asked, question):
+    first = ask(question)
+    assert len(asked) == 1
+    assert first[0]
+    assert ask(question) == first
+    assert len(asked) == 1
+
+
+def test_another_question_or_other_exports_have_an_answer_of_their_own(ask, asked):
+    questions = [
+        lambda session: kernel_summary(session, EVERYTHING),
+        lambda session: kernel_summary(session, EVERYTHING, Names.SHORT),
+        lambda session: kernel_summary(session, EVERYTHING, group_by=(GroupBy.DEVICE,)),
+        lambda session: kernel_summary(session, Selection(name=NameFilter("saxpy"))),
+        lambda session: work_summary(session, EVERYTHING, API),
+    ]
+    found = [ask(question) for question in questions]
+    found.append(ask(questions[0], "rank0", "rank1"))
+    found.append(ask(questions[0], "rank1"))
+    assert len(asked) == 7
+    assert found[5][0] != found[0][0]
+    assert [ask(question) for question in questions] == found[:5]
+
+
+def test_an_export_that_changed_is_asked_again(ask, asked, tmp_path):
+    ask(lambda session: work_summary(session, EVERYTHING, API))
+    two_process_export(tmp_path / "rank0.sqlite")
+    ask(lambda session: work_summary(session, EVERYTHING, API))
+    assert len(asked) == 2
+
+
+def test_few_rows_are_not_kept(ask, asked, tmp_path, monkeypatch):
+    monkeypatch.undo()
+    ask(lambda session: work_summary(session, EVERYTHING, API))
+    assert not (tmp_path / "cache" / "answers").exists()

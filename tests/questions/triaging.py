@@ -1,0 +1,36 @@
+"""What the tests of triage share: a triage of exports, and how to look into it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from nsystui.questions.alignment import ClockMode
+from nsystui.questions.job import Job
+from nsystui.questions.triage.finding import Finding, Severity
+from nsystui.questions.triage.run import RULES, Triage, triage
+from nsystui.questions.triage.thresholds import Thresholds
+from nsystui.store.session import Session
+
+
+def triaged(*paths: Path, settings: Sequence[str] = (), rules: Sequence[str] = RULES) -> Triage:
+    session = Session()
+    for path in paths:
+        session.add(path)
+    job = Job(session)
+    try:
+        if len(paths) > 1:
+            job.align(ClockMode.COLLECTIVES)
+        return triage(job, thresholds=Thresholds().changed(settings), rules=rules)
+    finally:
+        job.close()
+
+
+def finding(found: Triage, name: str) -> Finding:
+    (one,) = [one for one in found.findings if one.id == name]
+    return one
+
+
+def ids(found: Triage) -> set[str]:
+    """What is worse than a remark."""
+    return {one.id for one in found.findings if one.severity is not Severity.INFO}
