@@ -8,53 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, Self, overload, runtime_checkable
+
+from nsystui.base.columns import Column, Unit
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Value = int | float | str | None
 Row = tuple[Value, ...]
-
-
-FILES_ONLY = 9
-"""The importance of a column that only files get: what tells a row from any other, which nobody reads on a screen."""
-
-
-class Unit(Enum):
-    """What a value measures; it decides alignment and how a screen words it. Files always get the plain value."""
-
-    TIME = "time"  # ns: a point in time
-    DURATION = "duration"  # ns
-    CHANGE = "change"  # ns more, or fewer, than something else: a screen shows the sign
-    BYTES = "bytes"
-    MEGABYTES = (
-        "megabytes"  # of 10⁶ bytes, or these per second: in the reports of `nsystui stats` alone, as nsys has them
-    )
-    PERCENT = "percent"
-    COUNT = "count"
-    NUMBER = "number"  # a number that is not a count: an id, a grid size
-    RATE = "rate"  # bytes per second
-    TEXT = "text"
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of an answer.
-
-    ``key`` is its name in code and in JSON, ``header`` its name in CSV and Markdown (with the unit, as nsys writes it),
-    ``label`` its heading on a screen. ``decimals`` is how many a file gets (``None``: an integer or text as it is).
-    ``importance`` decides which columns leave first on a narrow screen: 0 stays, higher
-    numbers leave earlier, and ``FILES_ONLY`` is never shown.
-    """
-
-    key: str
-    header: str
-    label: str
-    unit: Unit = Unit.TEXT
-    decimals: int | None = None
-    importance: int = 0
 
 
 class Answer(Protocol):

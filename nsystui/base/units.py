@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 
-from nsystui.base.answer import Unit, Value
+from nsystui.base.answer import Value
+from nsystui.base.columns import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.text import safe_text
 

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from nsystui import __version__
-from nsystui.base.answer import Unit
+from nsystui.base.columns import Unit
 from nsystui.base.errors import ExportError, NsystuiError
 from nsystui.base.units import format_value
 from nsystui.commands.configuration import Config, default_path

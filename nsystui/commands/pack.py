@@ -133,7 +133,7 @@ def _new(cache: Cache, found: ReportRanks) -> NewReport:
 
 def _line(found: ReportRanks, added: JobReport) -> str:
     """``rank 3  rank_3  1,234,567 rows  45.2 MiB, 12 % of the export  (captured environment)``."""
-    from nsystui.base.answer import Unit
+    from nsystui.base.columns import Unit
     from nsystui.base.units import format_value
 
     numbers = sorted(found.ranks.values())

@@ -70,7 +70,7 @@ class ReadingBar(StatusLine):
 
     def line(self, done: int, name: str) -> str:
         """The text of the bar, in ASCII."""
-        from nsystui.base.answer import Unit
+        from nsystui.base.columns import Unit
 
         size = format_value(Unit.BYTES, done)
         file = safe_text(name, ascii=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nsystui.base.answer import Unit
+from nsystui.base.columns import Unit
 from nsystui.base.text import fit, safe_text
 from nsystui.base.units import format_value
 from nsystui.questions.recipes.maps import MapLine, RecipeMap

@@ -70,7 +70,7 @@ def _pictures(timeline: Timeline, window: Window, count: int, streams: bool) -> 
 
 
 def _draw(pictures: list[LanePicture]) -> None:
-    from nsystui.base.answer import Unit
+    from nsystui.base.columns import Unit
     from nsystui.base.text import fit, safe_text
     from nsystui.base.units import format_value
     from nsystui.output.stdout import print_lines

@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Sequence
 
-from nsystui.base.answer import Answer, Column, Value
+from nsystui.base.answer import Answer, Value
+from nsystui.base.columns import Column
 from nsystui.base.text import safe_text
 from nsystui.output.formats import file_values, pages
 

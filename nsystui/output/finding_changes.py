@@ -6,7 +6,8 @@ import io
 import textwrap
 from collections.abc import Iterator
 
-from nsystui.base.answer import Head, Unit
+from nsystui.base.answer import Head
+from nsystui.base.columns import Unit
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
 from nsystui.output import findings

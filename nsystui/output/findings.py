@@ -7,7 +7,8 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-from nsystui.base.answer import Head, Unit
+from nsystui.base.answer import Head
+from nsystui.base.columns import Unit
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
 from nsystui.output.formats import markdown_text, write

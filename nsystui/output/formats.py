@@ -22,7 +22,8 @@ from os import PathLike, fspath
 from pathlib import PurePath
 from typing import Protocol
 
-from nsystui.base.answer import FILES_ONLY, Answer, Column, Row, Unit, Value, iter_rows
+from nsystui.base.answer import Answer, Row, Value, iter_rows
+from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.text import ascii_glyphs, safe_text, width_of
 from nsystui.base.units import DecimalLayout, format_value, round_half_up

@@ -8,7 +8,7 @@ from enum import Enum
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Unit
+from nsystui.base.columns import Unit
 from nsystui.base.units import format_value
 from nsystui.questions.collectives.clock import ENDING_TOGETHER, ClockFit, fit_clock
 from nsystui.questions.collectives.matched import match

@@ -8,7 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import COUNT, Column, Unit
 from nsystui.base.note_words import few, which_of
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
@@ -20,11 +21,11 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 DIAGNOSTIC_COLUMNS = (
-    Column("severity", "Severity", "severity", Unit.TEXT, None, 0),
-    Column("count", "Count", "count", Unit.COUNT, None, 0),
-    Column("report", "Report", "report", Unit.TEXT, None, 1),
-    Column("time", "First Time (ns)", "first", Unit.TIME, None, 2),
-    Column("text", "Text", "text", Unit.TEXT, None, 0),
+    Column("severity", header="Severity", label="severity"),
+    COUNT,
+    Column("report", header="Report", label="report", importance=1),
+    Column("time", header="First Time (ns)", label="first", unit=Unit.TIME, importance=2),
+    Column("text", header="Text", label="text"),
 )
 _WARNING, _ERROR = 2, 3
 _LOST = re.compile(r"\blost\b|\bdropp|\bnot all\b|overflow|incomplete|discarded|truncated", re.IGNORECASE)
@@ -83,13 +84,13 @@ def _diagnostic_notes(reports: Sequence[Report], said: Sequence[tuple[Any, ...]]
 
 
 CONTENTS_COLUMNS = (
-    Column("table", "Table", "table", Unit.TEXT, None, 0),
-    Column("what", "What", "what", Unit.TEXT, None, 2),
-    Column("rows", "Rows", "rows", Unit.COUNT, None, 0),
-    Column("reports", "Reports", "reports", Unit.COUNT, None, 3),
-    Column("first", "First (ns)", "first", Unit.TIME, None, 4),
-    Column("last", "Last (ns)", "last", Unit.TIME, None, 4),
-    Column("record", "To Record It", "to record it", Unit.TEXT, None, 1),
+    Column("table", header="Table", label="table"),
+    Column("what", header="What", label="what", importance=2),
+    Column("rows", header="Rows", label="rows", unit=Unit.COUNT),
+    Column("reports", header="Reports", label="reports", unit=Unit.COUNT, importance=3),
+    Column("first", header="First (ns)", label="first", unit=Unit.TIME, importance=4),
+    Column("last", header="Last (ns)", label="last", unit=Unit.TIME, importance=4),
+    Column("record", header="To Record It", label="to record it", importance=1),
 )
 
 

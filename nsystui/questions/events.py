@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import FILES_ONLY, Answer, Column, Row, Unit
+from nsystui.base.answer import Answer, Row
+from nsystui.base.columns import DEVICE, DURATION, PROCESS_ID, RANK, REPORT_ID, ROW_ID, STREAM, Column, Unit
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.canonical import NO_PROCESS
 from nsystui.questions.event_index import counts_per_bin, spans
@@ -25,19 +26,19 @@ from nsystui.questions.where import matches
 from nsystui.store.session import Session
 
 EVENT_COLUMNS = (
-    Column("start", "Start (ns)", "time", Unit.TIME, None, 0),
-    Column("kind", "Kind", "kind", Unit.TEXT, None, 0),
-    Column("name", "Name", "what", Unit.TEXT, None, 0),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 1),
-    Column("device", "Device", "dev", Unit.NUMBER, None, 3),
-    Column("stream", "Strm", "strm", Unit.NUMBER, None, 2),
-    Column("tid", "Tid", "tid", Unit.NUMBER, None, 2),
-    Column("correlation_id", "CorrId", "corr", Unit.NUMBER, None, 4),
-    Column("pid", "Pid", "pid", Unit.NUMBER, None, 5),
-    Column("report", "Report", "report", Unit.NUMBER, None, FILES_ONLY),
-    Column("process", "Process", "process", Unit.NUMBER, None, FILES_ONLY),
-    Column("row", "Row", "row", Unit.NUMBER, None, FILES_ONLY),
+    Column("start", header="Start (ns)", label="time", unit=Unit.TIME),
+    Column("kind", header="Kind", label="kind"),
+    Column("name", header="Name", label="what"),
+    DURATION,
+    RANK.with_importance(1),
+    DEVICE.with_importance(3),
+    STREAM.with_importance(2),
+    Column("tid", header="Tid", label="tid", unit=Unit.NUMBER, importance=2),
+    Column("correlation_id", header="CorrId", label="corr", unit=Unit.NUMBER, importance=4),
+    Column("pid", header="Pid", label="pid", unit=Unit.NUMBER, importance=5),
+    REPORT_ID,
+    PROCESS_ID,
+    ROW_ID,
 )
 _KEYS = tuple(column.key for column in EVENT_COLUMNS)
 _ROWS_PER_BIN = 200

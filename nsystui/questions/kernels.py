@@ -9,7 +9,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value
+from nsystui.base.answer import Row, TableAnswer, Value
+from nsystui.base.columns import (
+    DEVICE,
+    DURATION,
+    NAME,
+    PROCESS_ID,
+    RANK,
+    REPORT_ID,
+    ROW_ID,
+    START,
+    STREAM,
+    Column,
+    Unit,
+)
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.questions import statistics
@@ -49,12 +62,11 @@ def group_by_of(text: str) -> tuple[GroupBy, ...]:
     return tuple(dict.fromkeys(known[word] for word in words))
 
 
-_NAME = Column("name", "Name", "name", Unit.TEXT, None, 0)
 _GROUP_COLUMNS = {
-    GroupBy.RANK: (Column("rank", "Rank", "rank", Unit.NUMBER),),
-    GroupBy.DEVICE: (Column("device", "Device", "device", Unit.NUMBER),),
-    GroupBy.STREAM: (Column("stream", "Strm", "stream", Unit.NUMBER),),
-    GroupBy.SHAPE: (Column("grid", "GridXYZ", "grid"), Column("block", "BlockXYZ", "block")),
+    GroupBy.RANK: (RANK,),
+    GroupBy.DEVICE: (Column("device", header="Device", label="device", unit=Unit.NUMBER),),
+    GroupBy.STREAM: (Column("stream", header="Strm", label="stream", unit=Unit.NUMBER),),
+    GroupBy.SHAPE: (Column("grid", header="GridXYZ", label="grid"), Column("block", header="BlockXYZ", label="block")),
 }
 
 
@@ -85,7 +97,7 @@ def kernel_summary(
     columns = (
         *statistics.duration_columns("Instances"),
         *(column for group in group_by for column in _GROUP_COLUMNS[group]),
-        _NAME,
+        NAME,
     )
 
     def ask() -> list[Row]:
@@ -164,20 +176,20 @@ def kernel_notes(session: Session) -> tuple[str, ...]:
 
 
 INSTANCE_COLUMNS = (
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
-    Column("launch_delay", "Launch Delay (ns)", "delay", Unit.DURATION, None, 1),
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 1),
-    Column("device", "Device", "dev", Unit.NUMBER, None, 2),
-    Column("stream", "Strm", "strm", Unit.NUMBER, None, 2),
-    Column("grid", "GridXYZ", "grid", Unit.TEXT, None, 3),
-    Column("block", "BlockXYZ", "block", Unit.TEXT, None, 3),
-    Column("registers", "Reg/Trd", "regs", Unit.NUMBER, None, 4),
-    Column("shared_memory", "Shared Memory (B)", "smem", Unit.BYTES, None, 4),
-    Column("correlation_id", "CorrId", "corr", Unit.NUMBER, None, 5),
-    Column("report", "Report", "report", Unit.NUMBER, None, FILES_ONLY),
-    Column("process", "Process", "process", Unit.NUMBER, None, FILES_ONLY),
-    Column("row", "Row", "row", Unit.NUMBER, None, FILES_ONLY),
+    START,
+    DURATION,
+    Column("launch_delay", header="Launch Delay (ns)", label="delay", unit=Unit.DURATION, importance=1),
+    RANK.with_importance(1),
+    DEVICE.with_importance(2),
+    STREAM.with_importance(2),
+    Column("grid", header="GridXYZ", label="grid", importance=3),
+    Column("block", header="BlockXYZ", label="block", importance=3),
+    Column("registers", header="Reg/Trd", label="regs", unit=Unit.NUMBER, importance=4),
+    Column("shared_memory", header="Shared Memory (B)", label="smem", unit=Unit.BYTES, importance=4),
+    Column("correlation_id", header="CorrId", label="corr", unit=Unit.NUMBER, importance=5),
+    REPORT_ID,
+    PROCESS_ID,
+    ROW_ID,
 )
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import HOST, PID, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.device_time import NOTHING, Breakdown
 from nsystui.questions.extent import extent, extents, recorded, selected_reports, shares_clock
@@ -154,18 +155,18 @@ _COUNTED = {
     "api_calls": tables.api_calls,
 }
 TASK_COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("host", "Host", "host", Unit.TEXT, None, 2),
-    Column("gpu", "GPU", "gpu", Unit.TEXT, None, 2),
+    RANK,
+    HOST.with_importance(2),
+    Column("gpu", header="GPU", label="gpu", importance=2),
     *SHARE_COLUMNS,
-    Column("kernels", "Kernels", "kernels", Unit.COUNT, None, 3),
-    Column("graphs", "Graph Launches", "graphs", Unit.COUNT, None, 6),
-    Column("memory_ops", "Memory Ops", "memory ops", Unit.COUNT, None, 5),
-    Column("api_calls", "API Calls", "API calls", Unit.COUNT, None, 5),
-    Column("model", "GPU Model", "model", Unit.TEXT, None, 6),
-    Column("pid", "PID", "pid", Unit.NUMBER, None, 7),
-    Column("process", "Process", "process", Unit.TEXT, None, 7),
-    Column("report", "Report", "report", Unit.TEXT, None, 4),
+    Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT, importance=3),
+    Column("graphs", header="Graph Launches", label="graphs", unit=Unit.COUNT, importance=6),
+    Column("memory_ops", header="Memory Ops", label="memory ops", unit=Unit.COUNT, importance=5),
+    Column("api_calls", header="API Calls", label="API calls", unit=Unit.COUNT, importance=5),
+    Column("model", header="GPU Model", label="model", importance=6),
+    PID.with_importance(7),
+    Column("process", header="Process", label="process", importance=7),
+    Column("report", header="Report", label="report", importance=4),
 )
 
 

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Row, Value
+from nsystui.base.answer import Row, Value
+from nsystui.base.columns import Column
 from nsystui.questions.time_index import TimeIndex
 from nsystui.store.session import Session
 

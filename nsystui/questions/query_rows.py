@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from nsystui.base.answer import Column, Row
+from nsystui.base.answer import Row
+from nsystui.base.columns import Column
 
 if TYPE_CHECKING:
     import sqlalchemy as sa

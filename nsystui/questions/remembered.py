@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsystui import __version__
-from nsystui.base.answer import Answer, Column, TableAnswer, Unit, iter_rows
+from nsystui.base.answer import Answer, TableAnswer, iter_rows
+from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.exports import opening
 from nsystui.store.answers import Answers
@@ -110,7 +111,7 @@ def to_json(answer: Answer) -> dict[str, Any]:
 def from_json(values: Any) -> TableAnswer:
     """The inverse of ``to_json``; raises KeyError, TypeError or ValueError for what it did not write."""
     columns = tuple(
-        Column(key, header, label, Unit(unit), decimals, importance)
+        Column(key, header=header, label=label, unit=Unit(unit), decimals=decimals, importance=importance)
         for key, header, label, unit, decimals, importance in values["columns"]
     )
     rows = [tuple(row) for row in values["rows"]]

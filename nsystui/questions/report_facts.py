@@ -5,30 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import DURATION, HOST, Column, Unit
 from nsystui.questions.extent import event_span
 from nsystui.questions.tasks import RankedTask
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 COLUMNS = (
-    Column("report", "Report", "report", Unit.TEXT, None, 0),
-    Column("ranks", "Ranks", "ranks", Unit.TEXT, None, 0),
-    Column("rank_source", "Ranks From", "ranks from", Unit.TEXT, None, 2),
-    Column("nsys", "nsys", "nsys", Unit.TEXT, None, 1),
-    Column("schema", "Schema", "schema", Unit.TEXT, None, 3),
-    Column("host", "Host", "host", Unit.TEXT, None, 1),
-    Column("gpus", "GPUs", "GPUs", Unit.TEXT, None, 1),
-    Column("driver", "Driver", "driver", Unit.TEXT, None, 4),
-    Column("cuda", "CUDA", "CUDA", Unit.TEXT, None, 4),
-    Column("command", "Command", "command", Unit.TEXT, None, 5),
-    Column("started", "Started (UTC)", "started (UTC)", Unit.TEXT, None, 3),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 1),
-    Column("first_event", "First Event (ns)", "first event", Unit.TIME, None, 6),
-    Column("last_event", "Last Event (ns)", "last event", Unit.TIME, None, 6),
-    Column("json", "JSON Included", "JSON", Unit.TEXT, None, 7),
-    Column("blobs", "Blobs Included", "blobs", Unit.TEXT, None, 7),
-    Column("path", "Path", "path", Unit.TEXT, None, 8),
+    Column("report", header="Report", label="report"),
+    Column("ranks", header="Ranks", label="ranks"),
+    Column("rank_source", header="Ranks From", label="ranks from", importance=2),
+    Column("nsys", header="nsys", label="nsys", importance=1),
+    Column("schema", header="Schema", label="schema", importance=3),
+    HOST.with_importance(1),
+    Column("gpus", header="GPUs", label="GPUs", importance=1),
+    Column("driver", header="Driver", label="driver", importance=4),
+    Column("cuda", header="CUDA", label="CUDA", importance=4),
+    Column("command", header="Command", label="command", importance=5),
+    Column("started", header="Started (UTC)", label="started (UTC)", importance=3),
+    DURATION.with_importance(1),
+    Column("first_event", header="First Event (ns)", label="first event", unit=Unit.TIME, importance=6),
+    Column("last_event", header="Last Event (ns)", label="last event", unit=Unit.TIME, importance=6),
+    Column("json", header="JSON Included", label="JSON", importance=7),
+    Column("blobs", header="Blobs Included", label="blobs", importance=7),
+    Column("path", header="Path", label="path", importance=8),
 )
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from nsystui.base.answer import Answer, Column, TableAnswer, Unit
+from nsystui.base.answer import Answer, TableAnswer
+from nsystui.base.columns import NAME, Column, Unit
 from nsystui.base.errors import ExportError
 from nsystui.exports import opening
 from nsystui.exports.sources import POSSIBLE_WORK
@@ -29,10 +30,10 @@ _MOST_FILES = 8
 _TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 SAMPLE_COLUMNS = (
-    Column("share", "Time (%)", "time %", Unit.PERCENT, 1, 0),
-    Column("count", "Sampled Instances", "sampled", Unit.COUNT, None, 1),
-    Column("avg", "Avg (ns)", "avg", Unit.DURATION, 1, 2),
-    Column("name", "Name", "name", Unit.TEXT, None, 0),
+    Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1),
+    Column("count", header="Sampled Instances", label="sampled", unit=Unit.COUNT, importance=1),
+    Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=2),
+    NAME,
 )
 
 Span = tuple[int, int]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Row, Unit
+from nsystui.base.answer import Row
+from nsystui.base.columns import Column, Unit
 from nsystui.questions.medians import MANY, medians
 from nsystui.questions.query_rows import query_rows
 from nsystui.store.report import most_rows
@@ -26,14 +27,14 @@ DURATION_KEYS = ("share", "total", "count", "avg", "median", "min", "max", "stdd
 def duration_columns(count: str) -> tuple[Column, ...]:
     """The statistics of durations with nsys's CSV headers; ``count`` is what nsys calls the number of rows."""
     return (
-        Column("share", "Time (%)", "time %", Unit.PERCENT, 1, 0),
-        Column("total", "Total Time (ns)", "total", Unit.DURATION, None, 0),
-        Column("count", count, "count", Unit.COUNT, None, 1),
-        Column("avg", "Avg (ns)", "avg", Unit.DURATION, 1, 3),
-        Column("median", "Med (ns)", "median", Unit.DURATION, 1, 2),
-        Column("min", "Min (ns)", "min", Unit.DURATION, None, 5),
-        Column("max", "Max (ns)", "max", Unit.DURATION, None, 4),
-        Column("stddev", "StdDev (ns)", "stddev", Unit.DURATION, 1, 6),
+        Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1),
+        Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
+        Column("count", header=count, label="count", unit=Unit.COUNT, importance=1),
+        Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=3),
+        Column("median", header="Med (ns)", label="median", unit=Unit.DURATION, decimals=1, importance=2),
+        Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=5),
+        Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=4),
+        Column("stddev", header="StdDev (ns)", label="stddev", unit=Unit.DURATION, decimals=1, importance=6),
     )
 
 
@@ -71,11 +72,27 @@ def spread_columns(prefix: str, word: str) -> tuple[Column, ...]:
     """The columns of ``spread``; ``word`` is what nsys puts before ``Avg (ns)`` and so on."""
     short = word.lower()
     return (
-        Column(f"{prefix}avg", f"{word}Avg (ns)", f"{short} avg", Unit.DURATION, 1, 1),
-        Column(f"{prefix}median", f"{word}Med (ns)", f"{short} median", Unit.DURATION, 1, 2),
-        Column(f"{prefix}min", f"{word}Min (ns)", f"{short} min", Unit.DURATION, None, 4),
-        Column(f"{prefix}max", f"{word}Max (ns)", f"{short} max", Unit.DURATION, None, 3),
-        Column(f"{prefix}stddev", f"{word}StdDev (ns)", f"{short} stddev", Unit.DURATION, 1, 5),
+        Column(
+            f"{prefix}avg", header=f"{word}Avg (ns)", label=f"{short} avg", unit=Unit.DURATION, decimals=1, importance=1
+        ),
+        Column(
+            f"{prefix}median",
+            header=f"{word}Med (ns)",
+            label=f"{short} median",
+            unit=Unit.DURATION,
+            decimals=1,
+            importance=2,
+        ),
+        Column(f"{prefix}min", header=f"{word}Min (ns)", label=f"{short} min", unit=Unit.DURATION, importance=4),
+        Column(f"{prefix}max", header=f"{word}Max (ns)", label=f"{short} max", unit=Unit.DURATION, importance=3),
+        Column(
+            f"{prefix}stddev",
+            header=f"{word}StdDev (ns)",
+            label=f"{short} stddev",
+            unit=Unit.DURATION,
+            decimals=1,
+            importance=5,
+        ),
     )
 
 

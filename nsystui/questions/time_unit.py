@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from nsystui.base.answer import Answer, Changed, Column, Row, Unit, Value
+from nsystui.base.answer import Answer, Changed, Row, Value
+from nsystui.base.columns import Column, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.units import round_half_up
 

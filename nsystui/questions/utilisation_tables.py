@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
 from nsystui.base.note_words import few
 from nsystui.base.selection import Window
 from nsystui.questions.device_time import Breakdown, Device, DeviceLanes
 from nsystui.questions.utilisation import BusyIntervals
 
 _DEVICE = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("device", "Device", "dev", Unit.NUMBER, None, 0),
+    RANK,
+    DEVICE,
 )
 # The name in ``Breakdown`` and ``DeviceLanes``, the key of the columns, the headings in a file and on a screen, the
 # importance.
@@ -28,24 +29,34 @@ _PARTS = (
     ("idle", "idle", "Idle", "idle", 1),
 )
 SHARE_COLUMNS = tuple(
-    Column(f"{key}_percent", f"{title} (%)", f"{label} %", Unit.PERCENT, 2, importance)
+    Column(
+        f"{key}_percent",
+        header=f"{title} (%)",
+        label=f"{label} %",
+        unit=Unit.PERCENT,
+        decimals=2,
+        importance=importance,
+    )
     for _, key, title, label, importance in _PARTS
 )
 """Percentages of the window, in the order of ``shares``."""
 COLUMNS = (
     *_DEVICE,
-    Column("gpu", "GPU", "gpu", Unit.NUMBER, None, 4),
-    Column("model", "GPU Model", "model", Unit.TEXT, None, 5),
+    Column("gpu", header="GPU", label="gpu", unit=Unit.NUMBER, importance=4),
+    Column("model", header="GPU Model", label="model", importance=5),
     *SHARE_COLUMNS,
-    *(Column(f"{key}_ns", f"{title} (ns)", label, Unit.DURATION, None, 6) for _, key, title, label, _ in _PARTS),
-    Column("overlap_ns", "NCCL over Compute (ns)", "NCCL over compute", Unit.DURATION, None, 7),
-    Column("exposed_memory_ns", "Exposed Memory (ns)", "exposed memory", Unit.DURATION, None, 7),
-    Column("recorded_ns", "Recorded (ns)", "recorded", Unit.DURATION, None, 8),
-    Column("window_ns", "Window (ns)", "window", Unit.DURATION, None, 8),
+    *(
+        Column(f"{key}_ns", header=f"{title} (ns)", label=label, unit=Unit.DURATION, importance=6)
+        for _, key, title, label, _ in _PARTS
+    ),
+    Column("overlap_ns", header="NCCL over Compute (ns)", label="NCCL over compute", unit=Unit.DURATION, importance=7),
+    Column("exposed_memory_ns", header="Exposed Memory (ns)", label="exposed memory", unit=Unit.DURATION, importance=7),
+    Column("recorded_ns", header="Recorded (ns)", label="recorded", unit=Unit.DURATION, importance=8),
+    Column("window_ns", header="Window (ns)", label="window", unit=Unit.DURATION, importance=8),
 )
 TIME_COLUMNS = (
     *_DEVICE,
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
+    START,
     *(column for column in SHARE_COLUMNS if column.key != "idle_percent"),
 )
 _NEARLY_ALL = 0.99  # the sessions of one job begin and end some ms apart

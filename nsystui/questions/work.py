@@ -14,7 +14,19 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import (
+    BYTES,
+    COUNT,
+    DURATION,
+    PROCESS_ID,
+    RANK,
+    REPORT_ID,
+    ROW_ID,
+    START,
+    Column,
+    Unit,
+)
 from nsystui.base.selection import Selection
 from nsystui.questions import statistics
 from nsystui.questions.kernels import rank_of
@@ -50,7 +62,7 @@ WORKS = {work.name: work for work in (MEMORY, API, OS, MPI)}
 
 def work_summary(session: Session, selection: Selection, work: Work) -> TableAnswer:
     """One row for each name: share of the time, statistics of durations in ns."""
-    columns = (*statistics.duration_columns(work.count_header), Column("name", work.name_header, "name", Unit.TEXT))
+    columns = (*statistics.duration_columns(work.count_header), Column("name", header=work.name_header, label="name"))
 
     def ask() -> list[Row]:
         table, label = rows_of(session, work)
@@ -94,14 +106,14 @@ def _notes(session: Session, work: Work) -> tuple[str, ...]:
 
 
 SIZE_COLUMNS = (
-    Column("total", "Total (B)", "total", Unit.BYTES, None, 0),
-    Column("count", "Count", "count", Unit.COUNT, None, 0),
-    Column("avg", "Avg (B)", "avg", Unit.BYTES, 1, 1),
-    Column("median", "Med (B)", "median", Unit.BYTES, 1, 2),
-    Column("min", "Min (B)", "min", Unit.BYTES, None, 3),
-    Column("max", "Max (B)", "max", Unit.BYTES, None, 2),
-    Column("stddev", "StdDev (B)", "stddev", Unit.BYTES, 1, 4),
-    Column("name", "Operation", "operation", Unit.TEXT, None, 0),
+    Column("total", header="Total (B)", label="total", unit=Unit.BYTES),
+    COUNT,
+    Column("avg", header="Avg (B)", label="avg", unit=Unit.BYTES, decimals=1, importance=1),
+    Column("median", header="Med (B)", label="median", unit=Unit.BYTES, decimals=1, importance=2),
+    Column("min", header="Min (B)", label="min", unit=Unit.BYTES, importance=3),
+    Column("max", header="Max (B)", label="max", unit=Unit.BYTES, importance=2),
+    Column("stddev", header="StdDev (B)", label="stddev", unit=Unit.BYTES, decimals=1, importance=4),
+    Column("name", header="Operation", label="operation"),
 )
 
 
@@ -116,15 +128,15 @@ def memory_sizes(session: Session, selection: Selection) -> TableAnswer:
 
 
 INSTANCE_COLUMNS = (
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 1),
-    Column("place", "Where", "where", Unit.TEXT, None, 2),
-    Column("bytes", "Bytes", "bytes", Unit.BYTES, None, 1),
-    Column("detail", "Detail", "detail", Unit.TEXT, None, 3),
-    Column("report", "Report", "report", Unit.NUMBER, None, FILES_ONLY),
-    Column("process", "Process", "process", Unit.NUMBER, None, FILES_ONLY),
-    Column("row", "Row", "row", Unit.NUMBER, None, FILES_ONLY),
+    START,
+    DURATION,
+    RANK.with_importance(1),
+    Column("place", header="Where", label="where", importance=2),
+    BYTES.with_importance(1),
+    Column("detail", header="Detail", label="detail", importance=3),
+    REPORT_ID,
+    PROCESS_ID,
+    ROW_ID,
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import Unit
+from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
 

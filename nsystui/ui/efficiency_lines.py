@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nsystui.base.answer import Unit
+from nsystui.base.columns import Unit
 from nsystui.base.units import format_value
 from nsystui.questions.efficiency.factors import Factor
 from nsystui.ui.widgets.part_lines import Part

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nsystui.base.answer import Row, Unit, Value
+from nsystui.base.answer import Row, Value
+from nsystui.base.columns import Unit
 from nsystui.base.units import format_value
 from nsystui.questions.correlation import facts, launch, partners
 from nsystui.questions.event_kinds import EventKind

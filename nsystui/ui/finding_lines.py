@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
 from nsystui.ui import keys
@@ -17,18 +18,18 @@ if TYPE_CHECKING:
     from nsystui.questions.triage.run import Triage
 
 COLUMNS = (
-    Column("severity", "Severity", "", Unit.TEXT, None, 0),
-    Column("cost", "Cost (ns)", "cost", Unit.DURATION, None, 0),
-    Column("percent", "Cost (%)", "of job", Unit.PERCENT, 1, 0),
-    Column("screen", "Screen", "see", Unit.TEXT, None, 0),
-    Column("sentence", "Finding", "finding", Unit.TEXT, None, 0),
-    Column("number", "Number", "number", Unit.NUMBER, None, FILES_ONLY),
+    Column("severity", header="Severity", label=""),
+    Column("cost", header="Cost (ns)", label="cost", unit=Unit.DURATION),
+    Column("percent", header="Cost (%)", label="of job", unit=Unit.PERCENT, decimals=1),
+    Column("screen", header="Screen", label="see"),
+    Column("sentence", header="Finding", label="finding"),
+    Column("number", header="Number", label="number", unit=Unit.NUMBER, importance=FILES_ONLY),
 )
 HEALTHY, NOT_CHECKED = "ok", "-"
 """What stands for a severity in the rows that are no findings."""
 NOT_CHECKED_COLUMNS = (
-    Column("rule", "Rule", "not checked", Unit.TEXT, None, 0),
-    Column("why", "Why", "why", Unit.TEXT, None, 0),
+    Column("rule", header="Rule", label="not checked"),
+    Column("why", header="Why", label="why"),
 )
 
 

@@ -7,7 +7,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from nsystui.base.answer import TableAnswer, Unit
+from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
 from nsystui.questions.device_time import NOTHING, Breakdown, Device, DeviceLanes

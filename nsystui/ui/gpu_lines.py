@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Collection, Sequence
 
-from nsystui.base.answer import Unit
+from nsystui.base.columns import Unit
 from nsystui.base.text import safe_text
 from nsystui.base.units import MISSING, format_value
 from nsystui.ui.gpu_lanes import PARTS, Bins, GpuLanes, GpuPicture

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from nsystui.base.answer import Unit
+from nsystui.base.columns import Unit
 from nsystui.base.errors import ExportError
 from nsystui.base.units import format_value
 from nsystui.ui import messages

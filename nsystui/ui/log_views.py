@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit, Value
+from nsystui.base.answer import Row, TableAnswer, Value
+from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import NameFilter
 from nsystui.questions.nccl.buckets import bucket_of
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nsystui.base.answer import Column, Row, Unit
+from nsystui.base.answer import Row
+from nsystui.base.columns import START, Column, Unit
 from nsystui.questions.nvtx import Node, NodeKind, NvtxTree, Order
 
 OUTLINE_COLUMNS = (
-    Column("name", "Range", "range", Unit.TEXT, None, 0),
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 6),
-    Column("count", "Instances", "count", Unit.COUNT, None, 2),
-    Column("total", "Total Time (ns)", "wall total", Unit.DURATION, None, 0),
-    Column("average", "Avg (ns)", "avg", Unit.DURATION, 1, 4),
-    Column("self", "Self Time (ns)", "self", Unit.DURATION, None, 3),
-    Column("gpu", "GPU Projected (ns)", "GPU total", Unit.DURATION, None, 0),
-    Column("gpu-median", "GPU Projected Med (ns)", "GPU med", Unit.DURATION, 1, 3),
-    Column("ops", "GPU Ops", "ops", Unit.COUNT, None, 2),
+    Column("name", header="Range", label="range"),
+    START.with_importance(6),
+    Column("count", header="Instances", label="count", unit=Unit.COUNT, importance=2),
+    Column("total", header="Total Time (ns)", label="wall total", unit=Unit.DURATION),
+    Column("average", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=4),
+    Column("self", header="Self Time (ns)", label="self", unit=Unit.DURATION, importance=3),
+    Column("gpu", header="GPU Projected (ns)", label="GPU total", unit=Unit.DURATION),
+    Column(
+        "gpu-median", header="GPU Projected Med (ns)", label="GPU med", unit=Unit.DURATION, decimals=1, importance=3
+    ),
+    Column("ops", header="GPU Ops", label="ops", unit=Unit.COUNT, importance=2),
 )
 ORDERS = {
     "name": Order.NAME,

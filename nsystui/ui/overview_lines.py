@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit, Value
+from nsystui.base.answer import Row, TableAnswer, Value
+from nsystui.base.columns import Column, Unit
 from nsystui.base.text import safe_text, shorten, width_of
 from nsystui.base.units import format_value
 from nsystui.ui import keys
@@ -48,19 +49,19 @@ SHOWN_BY = {
 """Which screen shows the rows of a canonical table, and its mode."""
 
 HELD_COLUMNS = (
-    Column("rows", "Rows", "recorded", Unit.COUNT),
-    Column("screen", "Screen", "see", Unit.TEXT),
-    Column("what", "What", "what", Unit.TEXT),
+    Column("rows", header="Rows", label="recorded", unit=Unit.COUNT),
+    Column("screen", header="Screen", label="see"),
+    Column("what", header="What", label="what"),
 )
 FILE_COLUMNS = (
-    Column("file", "File", "file", Unit.TEXT),
-    Column("kernels", "Kernels", "kernels", Unit.COUNT, None, 1),
-    Column("read", "Read (%)", "read", Unit.PERCENT, 1, 0),
-    Column("rows", "Rows", "rows", Unit.COUNT, None, 3),
-    Column("hostname", "Host", "host", Unit.TEXT, None, 4),
-    Column("gpu", "GPU", "GPU", Unit.TEXT, None, 2),
-    Column("nsys", "nsys", "nsys", Unit.TEXT, None, 5),
-    Column("state", "State", "state", Unit.TEXT),
+    Column("file", header="File", label="file"),
+    Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT, importance=1),
+    Column("read", header="Read (%)", label="read", unit=Unit.PERCENT, decimals=1),
+    Column("rows", header="Rows", label="rows", unit=Unit.COUNT, importance=3),
+    Column("hostname", header="Host", label="host", importance=4),
+    Column("gpu", header="GPU", label="GPU", importance=2),
+    Column("nsys", header="nsys", label="nsys", importance=5),
+    Column("state", header="State", label="state"),
 )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nsystui.base.answer import Row, Unit, Value
+from nsystui.base.answer import Row, Value
+from nsystui.base.columns import Unit
 from nsystui.base.selection import Window
 from nsystui.base.units import format_value
 from nsystui.questions.correlation import launch, partners

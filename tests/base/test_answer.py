@@ -6,12 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nsystui.base.answer import Column, Head, TableAnswer, Unit, iter_rows
+from nsystui.base.answer import Head, TableAnswer, iter_rows
+from nsystui.base.columns import NAME, Column, Unit
 
 COLUMNS = (
-    Column("number", "Number", "number", Unit.NUMBER),
-    Column("share", "Share", "share", Unit.PERCENT, 1),
-    Column("name", "Name", "name"),
+    Column("number", header="Number", label="number", unit=Unit.NUMBER),
+    Column("share", header="Share", label="share", unit=Unit.PERCENT, decimals=1),
+    NAME,
 )
 
 

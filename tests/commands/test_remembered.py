@@ -15,7 +15,8 @@ from support import edit
 from synthetic import two_process_export
 
 import nsystui.commands.arguments as shared
-from nsystui.base.answer import Column, TableAnswer, Unit
+from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import NAME, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions import event_index, statistics, whole_job
 from nsystui.questions.alignment import ClockMode
@@ -236,7 +237,7 @@ class TestAnswers:
 
 
 class TestRows:
-    COLUMNS = (Column("name", "Name", "name"), Column("max", "Max (ns)", "max", Unit.DURATION, 1, 4))
+    COLUMNS = (NAME, Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, decimals=1, importance=4))
 
     def test_json_and_back(self):
         answer = TableAnswer("kernels", self.COLUMNS, [("a", 1.5), ("b", None)], 7, ("a note",))

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from nsystui.base.answer import Unit
+from nsystui.base.columns import Unit
 from nsystui.base.units import format_value
 from nsystui.exports.demo import training_job
 

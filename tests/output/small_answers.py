@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nsystui.base.answer import Column, Row, Unit
+from nsystui.base.answer import Row
+from nsystui.base.columns import Column, Unit
 
 COLUMNS = (
-    Column("share", "Time (%)", "share", Unit.PERCENT, decimals=1),
-    Column("total", "Total Time (ns)", "total", Unit.DURATION),
-    Column("count", "Instances", "count", Unit.COUNT),
-    Column("mean", "Avg (ns)", "mean", Unit.DURATION, decimals=1),
-    Column("name", "Name", "kernel", Unit.TEXT),
+    Column("share", header="Time (%)", label="share", unit=Unit.PERCENT, decimals=1),
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
+    Column("count", header="Instances", label="count", unit=Unit.COUNT),
+    Column("mean", header="Avg (ns)", label="mean", unit=Unit.DURATION, decimals=1),
+    Column("name", header="Name", label="kernel"),
 )
 
 

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_answers import COLUMNS, FEW, Many, Rows
 
-from nsystui.base.answer import Column, TableAnswer, Unit
+from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import COUNT, NAME, Column, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.text import width_of
 from nsystui.output.findings import plain
@@ -53,7 +54,14 @@ def test_csv_of_nsys_comes_out_byte_for_byte(path: Path) -> None:
     frame = pd.read_csv(path, keep_default_na=False)
     decimals = {"Time (%)": 1, "Avg (ns)": 1, "Med (ns)": 1, "StdDev (ns)": 1}
     columns = tuple(
-        Column(name, name, name, Unit.TEXT if name == "Name" else Unit.NUMBER, decimals.get(name)) for name in frame
+        Column(
+            name,
+            header=name,
+            label=name,
+            unit=Unit.TEXT if name == "Name" else Unit.NUMBER,
+            decimals=decimals.get(name),
+        )
+        for name in frame
     )
     assert written(TableAnswer.of_frame("kernels", columns, frame), "csv") == path.read_bytes().decode()
 
@@ -61,7 +69,10 @@ def test_csv_of_nsys_comes_out_byte_for_byte(path: Path) -> None:
 @pytest.mark.parametrize(("megabytes", "shown"), [(1.5625, "1.562"), (0.0045, "0.004"), (0.0025, "0.003")])
 def test_megabytes_are_formatted_as_c_does_it(megabytes: float, shown: str) -> None:
     """As nsys: what counts is the double, of which 0.0045 is less than half of a thousandth above 0.004."""
-    columns = (Column("mb", "Bytes (MB)", "MB", Unit.MEGABYTES, 3), Column("avg", "Avg (ns)", "avg", Unit.DURATION, 1))
+    columns = (
+        Column("mb", header="Bytes (MB)", label="MB", unit=Unit.MEGABYTES, decimals=3),
+        Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1),
+    )
     answer = TableAnswer.of_frame("sizes", columns, pd.DataFrame({"mb": [megabytes], "avg": [1607.35]}))
     assert written(answer, "csv").splitlines()[1] == f"{shown},1607.4"
     assert json.loads(written(answer, "json")) == [{"mb": float(shown), "avg": 1607.4}]
@@ -69,7 +80,7 @@ def test_megabytes_are_formatted_as_c_does_it(megabytes: float, shown: str) -> N
 
 def test_whole_numbers_stay_whole_where_pandas_made_floats_of_them() -> None:
     frame = pd.DataFrame({"count": [1, None, 3]})
-    answer = TableAnswer.of_frame("x", (Column("count", "Count", "count", Unit.COUNT),), frame)
+    answer = TableAnswer.of_frame("x", (COUNT,), frame)
     assert written(answer, "csv") == 'Count\n1\n""\n3\n'
     assert json.loads(written(answer, "json")) == [{"count": 1}, {"count": None}, {"count": 3}]
     assert '"count": 3}' in written(answer, "json")
@@ -80,14 +91,18 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 @given(st.lists(st.tuples(TEXT, st.one_of(st.none(), st.integers()), TEXT), max_size=8))
 def test_csv_reads_back_through_the_csv_module(rows: list[tuple[str, int | None, str]]) -> None:
-    columns = (Column("a", "A", "a"), Column("n", "N", "n", Unit.NUMBER), Column("b", "B, b", "b"))
+    columns = (
+        Column("a", header="A", label="a"),
+        Column("n", header="N", label="n", unit=Unit.NUMBER),
+        Column("b", header="B, b", label="b"),
+    )
     read = list(csv.reader(io.StringIO(written(Rows(rows, columns), "csv"), newline="")))
     assert read == [["A", "N", "B, b"], *([a, "" if n is None else str(n), b] for a, n, b in rows)]
 
 
 @given(st.lists(st.tuples(st.text(), st.one_of(st.none(), st.integers(), st.floats())), max_size=8))
 def test_json_is_valid_whatever_the_data(rows: list[tuple[str, float | None]]) -> None:
-    columns = (Column("name", "Name", "n"), Column("value", "Value", "v", Unit.NUMBER))
+    columns = (Column("name", header="Name", label="n"), Column("value", header="Value", label="v", unit=Unit.NUMBER))
     text = written(Rows(rows, columns), "json")
     assert text.isascii()
     read = json.loads(text, parse_constant=lambda constant: pytest.fail(constant))
@@ -148,7 +163,7 @@ def test_a_table_in_ascii() -> None:
 
 @given(st.lists(st.tuples(st.text(), st.one_of(st.none(), st.integers(0, 10**12))), min_size=1, max_size=6))
 def test_table_rows_are_single_lines_of_one_width(rows: list[tuple[str, int | None]]) -> None:
-    columns = (Column("name", "Name", "name"), Column("time", "Time", "time", Unit.DURATION))
+    columns = (NAME, Column("time", header="Time", label="time", unit=Unit.DURATION))
     lines = written(Rows(rows, columns), "table").split("\n")
     assert lines.pop() == ""
     assert len(lines) == len(rows) + 2
@@ -207,7 +222,9 @@ def test_parquet_streams_in_order_and_widens_a_type_that_does_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nsystui.output.parquet._BATCH", 1_000)
-    undeclared = Column("mean", "Avg (ns)", "mean", Unit.DURATION)  # says whole numbers, and will hold quarters
+    undeclared = Column(
+        "mean", header="Avg (ns)", label="mean", unit=Unit.DURATION
+    )  # says whole numbers, and will hold quarters
     answer = Many(length=25_500, columns=(*COLUMNS[:3], undeclared, *COLUMNS[4:]))
     seen, path = [], tmp_path / "many.parquet"
     assert write_parquet(answer, path, seen.append) == 25_500
@@ -233,9 +250,9 @@ def test_parquet_reads_back_through_duckdb(
     tmp_path: Path, rows: list[tuple[str | None, int | None, float | None]]
 ) -> None:
     columns = (
-        Column("text", "T", "t"),
-        Column("whole", "W", "w", Unit.NUMBER),
-        Column('a "real"', "R", "r", Unit.NUMBER, decimals=2),
+        Column("text", header="T", label="t"),
+        Column("whole", header="W", label="w", unit=Unit.NUMBER),
+        Column('a "real"', header="R", label="r", unit=Unit.NUMBER, decimals=2),
     )
     path = tmp_path / "x.parquet"
     write_parquet(Rows(rows, columns), path)
@@ -245,9 +262,9 @@ def test_parquet_reads_back_through_duckdb(
 
 def test_parquet_keeps_values_that_its_types_do_not_hold(tmp_path: Path) -> None:
     columns = (
-        Column("id", "Id", "id", Unit.NUMBER),
-        Column("path", "Path", "p"),
-        Column("grid", "G", "g", Unit.NUMBER),
+        Column("id", header="Id", label="id", unit=Unit.NUMBER),
+        Column("path", header="Path", label="p"),
+        Column("grid", header="G", label="g", unit=Unit.NUMBER),
     )
     write_parquet(Rows([(2**64 - 1, "r\udcff", "1·1"), (1, None, 5)], columns), tmp_path / "x.parquet")
     with duckdb.connect() as connection:

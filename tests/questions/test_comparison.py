@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from support import shared
 from synthetic import cpu_only_export, nccl_without_nvtx_export, old_schema_export, whole_graph_export
 
-from nsystui.base.answer import Column, Unit, iter_rows
+from nsystui.base.answer import iter_rows
+from nsystui.base.columns import NAME
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.comparison import TABLES, Options, Side, summary, worded
@@ -80,7 +81,7 @@ things = st.dictionaries(
     st.sampled_from("abcdef"),
     st.builds(lambda count, each: Measured(count, count * each), counts, st.integers(0, 10**9)),
 )
-_NAMED = (Column("name", "Name", "name", Unit.TEXT),)
+_NAMED = (NAME,)
 
 
 def table_of(a: dict[str, Measured], b: dict[str, Measured], basis: Basis) -> Compared:

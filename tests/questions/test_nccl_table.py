@@ -19,7 +19,8 @@ from synthetic import (
     whole_graph_export,
 )
 
-from nsystui.base.answer import FILES_ONLY, TableAnswer
+from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import FILES_ONLY
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.demo import ExportWriter, TrainingJob, training_job
 from nsystui.questions.event_kinds import EventKind

@@ -20,7 +20,8 @@ from support import native, shared
 from synthetic import illnesses, old_schema_export, simulation_export
 from triaging import finding, triaged
 
-from nsystui.base.answer import Answer, Unit, iter_rows
+from nsystui.base.answer import Answer, iter_rows
+from nsystui.base.columns import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical

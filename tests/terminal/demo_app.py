@@ -15,7 +15,8 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.message import Message
 
-from nsystui.base.answer import Column, Row, Unit
+from nsystui.base.answer import Row
+from nsystui.base.columns import DEVICE, DURATION, NAME, RANK, START, Column, Unit
 from nsystui.ui.widgets.crumbs import KeyLine, SelectionLine, TitleLine, progress_bar
 from nsystui.ui.widgets.prompt import LinePrompt
 from nsystui.ui.widgets.quiet import QuietScreen
@@ -31,14 +32,14 @@ KERNELS = (
 )
 
 COLUMNS = (
-    Column("start", "Start (ns)", "start", Unit.TIME),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION),
-    Column("queue", "Queue (ns)", "queue", Unit.DURATION, importance=1),
-    Column("rank", "Rank", "rank", Unit.NUMBER, importance=2),
-    Column("device", "Device", "dev", Unit.NUMBER, importance=4),
-    Column("stream", "Stream", "strm", Unit.NUMBER, importance=5),
-    Column("share", "Share (%)", "share", Unit.PERCENT, importance=3),
-    Column("name", "Name", "name", Unit.TEXT),
+    START,
+    DURATION,
+    Column("queue", header="Queue (ns)", label="queue", unit=Unit.DURATION, importance=1),
+    RANK.with_importance(2),
+    DEVICE.with_importance(4),
+    Column("stream", header="Stream", label="strm", unit=Unit.NUMBER, importance=5),
+    Column("share", header="Share (%)", label="share", unit=Unit.PERCENT, importance=3),
+    NAME,
 )
 
 

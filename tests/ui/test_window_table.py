@@ -11,7 +11,8 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.message import Message
 
-from nsystui.base.answer import FILES_ONLY, Column, Row, Unit
+from nsystui.base.answer import Row
+from nsystui.base.columns import COUNT, FILES_ONLY, Column, Unit
 from nsystui.base.text import width_of
 from nsystui.ui.widgets.columns import ColumnMeasure, place_columns, set_text
 from nsystui.ui.widgets.pages import PageCache
@@ -21,11 +22,11 @@ from nsystui.ui.widgets.window import Window
 from nsystui.ui.widgets.window_table import WindowTable
 
 COLUMNS = (
-    Column("total", "Total (ns)", "total", Unit.DURATION),
-    Column("count", "Count", "count", Unit.COUNT, importance=1),
-    Column("grid", "Grid", "grid", Unit.TEXT, importance=3),
-    Column("share", "Share (%)", "share", Unit.PERCENT, importance=2),
-    Column("name", "Name", "name", Unit.TEXT),
+    Column("total", header="Total (ns)", label="total", unit=Unit.DURATION),
+    COUNT.with_importance(1),
+    Column("grid", header="Grid", label="grid", importance=3),
+    Column("share", header="Share (%)", label="share", unit=Unit.PERCENT, importance=2),
+    Column("name", header="Name", label="name"),
 )
 NAME = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>>(int)"
 
@@ -115,7 +116,7 @@ def test_widths_only_grow():
 
 
 def test_long_text_beside_the_name_is_limited_until_there_is_room():
-    columns = (Column("thread", "Thread", "thread"), Column("name", "Name", "name"))
+    columns = (Column("thread", header="Thread", label="thread"), Column("name", header="Name", label="name"))
     layout = TableLayout(columns)
     layout.format(("t" * 40, "n" * 30))
     layout.place(60, None)
@@ -131,7 +132,7 @@ def test_a_table_of_no_columns_lays_out():
 
 
 def test_columns_for_files_never_show():
-    columns = (*COLUMNS, Column("row", "Row", "row", importance=FILES_ONLY))
+    columns = (*COLUMNS, Column("row", header="Row", label="row", importance=FILES_ONLY))
     layout = TableLayout(columns)
     layout.format((1, 2, "g", 3.0, "name", "r1"))
     layout.place(200, "row")
@@ -140,7 +141,7 @@ def test_columns_for_files_never_show():
 
 
 def test_a_name_in_front_takes_no_more_than_it_needs():
-    layout = TableLayout((Column("name", "Name", "name"), Column("count", "Count", "count", Unit.COUNT)))
+    layout = TableLayout((Column("name", header="Name", label="name"), COUNT))
     layout.format(("step", 96))
     layout.place(100, None)
     assert layout.row_line(["step", "96"], 100)[1] == "step "

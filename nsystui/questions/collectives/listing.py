@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import COLLECTIVE, START, Column, Unit
 from nsystui.base.note_words import few
 from nsystui.base.selection import Selection, Task
 from nsystui.questions.collectives.matched import Matching
@@ -15,32 +16,32 @@ from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals
 from nsystui.questions.tasks import RankedTask
 
 OPERATION_COLUMNS = (
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
-    Column("collective", "Collective", "collective", Unit.TEXT, None, 0),
-    Column("message_size", "Message Size (B)", "bytes", Unit.BYTES, None, 2),
-    Column("ranks", "Ranks", "ranks", Unit.COUNT, None, 2),
-    Column("late_rank", "Late Rank", "late rank", Unit.NUMBER, None, 0),
-    Column("late_by", "Late by (ns)", "late by", Unit.DURATION, None, 0),
-    Column("first_rank", "First Rank", "first rank", Unit.NUMBER, None, 3),
-    Column("start_spread", "Start Spread (ns)", "start spread", Unit.DURATION, None, 3),
-    Column("transfer", "Transfer (ns)", "transfer", Unit.DURATION, None, 1),
-    Column("duration", "Longest Kernel (ns)", "longest", Unit.DURATION, None, 1),
-    Column("waiting", "Waiting of All (ns)", "waiting of all", Unit.DURATION, None, 2),
-    Column("communicator", "Communicator", "communicator", Unit.TEXT, None, 4),
-    Column("number", "Number", "no.", Unit.NUMBER, None, 5),
+    START,
+    COLLECTIVE,
+    Column("message_size", header="Message Size (B)", label="bytes", unit=Unit.BYTES, importance=2),
+    Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=2),
+    Column("late_rank", header="Late Rank", label="late rank", unit=Unit.NUMBER),
+    Column("late_by", header="Late by (ns)", label="late by", unit=Unit.DURATION),
+    Column("first_rank", header="First Rank", label="first rank", unit=Unit.NUMBER, importance=3),
+    Column("start_spread", header="Start Spread (ns)", label="start spread", unit=Unit.DURATION, importance=3),
+    Column("transfer", header="Transfer (ns)", label="transfer", unit=Unit.DURATION, importance=1),
+    Column("duration", header="Longest Kernel (ns)", label="longest", unit=Unit.DURATION, importance=1),
+    Column("waiting", header="Waiting of All (ns)", label="waiting of all", unit=Unit.DURATION, importance=2),
+    Column("communicator", header="Communicator", label="communicator", importance=4),
+    Column("number", header="Number", label="no.", unit=Unit.NUMBER, importance=5),
 )
 KIND_COLUMNS = (
-    Column("collective", "Collective", "collective", Unit.TEXT, None, 0),
-    Column("ranks", "Ranks", "ranks", Unit.COUNT, None, 1),
-    Column("operations", "Operations", "operations", Unit.COUNT, None, 0),
-    Column("transfer", "Transfer (ns)", "transfer", Unit.DURATION, None, 0),
-    Column("waiting", "Mean Waiting (ns)", "waiting", Unit.DURATION, 0, 0),
-    Column("waiting_percent", "Waiting (%)", "waiting %", Unit.PERCENT, 1, 0),
-    Column("late_by", "Median Late by (ns)", "late by", Unit.DURATION, 0, 1),
-    Column("late", "With Late Rank", "with late", Unit.COUNT, None, 1),
-    Column("late_rank", "Mostly Late Rank", "late rank", Unit.NUMBER, None, 0),
-    Column("late_count", "Its Times", "times", Unit.COUNT, None, 0),
-    Column("communicator", "Communicator", "communicator", Unit.TEXT, None, 4),
+    COLLECTIVE,
+    Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=1),
+    Column("operations", header="Operations", label="operations", unit=Unit.COUNT),
+    Column("transfer", header="Transfer (ns)", label="transfer", unit=Unit.DURATION),
+    Column("waiting", header="Mean Waiting (ns)", label="waiting", unit=Unit.DURATION, decimals=0),
+    Column("waiting_percent", header="Waiting (%)", label="waiting %", unit=Unit.PERCENT, decimals=1),
+    Column("late_by", header="Median Late by (ns)", label="late by", unit=Unit.DURATION, decimals=0, importance=1),
+    Column("late", header="With Late Rank", label="with late", unit=Unit.COUNT, importance=1),
+    Column("late_rank", header="Mostly Late Rank", label="late rank", unit=Unit.NUMBER),
+    Column("late_count", header="Its Times", label="times", unit=Unit.COUNT),
+    Column("communicator", header="Communicator", label="communicator", importance=4),
 )
 
 

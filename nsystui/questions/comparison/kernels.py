@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Answer, Column, Unit, Value, iter_rows
+from nsystui.base.answer import Answer, Value, iter_rows
+from nsystui.base.columns import NAME, Column, Unit
 from nsystui.questions.comparison.pairs import Compared, Extra, Key, Measured, compared
 from nsystui.questions.comparison.side import Basis, Side, both
 from nsystui.questions.kernels import Names, kernel_summary
@@ -15,8 +16,8 @@ from nsystui.questions.where import duration, where
 from nsystui.questions.work import MEMORY, memory_sizes, work_summary
 from nsystui.store import tables
 
-_NAME = (Column("name", "Name", "name", Unit.TEXT, None, 0),)
-_OPERATION = (Column("name", "Operation", "operation", Unit.TEXT, None, 0),)
+_NAME = (NAME,)
+_OPERATION = (Column("name", header="Operation", label="operation"),)
 _BYTES = (Extra("bytes", "Bytes", "bytes", Unit.BYTES, None, 2, is_sum=True),)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import Column, Unit
+from nsystui.base.columns import Column, Unit
 from nsystui.questions.comparison.pairs import Compared, Extra, Key, Measured, compared
 from nsystui.questions.comparison.side import Basis, Side, both
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, By
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from nsystui.base.answer import TableAnswer
 
-_WHAT = Column("what", "What", "what", Unit.TEXT, None, 4)
+_WHAT = Column("what", header="What", label="what", importance=4)
 _EXTRAS = (
     Extra("exposed", "Exposed", "exposed", Unit.DURATION, None, 3, is_sum=True, difference="exposed B − A"),
     Extra("bytes", "Bytes", "bytes", Unit.BYTES, None, 5, is_sum=True),

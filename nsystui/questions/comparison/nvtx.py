@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsystui.base.answer import Column, Unit
+from nsystui.base.columns import Column, Unit
 from nsystui.questions.comparison.pairs import Compared, Extra, Key, Measured, compared
 from nsystui.questions.comparison.side import Basis, Side, both
 from nsystui.questions.nvtx.numbered import FEWEST_VARIANTS, template
@@ -17,7 +17,7 @@ from nsystui.questions.statistics import frame_groups
 if TYPE_CHECKING:
     from nsystui.questions.nvtx.ranges import NvtxRanges
 
-_RANGE = (Column("name", "Range", "range", Unit.TEXT, None, 0),)
+_RANGE = (Column("name", header="Range", label="range"),)
 _GPU = Extra("gpu", "GPU Projected", "GPU", Unit.DURATION, None, 3, is_sum=True, difference="GPU B − A")
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value
+from nsystui.base.answer import Row, TableAnswer, Value
+from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.questions.comparison.side import Basis
 
 NEW, GONE, BOTH = "new", "gone", "both"
@@ -78,21 +79,53 @@ def columns(names: Sequence[Column], basis: Basis, extras: Sequence[Extra] = (),
     title = f"{what} " if what else ""
     more = [column for extra in extras for column in _columns_of(extra, basis)]
     return (
-        Column("difference", f"{title}Difference{each} (ns)", "B − A", Unit.CHANGE, time, 0),
-        Column("share", "Of All Change (%)", "change %", Unit.PERCENT, 1, 3),
-        Column("ratio", "B / A", "B/A", Unit.COUNT, 4, 3),
-        Column("total_a", f"{title}Total A{each} (ns)", f"A{short}", Unit.DURATION, time, 1),
-        Column("total_b", f"{title}Total B{each} (ns)", f"B{short}", Unit.DURATION, time, 1),
-        Column("count_a", f"Count A{each}", f"A count{short}", Unit.COUNT, count, 4),
-        Column("count_b", f"Count B{each}", f"B count{short}", Unit.COUNT, count, 4),
-        Column("median_a", "Med A (ns)", "A median", Unit.DURATION, 1, 5),
-        Column("median_b", "Med B (ns)", "B median", Unit.DURATION, 1, 5),
-        Column("by_count", f"Difference by Count{each} (ns)", "by count", Unit.CHANGE, 1, 3),
-        Column("by_duration", f"Difference by Duration{each} (ns)", "by duration", Unit.CHANGE, 1, 2),
+        Column("difference", header=f"{title}Difference{each} (ns)", label="B − A", unit=Unit.CHANGE, decimals=time),
+        Column("share", header="Of All Change (%)", label="change %", unit=Unit.PERCENT, decimals=1, importance=3),
+        Column("ratio", header="B / A", label="B/A", unit=Unit.COUNT, decimals=4, importance=3),
+        Column(
+            "total_a",
+            header=f"{title}Total A{each} (ns)",
+            label=f"A{short}",
+            unit=Unit.DURATION,
+            decimals=time,
+            importance=1,
+        ),
+        Column(
+            "total_b",
+            header=f"{title}Total B{each} (ns)",
+            label=f"B{short}",
+            unit=Unit.DURATION,
+            decimals=time,
+            importance=1,
+        ),
+        Column(
+            "count_a", header=f"Count A{each}", label=f"A count{short}", unit=Unit.COUNT, decimals=count, importance=4
+        ),
+        Column(
+            "count_b", header=f"Count B{each}", label=f"B count{short}", unit=Unit.COUNT, decimals=count, importance=4
+        ),
+        Column("median_a", header="Med A (ns)", label="A median", unit=Unit.DURATION, decimals=1, importance=5),
+        Column("median_b", header="Med B (ns)", label="B median", unit=Unit.DURATION, decimals=1, importance=5),
+        Column(
+            "by_count",
+            header=f"Difference by Count{each} (ns)",
+            label="by count",
+            unit=Unit.CHANGE,
+            decimals=1,
+            importance=3,
+        ),
+        Column(
+            "by_duration",
+            header=f"Difference by Duration{each} (ns)",
+            label="by duration",
+            unit=Unit.CHANGE,
+            decimals=1,
+            importance=2,
+        ),
         *more,
-        Column("sum_a", "Sum A over Ranks (ns)", "A sum", Unit.DURATION, None, FILES_ONLY),
-        Column("sum_b", "Sum B over Ranks (ns)", "B sum", Unit.DURATION, None, FILES_ONLY),
-        Column("status", "Status", "side", Unit.TEXT, None, 0),
+        Column("sum_a", header="Sum A over Ranks (ns)", label="A sum", unit=Unit.DURATION, importance=FILES_ONLY),
+        Column("sum_b", header="Sum B over Ranks (ns)", label="B sum", unit=Unit.DURATION, importance=FILES_ONLY),
+        Column("status", header="Status", label="side"),
         *names,
     )
 
@@ -103,11 +136,11 @@ def _columns_of(extra: Extra, basis: Basis) -> list[Column]:
     pair = [
         Column(
             f"{extra.key}_{side}",
-            f"{extra.title} {side.upper()}{each}{_unit_of(extra.unit)}",
-            f"{side.upper()} {extra.label}{'/rank' if is_divided else ''}",
-            extra.unit,
-            decimals,
-            extra.importance,
+            header=f"{extra.title} {side.upper()}{each}{_unit_of(extra.unit)}",
+            label=f"{side.upper()} {extra.label}{'/rank' if is_divided else ''}",
+            unit=extra.unit,
+            decimals=decimals,
+            importance=extra.importance,
         )
         for side in "ab"
     ]
@@ -115,7 +148,12 @@ def _columns_of(extra: Extra, basis: Basis) -> list[Column]:
         return pair
     header = f"{extra.title} Difference{each} (ns)"
     change = Column(
-        f"{extra.key}_difference", header, extra.difference, Unit.CHANGE, decimals, max(extra.importance - 1, 0)
+        f"{extra.key}_difference",
+        header=header,
+        label=extra.difference,
+        unit=Unit.CHANGE,
+        decimals=decimals,
+        importance=max(extra.importance - 1, 0),
     )
     return [change, *pair]
 

@@ -7,27 +7,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsystui.base.answer import Column, Row, Unit
+from nsystui.base.answer import Row
+from nsystui.base.columns import Column, Unit
 from nsystui.questions.comparison.pairs import Compared
 from nsystui.questions.comparison.side import Side, both
 from nsystui.questions.intervals import Times
 from nsystui.questions.ranks.step_times import StepTimes, step_times
 
 COLUMNS = (
-    Column("difference", "Median Difference (ns)", "B − A", Unit.CHANGE, 1, 0),
-    Column("ratio", "B / A", "B/A", Unit.COUNT, 4, 1),
-    Column("median_a", "Med A (ns)", "A median", Unit.DURATION, 1, 0),
-    Column("median_b", "Med B (ns)", "B median", Unit.DURATION, 1, 0),
-    Column("p95_a", "p95 A (ns)", "A p95", Unit.DURATION, 1, 1),
-    Column("p95_b", "p95 B (ns)", "B p95", Unit.DURATION, 1, 1),
-    Column("p95_difference", "p95 Difference (ns)", "p95 B − A", Unit.CHANGE, 1, 2),
-    Column("count_a", "Steps A", "A steps", Unit.COUNT, None, 1),
-    Column("count_b", "Steps B", "B steps", Unit.COUNT, None, 1),
-    Column("min_a", "Min A (ns)", "A min", Unit.DURATION, None, 4),
-    Column("min_b", "Min B (ns)", "B min", Unit.DURATION, None, 4),
-    Column("max_a", "Max A (ns)", "A max", Unit.DURATION, None, 4),
-    Column("max_b", "Max B (ns)", "B max", Unit.DURATION, None, 4),
-    Column("name", "Of Each Step", "of each step", Unit.TEXT, None, 0),
+    Column("difference", header="Median Difference (ns)", label="B − A", unit=Unit.CHANGE, decimals=1),
+    Column("ratio", header="B / A", label="B/A", unit=Unit.COUNT, decimals=4, importance=1),
+    Column("median_a", header="Med A (ns)", label="A median", unit=Unit.DURATION, decimals=1),
+    Column("median_b", header="Med B (ns)", label="B median", unit=Unit.DURATION, decimals=1),
+    Column("p95_a", header="p95 A (ns)", label="A p95", unit=Unit.DURATION, decimals=1, importance=1),
+    Column("p95_b", header="p95 B (ns)", label="B p95", unit=Unit.DURATION, decimals=1, importance=1),
+    Column(
+        "p95_difference", header="p95 Difference (ns)", label="p95 B − A", unit=Unit.CHANGE, decimals=1, importance=2
+    ),
+    Column("count_a", header="Steps A", label="A steps", unit=Unit.COUNT, importance=1),
+    Column("count_b", header="Steps B", label="B steps", unit=Unit.COUNT, importance=1),
+    Column("min_a", header="Min A (ns)", label="A min", unit=Unit.DURATION, importance=4),
+    Column("min_b", header="Min B (ns)", label="B min", unit=Unit.DURATION, importance=4),
+    Column("max_a", header="Max A (ns)", label="A max", unit=Unit.DURATION, importance=4),
+    Column("max_b", header="Max B (ns)", label="B max", unit=Unit.DURATION, importance=4),
+    Column("name", header="Of Each Step", label="of each step"),
 )
 STEP, ON_CPU, GPU_TIME = "step", "on the CPU", "GPU operations, sum of durations"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value
+from nsystui.base.answer import Row, TableAnswer, Value
+from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.units import align_decimal, format_value
 from nsystui.questions.comparison.kernels import graph_time, kernels, memory
 from nsystui.questions.comparison.nccl import nccl
@@ -18,21 +19,21 @@ from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.table import KERNEL
 
 COLUMNS = (
-    Column("what", "What", "what", Unit.TEXT, None, 0),
-    Column("unit", "Unit", "unit", Unit.TEXT, None, 0),
-    Column("a", "A", "A", Unit.NUMBER, None, 0),
-    Column("b", "B", "B", Unit.NUMBER, None, 0),
-    Column("difference", "Difference", "B − A", Unit.NUMBER, None, 0),
-    Column("ratio", "B / A", "B/A", Unit.COUNT, 4, 0),
-    Column("table", "Table", "table", Unit.TEXT, None, FILES_ONLY),
+    Column("what", header="What", label="what"),
+    Column("unit", header="Unit", label="unit"),
+    Column("a", header="A", label="A", unit=Unit.NUMBER),
+    Column("b", header="B", label="B", unit=Unit.NUMBER),
+    Column("difference", header="Difference", label="B − A", unit=Unit.NUMBER),
+    Column("ratio", header="B / A", label="B/A", unit=Unit.COUNT, decimals=4),
+    Column("table", header="Table", label="table", importance=FILES_ONLY),
 )
 """The columns of `summary`; the values of a row are ns, percent or counts, as its ``unit`` says."""
 
 _WORDED = (
-    Column("what", "What", "what", Unit.TEXT, None, 0),
-    *(Column(key, label, label, Unit.TEXT, None, 0) for key, label in (("a", "A"), ("b", "B"))),
-    Column("difference", "B − A", "B − A", Unit.TEXT, None, 0),
-    Column("ratio", "B / A", "B/A", Unit.COUNT, 4, 1),
+    Column("what", header="What", label="what"),
+    *(Column(key, header=label, label=label) for key, label in (("a", "A"), ("b", "B"))),
+    Column("difference", header="B − A", label="B − A"),
+    Column("ratio", header="B / A", label="B/A", unit=Unit.COUNT, decimals=4, importance=1),
     COLUMNS[-1],
 )
 _UNITS = {"ns": Unit.DURATION, "%": Unit.PERCENT, "count": Unit.COUNT}

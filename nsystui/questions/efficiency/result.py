@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsystui.base.answer import Unit
+from nsystui.base.columns import Unit
 from nsystui.base.note_words import few
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import DEVICE, FILES_ONLY, HOST, PID, RANK, Column, Unit
 from nsystui.questions.device_time import Breakdown, total
 from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.factors import Factor, device_factors, host_factors
@@ -32,53 +33,60 @@ _PARTS = (
 PARTS = tuple(key for key, *_ in _PARTS)
 """The parts of a GPU's time that have no moment in common and leave none out; names in ``Breakdown``."""
 BREAKDOWN_COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.TEXT, None, 0),
-    Column("device", "Device", "dev", Unit.NUMBER, None, 4),
-    Column("gpu", "GPU", "gpu", Unit.NUMBER, None, 5),
-    Column("model", "GPU Model", "model", Unit.TEXT, None, 6),
+    Column("rank", header="Rank", label="rank"),
+    DEVICE.with_importance(4),
+    Column("gpu", header="GPU", label="gpu", unit=Unit.NUMBER, importance=5),
+    Column("model", header="GPU Model", label="model", importance=6),
     *(
-        Column(f"{key}_percent", f"{title} (%)", label, Unit.PERCENT, 2, least)
+        Column(f"{key}_percent", header=f"{title} (%)", label=label, unit=Unit.PERCENT, decimals=2, importance=least)
         for _, key, title, label, least in _PARTS
     ),
-    Column("useful_percent", "Useful (%)", "useful", Unit.PERCENT, 2, 3),
-    *(Column(f"{key}_ns", f"{title} (ns)", label, Unit.DURATION, None, 7) for _, key, title, label, _ in _PARTS),
-    Column("useful_ns", "Useful (ns)", "useful", Unit.DURATION, None, 7),
-    Column("communication_ns", "Communication (ns)", "communication", Unit.DURATION, None, 7),
-    Column("window_ns", "Window (ns)", "window", Unit.DURATION, None, 8),
+    Column("useful_percent", header="Useful (%)", label="useful", unit=Unit.PERCENT, decimals=2, importance=3),
+    *(
+        Column(f"{key}_ns", header=f"{title} (ns)", label=label, unit=Unit.DURATION, importance=7)
+        for _, key, title, label, _ in _PARTS
+    ),
+    Column("useful_ns", header="Useful (ns)", label="useful", unit=Unit.DURATION, importance=7),
+    Column("communication_ns", header="Communication (ns)", label="communication", unit=Unit.DURATION, importance=7),
+    Column("window_ns", header="Window (ns)", label="window", unit=Unit.DURATION, importance=8),
 )
 _FACTOR = (
-    Column("metric", "Metric", "metric", Unit.TEXT, None, FILES_ONLY),
-    Column("name", "Name", "factor", Unit.TEXT, None, 0),
-    Column("percent", "Efficiency (%)", "efficiency", Unit.PERCENT, 2, 0),
+    Column("metric", header="Metric", label="metric", importance=FILES_ONLY),
+    Column("name", header="Name", label="factor"),
+    Column("percent", header="Efficiency (%)", label="efficiency", unit=Unit.PERCENT, decimals=2),
 )
-_BASELINE = Column("baseline_percent", "Baseline (%)", "baseline", Unit.PERCENT, 2, 0)
+_BASELINE = Column("baseline_percent", header="Baseline (%)", label="baseline", unit=Unit.PERCENT, decimals=2)
 _WORDS = (
-    Column("formula", "Formula", "formula", Unit.TEXT, None, 1),
-    Column("low", "Where it is low", "where it is low", Unit.TEXT, None, 2),
+    Column("formula", header="Formula", label="formula", importance=1),
+    Column("low", header="Where it is low", label="where it is low", importance=2),
 )
 PROCESS_COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("host", "Host", "host", Unit.TEXT, None, 3),
-    Column("pid", "PID", "pid", Unit.NUMBER, None, 2),
+    RANK,
+    HOST.with_importance(3),
+    PID.with_importance(2),
     *(
-        Column(f"{key}_percent", f"{title} (%)", title.lower(), Unit.PERCENT, 2, 0)
+        Column(f"{key}_percent", header=f"{title} (%)", label=title.lower(), unit=Unit.PERCENT, decimals=2)
         for key, title in (("useful", "Useful"), ("mpi", "In MPI"), ("cuda", "In CUDA calls"))
     ),
     *(
-        Column(f"{key}_ns", f"{title} (ns)", title.lower(), Unit.DURATION, None, 4)
+        Column(f"{key}_ns", header=f"{title} (ns)", label=title.lower(), unit=Unit.DURATION, importance=4)
         for key, title in (("useful", "Useful"), ("mpi", "In MPI"), ("cuda", "In CUDA calls"))
     ),
-    Column("window_ns", "Window (ns)", "window", Unit.DURATION, None, 5),
+    Column("window_ns", header="Window (ns)", label="window", unit=Unit.DURATION, importance=5),
 )
 MFU_COLUMNS = (
-    Column("mfu_percent", "MFU (%)", "MFU", Unit.PERCENT, 2, 0),
-    Column("achieved_tflops", "Achieved per GPU (TFLOP/s)", "TFLOP/s per GPU", Unit.COUNT, 2, 0),
-    Column("peak_tflops", "Peak per GPU (TFLOP/s)", "peak TFLOP/s", Unit.COUNT, 2, 0),
-    Column("peak_source", "Peak from", "peak from", Unit.TEXT, None, 3),
-    Column("step_time", "Step Time (ns)", "step time", Unit.DURATION, 1, 0),
-    Column("steps", "Step Times", "step times", Unit.COUNT, None, 1),
-    Column("gpus", "GPUs", "GPUs", Unit.NUMBER, None, 1),
-    Column("flops_per_step", "FLOPs per Step", "FLOPs per step", Unit.NUMBER, 0, 2),
+    Column("mfu_percent", header="MFU (%)", label="MFU", unit=Unit.PERCENT, decimals=2),
+    Column(
+        "achieved_tflops", header="Achieved per GPU (TFLOP/s)", label="TFLOP/s per GPU", unit=Unit.COUNT, decimals=2
+    ),
+    Column("peak_tflops", header="Peak per GPU (TFLOP/s)", label="peak TFLOP/s", unit=Unit.COUNT, decimals=2),
+    Column("peak_source", header="Peak from", label="peak from", importance=3),
+    Column("step_time", header="Step Time (ns)", label="step time", unit=Unit.DURATION, decimals=1),
+    Column("steps", header="Step Times", label="step times", unit=Unit.COUNT, importance=1),
+    Column("gpus", header="GPUs", label="GPUs", unit=Unit.NUMBER, importance=1),
+    Column(
+        "flops_per_step", header="FLOPs per Step", label="FLOPs per step", unit=Unit.NUMBER, decimals=0, importance=2
+    ),
 )
 _LETTERS = (
     "C: compute (kernels but NCCL's), N: NCCL, M: memory, G: whole CUDA graphs; only: with none of the others "

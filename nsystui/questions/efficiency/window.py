@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsystui.base.answer import Unit
+from nsystui.base.columns import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value

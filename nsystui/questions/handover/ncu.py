@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import FILES_ONLY, Column, TableAnswer, Unit
+from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import FILES_ONLY, HOST, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.questions.handover.ncu_command import NameBase, NcuCommand, pattern_of
 from nsystui.questions.handover.slices import with_calls
@@ -26,17 +27,17 @@ Wanted = Callable[[sa.FromClause], list[Condition]]
 """Conditions that choose launches among the rows of ``kernels``."""
 
 COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER),
-    Column("pid", "Pid", "pid", Unit.NUMBER, None, 4),
-    Column("host", "Host", "host", Unit.TEXT, None, 5),
-    Column("kernel", "Kernel", "kernel", Unit.TEXT, None, 1),
-    Column("total", "Total Time (ns)", "total", Unit.DURATION, None, 2),
-    Column("launches", "Launches", "launches", Unit.COUNT, None, 3),
-    Column("selected", "Selected", "selected", Unit.COUNT, None, 3),
-    Column("skip", "Launch Skip", "skip", Unit.NUMBER, None, 3),
-    Column("count", "Launch Count", "count", Unit.NUMBER, None, 3),
-    Column("command", "Command", "command", Unit.TEXT),
-    Column("base", "Name Base", "base", Unit.TEXT, None, FILES_ONLY),
+    RANK,
+    Column("pid", header="Pid", label="pid", unit=Unit.NUMBER, importance=4),
+    HOST.with_importance(5),
+    Column("kernel", header="Kernel", label="kernel", importance=1),
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION, importance=2),
+    Column("launches", header="Launches", label="launches", unit=Unit.COUNT, importance=3),
+    Column("selected", header="Selected", label="selected", unit=Unit.COUNT, importance=3),
+    Column("skip", header="Launch Skip", label="skip", unit=Unit.NUMBER, importance=3),
+    Column("count", header="Launch Count", label="count", unit=Unit.NUMBER, importance=3),
+    Column("command", header="Command", label="command"),
+    Column("base", header="Name Base", label="base", importance=FILES_ONLY),
 )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from nsystui.base.answer import Column, Unit
+from nsystui.base.columns import COLLECTIVE, RANK, STEP, STREAM, Column, Unit
 from nsystui.base.errors import UsageError
 from nsystui.questions.nccl.lines import codes, one_key, whole
 from nsystui.questions.nccl.operations import common
@@ -37,16 +37,16 @@ class By(Enum):
 USUAL: Final = (By.COLLECTIVE, By.SIZE)
 
 COLUMNS: Mapping[By, Column] = {
-    By.COLLECTIVE: Column("collective", "Collective", "collective", Unit.TEXT, None, 0),
-    By.SIZE: Column("bucket", "Message Size", "size", Unit.TEXT, None, 0),
-    By.POW2: Column("size_from", "Message Size From (B)", "size from", Unit.BYTES, None, 0),
-    By.BYTES: Column("message_size", "Message Size (B)", "size", Unit.BYTES, None, 0),
-    By.COMMUNICATOR: Column("communicator", "Communicator", "comm", Unit.TEXT, None, 5),
-    By.STREAM: Column("stream", "Strm", "strm", Unit.NUMBER, None, 0),
-    By.RANK: Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    By.STEP: Column("step", "Step", "step", Unit.NUMBER, None, 0),
-    By.DATATYPE: Column("datatype", "Datatype", "datatype", Unit.TEXT, None, 5),
-    By.REDUCTION: Column("reduction", "Reduction", "reduction", Unit.TEXT, None, 5),
+    By.COLLECTIVE: COLLECTIVE,
+    By.SIZE: Column("bucket", header="Message Size", label="size"),
+    By.POW2: Column("size_from", header="Message Size From (B)", label="size from", unit=Unit.BYTES),
+    By.BYTES: Column("message_size", header="Message Size (B)", label="size", unit=Unit.BYTES),
+    By.COMMUNICATOR: Column("communicator", header="Communicator", label="comm", importance=5),
+    By.STREAM: STREAM,
+    By.RANK: RANK,
+    By.STEP: STEP,
+    By.DATATYPE: Column("datatype", header="Datatype", label="datatype", importance=5),
+    By.REDUCTION: Column("reduction", header="Reduction", label="reduction", importance=5),
 }
 """The column of each group. A column that rows are grouped by never leaves a screen (importance 0)."""
 

@@ -7,7 +7,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from nsystui.base.answer import FILES_ONLY, Column, TableAnswer, Unit
+from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import (
+    COLLECTIVE,
+    DEVICE,
+    DURATION,
+    FILES_ONLY,
+    NAME,
+    PROCESS_ID,
+    RANK,
+    REPORT_ID,
+    ROW_ID,
+    START,
+    STEP,
+    STREAM,
+    Column,
+    Unit,
+)
 from nsystui.base.selection import Selection
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.nccl.bandwidth import rate
@@ -35,50 +51,50 @@ COMMUNICATION: Final = "communication"
 """As a collective: of every one, but not the calls that manage groups, communicators and memory."""
 
 _SHARED_COLUMNS = (
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
-    Column("message_size", "Message Size (B)", "bytes", Unit.BYTES, None, 1),
-    Column("bucket", "Message Size", "size", Unit.TEXT, None, 6),
-    Column("collective", "Collective", "collective", Unit.TEXT, None, 3),
-    Column("communicator", "Communicator", "comm", Unit.TEXT, None, 4),
+    START,
+    DURATION,
+    Column("message_size", header="Message Size (B)", label="bytes", unit=Unit.BYTES, importance=1),
+    Column("bucket", header="Message Size", label="size", importance=6),
+    COLLECTIVE.with_importance(3),
+    Column("communicator", header="Communicator", label="comm", importance=4),
     RANKS,
-    Column("peer", "Peer/Root", "peer/root", Unit.NUMBER, None, 4),
-    Column("datatype", "Datatype", "datatype", Unit.TEXT, None, 5),
-    Column("reduction", "Reduction", "reduction", Unit.TEXT, None, 5),
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 1),
+    Column("peer", header="Peer/Root", label="peer/root", unit=Unit.NUMBER, importance=4),
+    Column("datatype", header="Datatype", label="datatype", importance=5),
+    Column("reduction", header="Reduction", label="reduction", importance=5),
+    RANK.with_importance(1),
 )
-_STEP = Column("step", "Step", "step", Unit.NUMBER, None, 1)
+_STEP = STEP.with_importance(1)
 _PAIRING_COLUMNS = (
-    Column("state", "Pairing", "pairing", Unit.TEXT, None, 3),
-    Column("reason", "Unpaired Because", "unpaired because", Unit.TEXT, None, 6),
-    Column("report", "Report", "report", Unit.NUMBER, None, FILES_ONLY),
-    Column("kind", "Kind", "kind", Unit.TEXT, None, FILES_ONLY),
-    Column("process", "Process", "process", Unit.NUMBER, None, FILES_ONLY),
-    Column("row", "Row", "row", Unit.NUMBER, None, FILES_ONLY),
-    Column("partner_report", "Partner Report", "partner report", Unit.NUMBER, None, FILES_ONLY),
-    Column("partner_kind", "Partner Kind", "partner kind", Unit.TEXT, None, FILES_ONLY),
-    Column("partner_row", "Partner Row", "partner row", Unit.NUMBER, None, FILES_ONLY),
-    Column("partner_start", "Partner Start (ns)", "partner start", Unit.TIME, None, FILES_ONLY),
+    Column("state", header="Pairing", label="pairing", importance=3),
+    Column("reason", header="Unpaired Because", label="unpaired because", importance=6),
+    REPORT_ID,
+    Column("kind", header="Kind", label="kind", importance=FILES_ONLY),
+    PROCESS_ID,
+    ROW_ID,
+    Column("partner_report", header="Partner Report", label="partner report", unit=Unit.NUMBER, importance=FILES_ONLY),
+    Column("partner_kind", header="Partner Kind", label="partner kind", importance=FILES_ONLY),
+    Column("partner_row", header="Partner Row", label="partner row", unit=Unit.NUMBER, importance=FILES_ONLY),
+    Column("partner_start", header="Partner Start (ns)", label="partner start", unit=Unit.TIME, importance=FILES_ONLY),
 )
 _BANDWIDTH = (ALGORITHM_BANDWIDTH, BUS_BANDWIDTH)
 _KERNEL_COLUMNS = (
-    Column("device", "Device", "dev", Unit.NUMBER, None, 3),
-    Column("stream", "Strm", "strm", Unit.NUMBER, None, 2),
+    DEVICE.with_importance(3),
+    STREAM.with_importance(2),
     *_BANDWIDTH,
     EXPOSED,
     OVERLAPPED,
-    Column("partners", "Calls", "calls", Unit.COUNT, None, 5),
-    Column("name", "Name", "name", Unit.TEXT, None, 2),
+    Column("partners", header="Calls", label="calls", unit=Unit.COUNT, importance=5),
+    NAME.with_importance(2),
     *_PAIRING_COLUMNS,
 )
 _CALL_COLUMNS = (
-    Column("tid", "Tid", "tid", Unit.NUMBER, None, 4),
-    Column("kernel_start", "Kernel Start (ns)", "kernel start", Unit.TIME, None, 5),
-    Column("kernel_duration", "Kernel Duration (ns)", "kernel time", Unit.DURATION, None, 1),
+    Column("tid", header="Tid", label="tid", unit=Unit.NUMBER, importance=4),
+    Column("kernel_start", header="Kernel Start (ns)", label="kernel start", unit=Unit.TIME, importance=5),
+    Column("kernel_duration", header="Kernel Duration (ns)", label="kernel time", unit=Unit.DURATION, importance=1),
     *_BANDWIDTH,
-    Column("partners", "Kernels", "kernels", Unit.COUNT, None, 6),
-    Column("kernel", "Kernel", "kernel", Unit.TEXT, None, 2),
-    Column("name", "Name", "name", Unit.TEXT, None, 3),
+    Column("partners", header="Kernels", label="kernels", unit=Unit.COUNT, importance=6),
+    Column("kernel", header="Kernel", label="kernel", importance=2),
+    NAME.with_importance(3),
     *_PAIRING_COLUMNS,
 )
 

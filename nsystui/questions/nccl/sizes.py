@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from nsystui.base.answer import Column, TableAnswer, Unit
+from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import COUNT, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import size_label
 from nsystui.questions.intervals import Times
@@ -73,17 +74,17 @@ def _powers(sizes: pd.Series[int]) -> tuple[Ints, list[str]]:
 
 
 _STATISTICS = (
-    Column("count", "Count", "count", Unit.COUNT, None, 0),
-    Column("bytes", "Total Bytes", "bytes", Unit.BYTES, None, 4),
-    Column("total", "Total Time (ns)", "total", Unit.DURATION, None, 3),
-    Column("min", "Min (ns)", "min", Unit.DURATION, None, 2),
-    Column("p5", "P5 (ns)", "p5", Unit.DURATION, 1, 4),
-    Column("median", "Med (ns)", "median", Unit.DURATION, 1, 0),
-    Column("p95", "P95 (ns)", "p95", Unit.DURATION, 1, 2),
-    Column("max", "Max (ns)", "max", Unit.DURATION, None, 3),
-    Column("cv", "CV (%)", "CV", Unit.PERCENT, 1, 1),
-    Column("algbw", "Med AlgBW (B/s)", "algbw", Unit.RATE, 1, 2),
-    Column("busbw", "Med BusBW (B/s)", "busbw", Unit.RATE, 1, 0),
+    COUNT,
+    Column("bytes", header="Total Bytes", label="bytes", unit=Unit.BYTES, importance=4),
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION, importance=3),
+    Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=2),
+    Column("p5", header="P5 (ns)", label="p5", unit=Unit.DURATION, decimals=1, importance=4),
+    Column("median", header="Med (ns)", label="median", unit=Unit.DURATION, decimals=1),
+    Column("p95", header="P95 (ns)", label="p95", unit=Unit.DURATION, decimals=1, importance=2),
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=3),
+    Column("cv", header="CV (%)", label="CV", unit=Unit.PERCENT, decimals=1, importance=1),
+    Column("algbw", header="Med AlgBW (B/s)", label="algbw", unit=Unit.RATE, decimals=1, importance=2),
+    Column("busbw", header="Med BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1),
 )
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import FILES_ONLY, Column, TableAnswer, Unit
+from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import COUNT, FILES_ONLY, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.nccl.bandwidth import Floats, rate
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, By, group_numbers, shared_values, values_of
@@ -29,23 +30,23 @@ What = Literal["kernel", "call"]
 KERNEL: Final = "kernel"
 CALL: Final = "call"
 
-_WHAT = Column("what", "What", "what", Unit.TEXT, None, 0)
-RANKS = Column("ranks", "Ranks", "ranks", Unit.NUMBER, None, 4)
-ALGORITHM_BANDWIDTH = Column("algbw", "AlgBW (B/s)", "algbw", Unit.RATE, 1, 4)
-BUS_BANDWIDTH = Column("busbw", "BusBW (B/s)", "busbw", Unit.RATE, 1, 2)
-EXPOSED = Column("exposed", "Exposed Time (ns)", "exposed", Unit.DURATION, None, 1)
-OVERLAPPED = Column("overlapped", "Overlapped (%)", "overlap", Unit.PERCENT, 1, 2)
+_WHAT = Column("what", header="What", label="what")
+RANKS = Column("ranks", header="Ranks", label="ranks", unit=Unit.NUMBER, importance=4)
+ALGORITHM_BANDWIDTH = Column("algbw", header="AlgBW (B/s)", label="algbw", unit=Unit.RATE, decimals=1, importance=4)
+BUS_BANDWIDTH = Column("busbw", header="BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1, importance=2)
+EXPOSED = Column("exposed", header="Exposed Time (ns)", label="exposed", unit=Unit.DURATION, importance=1)
+OVERLAPPED = Column("overlapped", header="Overlapped (%)", label="overlap", unit=Unit.PERCENT, decimals=1, importance=2)
 _TOLD = (COLUMNS[By.COLLECTIVE], COLUMNS[By.COMMUNICATOR], RANKS, COLUMNS[By.DATATYPE], COLUMNS[By.REDUCTION])
 _COSTS = (
-    Column("count", "Count", "count", Unit.COUNT, None, 0),
-    Column("bytes", "Total Bytes", "bytes", Unit.BYTES, None, 3),
-    Column("share", "Time (%)", "time %", Unit.PERCENT, 1, 2),
-    Column("total", "Total Time (ns)", "total", Unit.DURATION, None, 0),
-    Column("avg", "Avg (ns)", "avg", Unit.DURATION, 1, 5),
-    Column("median", "Med (ns)", "median", Unit.DURATION, 1, 3),
-    Column("min", "Min (ns)", "min", Unit.DURATION, None, 6),
-    Column("max", "Max (ns)", "max", Unit.DURATION, None, 4),
-    Column("stddev", "StdDev (ns)", "stddev", Unit.DURATION, 1, 7),
+    COUNT,
+    Column("bytes", header="Total Bytes", label="bytes", unit=Unit.BYTES, importance=3),
+    Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1, importance=2),
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
+    Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=5),
+    Column("median", header="Med (ns)", label="median", unit=Unit.DURATION, decimals=1, importance=3),
+    Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=6),
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=4),
+    Column("stddev", header="StdDev (ns)", label="stddev", unit=Unit.DURATION, decimals=1, importance=7),
     ALGORITHM_BANDWIDTH,
     BUS_BANDWIDTH,
     EXPOSED,

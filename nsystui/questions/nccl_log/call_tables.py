@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import COUNT, Column, Unit
 from nsystui.exports.nccl_log.datatypes import datatype_name
 from nsystui.questions.nccl.buckets import BUCKETS, bucket_of
 from nsystui.questions.nccl_log.summary import Kind, Summary
 
-_OP = Column("op", "Op", "op")
-_CALLS = Column("calls", "Calls", "calls", Unit.COUNT)
-_PER_GPU = Column("calls_per_gpu", "Calls per GPU", "per GPU", Unit.COUNT, 3)
-_TOTAL = Column("total_bytes", "Total Bytes", "total", Unit.BYTES)
+_OP = Column("op", header="Op", label="op")
+_CALLS = Column("calls", header="Calls", label="calls", unit=Unit.COUNT)
+_PER_GPU = Column("calls_per_gpu", header="Calls per GPU", label="per GPU", unit=Unit.COUNT, decimals=3)
+_TOTAL = Column("total_bytes", header="Total Bytes", label="total", unit=Unit.BYTES)
 
 
 def ops_table(summary: Summary) -> TableAnswer:
@@ -26,9 +27,9 @@ def ops_table(summary: Summary) -> TableAnswer:
         _OP,
         _CALLS,
         _PER_GPU,
-        Column("min_bytes", "Min Bytes", "min", Unit.BYTES),
-        Column("avg_bytes", "Avg Bytes", "avg", Unit.BYTES, 1),
-        Column("max_bytes", "Max Bytes", "max", Unit.BYTES),
+        Column("min_bytes", header="Min Bytes", label="min", unit=Unit.BYTES),
+        Column("avg_bytes", header="Avg Bytes", label="avg", unit=Unit.BYTES, decimals=1),
+        Column("max_bytes", header="Max Bytes", label="max", unit=Unit.BYTES),
         _TOTAL,
     )
     gpus = summary.gpus().values()
@@ -48,11 +49,11 @@ def sizes_table(summary: Summary) -> TableAnswer:
     """Calls by op and bucket of message size, as ``4-histogram.awk``, and how they spread over the GPUs."""
     columns = (
         _OP,
-        Column("bucket", "Message Size", "message size"),
+        Column("bucket", header="Message Size", label="message size"),
         _CALLS,
         _PER_GPU,
-        Column("least_per_gpu", "Least per GPU", "least", Unit.COUNT),
-        Column("most_per_gpu", "Most per GPU", "most", Unit.COUNT),
+        Column("least_per_gpu", header="Least per GPU", label="least", unit=Unit.COUNT),
+        Column("most_per_gpu", header="Most per GPU", label="most", unit=Unit.COUNT),
         _TOTAL,
     )
     gpus = summary.gpus().values()
@@ -72,9 +73,9 @@ def calls_table(summary: Summary) -> TableAnswer:
     columns = (
         _CALLS,
         _OP,
-        Column("count", "Count", "count", Unit.COUNT),
-        Column("datatype", "Datatype", "datatype"),
-        Column("bytes", "Bytes per Call", "per call", Unit.BYTES),
+        COUNT,
+        Column("datatype", header="Datatype", label="datatype"),
+        Column("bytes", header="Bytes per Call", label="per call", unit=Unit.BYTES),
         _TOTAL,
     )
     rows: list[Row] = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import Column, Unit
 from nsystui.exports.nccl_log.lines import Damage
 from nsystui.questions.nccl_log.summary import Summary
 
@@ -15,12 +16,12 @@ def tuning_table(summary: Summary) -> TableAnswer:
     For AllGather, ReduceScatter and AlltoAll these are the bytes of all ranks together.
     """
     columns = (
-        Column("op", "Op", "op"),
-        Column("bytes", "Tuner Bytes", "tuner bytes", Unit.BYTES),
-        Column("algorithm", "Algorithm", "algorithm"),
-        Column("protocol", "Protocol", "protocol"),
-        Column("channels", "Channels", "channels", Unit.COUNT),
-        Column("lines", "Lines", "lines", Unit.COUNT),
+        Column("op", header="Op", label="op"),
+        Column("bytes", header="Tuner Bytes", label="tuner bytes", unit=Unit.BYTES),
+        Column("algorithm", header="Algorithm", label="algorithm"),
+        Column("protocol", header="Protocol", label="protocol"),
+        Column("channels", header="Channels", label="channels", unit=Unit.COUNT),
+        Column("lines", header="Lines", label="lines", unit=Unit.COUNT),
     )
     rows: list[Row] = [
         (line.op, line.size, line.algorithm, line.protocol, line.channels, number)
@@ -36,15 +37,15 @@ def steps_table(summary: Summary) -> TableAnswer:
     Each is the mean over the lines that tell it (the script leaves out lines without TFLOPS).
     """
     columns = (
-        Column("lines", "Training Lines", "lines", Unit.COUNT),
-        Column("first", "First Iteration", "first", Unit.NUMBER),
-        Column("last", "Last Iteration", "last", Unit.NUMBER),
-        Column("avg_step", "Avg Step Time (ns)", "step avg", Unit.DURATION, 1),
-        Column("min_step", "Min Step Time (ns)", "min", Unit.DURATION, 1),
-        Column("max_step", "Max Step Time (ns)", "max", Unit.DURATION, 1),
-        Column("avg_tflops", "Avg TFLOPS per GPU", "TFLOPS/GPU", Unit.COUNT, 6),
-        Column("min_tflops", "Min TFLOPS per GPU", "min", Unit.COUNT, 6),
-        Column("max_tflops", "Max TFLOPS per GPU", "max", Unit.COUNT, 6),
+        Column("lines", header="Training Lines", label="lines", unit=Unit.COUNT),
+        Column("first", header="First Iteration", label="first", unit=Unit.NUMBER),
+        Column("last", header="Last Iteration", label="last", unit=Unit.NUMBER),
+        Column("avg_step", header="Avg Step Time (ns)", label="step avg", unit=Unit.DURATION, decimals=1),
+        Column("min_step", header="Min Step Time (ns)", label="min", unit=Unit.DURATION, decimals=1),
+        Column("max_step", header="Max Step Time (ns)", label="max", unit=Unit.DURATION, decimals=1),
+        Column("avg_tflops", header="Avg TFLOPS per GPU", label="TFLOPS/GPU", unit=Unit.COUNT, decimals=6),
+        Column("min_tflops", header="Min TFLOPS per GPU", label="min", unit=Unit.COUNT, decimals=6),
+        Column("max_tflops", header="Max TFLOPS per GPU", label="max", unit=Unit.COUNT, decimals=6),
     )
     rows: list[Row] = []
     if summary.training_lines:
@@ -57,7 +58,10 @@ def steps_table(summary: Summary) -> TableAnswer:
 
 def lines_table(summary: Summary) -> TableAnswer:
     """What was found in the lines of the logs, and what could not be read."""
-    columns = (Column("what", "What", "what"), Column("number", "Number", "number", Unit.COUNT))
+    columns = (
+        Column("what", header="What", label="what"),
+        Column("number", header="Number", label="number", unit=Unit.COUNT),
+    )
     rows: list[Row] = [
         ("lines read", summary.lines),
         ("calls", summary.calls),

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import HOST, PID, RANK, Column, Unit
 from nsystui.questions.nccl_log.communicators import Member
 from nsystui.questions.nccl_log.summary import Gpu, MemberCalls, Summary
 
-_COMMUNICATOR = Column("communicator", "Communicator", "communicator")
-_SIZE = Column("ranks", "Ranks", "ranks", Unit.COUNT, importance=2)
-_RANK = Column("rank", "Rank", "rank", Unit.NUMBER)
+_COMMUNICATOR = Column("communicator", header="Communicator", label="communicator")
+_SIZE = Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=2)
 _GPU = (
-    Column("host", "Host", "host"),
-    Column("pid", "PID", "pid", Unit.NUMBER, importance=1),
-    Column("device", "CUDA Device", "device", Unit.NUMBER),
+    HOST,
+    PID.with_importance(1),
+    Column("device", header="CUDA Device", label="device", unit=Unit.NUMBER),
 )
-_CALLS = Column("calls", "Calls", "calls", Unit.COUNT)
-_TOTAL = Column("total_bytes", "Total Bytes", "total", Unit.BYTES)
+_CALLS = Column("calls", header="Calls", label="calls", unit=Unit.COUNT)
+_TOTAL = Column("total_bytes", header="Total Bytes", label="total", unit=Unit.BYTES)
 _NONE = MemberCalls()
 _UNKNOWN = (None,) * 4
 
@@ -31,10 +31,10 @@ def communicators_table(summary: Summary) -> TableAnswer:
     columns = (
         _COMMUNICATOR,
         _SIZE,
-        Column("in_log", "Ranks in Log", "in the log"),
+        Column("in_log", header="Ranks in Log", label="in the log"),
         _CALLS,
-        Column("least_per_rank", "Least per Rank", "least", Unit.COUNT),
-        Column("most_per_rank", "Most per Rank", "most", Unit.COUNT),
+        Column("least_per_rank", header="Least per Rank", label="least", unit=Unit.COUNT),
+        Column("most_per_rank", header="Most per Rank", label="most", unit=Unit.COUNT),
         _TOTAL,
     )
     rows: list[Row] = []
@@ -52,11 +52,11 @@ def ranks_table(summary: Summary) -> TableAnswer:
     """Every rank of every communicator with its GPU, its calls and its last opCount (hexadecimal, as in the log)."""
     columns = (
         _COMMUNICATOR,
-        _RANK,
+        RANK,
         _SIZE,
         *_GPU,
         _CALLS,
-        Column("last_op_count", "Last opCount", "last opCount"),
+        Column("last_op_count", header="Last opCount", label="last opCount"),
         _TOTAL,
     )
     rows: list[Row] = []
@@ -75,9 +75,9 @@ def gpus_table(summary: Summary) -> TableAnswer:
     The rank is RCCL's global one, else that in the largest communicator of the GPU.
     """
     columns = (
-        _RANK,
+        RANK,
         *_GPU,
-        Column("communicators", "Communicators", "communicators", Unit.COUNT),
+        Column("communicators", header="Communicators", label="communicators", unit=Unit.COUNT),
         _CALLS,
         _TOTAL,
     )

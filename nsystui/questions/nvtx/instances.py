@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import FILES_ONLY, Column, Unit
+from nsystui.base.columns import DURATION, PID, RANK, REPORT_ID, ROW_ID, START, TID, Column
 from nsystui.base.selection import Selection
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.nvtx.ranges import LABEL, PUSH_POP_TYPES
@@ -17,14 +17,14 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 INSTANCE_COLUMNS = (
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
-    Column("style", "Style", "style", Unit.TEXT, None, 2),
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 1),
-    Column("pid", "PID", "pid", Unit.NUMBER, None, 2),
-    Column("tid", "TID", "tid", Unit.NUMBER, None, 1),
-    Column("report", "Report", "report", Unit.NUMBER, None, FILES_ONLY),
-    Column("row", "Row", "row", Unit.NUMBER, None, FILES_ONLY),
+    START,
+    DURATION,
+    Column("style", header="Style", label="style", importance=2),
+    RANK.with_importance(1),
+    PID.with_importance(2),
+    TID.with_importance(1),
+    REPORT_ID,
+    ROW_ID,
 )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Unit
+from nsystui.base.columns import DEVICE, DURATION, NAME, RANK, START, STREAM, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.event_kinds import EventKind, events_query
 from nsystui.questions.paged import PagedAnswer
@@ -104,18 +104,18 @@ def _operations(report: Report, selection: Selection, ids: tuple[int, int]) -> s
 
 
 LAUNCHED_COLUMNS = (
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
-    Column("kind", "Kind", "kind", Unit.TEXT, None, 1),
-    Column("name", "Name", "name", Unit.TEXT, None, 0),
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 3),
-    Column("device", "Device", "dev", Unit.NUMBER, None, 2),
-    Column("stream", "Strm", "strm", Unit.NUMBER, None, 1),
-    Column("call", "API Function", "launched by", Unit.TEXT, None, 2),
-    Column("correlation_id", "CorrId", "corr", Unit.NUMBER, None, 4),
-    Column("report", "Report", "report", Unit.NUMBER, None, 9),
-    Column("process", "Process", "process", Unit.NUMBER, None, 9),
-    Column("row", "Row", "row", Unit.NUMBER, None, 9),
+    START,
+    DURATION,
+    Column("kind", header="Kind", label="kind", importance=1),
+    NAME,
+    RANK.with_importance(3),
+    DEVICE.with_importance(2),
+    STREAM.with_importance(1),
+    Column("call", header="API Function", label="launched by", importance=2),
+    Column("correlation_id", header="CorrId", label="corr", unit=Unit.NUMBER, importance=4),
+    Column("report", header="Report", label="report", unit=Unit.NUMBER, importance=9),
+    Column("process", header="Process", label="process", unit=Unit.NUMBER, importance=9),
+    Column("row", header="Row", label="row", unit=Unit.NUMBER, importance=9),
 )
 
 

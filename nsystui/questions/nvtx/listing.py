@@ -7,7 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, TableAnswer, Unit
+from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import RANK, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions import statistics
 from nsystui.questions.missing import missing_note
@@ -21,8 +22,8 @@ from nsystui.store.session import Session
 
 _SUMMARY_COLUMNS = (
     *statistics.duration_columns("Instances"),
-    Column("style", "Style", "style", Unit.TEXT, None, 4),
-    Column("name", "Range", "range", Unit.TEXT, None, 0),
+    Column("style", header="Style", label="style", importance=4),
+    Column("name", header="Range", label="range"),
 )
 
 
@@ -72,17 +73,19 @@ def last_times() -> sa.Subquery:
 MOST_LEVELS = 1_000
 """So many levels of paths are listed unasked: each path has the names of all around it."""
 TREE_COLUMNS = (
-    Column("path", "Path", "range", Unit.TEXT, None, 0),
-    Column("level", "Level", "level", Unit.NUMBER, None, 4),
-    Column("count", "Instances", "count", Unit.COUNT, None, 1),
-    Column("total", "Total Time (ns)", "wall total", Unit.DURATION, None, 0),
-    Column("avg", "Avg (ns)", "avg", Unit.DURATION, 1, 3),
-    Column("self", "Self Time (ns)", "self", Unit.DURATION, None, 3),
-    Column("gpu_total", "GPU Projected (ns)", "GPU total", Unit.DURATION, None, 0),
-    Column("gpu_median", "GPU Projected Med (ns)", "GPU med", Unit.DURATION, 1, 2),
-    Column("gpu_ops", "GPU Ops", "ops", Unit.COUNT, None, 2),
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 1),
-    Column("thread", "Tid", "tid", Unit.NUMBER, None, 3),
+    Column("path", header="Path", label="range"),
+    Column("level", header="Level", label="level", unit=Unit.NUMBER, importance=4),
+    Column("count", header="Instances", label="count", unit=Unit.COUNT, importance=1),
+    Column("total", header="Total Time (ns)", label="wall total", unit=Unit.DURATION),
+    Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=3),
+    Column("self", header="Self Time (ns)", label="self", unit=Unit.DURATION, importance=3),
+    Column("gpu_total", header="GPU Projected (ns)", label="GPU total", unit=Unit.DURATION),
+    Column(
+        "gpu_median", header="GPU Projected Med (ns)", label="GPU med", unit=Unit.DURATION, decimals=1, importance=2
+    ),
+    Column("gpu_ops", header="GPU Ops", label="ops", unit=Unit.COUNT, importance=2),
+    RANK.with_importance(1),
+    Column("thread", header="Tid", label="tid", unit=Unit.NUMBER, importance=3),
 )
 
 

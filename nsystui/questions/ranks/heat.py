@@ -14,7 +14,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import END, RANK, START, STEP, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.gpu_metrics import MetricLane, metric_lanes, metric_sources
 from nsystui.questions.ranks.step_times import StepTimes
@@ -170,13 +171,13 @@ def step_map(ranks: Sequence[RankedTask], times: Mapping[Task, StepTimes], notes
 def map_table(shown: RankMap) -> TableAnswer:
     """A map as a table: a row for each rank and column."""
     columns = (
-        Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-        *((Column("step", "Step", "step", Unit.NUMBER, None, 0),) if shown.is_of_steps else ()),
-        Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
-        Column("end", "End (ns)", "end", Unit.TIME, None, 3),
-        Column("duration", "Duration (ns)", "duration", Unit.DURATION, 0, 0)
+        RANK,
+        *((STEP,) if shown.is_of_steps else ()),
+        START,
+        END.with_importance(3),
+        Column("duration", header="Duration (ns)", label="duration", unit=Unit.DURATION, decimals=0)
         if shown.is_of_steps
-        else Column("value", f"{shown.figure} (%)", f"{shown.figure} %", Unit.PERCENT, 2, 0),
+        else Column("value", header=f"{shown.figure} (%)", label=f"{shown.figure} %", unit=Unit.PERCENT, decimals=2),
     )
     rows: list[Row] = []
     for item, values in zip(shown.ranks, shown.values.tolist(), strict=True):

@@ -6,51 +6,52 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit, Value
+from nsystui.base.answer import Row, TableAnswer, Value
+from nsystui.base.columns import DURATION, RANK, START, STEP, Column, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.questions.ranks.step_times import SLOW, StepTimes, figures, step_times
 from nsystui.questions.steps import Steps
 from nsystui.questions.tasks import RankedTask
 
 _FIGURES = (
-    Column("count", "Steps", "steps", Unit.COUNT, None, 0),
-    Column("median", "Median (ns)", "median", Unit.DURATION, 0, 0),
-    Column("p5", "P5 (ns)", "p5", Unit.DURATION, 0, 2),
-    Column("p95", "P95 (ns)", "p95", Unit.DURATION, 0, 1),
-    Column("min", "Min (ns)", "min", Unit.DURATION, None, 3),
-    Column("max", "Max (ns)", "max", Unit.DURATION, None, 1),
-    Column("cv", "CV (%)", "CV %", Unit.PERCENT, 2, 1),
-    Column("slow", "Slow Steps", "slow", Unit.COUNT, None, 0),
+    Column("count", header="Steps", label="steps", unit=Unit.COUNT),
+    Column("median", header="Median (ns)", label="median", unit=Unit.DURATION, decimals=0),
+    Column("p5", header="P5 (ns)", label="p5", unit=Unit.DURATION, decimals=0, importance=2),
+    Column("p95", header="P95 (ns)", label="p95", unit=Unit.DURATION, decimals=0, importance=1),
+    Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=3),
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=1),
+    Column("cv", header="CV (%)", label="CV %", unit=Unit.PERCENT, decimals=2, importance=1),
+    Column("slow", header="Slow Steps", label="slow", unit=Unit.COUNT),
 )
 BY_RANK_COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.TEXT, None, 0),
+    Column("rank", header="Rank", label="rank"),
     *_FIGURES,
-    Column("first", "First Step (ns)", "first", Unit.DURATION, None, 4),
-    Column("measured", "Measured", "measured on", Unit.TEXT, None, 5),
-    Column("range", "NVTX Range", "NVTX range", Unit.TEXT, None, 3),
+    Column("first", header="First Step (ns)", label="first", unit=Unit.DURATION, importance=4),
+    Column("measured", header="Measured", label="measured on", importance=5),
+    Column("range", header="NVTX Range", label="NVTX range", importance=3),
 )
 ACROSS_COLUMNS = (
-    Column("step", "Step", "step", Unit.NUMBER, None, 0),
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 2),
-    Column("ranks", "Ranks", "ranks", Unit.COUNT, None, 3),
-    Column("duration", "Median over Ranks (ns)", "median", Unit.DURATION, 0, 0),
-    Column("min", "Min (ns)", "min", Unit.DURATION, None, 2),
-    Column("max", "Max (ns)", "max", Unit.DURATION, None, 0),
-    Column("spread", "Spread (ns)", "spread", Unit.DURATION, None, 1),
-    Column("slowest", "Slowest Rank", "slowest rank", Unit.NUMBER, None, 1),
-    Column("ratio", "Of Median Step (%)", "of median", Unit.PERCENT, 1, 1),
-    Column("slow", "Slow", "slow", Unit.TEXT, None, 1),
+    STEP,
+    START.with_importance(2),
+    Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=3),
+    Column("duration", header="Median over Ranks (ns)", label="median", unit=Unit.DURATION, decimals=0),
+    Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=2),
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION),
+    Column("spread", header="Spread (ns)", label="spread", unit=Unit.DURATION, importance=1),
+    Column("slowest", header="Slowest Rank", label="slowest rank", unit=Unit.NUMBER, importance=1),
+    Column("ratio", header="Of Median Step (%)", label="of median", unit=Unit.PERCENT, decimals=1, importance=1),
+    Column("slow", header="Slow", label="slow", importance=1),
 )
 STEP_COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("step", "Step", "step", Unit.NUMBER, None, 0),
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
-    Column("ratio", "Of Median (%)", "of median", Unit.PERCENT, 1, 1),
-    Column("slow", "Slow", "slow", Unit.TEXT, None, 1),
-    Column("cpu_start", "CPU Start (ns)", "CPU start", Unit.TIME, None, 3),
-    Column("cpu_duration", "CPU Duration (ns)", "on CPU", Unit.DURATION, None, 2),
-    Column("op_time", "GPU Work (ns)", "GPU work", Unit.DURATION, None, 3),
+    RANK,
+    STEP,
+    START,
+    DURATION,
+    Column("ratio", header="Of Median (%)", label="of median", unit=Unit.PERCENT, decimals=1, importance=1),
+    Column("slow", header="Slow", label="slow", importance=1),
+    Column("cpu_start", header="CPU Start (ns)", label="CPU start", unit=Unit.TIME, importance=3),
+    Column("cpu_duration", header="CPU Duration (ns)", label="on CPU", unit=Unit.DURATION, importance=2),
+    Column("op_time", header="GPU Work (ns)", label="GPU work", unit=Unit.DURATION, importance=3),
 )
 
 _SLOW = "slow"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit, Value
+from nsystui.base.answer import Row, TableAnswer, Value
+from nsystui.base.columns import HOST, PID, RANK, Column, Unit
 from nsystui.base.note_words import few
 from nsystui.base.selection import Selection, Task
 from nsystui.questions.alignment import Alignment
@@ -21,31 +22,38 @@ from nsystui.questions.utilisation_tables import SHARE_COLUMNS, recording_notes,
 from nsystui.store.session import Session
 
 COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("host", "Host", "host", Unit.TEXT, None, 4),
-    Column("gpu", "GPU", "gpu", Unit.TEXT, None, 5),
-    Column("busy_percent", "Busy (%)", "busy %", Unit.PERCENT, 2, 1),
-    Column("compute_percent", "Compute (%)", "compute %", Unit.PERCENT, 2, 3),
-    Column("nccl_percent", "NCCL (%)", "NCCL %", Unit.PERCENT, 2, 3),
-    Column("exposed_nccl_percent", "Exposed NCCL (%)", "exposed %", Unit.PERCENT, 2, 1),
-    Column("memory_percent", "Memory (%)", "memory %", Unit.PERCENT, 2, 5),
-    Column("idle_percent", "Idle (%)", "idle %", Unit.PERCENT, 2, 2),
-    Column("kernels", "Kernels", "kernels", Unit.COUNT, None, 4),
-    Column("step_median", "Step Median (ns)", "step med", Unit.DURATION, 0, 1),
-    Column("step_p95", "Step P95 (ns)", "step p95", Unit.DURATION, 0, 2),
-    Column("late", "Late", "late", Unit.COUNT, None, 1),
-    Column("collectives", "Collectives", "of", Unit.COUNT, None, 3),
-    Column("median_lateness", "Median Lateness (ns)", "late by", Unit.DURATION, None, 4),
-    Column("wait_caused", "Wait Caused (ns)", "wait caused", Unit.DURATION, None, 1),
-    Column("wait_suffered", "Wait Suffered (ns)", "waited", Unit.DURATION, None, 3),
-    Column("clock_error", "Clock Error (ns)", "clock ±", Unit.DURATION, None, 5),
-    Column("odd", "Odd", "odd", Unit.TEXT, None, 1),
-    Column("steps", "Steps", "steps", Unit.COUNT, None, 6),
-    Column("transfer", "Transfer (ns)", "transfer", Unit.DURATION, None, 6),
-    Column("local_rank", "Local Rank", "local", Unit.NUMBER, None, 6),
-    Column("model", "GPU Model", "model", Unit.TEXT, None, 7),
-    Column("pid", "PID", "pid", Unit.NUMBER, None, 7),
-    Column("report", "Report", "report", Unit.TEXT, None, 6),
+    RANK,
+    HOST.with_importance(4),
+    Column("gpu", header="GPU", label="gpu", importance=5),
+    Column("busy_percent", header="Busy (%)", label="busy %", unit=Unit.PERCENT, decimals=2, importance=1),
+    Column("compute_percent", header="Compute (%)", label="compute %", unit=Unit.PERCENT, decimals=2, importance=3),
+    Column("nccl_percent", header="NCCL (%)", label="NCCL %", unit=Unit.PERCENT, decimals=2, importance=3),
+    Column(
+        "exposed_nccl_percent",
+        header="Exposed NCCL (%)",
+        label="exposed %",
+        unit=Unit.PERCENT,
+        decimals=2,
+        importance=1,
+    ),
+    Column("memory_percent", header="Memory (%)", label="memory %", unit=Unit.PERCENT, decimals=2, importance=5),
+    Column("idle_percent", header="Idle (%)", label="idle %", unit=Unit.PERCENT, decimals=2, importance=2),
+    Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT, importance=4),
+    Column("step_median", header="Step Median (ns)", label="step med", unit=Unit.DURATION, decimals=0, importance=1),
+    Column("step_p95", header="Step P95 (ns)", label="step p95", unit=Unit.DURATION, decimals=0, importance=2),
+    Column("late", header="Late", label="late", unit=Unit.COUNT, importance=1),
+    Column("collectives", header="Collectives", label="of", unit=Unit.COUNT, importance=3),
+    Column("median_lateness", header="Median Lateness (ns)", label="late by", unit=Unit.DURATION, importance=4),
+    Column("wait_caused", header="Wait Caused (ns)", label="wait caused", unit=Unit.DURATION, importance=1),
+    Column("wait_suffered", header="Wait Suffered (ns)", label="waited", unit=Unit.DURATION, importance=3),
+    Column("clock_error", header="Clock Error (ns)", label="clock ±", unit=Unit.DURATION, importance=5),
+    Column("odd", header="Odd", label="odd", importance=1),
+    Column("steps", header="Steps", label="steps", unit=Unit.COUNT, importance=6),
+    Column("transfer", header="Transfer (ns)", label="transfer", unit=Unit.DURATION, importance=6),
+    Column("local_rank", header="Local Rank", label="local", unit=Unit.NUMBER, importance=6),
+    Column("model", header="GPU Model", label="model", importance=7),
+    PID.with_importance(7),
+    Column("report", header="Report", label="report", importance=6),
 )
 
 _JUDGED = (

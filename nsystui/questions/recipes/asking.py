@@ -8,7 +8,8 @@ from importlib import import_module
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
-from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit, Wrapped, row_batches
+from nsystui.base.answer import Answer, Row, TableAnswer, Wrapped, row_batches
+from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
 from nsystui.questions.job import Job
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 MILLISECOND = 1_000_000
 BINS = 30
-RANK = Column("rank", "Rank", "rank", Unit.NUMBER, None, 0)
+RANK = Column("rank", header="Rank", label="rank", unit=Unit.NUMBER)
 
 
 @dataclass(frozen=True)

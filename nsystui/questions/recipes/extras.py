@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit, Value, iter_rows
+from nsystui.base.answer import Answer, Row, TableAnswer, Value, iter_rows
+from nsystui.base.columns import Column, Unit
 
 _RANKS = {"min": 6, "max": 3}
 """The importance of the rank of an extreme: which rank is slowest is asked more than how slow it is."""
@@ -94,7 +95,13 @@ def _around(column: Column) -> list[Column]:
     if column.key in _RANKS:
         word = column.key.capitalize()
         return [
-            Column(f"{column.key}_rank", f"{word} Rank", f"{column.key} rank", Unit.NUMBER, None, _RANKS[column.key])
+            Column(
+                f"{column.key}_rank",
+                header=f"{word} Rank",
+                label=f"{column.key} rank",
+                unit=Unit.NUMBER,
+                importance=_RANKS[column.key],
+            )
         ]
     return []
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Answer, Row, TableAnswer
+from nsystui.base.columns import DEVICE, DURATION, START, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.extent import extents
 from nsystui.questions.interval_blocks import blocks_of
@@ -24,18 +25,18 @@ from nsystui.store import tables
 
 _PLACE = (
     RANK,
-    Column("device", "Device", "dev", Unit.NUMBER, None, 1),
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
+    DEVICE.with_importance(1),
+    START,
 )
 _GAP_COLUMNS = (
-    Column("duration", "Duration (ns)", "idle", Unit.DURATION, None, 0),
+    Column("duration", header="Duration (ns)", label="idle", unit=Unit.DURATION),
     *_PLACE,
-    Column("profiler", "Profiler (ns)", "profiler", Unit.DURATION, None, 1),
-    Column("work", "Profiler Work", "profiler's work", Unit.TEXT, None, 2),
+    Column("profiler", header="Profiler (ns)", label="profiler", unit=Unit.DURATION, importance=1),
+    Column("work", header="Profiler Work", label="profiler's work", importance=2),
 )
 _PART_COLUMNS = (
-    Column("busy_percent", "In-Use (%)", "in use %", Unit.PERCENT, 1, 0),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
+    Column("busy_percent", header="In-Use (%)", label="in use %", unit=Unit.PERCENT, decimals=1),
+    DURATION,
     *_PLACE,
 )
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Answer, Row, TableAnswer
+from nsystui.base.columns import NAME, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, kernel_notes, name_of
@@ -20,12 +21,12 @@ EDGES: tuple[int, ...] = (0, *(step * 10**decade for decade in range(13) for ste
 """The lower edges, ns: the same for every kernel and every rank, so that histograms compare."""
 
 COLUMNS = (
-    Column("low", "From (ns)", "from", Unit.DURATION, None, 0),
-    Column("high", "To (ns)", "to", Unit.DURATION, None, 0),
-    Column("count", "Instances", "count", Unit.COUNT, None, 0),
-    Column("share", "Instances (%)", "of its launches", Unit.PERCENT, 1, 0),
-    Column("total", "Total Time (ns)", "total", Unit.DURATION, None, 1),
-    Column("name", "Name", "name", Unit.TEXT, None, 0),
+    Column("low", header="From (ns)", label="from", unit=Unit.DURATION),
+    Column("high", header="To (ns)", label="to", unit=Unit.DURATION),
+    Column("count", header="Instances", label="count", unit=Unit.COUNT),
+    Column("share", header="Instances (%)", label="of its launches", unit=Unit.PERCENT, decimals=1),
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION, importance=1),
+    NAME,
 )
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import END, START, Column, Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.extent import selected_reports, shares_clock
 from nsystui.questions.job import Job
 
-_START = Column("start", "Start (ns)", "start", Unit.TIME, None, 0)
-_END = Column("end", "End (ns)", "end", Unit.TIME, None, 4)
+_END = END.with_importance(4)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class RecipeMap:
 
 def percent(key: str, title: str, label: str, category: str | None = None) -> Figure:
     """A figure in percent of the time."""
-    return Figure(Column(key, f"{title} (%)", f"{label} %", Unit.PERCENT, 1, 0), category)
+    return Figure(Column(key, header=f"{title} (%)", label=f"{label} %", unit=Unit.PERCENT, decimals=1), category)
 
 
 def window_of(job: Job, selection: Selection) -> Window:
@@ -87,7 +87,7 @@ def edges_of(window: Window, bins: int) -> list[int]:
 def map_table(shown: RecipeMap) -> TableAnswer:
     """A row for each line and span of time, with a column for each figure."""
     edges = edges_of(shown.window, shown.bins)
-    columns = (*shown.places, _START, _END, *(figure.column for figure in shown.figures))
+    columns = (*shown.places, START, _END, *(figure.column for figure in shown.figures))
     rows: list[Row] = []
     for line in shown.lines:
         for number, values in enumerate(line.values.T.tolist()):

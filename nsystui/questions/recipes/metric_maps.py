@@ -11,7 +11,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Column, Unit
+from nsystui.base.columns import Column, Unit
 from nsystui.base.note_words import few
 from nsystui.base.selection import Selection
 from nsystui.questions.gpu_metrics import metric_lanes, metric_sources
@@ -24,9 +24,9 @@ from nsystui.store import tables
 
 Floats = NDArray[np.float64]
 
-_REPORT = Column("report", "Report", "report", Unit.TEXT, None, 0)
-_GPU = Column("gpu", "GPU", "gpu", Unit.NUMBER, None, 0)
-_RANKS = Column("ranks", "Ranks", "ranks", Unit.TEXT, None, 1)
+_REPORT = Column("report", header="Report", label="report")
+_GPU = Column("gpu", header="GPU", label="gpu", unit=Unit.NUMBER)
+_RANKS = Column("ranks", header="Ranks", label="ranks", importance=1)
 _GPU_FIGURES = (
     percent("sm_active", "SM Active", "SM active", "compute"),
     percent("sm_issue", "SM Issue", "SM issue", "compute"),
@@ -72,8 +72,8 @@ def _users(job: Job) -> dict[tuple[int, int], list[int]]:
 
 # -- the network ------------------------------------------------------------------------------------------------------
 
-_ADAPTER = Column("adapter", "Adapter", "adapter", Unit.TEXT, None, 0)
-_GUID = Column("guid", "GUID", "guid", Unit.TEXT, None, 3)
+_ADAPTER = Column("adapter", header="Adapter", label="adapter")
+_GUID = Column("guid", header="GUID", label="guid", importance=3)
 # What a figure is called, and how its metric's name ends, of InfiniBand and Ethernet alike.
 _NETWORK = (
     ("received", "Received", ("bytes received", "rx bytes", "rx_bytes")),
@@ -149,12 +149,18 @@ def _counter_column(number: int, counter: str, totals: set[str]) -> Column:
     title = f"{counter} (rise per s)" if counter in totals else counter
     # The name is the file's own: two may differ in what no key can have.
     key = f"efa_{number}_{re.sub('[^0-9a-z]+', '_', counter.lower()).strip('_')}"
-    return Column(key, title, title, Unit.NUMBER, 1, 0)
+    return Column(key, header=title, label=title, unit=Unit.NUMBER, decimals=1)
 
 
 def _rate_column(key: str, title: str, units: set[str]) -> Column:
     unit = f" ({', '.join(sorted(units))})" if any(units) else ""
-    return Column(key, f"{title}{unit}", f"{title.lower()}{unit.replace('(', '').replace(')', '')}", Unit.NUMBER, 1, 0)
+    return Column(
+        key,
+        header=f"{title}{unit}",
+        label=f"{title.lower()}{unit.replace('(', '').replace(')', '')}",
+        unit=Unit.NUMBER,
+        decimals=1,
+    )
 
 
 def _network_notes(job: Job, selection: Selection, wanted: dict[str, int]) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nsystui.base.answer import Column, TableAnswer, Unit
+from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.grouping import By, values_of
@@ -14,16 +15,16 @@ from nsystui.questions.nccl.selected import selected
 from nsystui.questions.stats.nvtx_groups import measured, quartiles
 
 COLUMNS = (
-    Column("name", "Collective", "collective", Unit.TEXT, None, 0),
-    Column("total", "Total Proj Time (ns)", "GPU total", Unit.DURATION, None, 0),
-    Column("call_total", "Total Call Time (ns)", "CPU total", Unit.DURATION, None, 2),
-    Column("count", "Operations", "operations", Unit.COUNT, None, 1),
-    Column("avg", "Proj Avg (ns)", "GPU avg", Unit.DURATION, 1, 3),
-    Column("median", "Proj Med (ns)", "GPU median", Unit.DURATION, 1, 2),
-    Column("min", "Proj Min (ns)", "GPU min", Unit.DURATION, None, 5),
-    Column("max", "Proj Max (ns)", "GPU max", Unit.DURATION, None, 4),
-    Column("stddev", "Proj StdDev (ns)", "GPU stddev", Unit.DURATION, 1, 6),
-    Column("op_count", "Total GPU Ops", "GPU ops", Unit.COUNT, None, 2),
+    Column("name", header="Collective", label="collective"),
+    Column("total", header="Total Proj Time (ns)", label="GPU total", unit=Unit.DURATION),
+    Column("call_total", header="Total Call Time (ns)", label="CPU total", unit=Unit.DURATION, importance=2),
+    Column("count", header="Operations", label="operations", unit=Unit.COUNT, importance=1),
+    Column("avg", header="Proj Avg (ns)", label="GPU avg", unit=Unit.DURATION, decimals=1, importance=3),
+    Column("median", header="Proj Med (ns)", label="GPU median", unit=Unit.DURATION, decimals=1, importance=2),
+    Column("min", header="Proj Min (ns)", label="GPU min", unit=Unit.DURATION, importance=5),
+    Column("max", header="Proj Max (ns)", label="GPU max", unit=Unit.DURATION, importance=4),
+    Column("stddev", header="Proj StdDev (ns)", label="GPU stddev", unit=Unit.DURATION, decimals=1, importance=6),
+    Column("op_count", header="Total GPU Ops", label="GPU ops", unit=Unit.COUNT, importance=2),
 )
 _ONLY_KERNELS = "of kernels: copies that NCCL makes without one are not in it"
 

@@ -8,7 +8,8 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Answer, Row, TableAnswer
+from nsystui.base.columns import NAME, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.interval_blocks import NO_BLOCKS
@@ -20,13 +21,13 @@ from nsystui.questions.where import where
 from nsystui.store import tables
 
 _COLUMNS = (
-    Column("kind", "Kind", "kind", Unit.TEXT, None, 1),
-    Column("total", "Total Time (ns)", "total", Unit.DURATION, None, 0),
-    Column("count", "Instances", "count", Unit.COUNT, None, 1),
-    Column("overlap", "Overlap Sum (ns)", "overlap", Unit.DURATION, None, 0),
-    Column("overlap_percent", "Overlap (%)", "overlap %", Unit.PERCENT, 1, 0),
-    Column("alone", "Alone (ns)", "alone", Unit.DURATION, None, 2),
-    Column("name", "Name", "name", Unit.TEXT, None, 0),
+    Column("kind", header="Kind", label="kind", importance=1),
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
+    Column("count", header="Instances", label="count", unit=Unit.COUNT, importance=1),
+    Column("overlap", header="Overlap Sum (ns)", label="overlap", unit=Unit.DURATION),
+    Column("overlap_percent", header="Overlap (%)", label="overlap %", unit=Unit.PERCENT, decimals=1),
+    Column("alone", header="Alone (ns)", label="alone", unit=Unit.DURATION, importance=2),
+    NAME,
 )
 _KINDS = {1: "communication", 0: "compute"}
 _PLACE = ("report", "process", "device")

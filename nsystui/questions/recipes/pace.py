@@ -17,7 +17,8 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Answer, Row, TableAnswer
+from nsystui.base.columns import DURATION, START, Column, Unit
 from nsystui.base.errors import UsageError, meant
 from nsystui.base.note_words import few
 from nsystui.base.selection import Selection, Task
@@ -37,30 +38,33 @@ _NAME = 100
 
 Flags = NDArray[np.bool_]
 
-_ITERATION = Column("iteration", "Iteration", "iteration", Unit.NUMBER, None, 0)
-_START = Column("start", "Start (ns)", "start", Unit.TIME, None, 0)
+_ITERATION = Column("iteration", header="Iteration", label="iteration", unit=Unit.NUMBER)
 ACROSS_COLUMNS = (
     _ITERATION,
-    Column("ranks", "Ranks", "ranks", Unit.COUNT, None, 3),
-    _START,
-    Column("median", "Duration Med (ns)", "median", Unit.DURATION, 1, 0),
-    Column("min", "Duration Min (ns)", "min", Unit.DURATION, None, 2),
-    Column("max", "Duration Max (ns)", "max", Unit.DURATION, None, 0),
-    Column("slowest", "Max Rank", "slowest", Unit.NUMBER, None, 0),
-    Column("delta_avg", "Delta Avg (ns)", "delta avg", Unit.DURATION, 1, 1),
-    Column("delta_median", "Delta Med (ns)", "delta med", Unit.DURATION, 1, 0),
-    Column("delta_min", "Delta Min (ns)", "delta min", Unit.DURATION, None, 3),
-    Column("delta_max", "Delta Max (ns)", "delta max", Unit.DURATION, None, 1),
-    Column("delta_stddev", "Delta StdDev (ns)", "delta stddev", Unit.DURATION, 1, 4),
+    Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=3),
+    START,
+    Column("median", header="Duration Med (ns)", label="median", unit=Unit.DURATION, decimals=1),
+    Column("min", header="Duration Min (ns)", label="min", unit=Unit.DURATION, importance=2),
+    Column("max", header="Duration Max (ns)", label="max", unit=Unit.DURATION),
+    Column("slowest", header="Max Rank", label="slowest", unit=Unit.NUMBER),
+    Column("delta_avg", header="Delta Avg (ns)", label="delta avg", unit=Unit.DURATION, decimals=1, importance=1),
+    Column("delta_median", header="Delta Med (ns)", label="delta med", unit=Unit.DURATION, decimals=1),
+    Column("delta_min", header="Delta Min (ns)", label="delta min", unit=Unit.DURATION, importance=3),
+    Column("delta_max", header="Delta Max (ns)", label="delta max", unit=Unit.DURATION, importance=1),
+    Column(
+        "delta_stddev", header="Delta StdDev (ns)", label="delta stddev", unit=Unit.DURATION, decimals=1, importance=4
+    ),
 )
 EVERY_COLUMNS = (
     RANK,
     _ITERATION,
-    _START,
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
-    Column("delta", "Delta (ns)", "delta", Unit.DURATION, None, 0),
-    Column("duration_sum", "Accumulated Duration (ns)", "duration so far", Unit.DURATION, None, 2),
-    Column("delta_sum", "Accumulated Delta (ns)", "delta so far", Unit.DURATION, None, 3),
+    START,
+    DURATION,
+    Column("delta", header="Delta (ns)", label="delta", unit=Unit.DURATION),
+    Column(
+        "duration_sum", header="Accumulated Duration (ns)", label="duration so far", unit=Unit.DURATION, importance=2
+    ),
+    Column("delta_sum", header="Accumulated Delta (ns)", label="delta so far", unit=Unit.DURATION, importance=3),
 )
 
 

@@ -9,7 +9,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import FILES_ONLY, Answer, Column, Unit
+from nsystui.base.answer import Answer
+from nsystui.base.columns import (
+    BYTES,
+    DEVICE,
+    DURATION,
+    PID,
+    PROCESS_ID,
+    REPORT_ID,
+    ROW_ID,
+    START,
+    STREAM,
+    TID,
+    Column,
+)
 from nsystui.base.selection import Selection
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import rank_of
@@ -23,31 +36,31 @@ _CALLS, _MEMORY = tables.api_calls, tables.memory_ops
 _SYNCHRONISING = ("cudaDeviceSynchronize", "cudaStreamSynchronize")
 
 _IDENTITY = (
-    Column("report", "Report", "report", Unit.NUMBER, None, FILES_ONLY),
-    Column("process", "Process", "process", Unit.NUMBER, None, FILES_ONLY),
-    Column("row", "Row", "row", Unit.NUMBER, None, FILES_ONLY),
+    REPORT_ID,
+    PROCESS_ID,
+    ROW_ID,
 )
 _TIMES = (
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
+    DURATION,
+    START,
     RANK,
 )
 _CALL_COLUMNS = (
     *_TIMES,
-    Column("pid", "PID", "pid", Unit.NUMBER, None, 3),
-    Column("tid", "TID", "tid", Unit.NUMBER, None, 2),
-    Column("name", "API Name", "call", Unit.TEXT, None, 0),
+    PID.with_importance(3),
+    TID.with_importance(2),
+    Column("name", header="API Name", label="call"),
     *_IDENTITY,
 )
 _MEMORY_COLUMNS = (
     *_TIMES,
-    Column("device", "Device", "dev", Unit.NUMBER, None, 3),
-    Column("stream", "Strm", "strm", Unit.NUMBER, None, 3),
-    Column("source_memory", "Src Kind", "from", Unit.TEXT, None, 2),
-    Column("target_memory", "Dst Kind", "to", Unit.TEXT, None, 2),
-    Column("bytes", "Bytes", "bytes", Unit.BYTES, None, 1),
-    Column("operation", "Operation", "operation", Unit.TEXT, None, 1),
-    Column("name", "API Name", "call", Unit.TEXT, None, 0),
+    DEVICE.with_importance(3),
+    STREAM.with_importance(3),
+    Column("source_memory", header="Src Kind", label="from", importance=2),
+    Column("target_memory", header="Dst Kind", label="to", importance=2),
+    BYTES.with_importance(1),
+    Column("operation", header="Operation", label="operation", importance=1),
+    Column("name", header="API Name", label="call"),
     *_IDENTITY,
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Column, Unit
+from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.job import Job
@@ -13,7 +13,7 @@ from nsystui.questions.recipes.asking import RANK, Draw, Options
 from nsystui.questions.recipes.maps import Figure, MapLine, RecipeMap, clock_notes, percent, window_of
 from nsystui.questions.utilisation_tables import recording_notes
 
-DEVICE = Column("device", "Device", "dev", Unit.NUMBER, None, 0)
+DEVICE = Column("device", header="Device", label="dev", unit=Unit.NUMBER)
 
 _BUSY = (
     percent("busy_percent", "Busy", "busy"),

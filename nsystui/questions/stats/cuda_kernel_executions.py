@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Answer, Column, TableAnswer, Unit
+from nsystui.base.answer import Answer, TableAnswer
+from nsystui.base.columns import COUNT, PID, TID, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions import statistics
 from nsystui.questions.kernels import block_of, grid_of, name_of
@@ -31,31 +32,31 @@ _KERNELS = tables.kernels
 _NEEDS = ((_KERNELS,), (tables.api_calls,))
 
 _TRACE_COLUMNS = (
-    Column("api_start", "API Start (ns)", "api start", Unit.TIME, None, 0),
-    Column("api", "API Dur (ns)", "api", Unit.DURATION, None, 1),
-    Column("queue_start", "Queue Start (ns)", "queue start", Unit.TIME, None, 4),
-    Column("queue", "Queue Dur (ns)", "queue", Unit.DURATION, None, 1),
-    Column("kernel_start", "Kernel Start (ns)", "kernel start", Unit.TIME, None, 4),
-    Column("kernel", "Kernel Dur (ns)", "kernel", Unit.DURATION, None, 0),
-    Column("total", "Total Dur (ns)", "total", Unit.DURATION, None, 1),
-    Column("pid", "PID", "pid", Unit.NUMBER, None, 3),
-    Column("tid", "TID", "tid", Unit.NUMBER, None, 3),
-    Column("device", "DevId", "dev", Unit.NUMBER, None, 2),
-    Column("function", "API Function", "function", Unit.TEXT, None, 2),
-    Column("grid", "GridXYZ", "grid", Unit.TEXT, None, 5),
-    Column("block", "BlockXYZ", "block", Unit.TEXT, None, 5),
-    Column("name", "Kernel Name", "name", Unit.TEXT, None, 0),
+    Column("api_start", header="API Start (ns)", label="api start", unit=Unit.TIME),
+    Column("api", header="API Dur (ns)", label="api", unit=Unit.DURATION, importance=1),
+    Column("queue_start", header="Queue Start (ns)", label="queue start", unit=Unit.TIME, importance=4),
+    Column("queue", header="Queue Dur (ns)", label="queue", unit=Unit.DURATION, importance=1),
+    Column("kernel_start", header="Kernel Start (ns)", label="kernel start", unit=Unit.TIME, importance=4),
+    Column("kernel", header="Kernel Dur (ns)", label="kernel", unit=Unit.DURATION),
+    Column("total", header="Total Dur (ns)", label="total", unit=Unit.DURATION, importance=1),
+    PID.with_importance(3),
+    TID.with_importance(3),
+    Column("device", header="DevId", label="dev", unit=Unit.NUMBER, importance=2),
+    Column("function", header="API Function", label="function", importance=2),
+    Column("grid", header="GridXYZ", label="grid", importance=5),
+    Column("block", header="BlockXYZ", label="block", importance=5),
+    Column("name", header="Kernel Name", label="name"),
 )
 _MEASURES = (("total", "T"), ("api", "A"), ("queue", "Q"), ("kernel", "K"))
 _SUM_COLUMNS = (
-    Column("pid", "PID", "pid", Unit.NUMBER, None, 3),
-    Column("tid", "TID", "tid", Unit.NUMBER, None, 3),
-    Column("device", "DevId", "dev", Unit.NUMBER, None, 2),
-    Column("count", "Count", "count", Unit.COUNT, None, 1),
-    Column("queued", "QCount", "queued", Unit.COUNT, None, 2),
+    PID.with_importance(3),
+    TID.with_importance(3),
+    Column("device", header="DevId", label="dev", unit=Unit.NUMBER, importance=2),
+    COUNT.with_importance(1),
+    Column("queued", header="QCount", label="queued", unit=Unit.COUNT, importance=2),
     *(column for key, word in _MEASURES for column in statistics.spread_columns(f"{key}_", word)),
-    Column("function", "API Name", "function", Unit.TEXT, None, 2),
-    Column("name", "Kernel Name", "name", Unit.TEXT, None, 0),
+    Column("function", header="API Name", label="function", importance=2),
+    Column("name", header="Kernel Name", label="name"),
 )
 
 

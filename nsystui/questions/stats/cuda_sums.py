@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Answer, Row, TableAnswer
+from nsystui.base.columns import NAME, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
 from nsystui.questions import statistics
@@ -30,19 +31,18 @@ _KERNELS, _MEMORY_OPS, _CALLS, _DOUBLES = tables.kernels, tables.memory_ops, tab
 
 _NO_WORDS: Mapping[str, sa.ColumnElement[Any]] = MappingProxyType({})
 
-_NAME = Column("name", "Name", "name", Unit.TEXT)
-_API_COLUMNS = (*statistics.duration_columns("Num Calls"), _NAME)
-_KERNEL_COLUMNS = (*statistics.duration_columns("Instances"), _NAME)
+_API_COLUMNS = (*statistics.duration_columns("Num Calls"), NAME)
+_KERNEL_COLUMNS = (*statistics.duration_columns("Instances"), NAME)
 _SHAPE_COLUMNS = (
     *statistics.duration_columns("Instances"),
-    Column("grid", "GridXYZ", "grid"),
-    Column("block", "BlockXYZ", "block"),
-    _NAME,
+    Column("grid", header="GridXYZ", label="grid"),
+    Column("block", header="BlockXYZ", label="block"),
+    NAME,
 )
 _UNION_COLUMNS = (
     *statistics.duration_columns("Instances"),
-    Column("category", "Category", "category", Unit.TEXT, None, 2),
-    Column("name", "Operation", "operation", Unit.TEXT),
+    Column("category", header="Category", label="category", importance=2),
+    Column("name", header="Operation", label="operation"),
 )
 _SIZE_COLUMNS = tuple(
     replace(

@@ -7,7 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Answer, Column, Unit
+from nsystui.base.answer import Answer
+from nsystui.base.columns import DURATION, NAME, START, STREAM, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
 from nsystui.questions.kernels import name_of
@@ -25,38 +26,38 @@ _KERNELS, _MEMORY_OPS = tables.kernels, tables.memory_ops
 _NS_IN_A_SECOND = 1_000_000_000
 
 _API_COLUMNS = (
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
-    Column("name", "Name", "name", Unit.TEXT, None, 0),
-    Column("result", "Result", "result", Unit.NUMBER, None, 2),
-    Column("correlation_id", "CorrID", "corr", Unit.NUMBER, None, 2),
-    Column("pid", "Pid", "pid", Unit.NUMBER, None, 1),
-    Column("tid", "Tid", "tid", Unit.NUMBER, None, 1),
-    Column("priority", "T-Pri", "prio", Unit.NUMBER, None, 4),
-    Column("thread_name", "Thread Name", "thread", Unit.TEXT, None, 3),
+    START,
+    DURATION,
+    NAME,
+    Column("result", header="Result", label="result", unit=Unit.NUMBER, importance=2),
+    Column("correlation_id", header="CorrID", label="corr", unit=Unit.NUMBER, importance=2),
+    Column("pid", header="Pid", label="pid", unit=Unit.NUMBER, importance=1),
+    Column("tid", header="Tid", label="tid", unit=Unit.NUMBER, importance=1),
+    Column("priority", header="T-Pri", label="prio", unit=Unit.NUMBER, importance=4),
+    Column("thread_name", header="Thread Name", label="thread", importance=3),
 )
 _GPU_COLUMNS = (
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
-    Column("correlation_id", "CorrId", "corr", Unit.NUMBER, None, 3),
-    Column("grid_x", "GrdX", "grid x", Unit.NUMBER, None, 5),
-    Column("grid_y", "GrdY", "grid y", Unit.NUMBER, None, 5),
-    Column("grid_z", "GrdZ", "grid z", Unit.NUMBER, None, 5),
-    Column("block_x", "BlkX", "block x", Unit.NUMBER, None, 5),
-    Column("block_y", "BlkY", "block y", Unit.NUMBER, None, 5),
-    Column("block_z", "BlkZ", "block z", Unit.NUMBER, None, 5),
-    Column("registers", "Reg/Trd", "regs", Unit.NUMBER, None, 6),
-    Column("static_memory", "StcSMem (MB)", "static MB", Unit.MEGABYTES, 3, 6),
-    Column("dynamic_memory", "DymSMem (MB)", "dynamic MB", Unit.MEGABYTES, 3, 6),
-    Column("bytes", "Bytes (MB)", "MB", Unit.MEGABYTES, 3, 1),
-    Column("throughput", "Throughput (MB/s)", "MB/s", Unit.MEGABYTES, 3, 2),
-    Column("source", "SrcMemKd", "from", Unit.TEXT, None, 4),
-    Column("target", "DstMemKd", "to", Unit.TEXT, None, 4),
-    Column("device", "Device", "device", Unit.TEXT, None, 1),
-    Column("context", "Ctx", "ctx", Unit.NUMBER, None, 4),
-    Column("green_context", "GreenCtx", "green", Unit.NUMBER, None, 6),
-    Column("stream", "Strm", "strm", Unit.NUMBER, None, 1),
-    Column("name", "Name", "name", Unit.TEXT, None, 0),
+    START,
+    DURATION,
+    Column("correlation_id", header="CorrId", label="corr", unit=Unit.NUMBER, importance=3),
+    Column("grid_x", header="GrdX", label="grid x", unit=Unit.NUMBER, importance=5),
+    Column("grid_y", header="GrdY", label="grid y", unit=Unit.NUMBER, importance=5),
+    Column("grid_z", header="GrdZ", label="grid z", unit=Unit.NUMBER, importance=5),
+    Column("block_x", header="BlkX", label="block x", unit=Unit.NUMBER, importance=5),
+    Column("block_y", header="BlkY", label="block y", unit=Unit.NUMBER, importance=5),
+    Column("block_z", header="BlkZ", label="block z", unit=Unit.NUMBER, importance=5),
+    Column("registers", header="Reg/Trd", label="regs", unit=Unit.NUMBER, importance=6),
+    Column("static_memory", header="StcSMem (MB)", label="static MB", unit=Unit.MEGABYTES, decimals=3, importance=6),
+    Column("dynamic_memory", header="DymSMem (MB)", label="dynamic MB", unit=Unit.MEGABYTES, decimals=3, importance=6),
+    Column("bytes", header="Bytes (MB)", label="MB", unit=Unit.MEGABYTES, decimals=3, importance=1),
+    Column("throughput", header="Throughput (MB/s)", label="MB/s", unit=Unit.MEGABYTES, decimals=3, importance=2),
+    Column("source", header="SrcMemKd", label="from", importance=4),
+    Column("target", header="DstMemKd", label="to", importance=4),
+    Column("device", header="Device", label="device", importance=1),
+    Column("context", header="Ctx", label="ctx", unit=Unit.NUMBER, importance=4),
+    Column("green_context", header="GreenCtx", label="green", unit=Unit.NUMBER, importance=6),
+    STREAM.with_importance(1),
+    NAME,
 )
 
 

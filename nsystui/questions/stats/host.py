@@ -10,7 +10,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, TableAnswer, Unit
+from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import NAME
 from nsystui.base.selection import Selection
 from nsystui.questions import statistics
 from nsystui.questions.missing import absent_note
@@ -38,7 +39,7 @@ def _openacc(session: Session, selection: Selection, _: Options) -> TableAnswer:
 def _events(
     session: Session, selection: Selection, table: sa.Table, keys: Sequence[sa.Label[Any]], name: str, count: str
 ) -> TableAnswer:
-    columns = (*statistics.duration_columns(count), Column("name", "Name", "name", Unit.TEXT))
+    columns = (*statistics.duration_columns(count), NAME)
     query = statistics.summary(table, duration(table), keys, where(table, selection, table.c.name))
     groups = sa.select(*keys).distinct().subquery()
     total = session.scalar(sa.select(sa.func.count()).select_from(groups))

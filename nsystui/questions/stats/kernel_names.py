@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Answer, Changed, Column, Row, TableAnswer, Unit, iter_rows
+from nsystui.base.answer import Answer, Changed, Row, TableAnswer, iter_rows
+from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.stats.cuda_coded import Coded
 from nsystui.questions.stats.cuda_launch_ranges import NO_RANGE, LaunchRanges
@@ -61,7 +62,10 @@ def range_named_frame(
     return frame.assign(name=pd.Categorical.from_codes(name[pair], different))
 
 
-KERNEL_PLACE = (Column("kernel_report", "", "", Unit.NUMBER), Column("kernel_row", "", "", Unit.NUMBER))
+KERNEL_PLACE = (
+    Column("kernel_report", header="", label="", unit=Unit.NUMBER),
+    Column("kernel_row", header="", label="", unit=Unit.NUMBER),
+)
 """The columns by which ``RangeNamed`` knows a kernel: its report and row number, ``None`` for what is no kernel."""
 
 

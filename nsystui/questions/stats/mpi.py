@@ -6,7 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, TableAnswer, Unit
+from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import DURATION, END, NAME, RANK, START, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
 from nsystui.questions import statistics
@@ -24,23 +25,23 @@ _SOURCES = {_COLLECTIVE: "collectives", "wait": "start-wait"}
 
 _SUM_COLUMNS = (
     *statistics.duration_columns("Instances"),
-    Column("source", "Source", "source", Unit.TEXT, None, 1),
-    Column("name", "Name", "name", Unit.TEXT, None, 0),
+    Column("source", header="Source", label="source", importance=1),
+    NAME,
 )
 _TRACE_COLUMNS = (
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
-    Column("end", "End (ns)", "end", Unit.TIME, None, 4),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
-    Column("event", "Event", "event", Unit.TEXT, None, 0),
-    Column("pid", "Pid", "pid", Unit.NUMBER, None, 3),
-    Column("tid", "Tid", "tid", Unit.NUMBER, None, 3),
-    Column("tag", "Tag", "tag", Unit.NUMBER, None, 2),
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("peer", "PeerRank", "peer", Unit.NUMBER, None, 1),
-    Column("root", "RootRank", "root", Unit.NUMBER, None, 1),
-    Column("size", "Size (MB)", "size MB", Unit.MEGABYTES, 3, 1),
-    Column("send_size", "CollSendSize (MB)", "sent MB", Unit.MEGABYTES, 3, 1),
-    Column("recv_size", "CollRecvSize (MB)", "received MB", Unit.MEGABYTES, 3, 1),
+    START,
+    END.with_importance(4),
+    DURATION,
+    Column("event", header="Event", label="event"),
+    Column("pid", header="Pid", label="pid", unit=Unit.NUMBER, importance=3),
+    Column("tid", header="Tid", label="tid", unit=Unit.NUMBER, importance=3),
+    Column("tag", header="Tag", label="tag", unit=Unit.NUMBER, importance=2),
+    RANK,
+    Column("peer", header="PeerRank", label="peer", unit=Unit.NUMBER, importance=1),
+    Column("root", header="RootRank", label="root", unit=Unit.NUMBER, importance=1),
+    Column("size", header="Size (MB)", label="size MB", unit=Unit.MEGABYTES, decimals=3, importance=1),
+    Column("send_size", header="CollSendSize (MB)", label="sent MB", unit=Unit.MEGABYTES, decimals=3, importance=1),
+    Column("recv_size", header="CollRecvSize (MB)", label="received MB", unit=Unit.MEGABYTES, decimals=3, importance=1),
 )
 
 

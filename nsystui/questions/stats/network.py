@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Unit
+from nsystui.base.columns import DURATION, END, START, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.missing import absent_note
 from nsystui.questions.paged import PagedAnswer
@@ -19,12 +19,12 @@ _METRIC = "IB: Send waits"
 _SAMPLES, _ADAPTERS = tables.nic_metrics, tables.nic_devices
 
 _COLUMNS = (
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
-    Column("end", "End (ns)", "end", Unit.TIME, None, 2),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 1),
-    Column("send_waits", "Send wait rate", "send waits/ms", Unit.NUMBER, None, 0),
-    Column("guid", "GUID", "guid", Unit.TEXT, None, 1),
-    Column("device", "Name", "device", Unit.TEXT, None, 0),
+    START,
+    END.with_importance(2),
+    DURATION.with_importance(1),
+    Column("send_waits", header="Send wait rate", label="send waits/ms", unit=Unit.NUMBER),
+    Column("guid", header="GUID", label="guid", importance=1),
+    Column("device", header="Name", label="device"),
 )
 
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, TableAnswer, Unit
+from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import PID, TID, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.kernels import name_of
 from nsystui.questions.missing import missing_note
@@ -47,19 +48,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _COLUMNS = (
-    Column("range", "NVTX Range", "range", Unit.TEXT),
-    Column("style", "Style", "style", Unit.TEXT, None, 4),
-    Column("pid", "PID", "pid", Unit.NUMBER, None, 4),
-    Column("tid", "TID", "tid", Unit.NUMBER, None, 3),
-    Column("range_count", "NVTX Inst", "ranges", Unit.COUNT, None, 2),
-    Column("kernel_count", "Kern Inst", "kernels", Unit.COUNT, None, 1),
-    Column("total", "Total Time (ns)", "total", Unit.DURATION),
-    Column("avg", "Avg (ns)", "avg", Unit.DURATION, 1, 3),
-    Column("median", "Med (ns)", "median", Unit.DURATION, 1, 2),
-    Column("min", "Min (ns)", "min", Unit.DURATION, None, 5),
-    Column("max", "Max (ns)", "max", Unit.DURATION, None, 4),
-    Column("stddev", "StdDev (ns)", "stddev", Unit.DURATION, 1, 6),
-    Column("kernel", "Kernel Name", "kernel", Unit.TEXT),
+    Column("range", header="NVTX Range", label="range"),
+    Column("style", header="Style", label="style", importance=4),
+    PID.with_importance(4),
+    TID.with_importance(3),
+    Column("range_count", header="NVTX Inst", label="ranges", unit=Unit.COUNT, importance=2),
+    Column("kernel_count", header="Kern Inst", label="kernels", unit=Unit.COUNT, importance=1),
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
+    Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=3),
+    Column("median", header="Med (ns)", label="median", unit=Unit.DURATION, decimals=1, importance=2),
+    Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=5),
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=4),
+    Column("stddev", header="StdDev (ns)", label="stddev", unit=Unit.DURATION, decimals=1, importance=6),
+    Column("kernel", header="Kernel Name", label="kernel"),
 )
 _NONE = -1
 """The number of the range, process or thread that there is none of: it comes before all others."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import PID, TID, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.extent import selected_reports
 from nsystui.questions.missing import missing_note
@@ -33,37 +34,37 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 _SUM_COLUMNS = (
-    Column("name", "Range", "range", Unit.TEXT),
-    Column("style", "Style", "style", Unit.TEXT, None, 5),
-    Column("total", "Total Proj Time (ns)", "GPU total", Unit.DURATION),
-    Column("range_total", "Total Range Time (ns)", "CPU total", Unit.DURATION, None, 2),
-    Column("count", "Range Instances", "ranges", Unit.COUNT, None, 1),
-    Column("avg", "Proj Avg (ns)", "GPU avg", Unit.DURATION, 1, 3),
-    Column("median", "Proj Med (ns)", "GPU median", Unit.DURATION, 1, 2),
-    Column("min", "Proj Min (ns)", "GPU min", Unit.DURATION, None, 5),
-    Column("max", "Proj Max (ns)", "GPU max", Unit.DURATION, None, 4),
-    Column("stddev", "Proj StdDev (ns)", "GPU stddev", Unit.DURATION, 1, 6),
-    Column("op_count", "Total GPU Ops", "GPU ops", Unit.COUNT, None, 2),
-    Column("avg_op_count", "Avg GPU Ops", "avg ops", Unit.COUNT, 1, 4),
-    Column("avg_level", "Avg Range Lvl", "avg level", Unit.COUNT, 1, 6),
-    Column("avg_child_count", "Avg Num Child", "avg children", Unit.COUNT, 1, 6),
+    Column("name", header="Range", label="range"),
+    Column("style", header="Style", label="style", importance=5),
+    Column("total", header="Total Proj Time (ns)", label="GPU total", unit=Unit.DURATION),
+    Column("range_total", header="Total Range Time (ns)", label="CPU total", unit=Unit.DURATION, importance=2),
+    Column("count", header="Range Instances", label="ranges", unit=Unit.COUNT, importance=1),
+    Column("avg", header="Proj Avg (ns)", label="GPU avg", unit=Unit.DURATION, decimals=1, importance=3),
+    Column("median", header="Proj Med (ns)", label="GPU median", unit=Unit.DURATION, decimals=1, importance=2),
+    Column("min", header="Proj Min (ns)", label="GPU min", unit=Unit.DURATION, importance=5),
+    Column("max", header="Proj Max (ns)", label="GPU max", unit=Unit.DURATION, importance=4),
+    Column("stddev", header="Proj StdDev (ns)", label="GPU stddev", unit=Unit.DURATION, decimals=1, importance=6),
+    Column("op_count", header="Total GPU Ops", label="GPU ops", unit=Unit.COUNT, importance=2),
+    Column("avg_op_count", header="Avg GPU Ops", label="avg ops", unit=Unit.COUNT, decimals=1, importance=4),
+    Column("avg_level", header="Avg Range Lvl", label="avg level", unit=Unit.COUNT, decimals=1, importance=6),
+    Column("avg_child_count", header="Avg Num Child", label="avg children", unit=Unit.COUNT, decimals=1, importance=6),
 )
 
 _TRACE_COLUMNS = (
-    Column("name", "Name", "range", Unit.TEXT),
-    Column("gpu_start", "Projected Start (ns)", "GPU start", Unit.TIME),
-    Column("gpu_duration", "Projected Duration (ns)", "GPU duration", Unit.DURATION),
-    Column("start", "Orig Start (ns)", "CPU start", Unit.TIME, None, 2),
-    Column("duration", "Orig Duration (ns)", "CPU duration", Unit.DURATION, None, 1),
-    Column("style", "Style", "style", Unit.TEXT, None, 5),
-    Column("pid", "PID", "pid", Unit.NUMBER, None, 4),
-    Column("tid", "TID", "tid", Unit.NUMBER, None, 3),
-    Column("op_count", "NumGPUOps", "GPU ops", Unit.COUNT, None, 1),
-    Column("level", "Lvl", "level", Unit.NUMBER, None, 4),
-    Column("child_count", "NumChild", "children", Unit.COUNT, None, 4),
-    Column("row", "RangeId", "id", Unit.NUMBER, None, 5),
-    Column("parent_row", "ParentId", "parent", Unit.NUMBER, None, 5),
-    Column("stack", "RangeStack", "stack", Unit.TEXT, None, 6),
+    Column("name", header="Name", label="range"),
+    Column("gpu_start", header="Projected Start (ns)", label="GPU start", unit=Unit.TIME),
+    Column("gpu_duration", header="Projected Duration (ns)", label="GPU duration", unit=Unit.DURATION),
+    Column("start", header="Orig Start (ns)", label="CPU start", unit=Unit.TIME, importance=2),
+    Column("duration", header="Orig Duration (ns)", label="CPU duration", unit=Unit.DURATION, importance=1),
+    Column("style", header="Style", label="style", importance=5),
+    PID.with_importance(4),
+    TID.with_importance(3),
+    Column("op_count", header="NumGPUOps", label="GPU ops", unit=Unit.COUNT, importance=1),
+    Column("level", header="Lvl", label="level", unit=Unit.NUMBER, importance=4),
+    Column("child_count", header="NumChild", label="children", unit=Unit.COUNT, importance=4),
+    Column("row", header="RangeId", label="id", unit=Unit.NUMBER, importance=5),
+    Column("parent_row", header="ParentId", label="parent", unit=Unit.NUMBER, importance=5),
+    Column("stack", header="RangeStack", label="stack", importance=6),
 )
 
 

@@ -8,7 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import DURATION, END, NAME, PID, START, TID, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.missing import missing_note
 from nsystui.questions.nesting import NO_PARENT, nest
@@ -21,20 +22,20 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 _TRACE_COLUMNS = (
-    Column("start", "Start (ns)", "start", Unit.TIME),
-    Column("end", "End (ns)", "end", Unit.TIME, None, 4),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION),
-    Column("child_time", "DurChild (ns)", "children", Unit.DURATION, None, 3),
-    Column("self_time", "DurNonChild (ns)", "self", Unit.DURATION, None, 1),
-    Column("name", "Name", "name", Unit.TEXT, None, 5),
-    Column("pid", "PID", "pid", Unit.NUMBER, None, 2),
-    Column("tid", "TID", "tid", Unit.NUMBER, None, 1),
-    Column("level", "Lvl", "level", Unit.NUMBER, None, 4),
-    Column("child_count", "NumChild", "children", Unit.COUNT, None, 4),
-    Column("row", "RangeId", "id", Unit.NUMBER, None, 5),
-    Column("parent_row", "ParentId", "parent", Unit.NUMBER, None, 5),
-    Column("stack", "RangeStack", "stack", Unit.TEXT, None, 6),
-    Column("tree", "NameTree", "range", Unit.TEXT),
+    START,
+    END.with_importance(4),
+    DURATION,
+    Column("child_time", header="DurChild (ns)", label="children", unit=Unit.DURATION, importance=3),
+    Column("self_time", header="DurNonChild (ns)", label="self", unit=Unit.DURATION, importance=1),
+    NAME.with_importance(5),
+    PID.with_importance(2),
+    TID.with_importance(1),
+    Column("level", header="Lvl", label="level", unit=Unit.NUMBER, importance=4),
+    Column("child_count", header="NumChild", label="children", unit=Unit.COUNT, importance=4),
+    Column("row", header="RangeId", label="id", unit=Unit.NUMBER, importance=5),
+    Column("parent_row", header="ParentId", label="parent", unit=Unit.NUMBER, importance=5),
+    Column("stack", header="RangeStack", label="stack", importance=6),
+    Column("tree", header="NameTree", label="range"),
 )
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nsystui.base.answer import Column, Row
+from nsystui.base.answer import Row
+from nsystui.base.columns import Column
 from nsystui.questions.nvtx.ranges import Ints
 
 

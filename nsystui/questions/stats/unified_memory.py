@@ -11,7 +11,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
 from nsystui.questions.missing import absent_note
@@ -26,28 +27,30 @@ _COPIES, _CPU, _GPU = tables.memory_ops, tables.cpu_page_faults, tables.gpu_page
 _NEEDS = ((_COPIES,), (_CPU,), (_GPU,))
 
 _TOTAL_COLUMNS = (
-    Column("htod", "Total HtoD Migration Size (MB)", "HtoD MB", Unit.MEGABYTES, 3, 0),
-    Column("dtoh", "Total DtoH Migration Size (MB)", "DtoH MB", Unit.MEGABYTES, 3, 0),
-    Column("cpu_faults", "Total CPU Page Faults", "CPU faults", Unit.COUNT, None, 0),
-    Column("gpu_faults", "Total GPU PageFaults", "GPU faults", Unit.COUNT, None, 0),
-    Column("first_address", "Minimum Virtual Address", "from", Unit.TEXT, None, 1),
-    Column("last_address", "Maximum Virtual Address", "to", Unit.TEXT, None, 1),
+    Column("htod", header="Total HtoD Migration Size (MB)", label="HtoD MB", unit=Unit.MEGABYTES, decimals=3),
+    Column("dtoh", header="Total DtoH Migration Size (MB)", label="DtoH MB", unit=Unit.MEGABYTES, decimals=3),
+    Column("cpu_faults", header="Total CPU Page Faults", label="CPU faults", unit=Unit.COUNT),
+    Column("gpu_faults", header="Total GPU PageFaults", label="GPU faults", unit=Unit.COUNT),
+    Column("first_address", header="Minimum Virtual Address", label="from", importance=1),
+    Column("last_address", header="Maximum Virtual Address", label="to", importance=1),
 )
 _ADDRESS_COLUMNS = (
-    Column("address", "Virtual Address", "address", Unit.TEXT, None, 0),
-    Column("htod", "HtoD Migration size (MB)", "HtoD MB", Unit.MEGABYTES, 3, 1),
-    Column("dtoh", "DtoH Migration size (MB)", "DtoH MB", Unit.MEGABYTES, 3, 1),
-    Column("cpu_faults", "CPU Page Faults", "CPU faults", Unit.COUNT, None, 2),
-    Column("gpu_faults", " GPU Page Faults", "GPU faults", Unit.COUNT, None, 2),  # nsys writes it with this blank
-    Column("throughput", "Migration Throughput (MB/s)", "MB/s", Unit.MEGABYTES, 3, 0),
+    Column("address", header="Virtual Address", label="address"),
+    Column("htod", header="HtoD Migration size (MB)", label="HtoD MB", unit=Unit.MEGABYTES, decimals=3, importance=1),
+    Column("dtoh", header="DtoH Migration size (MB)", label="DtoH MB", unit=Unit.MEGABYTES, decimals=3, importance=1),
+    Column("cpu_faults", header="CPU Page Faults", label="CPU faults", unit=Unit.COUNT, importance=2),
+    Column(
+        "gpu_faults", header=" GPU Page Faults", label="GPU faults", unit=Unit.COUNT, importance=2
+    ),  # nsys writes it with this blank
+    Column("throughput", header="Migration Throughput (MB/s)", label="MB/s", unit=Unit.MEGABYTES, decimals=3),
 )
 _FAULT_COLUMNS = (
-    Column("count", "CPU Page Faults", "faults", Unit.COUNT, None, 0),
-    Column("instruction", "CPU Instruction Address", "instruction", Unit.TEXT, None, 0),
+    Column("count", header="CPU Page Faults", label="faults", unit=Unit.COUNT),
+    Column("instruction", header="CPU Instruction Address", label="instruction"),
 )
 _PLACE_COLUMNS = (
-    Column("source_file", "Source File", "file", Unit.TEXT, None, 1),
-    Column("source_line", "Source Line", "line", Unit.NUMBER, None, 1),
+    Column("source_file", header="Source File", label="file", importance=1),
+    Column("source_line", header="Source Line", label="line", unit=Unit.NUMBER, importance=1),
 )
 
 

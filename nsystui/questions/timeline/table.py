@@ -5,24 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Answer, Row, TableAnswer
+from nsystui.base.columns import DEVICE, DURATION, RANK, START, STREAM, Column, Unit
 from nsystui.questions.timeline.lane_work import CATEGORIES, UNSEEN
 from nsystui.questions.timeline.picture import LanePicture
 
 _SHARES = ("compute", "nccl", "memory", "graph", "nvtx")
 
 TIMELINE_COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("device", "Device", "dev", Unit.NUMBER, None, 0),
-    Column("stream", "Strm", "strm", Unit.NUMBER, None, 0),
-    Column("tid", "Tid", "tid", Unit.NUMBER, None, 1),
-    Column("level", "NVTX Level", "level", Unit.NUMBER, None, 1),
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 1),
-    Column("category", "Category", "category", Unit.TEXT, None, 0),
-    Column("busy", "Busy (%)", "busy", Unit.PERCENT, 3, 0),
-    *(Column(name, f"{name} (%)", name, Unit.PERCENT, 3, 2) for name in _SHARES),
-    Column("event", "Event", "event", Unit.TEXT, None, 0),
+    RANK,
+    DEVICE,
+    STREAM,
+    Column("tid", header="Tid", label="tid", unit=Unit.NUMBER, importance=1),
+    Column("level", header="NVTX Level", label="level", unit=Unit.NUMBER, importance=1),
+    START,
+    DURATION.with_importance(1),
+    Column("category", header="Category", label="category"),
+    Column("busy", header="Busy (%)", label="busy", unit=Unit.PERCENT, decimals=3),
+    *(Column(name, header=f"{name} (%)", label=name, unit=Unit.PERCENT, decimals=3, importance=2) for name in _SHARES),
+    Column("event", header="Event", label="event"),
 )
 
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import Column, Unit
 from nsystui.questions.comparison import Side, summary, worded
 from nsystui.questions.triage.finding import Finding, Severity
 from nsystui.questions.triage.run import COLUMNS, NOT_CHECKED, Triage, row_of, triage
@@ -123,9 +124,11 @@ def _change(was: Finding | None, now: Finding, was_found: bool, least: float) ->
 
 
 _MORE = (
-    Column("change", "Change", "change", Unit.TEXT, None, 0),
-    Column("baseline_cost", "Baseline Cost (ns)", "was", Unit.DURATION, None, 1),
-    Column("baseline_percent", "Baseline Cost (%)", "was of job", Unit.PERCENT, 1, 1),
+    Column("change", header="Change", label="change"),
+    Column("baseline_cost", header="Baseline Cost (ns)", label="was", unit=Unit.DURATION, importance=1),
+    Column(
+        "baseline_percent", header="Baseline Cost (%)", label="was of job", unit=Unit.PERCENT, decimals=1, importance=1
+    ),
 )
 
 

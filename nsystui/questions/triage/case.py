@@ -11,7 +11,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Unit
+from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value as worded
 from nsystui.questions.device_time import NOTHING, Breakdown, DeviceIntervals, total

@@ -6,7 +6,8 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import END, FILES_ONLY, START, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
 from nsystui.questions.job import Job
@@ -168,19 +169,19 @@ def _checked(name: str, case: Case) -> Sequence[Said]:
 
 NOT_CHECKED = "not checked"
 COLUMNS = (
-    Column("severity", "Severity", "severity", Unit.TEXT, None, 0),
-    Column("id", "Id", "id", Unit.TEXT, None, 0),
-    Column("cost", "Cost (ns)", "cost", Unit.DURATION, None, 0),
-    Column("percent", "Cost (%)", "of job", Unit.PERCENT, 1, 0),
-    Column("sentence", "Finding", "finding", Unit.TEXT, None, 0),
-    Column("suggestion", "Suggestion", "suggestion", Unit.TEXT, None, 1),
-    Column("reason", "Reason", "reason", Unit.TEXT, None, 2),
-    Column("measured", "Measured", "measured", Unit.TEXT, None, 3),
-    Column("ranks", "Ranks", "ranks", Unit.TEXT, None, 2),
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 3),
-    Column("end", "End (ns)", "end", Unit.TIME, None, 3),
-    Column("screen", "Screen", "screen", Unit.TEXT, None, 3),
-    Column("command", "Command", "command", Unit.TEXT, None, FILES_ONLY),
+    Column("severity", header="Severity", label="severity"),
+    Column("id", header="Id", label="id"),
+    Column("cost", header="Cost (ns)", label="cost", unit=Unit.DURATION),
+    Column("percent", header="Cost (%)", label="of job", unit=Unit.PERCENT, decimals=1),
+    Column("sentence", header="Finding", label="finding"),
+    Column("suggestion", header="Suggestion", label="suggestion", importance=1),
+    Column("reason", header="Reason", label="reason", importance=2),
+    Column("measured", header="Measured", label="measured", importance=3),
+    Column("ranks", header="Ranks", label="ranks", importance=2),
+    START.with_importance(3),
+    END.with_importance(3),
+    Column("screen", header="Screen", label="screen", importance=3),
+    Column("command", header="Command", label="command", importance=FILES_ONLY),
 )
 
 

@@ -15,7 +15,8 @@ from nsystui.ui.screens.asking import AskingScreen
 from nsystui.ui.widgets.prompt import LinePrompt
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Answer, Column, Row
+    from nsystui.base.answer import Answer, Row
+    from nsystui.base.columns import Column
 
 
 class ExportingScreen(AskingScreen):

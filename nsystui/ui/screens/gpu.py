@@ -8,7 +8,8 @@ from typing import Any
 
 from textual import on
 
-from nsystui.base.answer import Answer, Row, Unit
+from nsystui.base.answer import Answer, Row
+from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
 from nsystui.questions.job import Job

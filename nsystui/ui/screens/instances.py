@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from nsystui.base.answer import Answer, Unit
+from nsystui.base.answer import Answer
+from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
 from nsystui.questions.distribution import Distribution, distribution

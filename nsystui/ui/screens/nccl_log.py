@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from textual import on
 from textual.widget import Widget
 
-from nsystui.base.answer import Answer, Unit
+from nsystui.base.answer import Answer
+from nsystui.base.columns import Unit
 from nsystui.base.selection import NameFilter
 from nsystui.base.units import format_value
 from nsystui.questions.nccl_log.tables import TABLES

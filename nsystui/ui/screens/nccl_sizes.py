@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from nsystui.base.answer import Answer, Row, TableAnswer, Unit
+from nsystui.base.answer import Answer, Row, TableAnswer
+from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
 from nsystui.questions.density import log_density

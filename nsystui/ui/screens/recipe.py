@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from textual import on
 
-from nsystui.base.answer import Answer, Unit
+from nsystui.base.answer import Answer
+from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
 from nsystui.questions.job import Job

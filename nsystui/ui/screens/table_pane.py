@@ -17,7 +17,8 @@ from nsystui.ui.widgets.table_messages import PageFailed, RowHighlighted, RowSel
 from nsystui.ui.widgets.window_table import WindowTable
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Answer, Column, Row, Value
+    from nsystui.base.answer import Answer, Row, Value
+    from nsystui.base.columns import Column
     from nsystui.base.selection import Window
 
 

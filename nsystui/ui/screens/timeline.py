@@ -8,7 +8,8 @@ from typing import Any
 from textual import on
 from textual.message import Message
 
-from nsystui.base.answer import Answer, Column, Row
+from nsystui.base.answer import Answer, Row
+from nsystui.base.columns import Column
 from nsystui.base.selection import NameFilter, Window
 from nsystui.base.units import parse_duration
 from nsystui.questions.events import EVENT_COLUMNS, key_of, window_of

@@ -9,7 +9,8 @@ from typing import Any
 from textual import events, on
 from textual.message import Message
 
-from nsystui.base.answer import Row, Unit
+from nsystui.base.answer import Row
+from nsystui.base.columns import Unit
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.job import Job

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from rich.cells import set_cell_size
 
-from nsystui.base.answer import FILES_ONLY, Column, Unit, Value
+from nsystui.base.answer import Value
+from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.text import fit, shorten, width_of
 from nsystui.base.units import DecimalLayout, format_value
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from rich.cells import set_cell_size
 
-from nsystui.base.answer import FILES_ONLY, Column, Row
+from nsystui.base.answer import Row
+from nsystui.base.columns import FILES_ONLY, Column
 from nsystui.base.text import safe_text, width_of
 from nsystui.ui.widgets.columns import GAP, ColumnMeasure, Placed, place_columns, set_text
 

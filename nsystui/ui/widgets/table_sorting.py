@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nsystui.base.answer import FILES_ONLY, Answer, Unit
+from nsystui.base.answer import Answer
+from nsystui.base.columns import FILES_ONLY, Unit
 from nsystui.ui.widgets.quiet import QuietFocus
 
 

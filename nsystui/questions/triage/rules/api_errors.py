@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import COUNT, NAME, RANK, Column, Unit
 from nsystui.base.selection import Window
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.triage.case import Case, number_of
@@ -35,12 +36,12 @@ _STICKY = frozenset({214, 700, 702, 710, 714, 715, 716, 717, 718, 719})
 """After these a process cannot use its GPU any more (cudaError_t in driver_types.h; the same numbers in CUresult)."""
 _OUT_OF_MEMORY = 2
 _COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("name", "Name", "name", Unit.TEXT, None, 0),
-    Column("code", "Code", "code", Unit.NUMBER, None, 0),
-    Column("meaning", "Meaning", "meaning", Unit.TEXT, None, 0),
-    Column("count", "Count", "count", Unit.COUNT, None, 0),
-    Column("first", "First (ns)", "first", Unit.TIME, None, 0),
+    RANK,
+    NAME,
+    Column("code", header="Code", label="code", unit=Unit.NUMBER),
+    Column("meaning", header="Meaning", label="meaning"),
+    COUNT,
+    Column("first", header="First (ns)", label="first", unit=Unit.TIME),
 )
 
 

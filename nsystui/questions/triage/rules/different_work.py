@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import RANK, Column, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.extent import shares_clock
 from nsystui.questions.triage.case import Case, rank_words, time_words
@@ -17,10 +18,10 @@ from nsystui.store import tables
 
 _NAME = "different-work"
 _COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("kernels", "Compute Kernels", "compute kernels", Unit.COUNT, None, 0),
-    Column("steps", "Steps", "steps", Unit.COUNT, None, 1),
-    Column("compute", "Compute Time (ns)", "compute", Unit.DURATION, None, 0),
+    RANK,
+    Column("kernels", header="Compute Kernels", label="compute kernels", unit=Unit.COUNT),
+    Column("steps", header="Steps", label="steps", unit=Unit.COUNT, importance=1),
+    Column("compute", header="Compute Time (ns)", label="compute", unit=Unit.DURATION),
 )
 
 

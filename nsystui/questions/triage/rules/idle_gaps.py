@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
 from nsystui.base.selection import Window
 from nsystui.questions.triage import host_work
 from nsystui.questions.triage.case import Case, at_least, number_of, rank_words, time_words
@@ -47,14 +48,14 @@ _ADVICE = {
     ),
 }
 _COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("device", "Device", "dev", Unit.NUMBER, None, 2),
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
-    Column("duration", "Duration (ns)", "idle", Unit.DURATION, None, 0),
-    Column("kind", "CPU", "the CPU was", Unit.TEXT, None, 0),
-    Column("share", "CPU (%)", "for", Unit.PERCENT, 1, 2),
-    Column("call", "Call", "longest call", Unit.TEXT, None, 1),
-    Column("range", "NVTX Range", "NVTX range", Unit.TEXT, None, 1),
+    RANK,
+    DEVICE.with_importance(2),
+    START,
+    Column("duration", header="Duration (ns)", label="idle", unit=Unit.DURATION),
+    Column("kind", header="CPU", label="the CPU was"),
+    Column("share", header="CPU (%)", label="for", unit=Unit.PERCENT, decimals=1, importance=2),
+    Column("call", header="Call", label="longest call", importance=1),
+    Column("range", header="NVTX Range", label="NVTX range", importance=1),
 )
 
 

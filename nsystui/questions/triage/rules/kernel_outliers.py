@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import shorten
 from nsystui.questions.triage.case import Case, number_of, time_words
@@ -29,15 +30,15 @@ _NAME = "kernel-outliers"
 _RARE = 0.03
 """If a larger share of the launches is long, on a GPU or on all, the kernel has two kinds of work, and no outliers."""
 _COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("device", "Device", "dev", Unit.NUMBER, None, 2),
-    Column("lost", "Over the Usual (ns)", "over usual", Unit.DURATION, None, 0),
-    Column("count", "Outliers", "outliers", Unit.COUNT, None, 0),
-    Column("launches", "Launches", "of", Unit.COUNT, None, 1),
-    Column("usual", "Usual (ns)", "usual", Unit.DURATION, 0, 0),
-    Column("mad", "MAD (ns)", "MAD", Unit.DURATION, 0, 2),
-    Column("max", "Max (ns)", "max", Unit.DURATION, None, 0),
-    Column("kernel", "Kernel", "kernel", Unit.TEXT, None, 0),
+    RANK,
+    DEVICE.with_importance(2),
+    Column("lost", header="Over the Usual (ns)", label="over usual", unit=Unit.DURATION),
+    Column("count", header="Outliers", label="outliers", unit=Unit.COUNT),
+    Column("launches", header="Launches", label="of", unit=Unit.COUNT, importance=1),
+    Column("usual", header="Usual (ns)", label="usual", unit=Unit.DURATION, decimals=0),
+    Column("mad", header="MAD (ns)", label="MAD", unit=Unit.DURATION, decimals=0, importance=2),
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION),
+    Column("kernel", header="Kernel", label="kernel"),
 )
 
 

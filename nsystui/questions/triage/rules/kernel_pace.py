@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 from nsystui.questions.triage.kernel_times import FEWEST, PARTS, Launches, kernel_launches, part_bounds
@@ -18,13 +19,13 @@ _THIRD = PARTS // 3
 _CLOCK_FELL = 0.03
 _SHOWN = Shown("Kernels", "kernels")
 _PACE = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("device", "Device", "dev", Unit.NUMBER, None, 2),
-    Column("lost", "Lost (ns)", "lost", Unit.DURATION, None, 0),
-    Column("count", "Launches", "launches", Unit.COUNT, None, 1),
-    Column("first", "First Third (ns)", "first third", Unit.DURATION, 0, 0),
-    Column("last", "Last Third (ns)", "last third", Unit.DURATION, 0, 0),
-    Column("kernel", "Kernel", "kernel", Unit.TEXT, None, 0),
+    RANK,
+    DEVICE.with_importance(2),
+    Column("lost", header="Lost (ns)", label="lost", unit=Unit.DURATION),
+    Column("count", header="Launches", label="launches", unit=Unit.COUNT, importance=1),
+    Column("first", header="First Third (ns)", label="first third", unit=Unit.DURATION, decimals=0),
+    Column("last", header="Last Third (ns)", label="last third", unit=Unit.DURATION, decimals=0),
+    Column("kernel", header="Kernel", label="kernel"),
 )
 
 

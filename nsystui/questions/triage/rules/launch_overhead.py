@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.intervals import Intervals, Times
 from nsystui.questions.triage.case import Case, below, time_words
@@ -23,14 +24,14 @@ _NAME = "launch-overhead"
 _AT_ONCE = 1_000_000
 _TIMES = ("launch", "called", "start", "end")
 _COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("device", "Device", "dev", Unit.NUMBER, None, 1),
-    Column("launches", "Launches", "launches", Unit.COUNT, None, 1),
-    Column("late", "Late Launches", "late launches", Unit.COUNT, None, 0),
-    Column("waited", "GPU Waited (ns)", "GPU waited", Unit.DURATION, None, 0),
-    Column("queue", "Queue Delay Med (ns)", "queue med", Unit.DURATION, 0, 0),
-    Column("kernel", "Kernel Med (ns)", "kernel med", Unit.DURATION, 0, 0),
-    Column("tiny", "Tiny Kernels", "tiny", Unit.COUNT, None, 1),
+    RANK,
+    DEVICE.with_importance(1),
+    Column("launches", header="Launches", label="launches", unit=Unit.COUNT, importance=1),
+    Column("late", header="Late Launches", label="late launches", unit=Unit.COUNT),
+    Column("waited", header="GPU Waited (ns)", label="GPU waited", unit=Unit.DURATION),
+    Column("queue", header="Queue Delay Med (ns)", label="queue med", unit=Unit.DURATION, decimals=0),
+    Column("kernel", header="Kernel Med (ns)", label="kernel med", unit=Unit.DURATION, decimals=0),
+    Column("tiny", header="Tiny Kernels", label="tiny", unit=Unit.COUNT, importance=1),
 )
 
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import DEVICE, DURATION, RANK, START, Column, Unit
 from nsystui.base.selection import Window
 from nsystui.questions.intervals import covered_per_bin
 from nsystui.questions.triage.case import Case, below, number_of, rank_words, time_words
@@ -17,11 +18,11 @@ from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severi
 
 _CHUNKS = 30
 _COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("device", "Device", "dev", Unit.NUMBER, None, 1),
-    Column("start", "Start (ns)", "start", Unit.TIME, None, 0),
-    Column("duration", "Duration (ns)", "duration", Unit.DURATION, None, 0),
-    Column("idle", "Idle in Short Gaps (ns)", "short gaps", Unit.DURATION, None, 0),
+    RANK,
+    DEVICE.with_importance(1),
+    START,
+    DURATION,
+    Column("idle", header="Idle in Short Gaps (ns)", label="short gaps", unit=Unit.DURATION),
 )
 
 

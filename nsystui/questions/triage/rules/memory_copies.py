@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import BYTES, COUNT, RANK, Column, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.intervals import union
 from nsystui.questions.memory_calls import MemoryCalls, are, with_calls
@@ -18,12 +19,12 @@ from nsystui.questions.where import job_start, where
 from nsystui.store import tables
 
 _COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("operation", "Operation", "operation", Unit.TEXT, None, 0),
-    Column("call", "Call", "call", Unit.TEXT, None, 0),
-    Column("count", "Count", "count", Unit.COUNT, None, 0),
-    Column("bytes", "Bytes", "bytes", Unit.BYTES, None, 1),
-    Column("total", "Total Time (ns)", "total", Unit.DURATION, None, 0),
+    RANK,
+    Column("operation", header="Operation", label="operation"),
+    Column("call", header="Call", label="call"),
+    COUNT,
+    BYTES.with_importance(1),
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
 )
 
 

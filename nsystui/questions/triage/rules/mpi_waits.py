@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import HOST, RANK, Column, Unit
 from nsystui.exports import canonical
 from nsystui.questions.intervals import EMPTY, Intervals, merge, subtract
 from nsystui.questions.mpi import has_mpi, mpi_rows
@@ -28,12 +29,12 @@ _BLOCKING = (
 )
 """How the calls begin that return when something is done. Beginning and ending MPI is no waiting."""
 _COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("host", "Host", "host", Unit.TEXT, None, 2),
-    Column("waited", "Waited in MPI (ns)", "waited in MPI", Unit.DURATION, None, 0),
-    Column("inside", "In Blocking Calls (ns)", "in calls", Unit.DURATION, None, 0),
-    Column("count", "Blocking Calls", "calls", Unit.COUNT, None, 1),
-    Column("name", "Most Time In", "most time in", Unit.TEXT, None, 0),
+    RANK,
+    HOST.with_importance(2),
+    Column("waited", header="Waited in MPI (ns)", label="waited in MPI", unit=Unit.DURATION),
+    Column("inside", header="In Blocking Calls (ns)", label="in calls", unit=Unit.DURATION),
+    Column("count", header="Blocking Calls", label="calls", unit=Unit.COUNT, importance=1),
+    Column("name", header="Most Time In", label="most time in"),
 )
 
 _ADVICE_OF_ONE = Advice(

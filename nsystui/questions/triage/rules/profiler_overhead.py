@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import COUNT, NAME, Column, Unit
 from nsystui.questions.intervals import EMPTY
 from nsystui.questions.profiler_overhead import overhead_conditions
 from nsystui.questions.triage.case import Case, number_of, time_words
@@ -16,10 +17,10 @@ from nsystui.store import tables
 
 _NAME = "profiler-overhead"
 _COLUMNS = (
-    Column("total", "Total Time (ns)", "total", Unit.DURATION, None, 0),
-    Column("count", "Count", "count", Unit.COUNT, None, 0),
-    Column("max", "Max (ns)", "max", Unit.DURATION, None, 1),
-    Column("name", "Name", "name", Unit.TEXT, None, 0),
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
+    COUNT,
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=1),
+    NAME,
 )
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import DEVICE, HOST, RANK, Column, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.extent import shares_clock
@@ -24,13 +25,13 @@ from nsystui.store import tables
 
 _NAME = "slow-places"
 _COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("host", "Host", "host", Unit.TEXT, None, 0),
-    Column("place", "Place", "place", Unit.TEXT, None, 0),
-    Column("device", "Device", "dev", Unit.NUMBER, None, 2),
-    Column("longer", "Longer than the Median GPU (%)", "longer", Unit.PERCENT, 1, 0),
-    Column("compute", "Compute Time (ns)", "compute", Unit.DURATION, None, 1),
-    Column("lost", "Lost (ns)", "lost", Unit.DURATION, None, 0),
+    RANK,
+    HOST,
+    Column("place", header="Place", label="place"),
+    DEVICE.with_importance(2),
+    Column("longer", header="Longer than the Median GPU (%)", label="longer", unit=Unit.PERCENT, decimals=1),
+    Column("compute", header="Compute Time (ns)", label="compute", unit=Unit.DURATION, importance=1),
+    Column("lost", header="Lost (ns)", label="lost", unit=Unit.DURATION),
 )
 
 

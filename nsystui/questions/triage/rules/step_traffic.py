@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.triage.case import Case, bytes_words, time_words
@@ -20,13 +21,13 @@ _NAME = "step-traffic"
 _HOST_TO_DEVICE = (1, 11)
 """Copies from the host, and what unified memory fetches from there (CUpti_ActivityMemcpyKind)."""
 _COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("device", "Device", "dev", Unit.NUMBER, None, 1),
-    Column("steps", "Steps", "steps", Unit.COUNT, None, 1),
-    Column("count", "Copies", "copies", Unit.COUNT, None, 1),
-    Column("bytes", "Bytes per Step", "per step", Unit.BYTES, None, 0),
-    Column("time", "Copying (ns)", "copying", Unit.DURATION, None, 0),
-    Column("exposed", "Not Hidden (ns)", "not hidden", Unit.DURATION, None, 0),
+    RANK,
+    DEVICE.with_importance(1),
+    Column("steps", header="Steps", label="steps", unit=Unit.COUNT, importance=1),
+    Column("count", header="Copies", label="copies", unit=Unit.COUNT, importance=1),
+    Column("bytes", header="Bytes per Step", label="per step", unit=Unit.BYTES),
+    Column("time", header="Copying (ns)", label="copying", unit=Unit.DURATION),
+    Column("exposed", header="Not Hidden (ns)", label="not hidden", unit=Unit.DURATION),
 )
 
 

@@ -25,7 +25,8 @@ from functools import cached_property
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import HOST, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.questions.collectives.sequences import Member
 from nsystui.questions.collectives.waiting import SYNCHRONOUS, Arrivals, Lateness, lateness
@@ -38,15 +39,15 @@ from nsystui.questions.where import where
 from nsystui.store import tables
 
 _COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("host", "Host", "host", Unit.TEXT, None, 2),
-    Column("late", "Late", "late", Unit.COUNT, None, 0),
-    Column("collectives", "Collectives", "of", Unit.COUNT, None, 1),
-    Column("caused", "Exposed Wait Caused (ns)", "exposed wait caused", Unit.DURATION, None, 0),
-    Column("suffered", "Exposed Wait (ns)", "exposed wait", Unit.DURATION, None, 0),
-    Column("wait_caused", "Wait Caused (ns)", "wait caused", Unit.DURATION, None, 1),
-    Column("kernels", "Compute Kernels", "compute kernels", Unit.COUNT, None, 1),
-    Column("compute", "Compute Time (ns)", "compute", Unit.DURATION, None, 1),
+    RANK,
+    HOST.with_importance(2),
+    Column("late", header="Late", label="late", unit=Unit.COUNT),
+    Column("collectives", header="Collectives", label="of", unit=Unit.COUNT, importance=1),
+    Column("caused", header="Exposed Wait Caused (ns)", label="exposed wait caused", unit=Unit.DURATION),
+    Column("suffered", header="Exposed Wait (ns)", label="exposed wait", unit=Unit.DURATION),
+    Column("wait_caused", header="Wait Caused (ns)", label="wait caused", unit=Unit.DURATION, importance=1),
+    Column("kernels", header="Compute Kernels", label="compute kernels", unit=Unit.COUNT, importance=1),
+    Column("compute", header="Compute Time (ns)", label="compute", unit=Unit.DURATION, importance=1),
 )
 _METHOD = (
     "NCCL time of the other GPUs that no kernel hides, in the collectives to which it came last, "

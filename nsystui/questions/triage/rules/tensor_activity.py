@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import Column, Unit
 from nsystui.exports import canonical
 from nsystui.questions.gpu_metrics import metric_lanes, metric_sources
 from nsystui.questions.triage.case import Case
@@ -15,10 +16,10 @@ from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severi
 _NAME = "tensor-activity"
 _BUSY = 50.0
 _COLUMNS = (
-    Column("report", "Report", "report", Unit.TEXT, None, 0),
-    Column("gpu", "GPU", "gpu", Unit.NUMBER, None, 0),
-    Column("sm", "SMs Active (%)", "SM active", Unit.PERCENT, 1, 0),
-    Column("tensor", "Tensor Active (%)", "tensor active", Unit.PERCENT, 1, 0),
+    Column("report", header="Report", label="report"),
+    Column("gpu", header="GPU", label="gpu", unit=Unit.NUMBER),
+    Column("sm", header="SMs Active (%)", label="SM active", unit=Unit.PERCENT, decimals=1),
+    Column("tensor", header="Tensor Active (%)", label="tensor active", unit=Unit.PERCENT, decimals=1),
 )
 
 

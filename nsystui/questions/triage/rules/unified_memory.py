@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.questions.intervals import merge
 from nsystui.questions.triage.case import Case, bytes_words, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
@@ -22,12 +23,12 @@ _NAME = "unified-memory"
 _MIGRATIONS = (11, 12, 13)
 """Unified memory to the device, to the host, between devices (CUpti_ActivityMemcpyKind)."""
 _COLUMNS = (
-    Column("rank", "Rank", "rank", Unit.NUMBER, None, 0),
-    Column("device", "Device", "dev", Unit.NUMBER, None, 1),
-    Column("time", "Faults and Migrations (ns)", "time", Unit.DURATION, None, 0),
-    Column("gpu_faults", "GPU Page Faults", "GPU faults", Unit.COUNT, None, 0),
-    Column("migrated", "Migrated", "migrated", Unit.BYTES, None, 0),
-    Column("cpu_faults", "CPU Page Faults of the Process", "CPU faults", Unit.COUNT, None, 1),
+    RANK,
+    DEVICE.with_importance(1),
+    Column("time", header="Faults and Migrations (ns)", label="time", unit=Unit.DURATION),
+    Column("gpu_faults", header="GPU Page Faults", label="GPU faults", unit=Unit.COUNT),
+    Column("migrated", header="Migrated", label="migrated", unit=Unit.BYTES),
+    Column("cpu_faults", header="CPU Page Faults of the Process", label="CPU faults", unit=Unit.COUNT, importance=1),
 )
 
 

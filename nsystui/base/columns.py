@@ -1,0 +1,69 @@
+"""Columns: what a value measures, what a column is called, and the columns that many tables share."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, replace
+from enum import Enum
+
+FILES_ONLY = 9
+"""The importance of a column that only files get: what tells a row from any other, which nobody reads on a screen."""
+
+
+class Unit(Enum):
+    """What a value measures; it decides alignment and how a screen words it. Files always get the plain value."""
+
+    TIME = "time"  # ns: a point in time
+    DURATION = "duration"  # ns
+    CHANGE = "change"  # ns more, or fewer, than something else: a screen shows the sign
+    BYTES = "bytes"
+    MEGABYTES = (
+        "megabytes"  # of 10⁶ bytes, or these per second: in the reports of `nsystui stats` alone, as nsys has them
+    )
+    PERCENT = "percent"
+    COUNT = "count"
+    NUMBER = "number"  # a number that is not a count: an id, a grid size
+    RATE = "rate"  # bytes per second
+    TEXT = "text"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of an answer.
+
+    ``key`` is its name in code and in JSON, ``header`` its name in CSV and Markdown (with the unit, as nsys writes it),
+    ``label`` its heading on a screen. ``decimals`` is how many a file gets (``None``: an integer or text as it is).
+    ``importance`` decides which columns leave first on a narrow screen: 0 stays, higher
+    numbers leave earlier, and ``FILES_ONLY`` is never shown.
+    """
+
+    key: str
+    _: KW_ONLY
+    header: str
+    label: str
+    unit: Unit = Unit.TEXT
+    decimals: int | None = None
+    importance: int = 0
+
+    def with_importance(self, importance: int) -> Column:
+        """The same column, which leaves a narrow screen earlier or later."""
+        return replace(self, importance=importance)
+
+
+RANK = Column("rank", header="Rank", label="rank", unit=Unit.NUMBER)
+HOST = Column("host", header="Host", label="host")
+DEVICE = Column("device", header="Device", label="dev", unit=Unit.NUMBER)
+STREAM = Column("stream", header="Strm", label="strm", unit=Unit.NUMBER)
+STEP = Column("step", header="Step", label="step", unit=Unit.NUMBER)
+NAME = Column("name", header="Name", label="name")
+COLLECTIVE = Column("collective", header="Collective", label="collective")
+START = Column("start", header="Start (ns)", label="start", unit=Unit.TIME)
+END = Column("end", header="End (ns)", label="end", unit=Unit.TIME)
+DURATION = Column("duration", header="Duration (ns)", label="duration", unit=Unit.DURATION)
+COUNT = Column("count", header="Count", label="count", unit=Unit.COUNT)
+BYTES = Column("bytes", header="Bytes", label="bytes", unit=Unit.BYTES)
+PID = Column("pid", header="PID", label="pid", unit=Unit.NUMBER)
+TID = Column("tid", header="TID", label="tid", unit=Unit.NUMBER)
+REPORT_ID = Column("report", header="Report", label="report", unit=Unit.NUMBER, importance=FILES_ONLY)
+PROCESS_ID = Column("process", header="Process", label="process", unit=Unit.NUMBER, importance=FILES_ONLY)
+ROW_ID = Column("row", header="Row", label="row", unit=Unit.NUMBER, importance=FILES_ONLY)
+"""The native row that a row of a table is: report, process and row number tell it from any other."""
