@@ -14,6 +14,7 @@ from typing import Any
 
 from nsystui.base.whole_number import whole_number
 from nsystui.exports import opening
+from nsystui.exports.identifiers import process_of
 from nsystui.exports.schema import Schema
 
 RANK_VARIABLES = (
@@ -209,7 +210,7 @@ class _Reader:
         for thread, rank in self._rows("MPI_RANKS", ("globalTid", "rank")):
             if not isinstance(thread, int) or not isinstance(rank, int):
                 continue
-            ranks.setdefault(thread & ~0xFFFFFF, set()).add(rank)
+            ranks.setdefault(process_of(thread), set()).add(rank)
         return {process: next(iter(found)) for process, found in ranks.items() if len(found) == 1}
 
 

@@ -17,6 +17,7 @@ from nsystui.base.answer import Answer, Row
 from nsystui.base.columns import DEVICE, DURATION, PROCESS_ID, RANK, REPORT_ID, ROW_ID, STREAM, Column, Unit
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.canonical import NO_PROCESS
+from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions.event_index import counts_per_bin, spans
 from nsystui.questions.event_kinds import DEFAULT_KINDS, KIND_TABLES, EventKind, events_query
 from nsystui.questions.event_names import kinds_with_name
@@ -304,8 +305,8 @@ def _job_start(kind: EventKind) -> sa.ColumnElement[int]:
 def _public(rows: Any) -> list[sa.ColumnElement[Any]]:
     """The columns of the answer; pid and tid are taken out of NVIDIA's serialised ids (docs/exports.md#identifiers)."""
     made = {
-        "tid": rows.c.thread.op("&")(0xFFFFFF).label("tid"),
-        "pid": sa.func.nullif(rows.c.process, NO_PROCESS).op(">>")(24).op("&")(0xFFFFFF).label("pid"),
+        "tid": tid_column(rows.c.thread).label("tid"),
+        "pid": pid_column(sa.func.nullif(rows.c.process, NO_PROCESS)).label("pid"),
     }
     return [made[key] if key in made else rows.c[key] for key in _KEYS]
 

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import HOST, PID, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.exports.identifiers import pid_of
 from nsystui.questions.device_time import NOTHING, Breakdown
 from nsystui.questions.extent import extent, extents, recorded, selected_reports, shares_clock
 from nsystui.questions.kept_facts import facts_of
@@ -139,7 +140,7 @@ def _count_gpus(session: Session) -> int:
     found: set[tuple[object, ...]] = set()
     for used in used_devices(session):
         report, process = used.task.report, used.task.process
-        if (report, (process >> 24) & 0xFFFFFF, used.device) not in told:
+        if (report, pid_of(process), used.device) not in told:
             found.add((report, process, used.device))
         elif used.uuid:
             found.add((used.uuid,))

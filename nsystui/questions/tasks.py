@@ -21,6 +21,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import Task
 from nsystui.base.whole_number import whole_number
 from nsystui.exports.canonical import NO_PROCESS
+from nsystui.exports.identifiers import pid_of
 from nsystui.exports.metadata import LOCAL_RANK_VARIABLES, RANK_VARIABLES, SIZE_VARIABLES
 from nsystui.questions.kept_facts import facts_of
 from nsystui.questions.numbering import SOURCE as GIVEN
@@ -86,7 +87,7 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
                 source,
                 _local_rank(report, tasks),
                 report.metadata.host,
-                None if task.process == NO_PROCESS else (task.process >> 24) & 0xFFFFFF,
+                None if task.process == NO_PROCESS else pid_of(task.process),
                 names.get(task, "").rpartition("/")[2],
                 report.name,
                 tuple(device for device, _ in used),

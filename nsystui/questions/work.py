@@ -28,6 +28,7 @@ from nsystui.base.columns import (
     Unit,
 )
 from nsystui.base.selection import Selection
+from nsystui.exports.identifiers import tid_column
 from nsystui.questions import statistics
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.missing import missing_note
@@ -180,7 +181,7 @@ def _place(table: sa.FromClause) -> sa.ColumnElement[Any]:
     """``d0 s7`` for GPU work, ``t4711`` for a call."""
     if "device" in table.c:
         return sa.func.concat("d", _text(table.c.device), " s", _text(table.c.stream))
-    return sa.func.concat("t", _text(table.c.thread.op("&")(0xFFFFFF)))
+    return sa.func.concat("t", _text(tid_column(table.c.thread)))
 
 
 def _bytes(table: sa.FromClause) -> sa.ColumnElement[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nsystui.exports import canonical, metadata
+from nsystui.exports.identifiers import pid_of
 from nsystui.exports.metadata import Metadata
 
 WORK_TABLES = (canonical.KERNELS.name, canonical.MEMORY_OPS.name, canonical.GRAPH_LAUNCHES.name)
@@ -20,7 +21,7 @@ def device_rows(facts: Metadata, used: Iterable[tuple[int, int]]) -> list[tuple[
     rows: list[tuple[Any, ...]] = []
     placed = set()
     for process, device in used:
-        pid = (process >> 24) & 0xFFFFFF
+        pid = pid_of(process)
         number = told.get((pid, device))
         gpu = by_number.get(number) if number is not None else by_ordinal.get(device) or by_number.get(device)
         number = gpu.gpu if gpu else number

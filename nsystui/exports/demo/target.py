@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Self
 
+from nsystui.exports.identifiers import process_id
+
 from .sink import TableSink
 
 VIRTUAL_MACHINE: Final = 1
@@ -31,7 +33,7 @@ class Process:
     @property
     def global_id(self) -> int:
         """``globalPid``."""
-        return GLOBAL_VM | self.pid << 24
+        return process_id(self.pid, GLOBAL_VM)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Task
+from nsystui.exports.identifiers import pid_of, tid_of
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import ByTable
 from nsystui.questions.extent import selected_reports
@@ -51,7 +52,7 @@ class ThreadTrack:
     @property
     def thread_label(self) -> str:
         """``thread 4711 python3``."""
-        number = "?" if self.thread is None else self.thread & 0xFFFFFF
+        number = "?" if self.thread is None else tid_of(self.thread)
         return f"thread {number} {self.thread_name}".rstrip()
 
     @property
@@ -107,7 +108,7 @@ def _processes(job: Job, wanted: set[Task]) -> tuple[TraceProcess, ...]:
 
 
 def _process_words(program: str, task: Task, host: str) -> str:
-    words = [program, f"pid {(task.process >> 24) & 0xFFFFFF}", host and f"on {host}"]
+    words = [program, f"pid {pid_of(task.process)}", host and f"on {host}"]
     return " ".join(word for word in words if word)
 
 

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import FILES_ONLY, HOST, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task
+from nsystui.exports.identifiers import pid_of
 from nsystui.questions.handover.ncu_command import NameBase, NcuCommand, pattern_of
 from nsystui.questions.handover.slices import with_calls
 from nsystui.questions.job import Job
@@ -134,7 +135,7 @@ def _who(job: Job, ranks: dict[Task, RankedTask], task: Task) -> tuple[Task, int
     if ranked is not None:
         return task, ranked.rank, ranked.host, ranked.pid, ranked.process_name
     host = next((report.metadata.host for report in job.session.reports if report.index == task.report), "")
-    pid = (task.process >> 24) & 0xFFFFFF or None
+    pid = pid_of(task.process) or None
     return task, None, host, pid, ""
 
 

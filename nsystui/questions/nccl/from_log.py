@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nsystui.exports.identifiers import pid_of
 from nsystui.exports.nccl_log.datatypes import datatype_name
 from nsystui.exports.nccl_log.files import open_log
 from nsystui.exports.nccl_log.lines import Call, Line, Signature
@@ -50,7 +51,7 @@ class LogSizes:
     def _candidates(self, place: Place, collective: str) -> list[tuple[CallSequence, list[Signature]]]:
         """Who calls a collective in a process of the export, and the signatures of these calls in order."""
         report, process = place
-        pid, host = (process >> 24) & 0xFFFFFF, _short(self.hosts.get(report, ""))
+        pid, host = pid_of(process), _short(self.hosts.get(report, ""))
         found = []
         for sequence in self.sequences:
             writer = sequence.member.process

@@ -25,6 +25,7 @@ from nsystui.base.columns import (
     Unit,
 )
 from nsystui.base.selection import Selection
+from nsystui.exports.identifiers import tid_of
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.nccl.bandwidth import rate
 from nsystui.questions.nccl.grouping import By, is_of, values_of
@@ -172,7 +173,7 @@ def _kernels_of_calls(calls: pd.DataFrame, kernels: pd.DataFrame) -> dict[str, A
     partner = calls["partner"].to_numpy()
     own = kernels.reindex(partner).set_axis(calls.index)
     return {
-        "tid": calls["thread"] & 0xFFFFFF,
+        "tid": tid_of(calls["thread"]),
         "kernel": own["name"].astype(object),
         "kernel_start": _at(kernels["start"], partner, calls),
         "kernel_duration": _at(kernels["end"] - kernels["start"], partner, calls),

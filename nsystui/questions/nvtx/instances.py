@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from nsystui.base.columns import DURATION, PID, RANK, REPORT_ID, ROW_ID, START, TID, Column
 from nsystui.base.selection import Selection
+from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.nvtx.ranges import LABEL, PUSH_POP_TYPES
 from nsystui.questions.paged import PagedAnswer
@@ -41,8 +42,8 @@ def range_instances(session: Session, selection: Selection, name: str, ranks: Se
         duration(table).label("duration"),
         sa.case((table.c.event_type.in_(PUSH_POP_TYPES), "PushPop"), else_="StartEnd").label("style"),
         rank_of(table, ranks).label("rank"),
-        table.c.process.op(">>")(24).op("&")(0xFFFFFF).label("pid"),
-        table.c.thread.op("&")(0xFFFFFF).label("tid"),
+        pid_column(table.c.process).label("pid"),
+        tid_column(table.c.thread).label("tid"),
         table.c.report,
         table.c.row,
     ).where(*conditions)

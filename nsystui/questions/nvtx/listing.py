@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import RANK, Column, Unit
 from nsystui.base.selection import Selection
+from nsystui.exports.identifiers import tid_of
 from nsystui.questions import statistics
 from nsystui.questions.missing import missing_note
 from nsystui.questions.nvtx.node import Order
@@ -121,7 +122,7 @@ def _rows(tree: NvtxTree, depth: int, order: Order) -> Iterator[tuple[Any, ...]]
         if number >= groups:
             node = maker.path_node(number)
             path, inner = f"{above} › {node.label}" if above else node.label, level + 1
-            tid = None if node.thread is None else node.thread & 0xFFFFFF
+            tid = None if node.thread is None else tid_of(node.thread)
             gpu = (node.gpu_total, node.gpu_median, node.gpu_ops)
             yield (path, level, node.count, node.total, node.average, node.self_total, *gpu, node.rank, tid)
         if inner < depth:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import NameFilter, Selection, Task, Window
+from nsystui.exports.identifiers import pid_of, process_of, tid_of
 from nsystui.questions.missing import missing_note
 from nsystui.questions.nesting import NO_PARENT
 from nsystui.questions.nvtx.launches import has_launches
@@ -68,11 +69,11 @@ class Lane:
 
     @property
     def pid(self) -> int:
-        return (self.process >> 24) & 0xFFFFFF
+        return pid_of(self.process)
 
     @property
     def tid(self) -> int:
-        return self.thread & 0xFFFFFF
+        return tid_of(self.thread)
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,7 +317,7 @@ class _Loader:
 
 def _processes(threads: Ints) -> Ints:
     """NVIDIA's globalPid of each globalTid."""
-    return np.bitwise_and(threads, ~0xFFFFFF)
+    return process_of(threads)
 
 
 _AS_KEPT = ("lane", "name", "row", "is_push_pop", "is_open", "parent", "level", "self_time")

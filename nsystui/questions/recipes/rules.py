@@ -24,6 +24,7 @@ from nsystui.base.columns import (
     Column,
 )
 from nsystui.base.selection import Selection
+from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.memory_calls import MemoryCalls, are, with_calls
@@ -69,8 +70,8 @@ def _synchronisations(job: Job, selection: Selection, _: Options) -> Answer:
     is_one = sa.or_(*[_CALLS.c.name.startswith(name) for name in _SYNCHRONISING])
     query = sa.select(
         *_times(_CALLS, job),
-        _CALLS.c.process.op(">>")(24).op("&")(0xFFFFFF).label("pid"),
-        _CALLS.c.thread.op("&")(0xFFFFFF).label("tid"),
+        pid_column(_CALLS.c.process).label("pid"),
+        tid_column(_CALLS.c.thread).label("tid"),
         _CALLS.c.name,
         *_identity(_CALLS),
     ).where(is_one, *where(_CALLS, selection, _CALLS.c.name))

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import Answer, TableAnswer
 from nsystui.base.columns import COUNT, PID, TID, Column, Unit
 from nsystui.base.selection import Selection
+from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions import statistics
 from nsystui.questions.kernels import block_of, grid_of, name_of
 from nsystui.questions.paged import PagedAnswer
@@ -86,8 +87,8 @@ class _Executions:
             (sa.func.greatest(calls.end, kernels.end) - calls.start).label("total"),
         )
         self.thread = (
-            calls.process.op(">>")(24).op("&")(0xFFFFFF).label("pid"),
-            calls.thread.op("&")(0xFFFFFF).label("tid"),
+            pid_column(calls.process).label("pid"),
+            tid_column(calls.thread).label("tid"),
             kernels.device.label("device"),
         )
         self._conditions = where(_KERNELS, selection, self.name)

@@ -11,6 +11,7 @@ from nsystui.base.answer import Answer
 from nsystui.base.columns import DURATION, NAME, START, STREAM, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
+from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions.kernels import name_of
 from nsystui.questions.missing import missing_note
 from nsystui.questions.paged import PagedAnswer
@@ -71,8 +72,8 @@ def _calls_query(selection: Selection) -> sa.Select[Any]:
             columns.name.label("name"),
             columns.return_value.label("result"),
             columns.correlation_id,
-            columns.process.op(">>")(24).op("&")(0xFFFFFF).label("pid"),
-            columns.thread.op("&")(0xFFFFFF).label("tid"),
+            pid_column(columns.process).label("pid"),
+            tid_column(columns.thread).label("tid"),
             columns.report,
             columns.row,
             columns.thread,

@@ -10,6 +10,7 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import DURATION, END, NAME, RANK, START, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
+from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions import statistics
 from nsystui.questions.missing import absent_note
 from nsystui.questions.paged import PagedAnswer
@@ -74,8 +75,8 @@ def _trace(session: Session, selection: Selection, _: Options) -> PagedAnswer:
             (_CALLS.c.end + _CALLS.c.clock_offset).label("end"),
             duration(_CALLS).label("duration"),
             _CALLS.c.name.label("event"),
-            _CALLS.c.process.op(">>")(24).op("&")(0xFFFFFF).label("pid"),
-            _CALLS.c.thread.op("&")(0xFFFFFF).label("tid"),
+            pid_column(_CALLS.c.process).label("pid"),
+            tid_column(_CALLS.c.thread).label("tid"),
             _CALLS.c.tag,
             ranks.c.rank,
             _CALLS.c.remote_rank.label("peer"),

@@ -14,6 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
+from nsystui.exports.identifiers import pid_of, tid_of
 from nsystui.questions.nvtx.listing import last_times
 from nsystui.questions.nvtx.ranges import LABEL, PUSH_POP_TYPES, START_END_TYPES, Flags, Ints, SmallInts
 from nsystui.questions.where import Condition, job_start, where
@@ -236,13 +237,13 @@ def joined(parts: Sequence[Held]) -> Held:
 
 def pids(thread: Ints) -> list[int]:
     """The process numbers of NVIDIA's serialised thread ids."""
-    numbers: list[int] = (thread >> 24 & 0xFFFFFF).tolist()
+    numbers: list[int] = pid_of(thread).tolist()
     return numbers
 
 
 def tids(thread: Ints) -> list[int]:
     """The thread numbers of NVIDIA's serialised thread ids."""
-    numbers: list[int] = (thread & 0xFFFFFF).tolist()
+    numbers: list[int] = tid_of(thread).tolist()
     return numbers
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from nsystui.base.selection import Window
 from nsystui.base.text import safe_text, shorten, width_of
+from nsystui.exports.identifiers import tid_of
 from nsystui.questions.timeline.gpu_events import Span
 from nsystui.questions.timeline.lane_work import CATEGORIES, IDLE, UNSEEN
 from nsystui.questions.timeline.lanes import Lane
@@ -106,10 +107,10 @@ def lane_label(lane: Lane, is_open: bool | None = None) -> str:
     sign = "" if is_open is None else "- " if is_open else "+ "
     if lane.thread is not None:
         if lane.level is None:
-            return f"  {lane.rank} t{lane.thread & 0xFFFFFF} start/end"
+            return f"  {lane.rank} t{tid_of(lane.thread)} start/end"
         if lane.level:
             return f"  {lane.rank}   ·{lane.level + 1}"
-        return f"  {lane.rank} t{lane.thread & 0xFFFFFF} {lane.name}".rstrip()
+        return f"  {lane.rank} t{tid_of(lane.thread)} {lane.name}".rstrip()
     if lane.stream is not None:
         return f"  {lane.rank} d{lane.device} s{lane.stream}"
     return f"{sign or '  '}{lane.rank} d{lane.device}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nsystui.base.selection import Selection, Task
+from nsystui.exports.identifiers import process_of, tid_of
 from nsystui.questions.timeline.lane_work import LaneWork
 from nsystui.questions.timeline.report_lanes import NvtxLevel, ReportLanes
 from nsystui.store import tables
@@ -119,9 +120,9 @@ class Timeline:
 
     def _threads(self, item: RankedTask, inside: ReportLanes) -> list[int]:
         """The threads of a rank with NVTX ranges: the main thread, then those that spend the most time in ranges."""
-        own = {thread: levels for thread, levels in inside.threads.items() if thread & ~0xFFFFFF == item.task.process}
+        own = {thread: levels for thread, levels in inside.threads.items() if process_of(thread) == item.task.process}
         main = item.pid
-        return sorted(own, key=lambda thread: (thread & 0xFFFFFF != main, -_outermost(own[thread]).work.length, thread))
+        return sorted(own, key=lambda thread: (tid_of(thread) != main, -_outermost(own[thread]).work.length, thread))
 
     def _nvtx_lanes(self, item: RankedTask, thread: int, inside: ReportLanes | None) -> Iterator[Lane]:
         assert inside is not None

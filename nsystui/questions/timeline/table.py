@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from nsystui.base.answer import Answer, Row, TableAnswer
 from nsystui.base.columns import DEVICE, DURATION, RANK, START, STREAM, Column, Unit
+from nsystui.exports.identifiers import tid_of
 from nsystui.questions.timeline.lane_work import CATEGORIES, UNSEEN
 from nsystui.questions.timeline.picture import LanePicture
 
@@ -40,7 +41,7 @@ def _rows(picture: LanePicture) -> Iterator[Row]:
     lane, found = picture.lane, picture.columns
     count = len(found.category)
     lo, length = found.window.start, found.window.end - found.window.start
-    thread = None if lane.thread is None else lane.thread & 0xFFFFFF
+    thread = None if lane.thread is None else tid_of(lane.thread)
     place = (lane.rank, lane.device, lane.stream, thread, lane.level if lane.is_nvtx else None)
     for number, (category, busy) in enumerate(zip(found.category.tolist(), found.busy.tolist(), strict=True)):
         first, last = lo + number * length // count, lo + (number + 1) * length // count
