@@ -9,6 +9,7 @@ is at: where that was writing to the terminal, it waited for itself for ever.
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import select
@@ -37,8 +38,11 @@ if TYPE_CHECKING:
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 """They end the program with 128 and their number, as a shell counts: killed, the line dropped, interrupted."""
-_PATIENCE = 4.0
+_PATIENCE, _LAST_PATIENCE = 4.0, 0.5
 """Seconds that the program has for its end, from a signal on or from when the terminal went away."""
+
+_TRIES = 100
+"""How often the settings of the terminal are given back: a signal may interrupt that, a storm often."""
 
 _PORTION = 4096
 """Bytes that are read at once."""
@@ -109,6 +113,7 @@ class TerminalDriver(LinuxDriver):
         self._must_end = False
         self._endings: queue.SimpleQueue[int] = queue.SimpleQueue()
         threading.Thread(target=self._see_to_the_end, name="end", daemon=True).start()
+        self._changing = threading.Lock()  # held while the terminal is taken or given back
         for number in _ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 signal.signal(number, lambda number, _: self._end(128 + number))
@@ -128,11 +133,16 @@ class TerminalDriver(LinuxDriver):
     def _see_to_the_end(self) -> None:
         """Waits for the first reason to end, asks the application to, and ends the process where that takes long."""
         status = self._endings.get()
-        with suppress(RuntimeError):  # the event loop has ended meanwhile
-            self._loop.call_soon_threadsafe(self._leave, status)
+        self._soon(self._leave, status)
         time.sleep(_PATIENCE)
-        self._give_back()
+        if self._changing.acquire(timeout=_LAST_PATIENCE):  # else the terminal takes nothing
+            self._give_back()
         os._exit(status)
+
+    def _soon(self, do: Callable[..., None], *words: Any) -> None:
+        """Does something between two tasks of the event loop, unless that has ended."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(do, *words)
 
     def _leave(self, status: int) -> None:
         self._typed.clear()
@@ -141,8 +151,9 @@ class TerminalDriver(LinuxDriver):
     # -- stopped and continued ------------------------------------------------------------------------------------
 
     def _obey_stops(self) -> None:
-        self._loop.add_signal_handler(signal.SIGTSTP, self._stop)
-        self._loop.add_signal_handler(signal.SIGCONT, self._go_on)
+        # Not by way of the event loop, which complains of every signal while it closes.
+        signal.signal(signal.SIGTSTP, lambda *_: self._soon(self._stop))
+        signal.signal(signal.SIGCONT, lambda *_: self._soon(self._go_on))
 
     @property
     def _is_ending(self) -> bool:
@@ -158,7 +169,7 @@ class TerminalDriver(LinuxDriver):
             return
         self.stop_application_mode()
         for number in (signal.SIGTSTP, signal.SIGCONT):
-            self._loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
         os.kill(0, signal.SIGTSTP)
         self._obey_stops()
         self._take_again()
@@ -182,7 +193,12 @@ class TerminalDriver(LinuxDriver):
 
     def start_application_mode(self) -> None:
         self._is_taken = True
-        super().start_application_mode()  # type: ignore[no-untyped-call]
+        try:
+            with self._changing:
+                super().start_application_mode()  # type: ignore[no-untyped-call]
+        except BaseException:  # such as no thread to be had
+            self.stop_application_mode()
+            raise
         if self._writer_thread is None:  # it is in the background, and takes the terminal when it is continued
             self._is_taken = False
             if not os.isatty(self.fileno):
@@ -196,7 +212,8 @@ class TerminalDriver(LinuxDriver):
         if self._is_taken:
             self.disable_input()
             self.close()
-            self._give_back()
+            with self._changing:
+                self._give_back()
 
     def close(self) -> None:
         """Waits until the terminal has all that was written; what is written later is dropped."""
@@ -209,9 +226,13 @@ class TerminalDriver(LinuxDriver):
         if not self._is_taken:
             return
         self._is_taken = False
-        with suppress(termios.error):
-            if self.attrs_before is not None:
+        for _ in range(_TRIES if self.attrs_before is not None else 0):
+            try:
                 termios.tcsetattr(self.fileno, termios.TCSANOW, self.attrs_before)
+                break
+            except termios.error as error:
+                if error.args[0] != errno.EINTR:
+                    break
         with suppress(OSError):
             # Only a process that is being ended by force finds it full: nobody reads there.
             if not terminal.is_full(self._output.fileno()):
@@ -264,8 +285,7 @@ class TerminalDriver(LinuxDriver):
         if isinstance(message, events.InputEvent) and len(self._typed) >= _TYPED_AHEAD:
             return
         self._typed.append(message)
-        with suppress(RuntimeError):  # the event loop has ended
-            self._loop.call_soon_threadsafe(self._deliver)
+        self._soon(self._deliver)
 
     def _deliver(self) -> None:
         with suppress(IndexError):  # nothing is left

@@ -18,7 +18,7 @@ from harness import PATIENCE, Terminal, modes_left
 
 from nsystui.exports.demo import training_job
 
-ALTERNATE_ON = b"\x1b[?1049h"
+ALTERNATE_ON, ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"
 BASH = "?2004h"
 """Bash itself asks for pasted text in brackets, at its prompt."""
 
@@ -44,8 +44,11 @@ def unpacked(environment, tmp_path) -> dict[str, str]:
 
 
 def in_a_shell(words: list[str], environment: dict[str, str]) -> Terminal:
-    """The program between two reports of the terminal's settings, and its status after."""
-    script = f"trap : TERM HUP INT; stty -g; {shlex.join(words)}; echo status $?; stty -g; echo gone"
+    """The program between two reports of the terminal's settings, and its status after.
+
+    What is left of a storm may end ``stty``, too, which then is asked again.
+    """
+    script = f"trap : TERM HUP INT; stty -g; {shlex.join(words)}; echo status $?; until stty -g; do :; done; echo gone"
     return Terminal(["sh", "-c", script], environment)
 
 
@@ -303,12 +306,12 @@ def begun(job: list[str], environment: dict[str, str]) -> Terminal:
 def assert_clean(terminal: Terminal, statuses: set[int]) -> None:
     """The shell has its terminal back, and was told one of these statuses."""
     terminal.wait_for("gone", timeout=60)
-    before, after = settings_told(terminal)
-    assert before == after
+    settings = settings_told(terminal)
+    assert len(settings) >= 2 and len(set(settings)) == 1
     assert modes_left(terminal.received) == set()
     assert re.findall(r"status (\d+)", terminal.received.decode(errors="replace"))[-1:] in [[str(s)] for s in statuses]
-    assert b"Traceback" not in terminal.received
-    assert b"Exception ignored" not in terminal.received
+    for word in (b"Traceback", b"Exception ignored"):
+        assert word not in terminal.received, terminal.received.rpartition(ALTERNATE_OFF)[2].decode()
 
 
 @pytest.mark.campaign
