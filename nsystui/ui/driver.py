@@ -22,7 +22,7 @@ from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from textual import events
 from textual._xterm_parser import XTermParser
@@ -226,9 +226,10 @@ class TerminalDriver(LinuxDriver):
         if not self._is_taken:
             return
         self._is_taken = False
-        for _ in range(_TRIES if self.attrs_before is not None else 0):
+        settings = self.attrs_before
+        for _ in range(_TRIES if settings else 0):
             try:
-                termios.tcsetattr(self.fileno, termios.TCSANOW, self.attrs_before)
+                termios.tcsetattr(self.fileno, termios.TCSANOW, cast("list[Any]", settings))
                 break
             except termios.error as error:
                 if error.args[0] != errno.EINTR:
