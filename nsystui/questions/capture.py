@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import COUNT, Column, Unit
-from nsystui.base.note_words import few, which_of
 from nsystui.base.selection import Selection
+from nsystui.base.text import few, which_of
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.questions.extent import selected_reports

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nsystui.base.note_words import which_of
+from nsystui.base.text import which_of
 from nsystui.exports import canonical
 from nsystui.exports.sources import REASONS
 from nsystui.store.left_out import LeftOut

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from nsystui.base.note_words import few
+from nsystui.base.text import few
 from nsystui.questions.missing import lacking_note
 from nsystui.questions.where import Condition
 from nsystui.store import tables

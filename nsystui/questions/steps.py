@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.note_words import few
 from nsystui.base.selection import NameFilter, Task
-from nsystui.base.whole_number import whole_number
+from nsystui.base.text import few, whole_number
 from nsystui.questions.intervals import Times
 from nsystui.questions.kept_facts import facts_of, runs_of
 from nsystui.questions.nvtx.report_ranges import FOLDED_LABEL, LABEL

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Task
-from nsystui.base.whole_number import whole_number
+from nsystui.base.text import whole_number
 from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.identifiers import pid_of
 from nsystui.exports.metadata import LOCAL_RANK_VARIABLES, RANK_VARIABLES, SIZE_VARIABLES

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from nsystui.base.note_words import which_of
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.text import which_of
 from nsystui.exports import canonical
 from nsystui.questions.busy_arrays import Place, of_arrays, to_arrays
 from nsystui.questions.device_time import NOTHING, Breakdown, BusyParts, Device, DeviceIntervals, DeviceLanes, shifted

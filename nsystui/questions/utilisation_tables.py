@@ -8,8 +8,8 @@ import numpy as np
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
-from nsystui.base.note_words import few
 from nsystui.base.selection import Window
+from nsystui.base.text import few
 from nsystui.questions.device_time import Breakdown, Device, DeviceLanes
 from nsystui.questions.utilisation import BusyIntervals
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import COLLECTIVE, START, Column, Unit
-from nsystui.base.note_words import few
 from nsystui.base.selection import Selection, Task
+from nsystui.base.text import few
 from nsystui.questions.collectives.matched import Matching
 from nsystui.questions.collectives.sequences import UNKNOWN
 from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsystui.base.selection import Window
-from nsystui.base.whole_number import whole_number
+from nsystui.base.text import whole_number
 from nsystui.exports.metadata import SIZE_VARIABLES
 from nsystui.questions.efficiency.gpus import Gpu
 from nsystui.questions.efficiency.peaks import Peak, known_peak

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsystui.base.columns import Unit
-from nsystui.base.note_words import few
 from nsystui.base.selection import Selection, Window
+from nsystui.base.text import few
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.device_time import Breakdown

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from nsystui.base.note_words import few
 from nsystui.base.selection import Selection, Task
+from nsystui.base.text import few
 from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
 from nsystui.questions.nccl.selected import selected
 from nsystui.questions.tasks import RankedTask

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from nsystui.base.answer import Row, TableAnswer, Value
 from nsystui.base.columns import HOST, PID, RANK, Column, Unit
-from nsystui.base.note_words import few
 from nsystui.base.selection import Selection, Task
+from nsystui.base.text import few
 from nsystui.questions.alignment import Alignment
 from nsystui.questions.collectives.waiting import SYNCHRONOUS, Lateness
 from nsystui.questions.device_time import NOTHING, Breakdown

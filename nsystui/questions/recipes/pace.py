@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from nsystui.base.answer import Answer, Row, TableAnswer
 from nsystui.base.columns import DURATION, START, Column, Unit
 from nsystui.base.errors import UsageError, meant
-from nsystui.base.note_words import few
 from nsystui.base.selection import Selection, Task
-from nsystui.base.text import shorten
+from nsystui.base.text import few, shorten
 from nsystui.questions.intervals import Times
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import kernel_notes, kernel_summary, name_of

@@ -173,7 +173,7 @@ def bytes_words(size: float) -> str:
 
 def rank_words(ranks: Iterable[int]) -> str:
     """``rank 2``, ``ranks 0, 1, 2 and 5 more``."""
-    from nsystui.base.note_words import few
+    from nsystui.base.text import few
 
     numbers = sorted(ranks)
     return f"rank{'s' if len(numbers) > 1 else ''} {few(numbers)}"

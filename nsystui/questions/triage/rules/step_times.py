@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nsystui.base.note_words import few
 from nsystui.base.selection import Task
+from nsystui.base.text import few
 from nsystui.questions.ranks.step_tables import steps_across_ranks
 from nsystui.questions.ranks.step_times import StepTimes
 from nsystui.questions.triage.case import Case, number_of, time_words

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsystui.base.errors import UsageError
-from nsystui.base.selection import Window
-from nsystui.questions.typed import numbers, window
+from nsystui.base.selection import Window, parse_numbers, parse_window
 
 EXTENT = Window(-100, 5_000)
 
@@ -26,7 +25,7 @@ EXTENT = Window(-100, 5_000)
     ],
 )
 def test_numbers_and_spans(text, expected):
-    assert numbers(text, "ranks") == expected
+    assert parse_numbers(text, "ranks") == expected
 
 
 @pytest.mark.parametrize(
@@ -52,13 +51,13 @@ def test_numbers_and_spans(text, expected):
 )
 def test_what_is_no_number_is_said_in_one_line(text):
     with pytest.raises(UsageError, match="ranks") as error:
-        numbers(text, "ranks")
+        parse_numbers(text, "ranks")
     assert len(str(error.value).splitlines()) == 1
 
 
 @given(st.sets(st.integers(0, 10_000), min_size=1, max_size=20))
 def test_numbers_come_back(chosen):
-    assert numbers(",".join(map(str, chosen)), "streams") == chosen
+    assert parse_numbers(",".join(map(str, chosen)), "streams") == chosen
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ def test_numbers_come_back(chosen):
     ],
 )
 def test_windows(text, expected):
-    assert window(text, EXTENT) == expected
+    assert parse_window(text, EXTENT) == expected
 
 
 @pytest.mark.parametrize(
@@ -84,13 +83,13 @@ def test_windows(text, expected):
 )
 def test_what_is_no_window_is_said_in_one_line(text):
     if text == "5s:":  # beyond the end: nothing is in it, and that is no mistake
-        assert window(text, EXTENT) == Window(5 * 10**9, 5 * 10**9)
+        assert parse_window(text, EXTENT) == Window(5 * 10**9, 5 * 10**9)
         return
     with pytest.raises(UsageError) as error:
-        window(text, EXTENT)
+        parse_window(text, EXTENT)
     assert len(str(error.value).splitlines()) == 1
 
 
 def test_the_whole_extent_holds_what_ends_it():
     """A mark may be the last event: the window that is left open must not lose it (its own end is outside)."""
-    assert window(":", Window(0, 7)).end > 7
+    assert parse_window(":", Window(0, 7)).end > 7
