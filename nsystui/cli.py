@@ -250,7 +250,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _say(text: str) -> None:
-    from nsystui.output.pipe import quiet_pipe
+    from nsystui.output.stdout import quiet_pipe
 
     with quiet_pipe() as stream:
         stream.write(_encodable(text, stream.encoding))

@@ -23,8 +23,7 @@ from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import PLANTED_SECRET, ExportWriter
 from nsystui.exports.demo.target import DEFAULT_STREAM
 from nsystui.output.chrome_trace import microseconds, write_chrome_trace
-from nsystui.output.files import TargetExistsError
-from nsystui.output.traces import save_trace
+from nsystui.output.files import TargetExistsError, save_trace
 from nsystui.questions.alignment import ClockMode
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import EventList
