@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Window
-from nsystui.questions.where import Condition, of_tasks, where
+from nsystui.questions.conditions import Condition, of_tasks, where
 from nsystui.store import tables
 from nsystui.store.session import Session
 

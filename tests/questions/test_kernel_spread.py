@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsystui.questions.medians import CLASSES_PER_OCTAVE
+from nsystui.questions.algebra.distributions import CLASSES_PER_OCTAVE
 from nsystui.questions.triage.kernel_spread import Classes, Spread
 
 TIMES, SCORE = 3.0, 3.5

@@ -18,9 +18,9 @@ from nsystui.base.selection import Selection
 from nsystui.cli import command_parser
 from nsystui.exports.demo import ExportWriter, TrainingJob
 from nsystui.exports.demo import Session as DemoSession
+from nsystui.questions.algebra.interval_blocks import blocks_of
+from nsystui.questions.algebra.intervals import merge, union
 from nsystui.questions.alignment import ClockMode
-from nsystui.questions.interval_blocks import blocks_of
-from nsystui.questions.intervals import merge, union
 from nsystui.questions.job import Job
 from nsystui.questions.triage import run as runner
 from nsystui.questions.triage.case import at_least, below

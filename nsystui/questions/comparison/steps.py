@@ -9,9 +9,9 @@ import numpy as np
 
 from nsystui.base.answer import Row
 from nsystui.base.columns import Column, Unit
+from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.comparison.pairs import Compared
 from nsystui.questions.comparison.side import Side, both
-from nsystui.questions.intervals import Times
 from nsystui.questions.ranks.step_times import StepTimes, step_times
 
 COLUMNS = (

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from nsystui.base.selection import Window
+from nsystui.questions.algebra.interval_blocks import BlockBuilder, IntervalBlocks, slices
+from nsystui.questions.algebra.intervals import merge
 from nsystui.questions.device_time import BusyParts, Device, DeviceIntervals
-from nsystui.questions.interval_blocks import BlockBuilder, IntervalBlocks, slices
-from nsystui.questions.intervals import merge
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 

@@ -11,9 +11,15 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection
-from nsystui.questions.busy_arrays import blocks_at, put_blocks
-from nsystui.questions.interval_blocks import BlockBuilder, IntervalBlocks, UnionBuilder, slices
-from nsystui.questions.intervals import subtract
+from nsystui.questions.algebra.interval_blocks import (
+    BlockBuilder,
+    IntervalBlocks,
+    UnionBuilder,
+    blocks_at,
+    put_blocks,
+    slices,
+)
+from nsystui.questions.algebra.intervals import subtract
 from nsystui.questions.kept_facts import facts_of
 from nsystui.questions.mpi import is_mpi_range
 from nsystui.questions.tasks import RankedTask

@@ -17,12 +17,11 @@ import numpy as np
 from nsystui.base.selection import Window
 from nsystui.base.text import whole_number
 from nsystui.exports.metadata import SIZE_VARIABLES
+from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.efficiency.gpus import Gpu
 from nsystui.questions.efficiency.peaks import Peak, known_peak
-from nsystui.questions.intervals import Times
 from nsystui.questions.ranks.step_times import StepTimes
-from nsystui.questions.steps import Steps
-from nsystui.questions.task_steps import TaskSteps
+from nsystui.questions.steps import Steps, TaskSteps
 from nsystui.store.report import Report
 
 

@@ -17,11 +17,10 @@ from nsystui.questions.efficiency.host import HostEfficiency, host_times
 from nsystui.questions.efficiency.host_calls import host_calls
 from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, mfu, told_size
 from nsystui.questions.efficiency.window import common_window, window_note
-from nsystui.questions.extent import selected_reports
 from nsystui.questions.job import Job
 from nsystui.questions.ranks.step_times import step_times
-from nsystui.questions.utilisation import BusyIntervals
-from nsystui.questions.utilisation_tables import recording_notes
+from nsystui.questions.time_window import selected_reports
+from nsystui.questions.utilisation import BusyIntervals, recording_notes
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from nsystui.base.columns import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
-from nsystui.questions.extent import extent, recorded, selected_reports, shares_clock
+from nsystui.questions.time_window import extent, recorded, selected_reports, shares_clock
 from nsystui.store.session import Session
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.device_time import DeviceIntervals
-from nsystui.questions.intervals import Times
 from nsystui.questions.nccl.lines import whole
 
 if TYPE_CHECKING:

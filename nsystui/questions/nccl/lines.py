@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nsystui.questions.algebra.nesting import one_timeline
 from nsystui.questions.nccl.units import NONE, Ints, Role, outer_calls, role_of
-from nsystui.questions.nesting import one_timeline
 
 if TYPE_CHECKING:
     import pandas as pd

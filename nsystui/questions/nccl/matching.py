@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nsystui.questions.algebra.nesting import nest
 from nsystui.questions.nccl.lines import Lines, codes, one_key, roles_of, whole
 from nsystui.questions.nccl.names import collective_of_api, collective_of_kernel, collective_of_label
 from nsystui.questions.nccl.operations import Matching, Members, common, communicators_of_kernels, match
@@ -22,7 +23,6 @@ from nsystui.questions.nccl.units import (
     pair_across_threads,
     units_of_launches,
 )
-from nsystui.questions.nesting import nest
 
 if TYPE_CHECKING:
     import pandas as pd

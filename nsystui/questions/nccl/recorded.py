@@ -7,9 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from nsystui.questions.conditions import job_start
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.where import job_start
 from nsystui.store import tables
 
 Reports = Collection[int] | None

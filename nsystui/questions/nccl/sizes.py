@@ -11,7 +11,7 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import COUNT, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import size_label
-from nsystui.questions.intervals import Times
+from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.nccl.bandwidth import rate
 from nsystui.questions.nccl.buckets import BUCKETS
 from nsystui.questions.nccl.grouping import COLUMNS, By, group_numbers, powers_of_two, shared_values, values_of

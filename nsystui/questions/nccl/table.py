@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import COUNT, FILES_ONLY, Column, Unit
 from nsystui.base.selection import Selection
+from nsystui.questions.conditions import duration, where
 from nsystui.questions.nccl.bandwidth import Floats, rate
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, By, group_numbers, shared_values, values_of
 from nsystui.questions.nccl.notes import nccl_notes
@@ -19,7 +20,6 @@ from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.selected import selected
 from nsystui.questions.nccl.units import Ints, first_of_each
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.where import duration, where
 from nsystui.store import tables
 from nsystui.store.session import Session
 

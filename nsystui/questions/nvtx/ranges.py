@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.identifiers import pid_of, process_of, tid_of
-from nsystui.questions.missing import missing_note
-from nsystui.questions.nesting import NO_PARENT
+from nsystui.questions.algebra.nesting import NO_PARENT
+from nsystui.questions.data_notes import missing_note
 from nsystui.questions.nvtx.launches import has_launches
 from nsystui.questions.nvtx.report_ranges import (
     FOLDED_LABEL,

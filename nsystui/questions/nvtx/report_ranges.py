@@ -19,11 +19,11 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection
+from nsystui.questions.algebra.nesting import NO_PARENT, nest
+from nsystui.questions.algebra.projection import project
 from nsystui.questions.event_kinds import KIND_TABLES, EventKind
 from nsystui.questions.kept_facts import facts_of
-from nsystui.questions.nesting import NO_PARENT, nest
 from nsystui.questions.nvtx.launches import has_launches, launch_calls
-from nsystui.questions.projection import project
 from nsystui.store import tables
 from nsystui.store.kept import json_array
 from nsystui.store.report import Report

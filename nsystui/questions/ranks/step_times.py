@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Task, Window
-from nsystui.questions.intervals import Times
-from nsystui.questions.steps import Steps
-from nsystui.questions.task_steps import TaskSteps
+from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.steps import Steps, TaskSteps
 
 SLOW = 1.5
 """A step is slow that takes more than so many times the median of its rank."""

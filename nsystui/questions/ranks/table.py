@@ -12,13 +12,12 @@ from nsystui.base.text import few
 from nsystui.questions.alignment import Alignment
 from nsystui.questions.collectives.waiting import SYNCHRONOUS, Lateness
 from nsystui.questions.device_time import NOTHING, Breakdown
-from nsystui.questions.extent import extents, shares_clock
 from nsystui.questions.overview import task_counts
 from nsystui.questions.ranks.oddity import FEWEST, Measure, is_odd, scores
 from nsystui.questions.ranks.step_times import StepFigures, StepTimes, figures
 from nsystui.questions.tasks import RankedTask, world_size
-from nsystui.questions.utilisation import BusyIntervals
-from nsystui.questions.utilisation_tables import SHARE_COLUMNS, recording_notes, shares
+from nsystui.questions.time_window import extents, shares_clock
+from nsystui.questions.utilisation import SHARE_COLUMNS, BusyIntervals, recording_notes, shares
 from nsystui.store.session import Session
 
 COLUMNS = (

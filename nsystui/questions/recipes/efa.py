@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.text import few
-from nsystui.questions.intervals import Times
+from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.job import Job
 from nsystui.store import tables
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Window
+from nsystui.questions.algebra.interval_blocks import IntervalBlocks
 from nsystui.questions.device_time import BusyParts
-from nsystui.questions.interval_blocks import IntervalBlocks
 
 CATEGORIES = ("idle", "compute", "nccl", "memory", "graph", "nvtx")
 """What may dominate a column, by its number in ``Columns.category``."""

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value as worded
+from nsystui.questions.algebra.interval_blocks import IntervalBlocks, without
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge
 from nsystui.questions.device_time import NOTHING, Breakdown, DeviceIntervals, total
-from nsystui.questions.extent import extents, selected_reports
-from nsystui.questions.interval_blocks import IntervalBlocks, without
-from nsystui.questions.intervals import EMPTY, Intervals, merge
 from nsystui.questions.job import Job
 from nsystui.questions.profiler_overhead import profiler_overhead
 from nsystui.questions.ranks.step_times import StepTimes, step_times
 from nsystui.questions.tasks import RankedTask
+from nsystui.questions.time_window import extents, selected_reports
 from nsystui.questions.triage.thresholds import Thresholds
 from nsystui.store import tables
 from nsystui.store.report import Report

@@ -13,10 +13,10 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.questions.medians import CLASSES_PER_OCTAVE, class_of, medians
+from nsystui.questions.algebra.distributions import CLASSES_PER_OCTAVE, class_of, medians
+from nsystui.questions.conditions import duration, job_start
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.kernel_times import Kernel, begins, conditions, part_bounds, shape_columns
-from nsystui.questions.where import duration, job_start
 from nsystui.store import tables
 
 _NORMAL = 0.6745

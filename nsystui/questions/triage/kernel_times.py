@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Task
+from nsystui.questions.conditions import Condition, by_report, duration, job_start, where
 from nsystui.questions.triage.case import Case
-from nsystui.questions.where import Condition, by_report, duration, job_start, where
 from nsystui.store import tables
 
 PARTS = 12

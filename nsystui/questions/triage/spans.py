@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Task
-from nsystui.questions.intervals import EMPTY, Intervals, Times, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, union
+from nsystui.questions.conditions import Condition, job_start, where
 from nsystui.questions.triage.case import Case
-from nsystui.questions.where import Condition, job_start, where
 
 Place = tuple[Task, int]
 """A process and one of its devices."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from nsystui.base.answer import Answer, Row
 from nsystui.base.selection import Selection
+from nsystui.questions.activities import WORKS, Work, has_rows, memory_sizes, work_summary
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import GroupBy, Names, kernel_summary
-from nsystui.questions.work import WORKS, Work, has_rows, memory_sizes, work_summary
 from nsystui.ui import keys
 from nsystui.ui.screens.handing_over import Ask, HandingOver
 from nsystui.ui.screens.instances import KernelInstancesScreen, WorkInstancesScreen

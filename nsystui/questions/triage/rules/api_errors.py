@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import COUNT, NAME, RANK, Column, Unit
 from nsystui.base.selection import Window
+from nsystui.questions.conditions import job_start, where
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.triage.case import Case, number_of
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.where import job_start, where
 from nsystui.store import tables
 
 _HARMLESS = (0, 600, 704)

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from nsystui.exports import canonical
-from nsystui.questions.capture import diagnostics_table
-from nsystui.questions.extent import shares_clock
+from nsystui.questions.reports import diagnostics_table
 from nsystui.questions.tasks import world_size
+from nsystui.questions.time_window import shares_clock
 from nsystui.questions.triage.case import Case, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 from nsystui.store import tables

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import RANK, Column, Unit
 from nsystui.base.selection import Task
-from nsystui.questions.extent import shares_clock
+from nsystui.questions.conditions import where
+from nsystui.questions.time_window import shares_clock
 from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.where import where
 from nsystui.store import tables
 
 _NAME = "different-work"

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from nsystui.base.text import shorten
+from nsystui.questions.conditions import duration, where
 from nsystui.questions.kernels import Names, kernel_summary
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.where import duration, where
 from nsystui.store import tables
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nsystui.questions.activities import MEMORY, work_summary
 from nsystui.questions.triage.case import Case, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.work import MEMORY, work_summary
 from nsystui.store import tables
 
 _NAME = "exposed-memory"

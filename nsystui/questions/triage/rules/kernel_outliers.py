@@ -10,6 +10,7 @@ from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import shorten
+from nsystui.questions.conditions import duration, job_start
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 from nsystui.questions.triage.kernel_spread import given_kernels, limit_of, spreads, tails
@@ -23,7 +24,6 @@ from nsystui.questions.triage.kernel_times import (
     part_bounds,
     shape_columns,
 )
-from nsystui.questions.where import duration, job_start
 from nsystui.store import tables
 
 _NAME = "kernel-outliers"

@@ -12,7 +12,7 @@ import numpy as np
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, DURATION, RANK, START, Column, Unit
 from nsystui.base.selection import Window
-from nsystui.questions.intervals import covered_per_bin
+from nsystui.questions.algebra.intervals import covered_per_bin
 from nsystui.questions.triage.case import Case, below, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 

@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import BYTES, COUNT, RANK, Column, Unit
 from nsystui.base.selection import Task
-from nsystui.questions.intervals import union
-from nsystui.questions.memory_calls import MemoryCalls, are, with_calls
+from nsystui.questions.activities import MemoryCalls, are, with_calls
+from nsystui.questions.algebra.intervals import union
+from nsystui.questions.conditions import job_start, where
 from nsystui.questions.triage.case import Case, bytes_words, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.where import job_start, where
 from nsystui.store import tables
 
 _COLUMNS = (

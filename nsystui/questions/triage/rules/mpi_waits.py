@@ -14,13 +14,13 @@ import sqlalchemy as sa
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import HOST, RANK, Column, Unit
 from nsystui.exports import canonical
-from nsystui.questions.intervals import EMPTY, Intervals, merge, subtract
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge, subtract
+from nsystui.questions.conditions import Condition, duration, where
 from nsystui.questions.mpi import has_mpi, mpi_rows
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 from nsystui.questions.triage.spans import Spans, spans
-from nsystui.questions.where import Condition, duration, where
 
 _NAME = "mpi-waits"
 _BLOCKING = (

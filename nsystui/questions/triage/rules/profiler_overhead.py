@@ -8,11 +8,11 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import COUNT, NAME, Column, Unit
-from nsystui.questions.intervals import EMPTY
+from nsystui.questions.algebra.intervals import EMPTY
+from nsystui.questions.conditions import duration
 from nsystui.questions.profiler_overhead import overhead_conditions
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.where import duration
 from nsystui.store import tables
 
 _NAME = "profiler-overhead"

@@ -17,7 +17,7 @@ from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, HOST, RANK, Column, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.device_time import DeviceIntervals
-from nsystui.questions.extent import shares_clock
+from nsystui.questions.time_window import shares_clock
 from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 from nsystui.questions.triage.kernel_times import FEWEST, Kernel, Launches, kernel_launches, usual_times

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nsystui.questions.intervals import Times
+from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.nccl.grouping import By
 from nsystui.questions.nccl.lines import whole
 from nsystui.questions.nccl.selected import selected

@@ -11,12 +11,12 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.questions.activities import API, work_summary
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge, union
+from nsystui.questions.conditions import job_start, where
 from nsystui.questions.device_time import DeviceIntervals
-from nsystui.questions.intervals import EMPTY, Intervals, merge, union
 from nsystui.questions.triage.case import Case, below, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.where import job_start, where
-from nsystui.questions.work import API, work_summary
 from nsystui.store import tables
 
 _NAME = "synchronising-calls"

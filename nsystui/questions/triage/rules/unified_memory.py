@@ -12,11 +12,11 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
-from nsystui.questions.intervals import merge
+from nsystui.questions.algebra.intervals import merge
+from nsystui.questions.conditions import where
 from nsystui.questions.triage.case import Case, bytes_words, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 from nsystui.questions.triage.spans import spans
-from nsystui.questions.where import where
 from nsystui.store import tables
 
 _NAME = "unified-memory"

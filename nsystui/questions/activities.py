@@ -10,33 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import sqlalchemy as sa
 
 from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import (
-    BYTES,
-    COUNT,
-    DURATION,
-    PROCESS_ID,
-    RANK,
-    REPORT_ID,
-    ROW_ID,
-    START,
-    Column,
-    Unit,
-)
+from nsystui.base.columns import BYTES, COUNT, DURATION, PROCESS_ID, RANK, REPORT_ID, ROW_ID, START, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.exports.identifiers import tid_column
-from nsystui.questions import statistics
+from nsystui.questions.algebra import statistics
+from nsystui.questions.algebra.statistics import query_rows
+from nsystui.questions.conditions import duration, job_start, where
+from nsystui.questions.data_notes import missing_note
 from nsystui.questions.kernels import rank_of
-from nsystui.questions.missing import missing_note
 from nsystui.questions.mpi import has_mpi, mpi_notes, mpi_rows
 from nsystui.questions.paged import PagedAnswer
-from nsystui.questions.query_rows import query_rows
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.where import duration, job_start, where
 from nsystui.questions.whole_job import whole_job_rows
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -200,3 +190,49 @@ def _detail(table: sa.FromClause) -> sa.ColumnElement[Any]:
     if "return_value" in table.c:
         return sa.func.concat("returned ", _text(table.c.return_value))
     return sa.cast(sa.null(), sa.Text)
+
+
+_HOST_TO_DEVICE = 1
+_STAGED = 64_000
+"""A host-to-device copy of so many bytes or fewer returns before it is done, although its call is synchronous."""
+
+
+class MemoryCalls(Enum):
+    """What is looked for."""
+
+    SYNCHRONOUS_COPIES = "synchronous copies"
+    PAGEABLE_COPIES = "pageable copies"
+    SYNCHRONOUS_MEMSETS = "synchronous memsets"
+
+
+def with_calls() -> sa.Join:
+    """The memory operations beside the calls that asked for them."""
+    memory, calls = tables.memory_ops, tables.api_calls
+    return memory.join(
+        calls, sa.and_(*[calls.c[key] == memory.c[key] for key in ("report", "process", "correlation_id")])
+    )
+
+
+def are(kind: MemoryCalls) -> list[sa.ColumnElement[bool]]:
+    """Which rows of `with_calls` are of this kind."""
+    memory, name = tables.memory_ops.c, tables.api_calls.c.name
+    is_async = sa.func.contains(sa.func.lower(name), "async", type_=sa.Boolean)
+    is_set = sa.cast(memory.is_memset, sa.Boolean)
+    if kind is MemoryCalls.SYNCHRONOUS_MEMSETS:
+        return [
+            is_set,
+            name.startswith("cudaMemset"),
+            sa.not_(is_async),
+            memory.target_memory.in_(["Pinned", "Managed"]),
+        ]
+    is_copy = [sa.not_(is_set), name.startswith("cudaMemcpy")]
+    if kind is MemoryCalls.PAGEABLE_COPIES:
+        return [*is_copy, is_async, sa.or_(memory.source_memory == "Pageable", memory.target_memory == "Pageable")]
+    is_staged = sa.and_(memory.copy_kind == _HOST_TO_DEVICE, memory.bytes <= _STAGED)
+    inside = sa.and_(memory.source_device.is_not(None), memory.source_device == memory.target_device)
+    return [
+        *is_copy,
+        sa.not_(is_async),
+        sa.not_(sa.func.coalesce(is_staged, sa.false())),
+        sa.not_(sa.func.coalesce(inside, sa.false())),
+    ]

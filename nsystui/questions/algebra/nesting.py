@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nsystui.questions.intervals import Times, as_times
+from nsystui.questions.algebra.intervals import Times, as_times
 
 Rows = NDArray[np.int64]
 NO_PARENT = -1

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nsystui.questions.intervals import Times, as_times
-from nsystui.questions.nesting import one_timeline
+from nsystui.questions.algebra.intervals import Times, as_times
+from nsystui.questions.algebra.nesting import one_timeline
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,16 +8,16 @@ point, whatever the number of intervals. Sets of any size are made and combined 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.questions.intervals import EMPTY, Intervals, Times, as_times, merge, subtract, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, as_times, merge, subtract, union
 
 BLOCK = 4096
 """Intervals in a block at most."""
@@ -330,3 +330,24 @@ def _in_pieces(starts: Times, ends: Times) -> tuple[Times, Times]:
     number = np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     begin = starts[which] + number * _LONGEST
     return begin, np.minimum(begin + _LONGEST, ends[which])
+
+
+def put_blocks(arrays: dict[str, NDArray[Any]], key: str, blocks: IntervalBlocks) -> None:
+    """Adds a set of intervals to ``arrays``, under names that begin with ``key``; ``blocks_at`` is the inverse."""
+    arrays[f"{key}.firsts"], arrays[f"{key}.covered"] = blocks.firsts, blocks.covered
+    for name in Steps._fields:
+        parts = [getattr(steps, name) for steps in blocks.steps]
+        arrays[f"{key}.{name}"] = np.concatenate([np.empty(0, np.uint16), *parts])
+        arrays[f"{key}.{name}.sizes"] = np.array([len(part) for part in parts], np.int64)
+
+
+def blocks_at(arrays: Mapping[str, NDArray[Any]], key: str) -> IntervalBlocks:
+    """The set of intervals that ``put_blocks`` added."""
+    parts = [_split(arrays[f"{key}.{name}"], arrays[f"{key}.{name}.sizes"]) for name in Steps._fields]
+    return IntervalBlocks(
+        arrays[f"{key}.firsts"], arrays[f"{key}.covered"], tuple(map(Steps._make, zip(*parts, strict=True)))
+    )
+
+
+def _split(joined: NDArray[Any], sizes: NDArray[Any]) -> list[NDArray[Any]]:
+    return np.split(joined, np.cumsum(sizes)[:-1]) if len(sizes) else []

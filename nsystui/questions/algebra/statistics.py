@@ -13,13 +13,13 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Row
 from nsystui.base.columns import Column, Unit
-from nsystui.questions.medians import MANY, medians
-from nsystui.questions.query_rows import query_rows
+from nsystui.questions.algebra.distributions import MANY, medians
 from nsystui.store.report import most_rows
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 DURATION_KEYS = ("share", "total", "count", "avg", "median", "min", "max", "stddev")
 
@@ -181,3 +181,13 @@ def with_shares(groups: pd.DataFrame, ties: Sequence[str]) -> pd.DataFrame:
     shared = groups.assign(share=100.0 * groups["total"] / whole if whole else 0.0)
     order = [False] + [True] * len(ties)
     return shared.sort_values(["total", *ties], ascending=order, kind="stable").reset_index(drop=True)
+
+
+_AT_ONCE = 10_000
+
+
+def query_rows(session: Session, query: sa.Select[Any], columns: Sequence[Column]) -> list[Row]:
+    """The rows of ``query``, whose columns have the keys of ``columns`` and are put into their order."""
+    names = list(query.selected_columns.keys())
+    places = [names.index(column.key) for column in columns]
+    return [tuple(row[place] for place in places) for batch in session.batches(query, _AT_ONCE) for row in batch]
