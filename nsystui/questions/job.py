@@ -110,7 +110,7 @@ class Job:
 
     def pairing(self) -> NcclPairing:
         """Which NCCL call launched which NCCL kernel, over everything, and what each kernel cost (see `measured`)."""
-        from nsystui.questions.nccl.measured import measured
+        from nsystui.questions.nccl.bandwidth import measured
         from nsystui.questions.nccl.pairing import NcclPairing
 
         def make() -> NcclPairing:

@@ -26,7 +26,7 @@ from nsystui.questions.comparison.side import Basis
 from nsystui.questions.comparison.steps import steps
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, kernel_summary
-from nsystui.questions.nccl.table import nccl_summary
+from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.nvtx.listing import nvtx_summary
 from nsystui.questions.overview import task_table
 from nsystui.questions.ranks.step_times import figures, step_times

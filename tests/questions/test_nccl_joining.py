@@ -10,8 +10,7 @@ from pandas.testing import assert_frame_equal
 
 from nsystui.exports.demo import NcclPayloads, TrainingJob
 from nsystui.questions import kept_facts
-from nsystui.questions.nccl.joining import joined
-from nsystui.questions.nccl.pairing import NcclPairing
+from nsystui.questions.nccl.pairing import NcclPairing, joined
 
 
 @pytest.fixture(scope="module", params=[*NcclPayloads])

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsystui.questions.nccl.buckets import BUCKETS, EDGES, bucket_of
 from nsystui.questions.nccl.names import (
+    BUCKETS,
     COLLECTIVES,
+    EDGES,
     GROUP_END,
     GROUP_START,
+    bucket_of,
     collective_of_api,
     collective_of_kernel,
     collective_of_label,

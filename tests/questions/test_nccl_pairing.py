@@ -13,7 +13,7 @@ from nccl_program import A, B, Program, pairing_of, rows
 from synthetic import PAYLOAD_BYTES, empty_export, instrumented_nccl_export, nccl_without_nvtx_export, payload_export
 
 from nsystui.exports.demo import ExportWriter, NcclPayloads, TrainingJob, training_job
-from nsystui.questions.nccl.states import Reason, State
+from nsystui.questions.nccl.names import Reason, State
 from nsystui.questions.nccl.units import NONE, Role, find_units, outer_calls
 
 SHARED = Path(__file__).parents[3] / "shared/data/exports"

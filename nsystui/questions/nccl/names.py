@@ -8,7 +8,10 @@ picked, not of the operation that ran, so they are not parsed (NCCL, ``src/devic
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from enum import StrEnum
 
+from nsystui.base.units import size_label
 from nsystui.exports.nccl_calls import COMMUNICATION
 
 COLLECTIVES: tuple[str, ...] = (*dict.fromkeys(COMMUNICATION.values()), "SendRecv")
@@ -109,3 +112,36 @@ def collective_of_label(text: str) -> str | None:
         return None
     operation = match["operation"].replace("_", "")  # the spelling changed over time: _all_gather_base, allgather
     return next((name for beginning, name in _COLLECTIVE_OF_LABEL if operation.startswith(beginning)), None)
+
+
+EDGES: tuple[int, ...] = (64 * 1024, 1024**2, 16 * 1024**2)
+"""Where the second, third and fourth bucket begin, bytes (inclusive)."""
+
+_FIRST, _SECOND, _THIRD = map(size_label, EDGES)
+BUCKETS: tuple[str, ...] = (f"<{_FIRST}", f"{_FIRST}–{_SECOND}", f"{_SECOND}–{_THIRD}", f">{_THIRD}")
+"""The labels, small messages first: ``<64KiB`` …"""
+
+
+def bucket_of(size: int | None) -> str | None:
+    """The bucket of a message of ``size`` bytes; ``None`` where the size is not known."""
+    return None if size is None or size < 0 else BUCKETS[bisect_right(EDGES, size)]
+
+
+class State(StrEnum):
+    """How sure it is what belongs to a call or a kernel."""
+
+    PAIRED = "paired"
+    ESTIMATED = "estimated"  # the export does not prove it, or not how the bytes divide among several kernels
+    UNPAIRED = "unpaired"
+
+
+class Reason(StrEnum):
+    """Why a kernel or a communication call stays unpaired."""
+
+    NO_CALLS = "no NCCL calls of its process in NVTX"
+    IN_GRAPH = "launched by a CUDA graph"
+    BEFORE_CAPTURE = "launched before the capture"
+    NO_LAUNCH = "launch not recorded"
+    OUTSIDE = "launched outside of NCCL calls"
+    GROUP_IS_OPEN = "end of its group not in the capture"
+    NO_KERNEL = "launched no NCCL kernel"

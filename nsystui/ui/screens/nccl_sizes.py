@@ -15,7 +15,7 @@ from nsystui.questions.algebra.distributions import log_density
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.grouping import By
 from nsystui.questions.nccl.sizes import SizeBin, bandwidth_by_size, durations_and_sizes, size_histogram
-from nsystui.questions.nccl.table import KERNEL
+from nsystui.questions.nccl.summary import KERNEL
 from nsystui.ui import keys
 from nsystui.ui.screens.nccl_calls import NcclCallsScreen, histogram
 from nsystui.ui.screens.table_pane import TablePane

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nsystui.questions.nccl.grouping import By
-from nsystui.questions.nccl.table import nccl_summary
+from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.triage.case import Case, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 

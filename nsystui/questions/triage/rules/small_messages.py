@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.nccl.grouping import By
-from nsystui.questions.nccl.lines import whole
-from nsystui.questions.nccl.selected import selected
-from nsystui.questions.nccl.table import nccl_summary
+from nsystui.questions.nccl.grouping import By, selected
+from nsystui.questions.nccl.summary import nccl_summary
+from nsystui.questions.nccl.units import whole
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 
