@@ -82,7 +82,7 @@ def _against(arguments: argparse.Namespace, thresholds: Thresholds) -> int:
 
     from nsystui.output.findings import change_lines, change_report
     from nsystui.questions.comparison import Side, job_labels
-    from nsystui.questions.triage.against import against, against_table
+    from nsystui.questions.triage.baseline import against, against_table
     from nsystui.questions.triage.finding import Severity
 
     other = argparse.Namespace(**{**vars(arguments), "files": arguments.baseline})

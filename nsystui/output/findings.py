@@ -15,7 +15,7 @@ from nsystui.base.columns import Unit
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
 from nsystui.output.formats import markdown_text, write
-from nsystui.questions.triage.against import Against, Change, counts
+from nsystui.questions.triage.baseline import Against, Change, counts
 from nsystui.questions.triage.finding import Finding, Severity
 from nsystui.questions.triage.run import Triage
 

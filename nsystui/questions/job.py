@@ -146,7 +146,7 @@ class Job:
         """What the table of ranks is made of; ``step_name`` as in `steps`."""
         from nsystui.questions.alignment import Alignment
         from nsystui.questions.collectives.waiting import Arrivals, lateness
-        from nsystui.questions.ranks.step_times import step_times
+        from nsystui.questions.ranks.steps import step_times
         from nsystui.questions.ranks.table import RankFacts
 
         steps = self.steps(step_name)

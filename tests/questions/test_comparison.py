@@ -29,7 +29,7 @@ from nsystui.questions.kernels import Names, kernel_summary
 from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.nvtx.listing import nvtx_summary
 from nsystui.questions.overview import task_table
-from nsystui.questions.ranks.step_times import figures, step_times
+from nsystui.questions.ranks.steps import figures, step_times
 from nsystui.store.session import Session
 
 STRAGGLER = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsystui.questions.triage.against import Kind, _changes
+from nsystui.questions.triage.baseline import Kind, _changes
 from nsystui.questions.triage.finding import Advice, Finding, Severity, Shown
 from nsystui.questions.triage.run import Triage
 from nsystui.questions.triage.thresholds import Thresholds

@@ -12,7 +12,7 @@ from nsystui.base.columns import Column, Unit
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.comparison.pairs import Compared
 from nsystui.questions.comparison.side import Side, both
-from nsystui.questions.ranks.step_times import StepTimes, step_times
+from nsystui.questions.ranks.steps import StepTimes, step_times
 
 COLUMNS = (
     Column("difference", header="Median Difference (ns)", label="B − A", unit=Unit.CHANGE, decimals=1),

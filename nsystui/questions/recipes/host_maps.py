@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.interval_blocks import NO_BLOCKS, BlockBuilder, IntervalBlocks, slices
 from nsystui.questions.algebra.intervals import intersect, merge
-from nsystui.questions.efficiency.host_calls import HostCalls, host_calls
+from nsystui.questions.efficiency.host import HostCalls, host_calls
 from nsystui.questions.job import Job
 from nsystui.questions.recipes.asking import RANK, Draw, Options, chosen_ranks
 from nsystui.questions.recipes.maps import MapLine, RecipeMap, clock_notes, percent, window_of

@@ -13,16 +13,19 @@ from nsystui.base.text import shorten
 from nsystui.questions.conditions import duration, job_start
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.triage.kernel_spread import given_kernels, limit_of, spreads, tails
 from nsystui.questions.triage.kernel_times import (
     FEWEST,
     Kernel,
     Launches,
     begins,
     conditions,
+    given_kernels,
     kernel_launches,
+    limit_of,
     part_bounds,
     shape_columns,
+    spreads,
+    tails,
 )
 from nsystui.store import tables
 

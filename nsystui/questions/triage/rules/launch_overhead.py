@@ -15,9 +15,8 @@ from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.questions.algebra.intervals import Intervals, Times
 from nsystui.questions.conditions import job_start, where
 from nsystui.questions.device_time import DeviceIntervals
-from nsystui.questions.triage.case import Case, below, time_words
+from nsystui.questions.triage.case import Case, Place, below, places_in, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.triage.spans import Place, places_in
 from nsystui.store import tables
 
 _NAME = "launch-overhead"

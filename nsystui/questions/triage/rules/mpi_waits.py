@@ -18,9 +18,8 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge, subtrac
 from nsystui.questions.conditions import Condition, duration, where
 from nsystui.questions.mpi import has_mpi, mpi_rows
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.triage.case import Case, number_of, time_words
+from nsystui.questions.triage.case import Case, Spans, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.triage.spans import Spans, spans
 
 _NAME = "mpi-waits"
 _BLOCKING = (

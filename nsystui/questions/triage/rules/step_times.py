@@ -8,8 +8,7 @@ import numpy as np
 
 from nsystui.base.selection import Task
 from nsystui.base.text import few
-from nsystui.questions.ranks.step_tables import steps_across_ranks
-from nsystui.questions.ranks.step_times import StepTimes
+from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
 

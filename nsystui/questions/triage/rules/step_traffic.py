@@ -12,9 +12,8 @@ from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.conditions import job_start, where
 from nsystui.questions.device_time import DeviceIntervals
-from nsystui.questions.triage.case import Case, bytes_words, time_words
+from nsystui.questions.triage.case import Case, Place, Spans, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.triage.spans import Place, Spans, spans
 from nsystui.store import tables
 
 _NAME = "step-traffic"

@@ -14,9 +14,8 @@ from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.questions.algebra.intervals import merge
 from nsystui.questions.conditions import where
-from nsystui.questions.triage.case import Case, bytes_words, time_words
+from nsystui.questions.triage.case import Case, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.triage.spans import spans
 from nsystui.store import tables
 
 _NAME = "unified-memory"
