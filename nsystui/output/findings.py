@@ -68,7 +68,7 @@ def body_lines(one: Finding) -> Iterator[str]:
     yield from _wrapped(f"try: {one.advice.text}")
     yield from _wrapped(f"why: {one.advice.reason}")
     # Not wrapped, so that it can be copied.
-    yield f"{_INDENT}see: nsystui {_command(one)} ({one.shown.screen} screen)"
+    yield f"{_INDENT}see: nsystui {_command(one)} ({one.door.view.screen} screen)"
 
 
 def _cost(one: Finding) -> str:
@@ -78,7 +78,7 @@ def _cost(one: Finding) -> str:
 
 
 def _command(one: Finding) -> str:
-    name, _, flags = one.shown.command.partition(" ")
+    name, _, flags = one.door.command.partition(" ")
     return f"{name} FILE… {flags}".rstrip()
 
 
@@ -147,7 +147,7 @@ def change_lines(found: Against) -> list[str]:
     for one in found.changes:
         shown.append(f"{one.kind.value.upper():<7} {_change_title(one)}")
         if one.kind.is_worse:
-            shown += [*body_lines(one.shown), ""]
+            shown += [*body_lines(one.finding), ""]
     if shown[-1]:
         shown.append("")
     shown += [f"Largest changes (A is {found.label}, B this job):", *_summary_lines(found)]
@@ -161,7 +161,7 @@ def change_report(found: Against) -> str:
     parts = ["# Triage against a baseline\n", f"{plain(_change_headline(found))}.\n"]
     for one in found.changes:
         parts.append(f"## {one.kind.value.capitalize()}: {_change_title(one)}\n")
-        parts += body_report(one.shown) if one.kind.is_worse else [f"{plain(one.shown.sentence)}.\n"]
+        parts += body_report(one.finding) if one.kind.is_worse else [f"{plain(one.finding.sentence)}.\n"]
     text = io.StringIO()
     write(Head(found.summary, _FIRST), "md", text)
     notes = [f"* {plain(note)}" for note in found.summary.notes]
@@ -179,11 +179,11 @@ def _change_headline(found: Against) -> str:
 
 
 def _change_title(one: Change) -> str:
-    letter = one.shown.severity.value[0].upper()
+    letter = one.finding.severity.value[0].upper()
     before = "" if one.before is None else f" (was {_cost_alone(one.before)})"
     if one.after is None:
-        return f"{letter}  {one.shown.id}{before}"
-    return f"{letter}  {one.shown.id}  {_cost_alone(one.shown)}{before if one.shown.cost is not None else ''}"
+        return f"{letter}  {one.finding.id}{before}"
+    return f"{letter}  {one.finding.id}  {_cost_alone(one.finding)}{before if one.finding.cost is not None else ''}"
 
 
 def _cost_alone(one: Finding) -> str:

@@ -44,7 +44,7 @@ class Change:
     after: Finding | None
 
     @property
-    def shown(self) -> Finding:
+    def finding(self) -> Finding:
         """The finding as it is, or as it was where it is gone."""
         one = self.after or self.before
         assert one is not None
@@ -63,7 +63,7 @@ class Against:
 
     def has(self, least: Severity) -> bool:
         """Whether a finding as bad as ``least`` is new, or costs more than before."""
-        return any(one.kind.is_worse and one.shown.severity.place <= least.place for one in self.changes)
+        return any(one.kind.is_worse and one.finding.severity.place <= least.place for one in self.changes)
 
     def first(self, count: int | None) -> Against:
         """The same with the first ``count`` changes only (``None``: all)."""
@@ -101,7 +101,7 @@ def _changes(after: Triage, before: Triage, below: Sequence[Finding], least: flo
         is_unknown = before.module_of.get(was.id) in after.unsaid
         changes.append(Change(Kind.UNKNOWN if is_unknown else Kind.GONE, was, None))
     kinds = list(Kind)
-    changes.sort(key=lambda one: (kinds.index(one.kind), one.shown.severity.place, -(one.shown.cost or 0)))
+    changes.sort(key=lambda one: (kinds.index(one.kind), one.finding.severity.place, -(one.finding.cost or 0)))
     return changes
 
 
@@ -136,7 +136,7 @@ def against_table(found: Against) -> TableAnswer:
     """A row for each change, what got worse first, then one for each rule that was not checked."""
     rows: list[Row] = []
     for one in found.changes:
-        own = dict(zip((column.key for column in COLUMNS), row_of(one.shown), strict=True))
+        own = dict(zip((column.key for column in COLUMNS), row_of(one.finding), strict=True))
         if one.after is None:
             own.update(cost=None, percent=None)
         was = (one.before.cost, one.before.percent) if one.before is not None else (None, None)

@@ -12,7 +12,7 @@ from nsystui.base.selection import Window
 from nsystui.questions.conditions import job_start, where
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.triage.case import Case, number_of
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _HARMLESS = (0, 600, 704)
@@ -74,8 +74,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     ranks = tuple(sorted({row[0] for row in rows if row[0] is not None}))
     window = Window(worst[4], worst[4] + 1)
     evidence = TableAnswer("api-errors", _COLUMNS, cells, len(cells))
-    shown = Shown("Kernels", "api")
-    return [Finding("api-errors", severity, sentence, advice, shown, evidence=evidence, window=window, ranks=ranks)]
+    door = Door(View.API)
+    return [Finding("api-errors", severity, sentence, advice, door, evidence=evidence, window=window, ranks=ranks)]
 
 
 def _judged(codes: set[int]) -> tuple[Severity, Advice]:

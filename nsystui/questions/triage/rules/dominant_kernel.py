@@ -10,7 +10,7 @@ from nsystui.base.text import shorten
 from nsystui.questions.conditions import duration, where
 from nsystui.questions.kernels import Names, kernel_summary
 from nsystui.questions.triage.case import Case, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 
@@ -45,5 +45,5 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     evidence = kernel_summary(session, case.chosen, Names.SHORT)
     measured = "sum of the durations of its launches; mean over the GPUs"
     share = case.percent(cost)
-    shown = Shown("Kernels", "kernels")
-    return [Finding("dominant-kernel", Severity.INFO, sentence, advice, shown, cost, share, measured, evidence)]
+    door = Door(View.KERNELS)
+    return [Finding("dominant-kernel", Severity.INFO, sentence, advice, door, cost, share, measured, evidence)]

@@ -20,7 +20,7 @@ from nsystui.questions.conditions import job_start
 from nsystui.questions.mpi import DOMAIN
 from nsystui.questions.nvtx.report_ranges import FOLDED_LABEL
 from nsystui.questions.triage.case import Case, at_least, number_of, rank_words, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -244,7 +244,7 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
         Severity.WARNING,
         sentence,
         advice,
-        Shown("Timeline", f"timeline --time {longest.window.start}:{longest.window.end}"),
+        Door(View.TIMELINE, window=longest.window),
         cost,
         case.percent(cost),
         "time without any operation between the first one (of the first step) and the last one "

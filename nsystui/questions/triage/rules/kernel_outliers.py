@@ -12,7 +12,7 @@ from nsystui.base.selection import Task, Window
 from nsystui.base.text import shorten
 from nsystui.questions.conditions import duration, job_start
 from nsystui.questions.triage.case import Case, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.questions.triage.kernel_times import (
     FEWEST,
     Kernel,
@@ -124,8 +124,8 @@ def _finding(case: Case, rows: Sequence[Row], cost: int, where: Window) -> Findi
     )
     ranks = tuple(sorted({int(row[0]) for row in rows if isinstance(row[0], int)}))
     evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
-    shown, share = Shown("Kernels", "kernels"), case.percent(cost)
-    return Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, where, ranks)
+    door, share = Door(View.KERNELS), case.percent(cost)
+    return Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, where, ranks)
 
 
 def _outliers(case: Case, limits: Mapping[Kernel, float]) -> Iterator[tuple[Task, int, Kernel, int, int, int, int]]:

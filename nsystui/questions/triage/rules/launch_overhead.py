@@ -16,7 +16,7 @@ from nsystui.questions.algebra.intervals import Intervals, Times
 from nsystui.questions.conditions import job_start, where
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.triage.case import Case, Place, below, places_in, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _NAME = "launch-overhead"
@@ -58,14 +58,14 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "a launch costs the CPU some µs whatever the kernel does, and these kernels end sooner "
         "than the next is launched",
     )
-    shown = Shown("Kernels", "stats -r cuda_kern_exec_sum")
+    door = Door(View.LAUNCHES)
     measured = (
         f"gaps below {case.thresholds.gap_ms:g} ms at whose end a kernel starts that was launched after the GPU went "
         "idle; mean over the GPUs"
     )
     evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
     share = case.percent(cost)
-    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 
 def _short(case: Case, device: DeviceIntervals) -> Iterator[Intervals]:

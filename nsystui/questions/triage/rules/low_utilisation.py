@@ -14,7 +14,7 @@ from nsystui.base.columns import DEVICE, DURATION, RANK, START, Column, Unit
 from nsystui.base.selection import Window
 from nsystui.questions.algebra.intervals import covered_per_bin
 from nsystui.questions.triage.case import Case, below, number_of, rank_words, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 
 _CHUNKS = 30
 _COLUMNS = (
@@ -63,13 +63,13 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "the CPU does between launches",
         "short gaps that come all the time are the pace of the CPU, not single events",
     )
-    shown = Shown("GPU", f"gpu --time {worst.start}:{worst.end}")
+    door = Door(View.GPU, window=worst)
     measured = (
         f"gaps below {case.thresholds.gap_ms:g} ms in 30ths of each GPU's time that are mostly idle; mean over the GPUs"
     )
     evidence = TableAnswer("low-utilisation", _COLUMNS, rows, len(rows))
     name, share = "low-utilisation", case.percent(cost)
-    return [Finding(name, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, worst, ranks)]
+    return [Finding(name, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, worst, ranks)]
 
 
 def _runs(flags: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from nsystui.questions.activities import MemoryCalls, are, with_calls
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.conditions import job_start, where
 from nsystui.questions.triage.case import Case, bytes_words, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _COLUMNS = (
@@ -119,7 +119,7 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
     measured = "time of these operations that no kernel of the GPU hides, from the first step on; mean over the GPUs"
     evidence, share = TableAnswer(kind.name, _COLUMNS, rows, len(rows)), case.percent(cost)
     ranks = tuple(sorted({int(row[0]) for row in rows if isinstance(row[0], int)}))
-    shown = Shown("Kernels", "memory")
+    door = Door(View.MEMORY)
     return Finding(
-        kind.name, Severity.WARNING, sentence, kind.advice, shown, cost, share, measured, evidence, ranks=ranks
+        kind.name, Severity.WARNING, sentence, kind.advice, door, cost, share, measured, evidence, ranks=ranks
     )

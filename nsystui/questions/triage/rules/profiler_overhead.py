@@ -12,7 +12,7 @@ from nsystui.questions.algebra.intervals import EMPTY
 from nsystui.questions.conditions import duration
 from nsystui.questions.profiler_overhead import overhead_conditions
 from nsystui.questions.triage.case import Case, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _NAME = "profiler-overhead"
@@ -47,8 +47,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "idle time of a GPU inside its work in which its process has an entry in PROFILER_OVERHEAD; mean over the GPUs"
     )
     table_of = TableAnswer(_NAME, _COLUMNS, evidence, len(evidence))
-    share, shown = case.percent(cost), Shown("Overview", "info")
-    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, table_of)]
+    share, door = case.percent(cost), Door(View.DIAGNOSTICS)
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, table_of)]
 
 
 def _by_name(case: Case) -> list[Row]:

@@ -13,7 +13,7 @@ from nsystui.base.selection import Task
 from nsystui.questions.conditions import job_start, where
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.triage.case import Case, Place, Spans, bytes_words, spans, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _NAME = "step-traffic"
@@ -56,8 +56,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     )
     measured = "host-to-device copies from the first step on that no kernel of the GPU overlaps; mean over the GPUs"
     evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
-    shown = Shown("Kernels", "memory")
-    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
+    door = Door(View.MEMORY)
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 
 def _row(case: Case, device: DeviceIntervals, copies: Spans, sizes: Mapping[Place, tuple[int, int]]) -> Row:

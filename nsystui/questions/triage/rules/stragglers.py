@@ -35,7 +35,7 @@ from nsystui.questions.conditions import where
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.tasks import world_size
 from nsystui.questions.triage.case import Case, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _COLUMNS = (
@@ -168,9 +168,9 @@ def _findings(
 def _finding(
     case: Case, name: str, sentence: str, advice: Advice, cost: int, evidence: TableAnswer, ranks: tuple[int, ...]
 ) -> Finding:
-    shown = Shown("Ranks", "ranks --collectives --sort late_by")
+    door = Door(View.COLLECTIVES, sort="late_by")
     share = case.percent(cost)
-    return Finding(name, Severity.WARNING, sentence, advice, shown, cost, share, _METHOD, evidence, ranks=ranks)
+    return Finding(name, Severity.WARNING, sentence, advice, door, cost, share, _METHOD, evidence, ranks=ranks)
 
 
 def _among(case: Case) -> str:

@@ -15,7 +15,7 @@ from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.questions.algebra.intervals import merge
 from nsystui.questions.conditions import where
 from nsystui.questions.triage.case import Case, bytes_words, spans, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _NAME = "unified-memory"
@@ -63,8 +63,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     )
     measured = "union of GPU fault groups and migrations, also those inside kernels; mean over the GPUs"
     evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
-    shown = Shown("Kernels", "memory --filter Unified")
-    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
+    door = Door(View.MEMORY, filter="Unified")
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 
 def _counts(case: Case, task: object, device: int) -> tuple[int, int, int]:
