@@ -65,15 +65,6 @@ class MetricLane:
     mean: float | None
 
 
-def metric_names(session: Session) -> tuple[str, ...]:
-    """Every metric that was sampled, worth a lane or not, in alphabetical order."""
-    metric = tables.gpu_metrics.c.metric
-    if not session.count(tables.gpu_metrics):
-        return ()
-    rows = session.rows(sa.select(metric).where(metric.is_not(None)).distinct().order_by(metric))
-    return tuple(name for (name,) in rows)
-
-
 def metric_sources(session: Session, selection: Selection) -> list[MetricSource]:
     """The metrics worth a lane of the selected GPUs, by report, GPU and family; a scan over all samples."""
     table = tables.gpu_metrics

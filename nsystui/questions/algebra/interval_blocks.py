@@ -112,16 +112,6 @@ class IntervalBlocks:
         covered, _ = self.before(as_times([lo, max(lo, hi)]))
         return int(covered[1] - covered[0])
 
-    def count_within(self, lo: int, hi: int) -> int:
-        """How many intervals reach into ``[lo, hi)``: exactly of few, else with all of the blocks at its two ends."""
-        first = max(int(np.searchsorted(self.firsts, lo, side="right")) - 1, 0)
-        last = int(np.searchsorted(self.firsts, hi, side="left"))
-        if hi <= lo or last <= first:
-            return 0
-        if last - first <= 2:
-            return len(self.clip(lo, hi))
-        return sum(self.steps[number].intervals for number in range(first, last))
-
     def covered_per_bin(self, lo: int, hi: int, bins: int) -> NDArray[np.float64]:
         """How much of each of ``bins`` equal spans of ``[lo, hi)`` is covered, ns; see ``intervals.covered_per_bin``.
 

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-DURATION_KEYS = ("share", "total", "count", "avg", "median", "min", "max", "stddev")
-
-
 def duration_columns(count: str) -> tuple[Column, ...]:
     """The statistics of durations with nsys's CSV headers; ``count`` is what nsys calls the number of rows."""
     return (

@@ -74,19 +74,12 @@ def collective_of_kernel(name: str) -> str | None:
     return match["collective"]
 
 
-def is_nccl_api(name: str) -> bool:
-    """Whether an NVTX range is named as an NCCL API call: ``nccl`` and a capital letter, then one word.
-
-    For exports that lost the name of the NCCL domain. PyTorch's labels (``nccl:all_reduce``) and thread names
-    (``NCCL Progress 0``) are not API calls; the calls of an instrumented NCCL (``ncclSend(): commHash …``) are.
-    """
-    return _API_RANGE.match(name) is not None
-
-
 def collective_of_api(name: str) -> str | None:
     """The collective of an NCCL API range: ``ncclAllReduce`` → ``AllReduce``; ``None`` for every other range.
 
-    An API call with a collective is communication. One without is management: groups, communicators, memory.
+    An API call with a collective is communication. One without is management: groups, communicators, memory. PyTorch's
+    labels (``nccl:all_reduce``) and thread names (``NCCL Progress 0``) are no API calls; the calls of an instrumented
+    NCCL (``ncclSend(): commHash …``) are.
     """
     match = _API_RANGE.match(name)
     return _COLLECTIVE_OF_CALL.get(match["call"].lower()) if match else None
@@ -95,11 +88,6 @@ def collective_of_api(name: str) -> str | None:
 def is_communication(name: str) -> bool:
     """Whether an NVTX range is an NCCL API call that communicates."""
     return collective_of_api(name) is not None
-
-
-def is_management(name: str) -> bool:
-    """Whether an NVTX range is an NCCL API call that communicates nothing: groups, communicators, memory."""
-    return is_nccl_api(name) and not is_communication(name)
 
 
 def collective_of_label(text: str) -> str | None:

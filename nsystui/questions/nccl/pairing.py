@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -384,11 +383,6 @@ class NcclPairing:
         """The kernels that belong to a call (its index), or to the operation of a group call: rows of ``kernels``."""
         operation = self.calls["operation"].iloc[call]
         return self.kernels[(self.kernels["operation"] == operation) & (operation >= 0)]
-
-    @cached_property
-    def quality(self) -> PairingQuality:
-        """How well the pairing went, over everything."""
-        return PairingQuality.of(self.kernels, self.calls)
 
 
 def _recorded(session: Session, ranks: Sequence[RankedTask], reports: Sequence[Report]) -> tuple[pd.DataFrame, ...]:

@@ -54,10 +54,6 @@ class LaneWork:
         """The part of ``window`` in which it was busy, ns."""
         return sum(blocks.length_within(window.start, window.end) for blocks in self.apart)
 
-    def intervals_within(self, window: Window) -> int:
-        """About how many separate stretches of work ``window`` holds: at least one block's worth is not told apart."""
-        return sum(blocks.count_within(window.start, window.end) for blocks in self.apart)
-
 
 @dataclass(frozen=True, eq=False)
 class Columns:
