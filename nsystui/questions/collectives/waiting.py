@@ -8,7 +8,8 @@ Only ranks that are open can be told apart: the true last one may be another.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,11 +198,8 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
                     operation,
                 )
             )
-    total = len(rows)
-    if selection.name is not None:
-        rows = [row for row in rows if selection.name.matches(str(row[1]))]
-    rows.sort(key=lambda row: (row[0], row[-1]))
-    return TableAnswer("collectives", OPERATION_COLUMNS, rows, total, tuple(_notes(numbers, matching)))
+    answer = TableAnswer("collectives", OPERATION_COLUMNS, rows, len(rows), tuple(_notes(numbers, matching)))
+    return _named(answer, selection).sorted_by("number", descending=False).sorted_by("start", descending=False)
 
 
 def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching: Matching) -> TableAnswer:
@@ -234,11 +232,17 @@ def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching
                     one.group.communicator or None,
                 )
             )
-    total = len(rows)
-    if selection.name is not None:
-        rows = [row for row in rows if selection.name.matches(str(row[0]))]
-    rows.sort(key=lambda row: -float(row[4] or 0))
-    return TableAnswer("collective-kinds", KIND_COLUMNS, rows, total, tuple(_notes(numbers, matching)))
+    answer = TableAnswer("collective-kinds", KIND_COLUMNS, rows, len(rows), tuple(_notes(numbers, matching)))
+    return _named(answer, selection).sorted_by("waiting", descending=True)
+
+
+def _named(answer: TableAnswer, selection: Selection) -> TableAnswer:
+    """The rows whose collective passes the name filter."""
+    if selection.name is None:
+        return answer
+    wanted = selection.name
+    is_named = [wanted.matches(str(name)) for name in answer.cells("collective")]
+    return replace(answer, rows=list(compress(answer.rows, is_named)))
 
 
 def _arrivals(selection: Selection, matching: Matching) -> Iterator[Arrivals]:

@@ -187,8 +187,8 @@ def gpus_table(summary: Summary) -> TableAnswer:
         named = len({member.communicator for member in members} - {None})
         totals = sum(each.calls for each in made), sum(each.bytes for each in made)
         rows.append((_job_rank(members), *_gpu(members[0]), named, *totals))
-    rows.sort(key=lambda row: [(cell is None, cell or 0) for cell in (row[0], row[2], row[3])])
-    return TableAnswer("nccl-log-gpus", columns, rows, len(rows))
+    answer = TableAnswer("nccl-log-gpus", columns, rows, len(rows))
+    return answer.sorted_by("device", False).sorted_by("pid", False).sorted_by("rank", False)
 
 
 def _job_rank(members: Sequence[Member]) -> int | None:
@@ -243,9 +243,10 @@ def tuning_table(summary: Summary) -> TableAnswer:
     )
     rows: list[Row] = [
         (line.op, line.size, line.algorithm, line.protocol, line.channels, number)
-        for line, number in summary.tuning.items()
+        for line, number in sorted(
+            summary.tuning.items(), key=lambda item: (str(item[0].op or ""), -int(item[0].size or 0), -item[1])
+        )
     ]
-    rows.sort(key=lambda row: (str(row[0] or ""), -int(row[1] or 0), -int(row[5] or 0)))
     return TableAnswer("nccl-log-tuning", columns, rows, len(rows))
 
 

@@ -36,7 +36,7 @@ def _lost(case: Case) -> Iterator[Finding]:
     )
     if lost:
         # "Not all … events might have been collected" is what nsys says of many a capture that lacks nothing.
-        sure = [row for row in said.rows if _SURE.search(str(row[4]))]
+        sure = [text for text in said.cells("text") if _SURE.search(str(text))]
         severity = Severity.ERROR if sure else Severity.INFO
         text = lost[0].rstrip(".")
         if not sure:
@@ -46,7 +46,8 @@ def _lost(case: Case) -> Iterator[Finding]:
                 "nsys says so of many captures that lack nothing",
             )
         yield Finding("lost-events", severity, text, advice, _DOOR, evidence=said)
-    errors = [str(row[4] or "").strip() for row in said.rows if row[0] == "Error"]
+    texts = zip(said.cells("severity"), said.cells("text"), strict=True)
+    errors = [str(text or "").strip() for severity, text in texts if severity == "Error"]
     if errors and not lost:
         text = f"nsys reported {number_of(len(errors), 'error')} while recording: {errors[0]}"
         yield Finding(

@@ -27,10 +27,12 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         .order_by(time.desc(), table.c.short_name)
     )
     rows = session.rows(query)
-    whole = sum(int(row[1]) for row in rows)
-    if not whole or 100 * int(rows[0][1]) < case.thresholds.dominant_percent * whole:
+    whole = sum(int(time) for _, time, _ in rows)
+    if not whole:
         return []
     name, spent, count = rows[0]
+    if 100 * int(spent) < case.thresholds.dominant_percent * whole:
+        return []
     cost = case.mean([int(spent)])
     if case.percent(cost) < case.thresholds.dominant_cost_percent:
         return []
