@@ -145,13 +145,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("nsystui: interrupted", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        from nsystui.base.shortage import shortage
+        from nsystui.base.resources import shortage
 
         lacking = shortage(error)
         if not lacking:
-            from nsystui.base.failure import told
+            from nsystui.base.errors import report_crash
 
-            print(f"nsystui: {told(error)}", file=sys.stderr)
+            print(f"nsystui: {report_crash(error)}", file=sys.stderr)
             return FAILED
         print(f"nsystui: {lacking}", file=sys.stderr)
         return NsystuiError.exit_code
@@ -250,7 +250,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _say(text: str) -> None:
-    from nsystui.output.pipe import quiet_pipe
+    from nsystui.output.stdout import quiet_pipe
 
     with quiet_pipe() as stream:
         stream.write(_encodable(text, stream.encoding))
@@ -304,8 +304,7 @@ def _module(name: str) -> CommandModule:
 
 
 def _run_command(name: str, words: list[str]) -> int:
-    from nsystui.base.addresses import spare_addresses
-    from nsystui.base.shortage import take_open_files
+    from nsystui.base.resources import spare_addresses, take_open_files
 
     take_open_files()
     spare_addresses()

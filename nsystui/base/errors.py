@@ -1,4 +1,7 @@
-"""The errors that a user can meet. Each says what is wrong, with what, and what to do next."""
+"""The errors that a user can meet: each says what is wrong, with what, and what to do next.
+
+An error of the program itself becomes one line and a file with its details (`report_crash`).
+"""
 
 from __future__ import annotations
 
@@ -51,3 +54,26 @@ def meant(word: str, names: Iterable[str], otherwise: str) -> str:
     spelling = "-" if any("-" in name for name in known) else "_"
     close = difflib.get_close_matches(word.lower().replace("-", spelling).replace("_", spelling), known, n=1)
     return f"did you mean {close[0]}?" if close else otherwise
+
+
+def report_crash(error: BaseException) -> str:
+    """One line about an error that nothing handled; the details are written to the file that the line names."""
+    import platform
+    import sys
+    import tempfile
+    import traceback
+
+    from nsystui import __version__
+    from nsystui.base.text import safe_text
+
+    cause = safe_text(" ".join(f"{type(error).__name__}: {error}".split()))
+    try:
+        # Only its owner may read it: a traceback may hold what lies in an export.
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="nsystui-error-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
+        ) as file:
+            file.write(f"nsystui {__version__}, Python {platform.python_version()}, {sys.platform}\n\n")
+            file.writelines(traceback.format_exception(error))
+    except OSError as refusal:
+        return f"an error of nsystui itself ({cause}); its details could not be written: {refusal.strerror or refusal}"
+    return f"an error of nsystui itself ({cause}); the details to report are in {safe_text(file.name)}"

@@ -1,4 +1,7 @@
-"""The selection: one immutable value that says what is looked at. Every question takes it, every screen shows it."""
+"""The selection: one immutable value that says what is looked at. Every question takes it, every screen shows it.
+
+`parse_numbers` and `parse_window` read the parts of it that a user enters, in a flag of a command or in a prompt.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from nsystui.base.errors import UsageError
+from nsystui.base.text import whole_number
+from nsystui.base.units import parse_duration
 
 
 @dataclass(frozen=True, order=True)
@@ -131,3 +136,34 @@ class Selection:
     @property
     def is_everything(self) -> bool:
         return self == Selection()
+
+
+# More streams or ranks than any job has: a slip of the finger must not fill the memory.
+_MOST_NUMBERS = 1_000_000
+
+
+def parse_numbers(text: str, what: str) -> frozenset[int]:
+    """``0,4-7`` as {0, 4, 5, 6, 7}; raises UsageError."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = (word.strip() for word in part.partition("-"))
+        low = whole_number(first)
+        high = whole_number(last) if dash else low
+        if low is None or high is None:
+            raise UsageError(f"{what} {text!r}: write numbers and spans, such as 0,4-7")
+        if high < low:
+            raise UsageError(f"{what} {text!r}: {low}-{high} goes backwards")
+        if high - low >= _MOST_NUMBERS:
+            raise UsageError(f"{what} {text!r}: {low}-{high} is more than {_MOST_NUMBERS:,} numbers")
+        found.update(range(low, high + 1))
+    return frozenset(found)
+
+
+def parse_window(text: str, whole: Window) -> Window:
+    """``A:B`` as a window of job time; an end left out is that of ``whole``, which it includes. Raises UsageError."""
+    start, colon, end = text.partition(":")
+    if not colon:
+        raise UsageError(f"time {text!r}: write A:B, such as 1.2s:1.5s")
+    first = parse_duration(start) if start.strip() else whole.start
+    # A window excludes its own end, but the last event of all may be a mark at that moment.
+    return Window(first, parse_duration(end) if end.strip() else max(whole.end + 1, first))

@@ -11,7 +11,7 @@ import select
 import sys
 from collections.abc import Mapping
 
-from nsystui.base.whole_number import whole_number
+from nsystui.base.text import whole_number
 
 _COMMANDS = "the commands work without one: `nsystui {} FILE`, `nsystui --help`"
 _MOST_COLUMNS, _MOST_LINES = 1000, 500

@@ -3,14 +3,14 @@
 Names in an export come from the profiled program and may hold anything: an escape sequence in an NVTX range would
 retitle or repaint the user's terminal. Every string goes through `safe_text` before it is shown, printed as text or
 Markdown, or copied, and what is meant for a shell through `shell_word`. Data for programs keeps the raw string: CSV
-and Parquet files as it is, JSON in ASCII escapes. The other functions measure and cut in terminal cells, not in
-characters.
+and Parquet files as it is, JSON in ASCII escapes. Measuring and cutting count terminal cells, not characters.
 """
 
 from __future__ import annotations
 
 import shlex
 import unicodedata
+from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 from typing import Literal
@@ -26,7 +26,7 @@ _INVISIBLE = frozenset(
         range(0xE0100, 0xE01F0),
     )
 )
-"""What ``str.isprintable`` takes for printable though nothing is to be seen: joiners, fillers, variation selectors."""
+"""Invisible characters that ``str.isprintable`` takes for printable: joiners, fillers, variation selectors."""
 
 _MARKS = 4
 """Combining marks on one character: Hebrew, Thai and Vietnamese need up to three or four."""
@@ -153,7 +153,7 @@ def fit(text: str, width: int, align: Literal["left", "right"] = "left") -> str:
 
 
 def _glyph_table() -> dict[int, str]:
-    """What stands for each glyph of the interface on a terminal that has only ASCII."""
+    """The ASCII character for each glyph of the interface."""
     table = {chr(code): "+" for code in range(0x2500, 0x2580)}  # corners and crossings of the box drawing block
     pairs = [
         ("─┄┈╌╴╶╼╾", "--------"),
@@ -205,3 +205,32 @@ def ascii_glyphs(text: str) -> str:
     its accent, and anything else becomes ``?``, twice where it was two cells wide.
     """
     return text if text.isascii() else text.translate(_ASCII)
+
+
+LARGEST_NUMBER = 2**63 - 1
+"""The maximum that a column, a query and a numpy array can hold."""
+
+
+def whole_number(text: str, most: int = LARGEST_NUMBER) -> int | None:
+    """The number from 0 to ``most`` that these digits are; ``None`` for any other text.
+
+    More digits than Python itself agrees to read are no number of an export.
+    """
+    # Leading zeros count too.
+    if not (text.isascii() and text.isdecimal()) or len(text) > 40:
+        return None
+    number = int(text)
+    return number if number <= most else None
+
+
+def few(names: Sequence[object]) -> str:
+    """Up to three of the names and how many more there are, for a sentence."""
+    shown = ", ".join(str(name) for name in names[:3])
+    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def which_of(names: Sequence[str], reports: int) -> str:
+    """The words of a note for the exports of these names, which are some or all of its ``reports``."""
+    if len(names) < reports:
+        return few(names)
+    return "this export" if reports == 1 else "these exports"

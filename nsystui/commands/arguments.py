@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageError
-from nsystui.base.selection import NameFilter, Selection
+from nsystui.base.selection import NameFilter, Selection, parse_numbers, parse_window
 from nsystui.base.text import safe_text
 from nsystui.commands.configuration import CLOCKS, config_of
 from nsystui.commands.limits import add_limits, default_cache, limits_of
 from nsystui.questions.numbering import numbering
-from nsystui.questions.typed import numbers, window
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -114,14 +113,14 @@ def selection_of(arguments: argparse.Namespace, job: Job) -> Selection:
     """The selection that the flags describe; raises UsageError for ranks that are not there."""
     chosen = Selection()
     if arguments.ranks and numbering(arguments.ranks) is None:
-        chosen = chosen.with_tasks(job.tasks_of_ranks(numbers(arguments.ranks, "ranks")))
+        chosen = chosen.with_tasks(job.tasks_of_ranks(parse_numbers(arguments.ranks, "ranks")))
     if arguments.time:
-        chosen = chosen.with_window(window(arguments.time, job.extent()))
+        chosen = chosen.with_window(parse_window(arguments.time, job.extent()))
     return Selection(
         chosen.window,
         chosen.tasks,
-        numbers(arguments.devices, "devices") if arguments.devices else None,
-        numbers(arguments.streams, "streams") if arguments.streams else None,
+        parse_numbers(arguments.devices, "devices") if arguments.devices else None,
+        parse_numbers(arguments.streams, "streams") if arguments.streams else None,
         NameFilter(arguments.filter) if arguments.filter else None,
     )
 

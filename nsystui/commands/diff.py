@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsystui.base.errors import UsageError
+from nsystui.base.selection import parse_numbers
 from nsystui.commands import arguments as shared
 from nsystui.questions.numbering import numbering
-from nsystui.questions.typed import numbers
 
 if TYPE_CHECKING:
     from nsystui.base.answer import TableAnswer
@@ -99,7 +99,7 @@ def _check_sides(arguments: argparse.Namespace) -> None:
             "--time-b"
         )
     for text in filter(None, own[:2]):
-        numbers(text, "ranks")
+        parse_numbers(text, "ranks")
 
 
 def _names_of_tables(text: str | None) -> list[str]:

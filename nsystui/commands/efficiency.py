@@ -14,8 +14,8 @@ from nsystui.commands.configuration import config_of
 if TYPE_CHECKING:
     from nsystui.commands.blocks import Block
     from nsystui.questions.efficiency.device import Useful
+    from nsystui.questions.efficiency.factors import Scalability, Sized
     from nsystui.questions.efficiency.mfu import MfuRequest
-    from nsystui.questions.efficiency.scaling import Scalability, Sized
     from nsystui.questions.job import Job
 
 TABLES = {
@@ -129,17 +129,16 @@ def _check_baseline(arguments: argparse.Namespace) -> None:
 
 def _baseline(arguments: argparse.Namespace, useful: Useful) -> Sized:
     """The device efficiency of the other job, over its own window."""
-    from nsystui.base.selection import Selection
+    from nsystui.base.selection import Selection, parse_window
+    from nsystui.questions.efficiency.factors import Sized
     from nsystui.questions.efficiency.result import efficiency, steps_in
-    from nsystui.questions.efficiency.scaling import Sized
-    from nsystui.questions.typed import window
 
     # The selection is of the other job.
     flags = {**vars(arguments), "files": arguments.baseline, "ranks": None, "time": None}
     job = shared.open_job(argparse.Namespace(**flags), times=True)
     try:
         text = arguments.baseline_time
-        found = efficiency(job, Selection(window(text, job.extent()) if text else None), useful)
+        found = efficiency(job, Selection(parse_window(text, job.extent()) if text else None), useful)
         return Sized(found.device, steps_in(job, found, arguments.step_range))
     finally:
         job.close()
@@ -158,8 +157,8 @@ def _blocks(
 
     from nsystui.commands.blocks import Block
     from nsystui.questions.efficiency import tables
+    from nsystui.questions.efficiency.factors import Scaling, Sized, scalability
     from nsystui.questions.efficiency.result import efficiency, mfu_of, steps_in
-    from nsystui.questions.efficiency.scaling import Scaling, Sized, scalability
 
     selection = shared.selection_of(arguments, job)
     found = efficiency(job, selection, useful)

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         if target == "-":
             rows = _to_stdout(trace)
         else:
-            from nsystui.output.traces import save_trace
+            from nsystui.output.files import save_trace
 
             rows = save_trace(trace, target, arguments.force)
     finally:
@@ -73,8 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_target(arguments: argparse.Namespace, target: str) -> None:
     """What is wrong with the name is said before the work, and so is that the file is there already."""
-    from nsystui.output.files import refuse_existing
-    from nsystui.output.traces import PARAVER, check_ending, files_of
+    from nsystui.output.files import PARAVER, check_ending, refuse_existing, trace_files
 
     if arguments.paraver and not target.lower().endswith(PARAVER):
         raise UsageError(f"--paraver {target}: the name ends in .prv or .prv.gz")
@@ -82,14 +81,14 @@ def _check_target(arguments: argparse.Namespace, target: str) -> None:
         return
     check_ending(target)
     if not arguments.force:
-        for file in files_of(target):
+        for file in trace_files(target):
             refuse_existing(file)
 
 
 def _to_stdout(trace: Trace) -> int:
     from nsystui.output.chrome_trace import write_chrome_trace
-    from nsystui.output.pipe import quiet_pipe
-    from nsystui.output.traces import refuse_empty
+    from nsystui.output.files import refuse_empty
+    from nsystui.output.stdout import quiet_pipe
 
     refuse_empty(trace)
     with quiet_pipe() as stream:

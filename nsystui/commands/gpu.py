@@ -31,8 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.questions.utilisation import columns_read
-    from nsystui.questions.utilisation_tables import utilisation_over_time, utilisation_table
+    from nsystui.questions.utilisation import columns_read, utilisation_over_time, utilisation_table
 
     bins = DEFAULT_BINS if arguments.bins is None else arguments.bins
     if bins < 1:

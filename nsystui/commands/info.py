@@ -81,8 +81,7 @@ def _chosen(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 def _answer(job: Job, name: str) -> Answer:
     from nsystui.base.selection import Selection
-    from nsystui.questions.capture import contents_table, diagnostics_table
-    from nsystui.questions.report_facts import reports_table
+    from nsystui.questions.reports import contents_table, diagnostics_table, reports_table
 
     if name == "contents":
         return contents_table(job.session)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsystui.base.errors import UsageError
-from nsystui.base.whole_number import whole_number
+from nsystui.base.text import whole_number
 from nsystui.commands.configuration import NO_CONFIG, Config, config_of
 
 if TYPE_CHECKING:

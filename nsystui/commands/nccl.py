@@ -115,11 +115,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _asked(arguments: argparse.Namespace, job: Job, by: tuple[By, ...], row: dict[By, Any]) -> Answer:
+    from nsystui.questions.nccl.bandwidth import in_steps
     from nsystui.questions.nccl.grouping import By
     from nsystui.questions.nccl.listing import nccl_listing
-    from nsystui.questions.nccl.measured import in_steps
     from nsystui.questions.nccl.sizes import bandwidth_by_size
-    from nsystui.questions.nccl.table import CALL, KERNEL, nccl_summary
+    from nsystui.questions.nccl.summary import CALL, KERNEL, nccl_summary
 
     selection = shared.selection_of(arguments, job)
     pairing = job.pairing()
@@ -138,9 +138,9 @@ def _asked(arguments: argparse.Namespace, job: Job, by: tuple[By, ...], row: dic
 def _row(arguments: argparse.Namespace) -> dict[By, Any]:
     """What the single rows are to have in common; raises UsageError for a bucket that there is not, or is not asked."""
     from nsystui.base.errors import UsageError
-    from nsystui.questions.nccl.buckets import BUCKETS
     from nsystui.questions.nccl.grouping import By
     from nsystui.questions.nccl.listing import COMMUNICATION
+    from nsystui.questions.nccl.names import BUCKETS
 
     row: dict[By, Any] = {}
     if arguments.calls is not None:

@@ -141,7 +141,7 @@ def _blocks(names: Sequence[str], summary: Summary, cut: StepCut | None, is_name
     from dataclasses import replace
 
     from nsystui.commands.blocks import Block
-    from nsystui.questions.nccl_log.notes import notes, nothing
+    from nsystui.questions.nccl_log.summary import notes, nothing
 
     answers = {name: TABLES[name].make(summary) for name in names}
     filled = [name for name, answer in answers.items() if len(answer)]

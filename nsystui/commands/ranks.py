@@ -84,7 +84,7 @@ def _prepare(arguments: argparse.Namespace, session: Session) -> None:
 
 
 def _asked(arguments: argparse.Namespace, job: Job) -> Answer:
-    from nsystui.questions.collectives.listing import collective_kinds, collective_operations
+    from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
     from nsystui.questions.ranks.table import rank_table
 
     selection = shared.selection_of(arguments, job)

@@ -31,7 +31,7 @@ class _ListReports(argparse.Action):
     """Prints the reports and ends, as ``--help`` does: no file is needed for it."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from nsystui.output.pipe import quiet_pipe
+        from nsystui.output.stdout import quiet_pipe
         from nsystui.questions.stats import all_reports, options_of
 
         names = {report: report.name + options_of(report) for report in all_reports()}
@@ -67,8 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from nsystui.base.units import time_unit_of
     from nsystui.commands.remembering import remembered
-    from nsystui.questions.time_unit import time_unit_of
 
     named = [text.strip() for words in arguments.report or () for text in words.split(",") if text.strip()]
     shared.check_output(arguments)
@@ -184,8 +184,8 @@ def _blocks(
 
 def _block(arguments: argparse.Namespace, text: str, rank: int | None, what: str, answer: Answer) -> Block:
     """The answer of the report ``text`` in the unit of time that was asked for."""
+    from nsystui.base.units import in_unit, time_unit_of
     from nsystui.commands.blocks import Block
-    from nsystui.questions.time_unit import in_unit, time_unit_of
 
     of_rank = "" if rank is None else f", rank {rank}"
     labels: dict[str, str | int] = {"report": text} if rank is None else {"report": text, "rank": rank}

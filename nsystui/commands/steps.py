@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.questions.ranks.step_tables import every_step, steps_across_ranks, steps_by_rank
+    from nsystui.questions.ranks.steps import every_step, steps_across_ranks, steps_by_rank
 
     job = shared.open_job(arguments, times=True)
     try:

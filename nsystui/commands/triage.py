@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.output import findings
+    from nsystui.output.findings import lines, report
     from nsystui.questions.triage.finding import Severity
     from nsystui.questions.triage.run import triage, triage_table
     from nsystui.questions.triage.thresholds import Thresholds
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         found = triage(job, shared.selection_of(arguments, job), thresholds, arguments.step_range)
         top = found.first(arguments.top)
-        _deliver(arguments, lambda: findings.lines(top), lambda: findings.report(top), triage_table(found))
+        _deliver(arguments, lambda: lines(top), lambda: report(top), triage_table(found))
     finally:
         job.close()
     return int(bool(arguments.fail_on) and found.has(Severity(arguments.fail_on)))
@@ -80,9 +80,9 @@ def _against(arguments: argparse.Namespace, thresholds: Thresholds) -> int:
     """The triage of one job beside that of the other."""
     from contextlib import closing
 
-    from nsystui.output import finding_changes
+    from nsystui.output.findings import change_lines, change_report
     from nsystui.questions.comparison import Side, job_labels
-    from nsystui.questions.triage.against import against, against_table
+    from nsystui.questions.triage.baseline import against, against_table
     from nsystui.questions.triage.finding import Severity
 
     other = argparse.Namespace(**{**vars(arguments), "files": arguments.baseline})
@@ -96,9 +96,7 @@ def _against(arguments: argparse.Namespace, thresholds: Thresholds) -> int:
         ]
         found = against(sides[0], sides[1], thresholds, arguments.step_range)
         top = found.first(arguments.top)
-        _deliver(
-            arguments, lambda: finding_changes.lines(top), lambda: finding_changes.report(top), against_table(found)
-        )
+        _deliver(arguments, lambda: change_lines(top), lambda: change_report(top), against_table(found))
     return int(bool(arguments.fail_on) and found.has(Severity(arguments.fail_on)))
 
 

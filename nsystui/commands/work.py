@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, name: str) -> int:
     """Answers for the work of ``nsystui.questions.work`` with this name."""
-    from nsystui.questions.work import MEMORY, WORKS, memory_sizes, work_instances, work_summary
+    from nsystui.questions.activities import MEMORY, WORKS, memory_sizes, work_instances, work_summary
 
     work = WORKS[name]
     job = shared.open_job(arguments, whole=False, times=bool(arguments.instances))

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nsystui.base.whole_number import whole_number
+from nsystui.base.text import whole_number
 from nsystui.exports import opening
 from nsystui.exports.identifiers import process_of
 from nsystui.exports.schema import Schema

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from nsystui.base.errors import DamagedError, ExportError
-from nsystui.base.shortage import shortage
+from nsystui.base.resources import shortage
 from nsystui.base.text import shell_word
 from nsystui.exports.discover import RECORDING_ENDING, REPORT_ENDINGS
 

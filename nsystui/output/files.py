@@ -1,4 +1,7 @@
-"""An answer saved under a name: whole or not at all, and never over a file that the user did not mean."""
+"""Answers, texts and traces saved under a name: whole or not at all, and never over a file that the user did not mean.
+
+A trace is one file of Chrome's Trace Events, or Paraver's three files.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from nsystui.base.answer import Answer
-from nsystui.base.errors import OutputError
+from nsystui.base.errors import MissingDataError, OutputError, UsageError
 from nsystui.base.text import safe_text
 from nsystui.output.formats import Progress, format_for_path, write
+
+if TYPE_CHECKING:
+    from nsystui.questions.handover.trace import Trace
+
 
 _QUICK = 4  # of gzip's levels: twice as fast as its default, a tenth larger
 
@@ -210,3 +217,59 @@ def _common(stems: Sequence[str]) -> str:
 def _slug(text: str) -> str:
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     return re.sub(r"[^0-9A-Za-z._]+", "-", plain).strip("-._")
+
+
+CHROME = (".json", ".json.gz")
+PARAVER = (".prv", ".prv.gz")
+
+
+def check_ending(path: str | os.PathLike[str]) -> None:
+    """Raises ``UsageError`` for a name whose ending is of no format."""
+    name = os.fspath(path).lower()
+    if not name.endswith((*CHROME, *PARAVER)):
+        raise UsageError(
+            f"{os.fspath(path)}: a trace ends in {', '.join(CHROME)} (Perfetto) or {', '.join(PARAVER)} (Paraver)"
+        )
+
+
+def trace_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """Every file of the trace that is called ``path``: Paraver wants ``.pcf`` and ``.row`` beside its ``.prv``."""
+    target = Path(path).expanduser()
+    if not target.name.lower().endswith(PARAVER):
+        return (target,)
+    stem = target.name[: target.name.lower().rindex(".prv")]
+    return (target, target.with_name(f"{stem}.pcf"), target.with_name(f"{stem}.row"))
+
+
+def save_trace(
+    trace: Trace, path: str | os.PathLike[str], overwrite: bool = False, progress: Progress = lambda rows: None
+) -> int:
+    """Writes the files of ``path`` and returns how many events of the export are in them.
+
+    Raises what `files.save` raises, and ``MissingDataError`` where the trace has nothing: then no file is written.
+    """
+    check_ending(path)
+    refuse_empty(trace)
+    files = trace_files(path)
+    if not overwrite:
+        for file in files:
+            refuse_existing(file)
+    if len(files) == 1:
+        from nsystui.output.chrome_trace import write_chrome_trace
+
+        return save_stream(path, overwrite, lambda stream: write_chrome_trace(trace, stream, progress))
+    from nsystui.output.paraver import EventTypes, Rows, write_records
+
+    if not trace.layout.processes:
+        raise MissingDataError("a Paraver trace needs calls, ranges or GPU work, and the selection has none")
+    rows, types = Rows(trace), EventTypes.of(trace)
+    written = save_stream(path, overwrite, lambda stream: write_records(trace, rows, types, stream, progress))
+    save_text(types.pcf(), files[1], overwrite)
+    save_text(rows.row_file(), files[2], overwrite)
+    return written
+
+
+def refuse_empty(trace: Trace) -> None:
+    """Raises ``MissingDataError`` for a trace of nothing, with what the exports lack."""
+    if not trace.layout.processes and not trace.layout.sampled:
+        raise MissingDataError("; ".join(("there is nothing in the selection to make a trace of", *trace.notes)))

@@ -1,4 +1,7 @@
-"""The findings of a triage for people: lines for a terminal of 80 columns, and a report in Markdown."""
+"""The findings of a triage for people: lines for a terminal of 80 columns, and a report in Markdown.
+
+The same for a triage against a baseline: new and worse findings in full, the others in a line each.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from nsystui.base.columns import Unit
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
 from nsystui.output.formats import markdown_text, write
+from nsystui.questions.triage.baseline import Against, Change, counts
 from nsystui.questions.triage.finding import Finding, Severity
 from nsystui.questions.triage.run import Triage
 
@@ -24,7 +28,7 @@ _COSTS = "Costs are time of one GPU (the mean over all) and may be about the sam
 
 
 def lines(found: Triage) -> list[str]:
-    """What a terminal shows: the findings, worst first, and what was not checked."""
+    """The lines for a terminal: the findings, worst first, and the rules that could not judge."""
     shown = [headline(found), ""]
     for one in found.findings:
         shown += [*_finding(one), ""]
@@ -64,7 +68,7 @@ def body_lines(one: Finding) -> Iterator[str]:
     yield from _wrapped(f"try: {one.advice.text}")
     yield from _wrapped(f"why: {one.advice.reason}")
     # Not wrapped, so that it can be copied.
-    yield f"{_INDENT}see: nsystui {_command(one)} ({one.shown.screen} screen)"
+    yield f"{_INDENT}see: nsystui {_command(one)} ({one.door.view.screen} screen)"
 
 
 def _cost(one: Finding) -> str:
@@ -74,7 +78,7 @@ def _cost(one: Finding) -> str:
 
 
 def _command(one: Finding) -> str:
-    name, _, flags = one.shown.command.partition(" ")
+    name, _, flags = one.door.command.partition(" ")
     return f"{name} FILE… {flags}".rstrip()
 
 
@@ -131,3 +135,69 @@ def plain(text: str) -> str:
     """A sentence with names of the profiled program in it, as one line whose only markup is our code spans."""
     parts = _CODE.split(safe_text(text))
     return "".join(part if number % 2 else markdown_text(part) for number, part in enumerate(parts))
+
+
+_FIRST = 12
+"""Rows of the summary: step time, time span, shares."""
+
+
+def change_lines(found: Against) -> list[str]:
+    """The lines for a terminal: new and worse findings in full, the others in a line each, then the largest changes."""
+    shown = [_change_headline(found), ""]
+    for one in found.changes:
+        shown.append(f"{one.kind.value.upper():<7} {_change_title(one)}")
+        if one.kind.is_worse:
+            shown += [*body_lines(one.finding), ""]
+    if shown[-1]:
+        shown.append("")
+    shown += [f"Largest changes (A is {found.label}, B this job):", *_summary_lines(found)]
+    if found.found.not_checked:
+        shown += ["", "Not checked:", *not_checked_lines(found.found)]
+    return [safe_text(line.rstrip()) for line in shown]
+
+
+def change_report(found: Against) -> str:
+    """The changes in Markdown, with the evidence of new and worse findings."""
+    parts = ["# Triage against a baseline\n", f"{plain(_change_headline(found))}.\n"]
+    for one in found.changes:
+        parts.append(f"## {one.kind.value.capitalize()}: {_change_title(one)}\n")
+        parts += body_report(one.finding) if one.kind.is_worse else [f"{plain(one.finding.sentence)}.\n"]
+    text = io.StringIO()
+    write(Head(found.summary, _FIRST), "md", text)
+    notes = [f"* {plain(note)}" for note in found.summary.notes]
+    label = plain(found.label)
+    parts += ["## Largest changes\n", f"A is {label}, B this job.\n", text.getvalue(), *notes]
+    if found.found.not_checked:
+        parts += ["\n## Not checked\n", *not_checked_report(found.found)]
+    return "\n".join(parts) + "\n"
+
+
+def _change_headline(found: Against) -> str:
+    told = [f"{count} {kind.value}" for kind, count in counts(found).items() if count]
+    start = "" if any(one.kind.is_worse for one in found.changes) else "Nothing got worse. "
+    return f"{start}Against {found.label}: {', '.join(told) if told else 'no findings in either job'}"
+
+
+def _change_title(one: Change) -> str:
+    letter = one.finding.severity.value[0].upper()
+    before = "" if one.before is None else f" (was {_cost_alone(one.before)})"
+    if one.after is None:
+        return f"{letter}  {one.finding.id}{before}"
+    return f"{letter}  {one.finding.id}  {_cost_alone(one.finding)}{before if one.finding.cost is not None else ''}"
+
+
+def _cost_alone(one: Finding) -> str:
+    if one.cost is None or one.percent is None:
+        return "without a cost"
+    return f"{format_value(Unit.DURATION, one.cost)}, {one.percent:.1f} %"
+
+
+def _summary_lines(found: Against) -> Iterator[str]:
+    rows = [tuple(str(cell) for cell in row[:4]) for row in found.summary.rows[:_FIRST]]
+    widths = [max((len(row[place]) for row in rows), default=0) for place in range(4)]
+    heads = ("", "A", "B", "B - A")
+    for row in (heads, *rows):
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        yield _INDENT + "  ".join(cells)
+    for note in found.summary.notes:
+        yield from textwrap.wrap(safe_text(note), _WIDTH, initial_indent="-  ", subsequent_indent=_INDENT)

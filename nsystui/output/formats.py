@@ -1,10 +1,12 @@
-"""An answer written as CSV, JSON, Markdown or a text table, page by page: ten million rows need the memory of one page.
+r"""Answers written as CSV, JSON, Markdown, text tables or clipboard text, a page at a time.
+
+Ten million rows need the memory of one page.
 
 CSV is what ``nsys stats --format csv`` writes, byte for byte where the numbers are the same. Files get plain values
 (ns, bytes) with the decimals that the column names; the text table words them as a screen does. What a file cannot know
 is empty in CSV and Markdown and ``null`` in JSON, and so is a number that is not finite; it is never 0.
 
-CSV and JSON carry text raw, as the profiled program wrote it, JSON in ``\\u`` escapes; a text table and Markdown are
+CSV and JSON carry text raw, as the profiled program wrote it, JSON in ``\u`` escapes; a text table and Markdown are
 for people, and get what `nsystui.base.text.safe_text` makes of it. A cell that begins with ``=``, ``+``, ``-`` or ``@``
 stays as it is: an NVTX range may be called ``=compute``, and data that is altered for the sake of spreadsheets is wrong
 everywhere else. Import it as text there.
@@ -261,3 +263,36 @@ def _write_table(answer: Answer, stream: Writable, ascii_only: bool, progress: P
         if progress:
             progress(rows)
     return rows
+
+
+CLIPBOARD_LIMIT = 74_000
+"""The maximum of text for a terminal's clipboard (OSC 52), bytes: hterm stops at 100,000, and base64 adds a third.
+
+Terminals differ, and some silently keep less; none answers, so that a caller cannot know whether the text arrived.
+"""
+
+
+def _tsv_line(cells: Iterable[Value]) -> str:
+    # Tabs and line breaks would be cells and rows, and a control could act in the shell where the text is pasted.
+    return "\t".join("" if cell is None else safe_text(str(cell)) for cell in cells)
+
+
+def row_for_clipboard(columns: Sequence[Column], row: Sequence[Value]) -> str:
+    """One row as tab-separated plain values (those of a CSV file), without a heading and without a line end."""
+    return _tsv_line(file_values(column, [value])[0] for column, value in zip(columns, row, strict=True))
+
+
+def text_for_clipboard(answer: Answer, limit: int = CLIPBOARD_LIMIT) -> str | None:
+    """The whole table, headings first, as tab-separated lines that a spreadsheet takes apart when pasted.
+
+    ``None`` if it has more than ``limit`` bytes: found on the way, so that a table of millions of rows is not built.
+    """
+    lines = [_tsv_line(column.header for column in answer.columns)]
+    size = len(lines[0].encode("utf-8", "replace")) + 1
+    for page in pages(answer, 500):
+        for row in page:
+            lines.append(row_for_clipboard(answer.columns, row))
+            size += len(lines[-1].encode("utf-8", "replace")) + 1
+        if size > limit:
+            return None
+    return "\n".join(lines) + "\n" if size <= limit else None

@@ -17,16 +17,33 @@ least one operation ran. Two kernels at once count once, so that nothing here ex
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.selection import Window
-from nsystui.questions.interval_blocks import NO_BLOCKS, BlockBuilder, IntervalBlocks, slices
-from nsystui.questions.intervals import Intervals, covered_per_bin, intersect, merge, subtract, union
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.questions.algebra.interval_blocks import (
+    NO_BLOCKS,
+    BlockBuilder,
+    IntervalBlocks,
+    UnionBuilder,
+    blocks_at,
+    put_blocks,
+    slices,
+)
+from nsystui.questions.algebra.intervals import Intervals, Times, covered_per_bin, intersect, merge, subtract, union
+from nsystui.questions.conditions import where
 from nsystui.questions.tasks import RankedTask
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.store.kept import Arrays
+
 
 Shares = NDArray[np.float64]
 """Shape ``(bins,)``: 0 to 1 of each bin's time; NaN where the report was not recording."""
@@ -283,3 +300,93 @@ class DeviceIntervals:
 
 _LANES = ("kernels", "nccl", "exposed_nccl", "memory", "graph")
 _DISJOINT = ("kernels", "exposed_nccl", "memory_only", "graph_only")
+
+
+Place = tuple[int, ...]
+"""A device of a report, (process, CUDA ordinal), or a stream of it: values of `DEVICE_KEYS` or `STREAM_KEYS`."""
+
+DEVICE_KEYS = ("process", "device")
+STREAM_KEYS = (*DEVICE_KEYS, "stream")
+
+
+def busy_parts(
+    session: Session, keys: Sequence[str], places: Sequence[tuple[int, ...]], streams: frozenset[int] | None = None
+) -> list[BusyParts]:
+    """When each category kept each of ``places`` busy, on the clocks of the reports.
+
+    A place is the index of a report and a value for each of ``keys`` (``DEVICE_KEYS`` or ``STREAM_KEYS``). Of
+    ``streams`` only, where some are given.
+    """
+    keys = ("report", *keys)
+    kernels = _merged(session, tables.kernels, keys, places, streams)
+    memory = _merged(session, tables.memory_ops, keys, places, streams)
+    graph = _merged(session, tables.graph_launches, keys, places, streams)
+    return [
+        BusyParts.of(kernels[number, 0], kernels[number, 1], memory[number, 0], graph[number, 0])
+        for number in range(len(places))
+    ]
+
+
+def _merged(
+    session: Session,
+    table: sa.Table,
+    keys: Sequence[str],
+    places: Sequence[tuple[int, ...]],
+    streams: frozenset[int] | None,
+) -> dict[tuple[int, int], IntervalBlocks]:
+    """The union of the operations of a table, by (index into ``places``, 1 for NCCL kernels and else 0); own clock."""
+    builders = [UnionBuilder() for _ in range(2 * len(places))]
+    if places and session.count(table):
+        columns = table.c
+        given = _given(keys, places)
+        is_nccl = columns.is_nccl if "is_nccl" in columns else sa.literal(0)
+        lane = sa.cast(2 * given.c.place + is_nccl, sa.Integer).label("lane")
+        is_same = [columns[key] == given.c[key] for key in keys]
+        chosen = Selection(tasks=frozenset(Task(place[0], place[1]) for place in places), streams=streams)
+        is_whole = (columns.start.is_not(None), columns.end.is_not(None))
+        query = (
+            sa.select(lane, columns.start, columns.end)
+            .join_from(table, given, sa.and_(*is_same))
+            .where(*where(table, chosen), *is_whole)
+        )
+        for batch in session.array_batches(query):
+            _add(builders, batch["lane"], batch["start"], batch["end"])
+    return {divmod(number, 2): builder.blocks() for number, builder in enumerate(builders)}
+
+
+def _add(builders: Sequence[UnionBuilder], lane: NDArray[np.int32], starts: Times, ends: Times) -> None:
+    """Gives each operation to the builder of its lane."""
+    order = np.argsort(lane, kind="stable")
+    used, firsts = np.unique(lane[order], return_index=True)
+    for number, of_lane in zip(used.tolist(), np.split(order, firsts[1:]), strict=True):
+        builders[number].add(starts[of_lane], ends[of_lane])
+
+
+def _given(keys: Sequence[str], places: Sequence[tuple[int, ...]]) -> sa.Subquery:
+    """The index of each place, as a table to join with."""
+    columns = [sa.column(key, sa.BigInteger) for key in (*keys, "place")]
+    rows = [(*place, number) for number, place in enumerate(places)]
+    return sa.select(sa.values(*columns, name="given").data(rows)).subquery("places")
+
+
+_PARTS = tuple(item.name for item in fields(BusyParts))
+
+
+def to_arrays(found: Mapping[Place, BusyParts], keys: Sequence[str] = DEVICE_KEYS) -> Arrays:
+    """``of_arrays`` is the inverse: the places, and for each part of each device its blocks, their steps in a row."""
+    arrays: dict[str, NDArray[Any]] = {
+        key: np.array([place[number] for place in found], np.int64) for number, key in enumerate(keys)
+    }
+    for number, parts in enumerate(found.values()):
+        for part in _PARTS:
+            put_blocks(arrays, f"{number}.{part}", getattr(parts, part))
+    return arrays
+
+
+def of_arrays(arrays: Arrays, clock_offset: int, keys: Sequence[str] = DEVICE_KEYS) -> dict[Place, BusyParts]:
+    """The intervals of each place in job time: ``clock_offset`` (ns) is added to the report's own."""
+    places = zip(*(arrays[key].tolist() for key in keys), strict=True)
+    return {
+        place: BusyParts(**{part: blocks_at(arrays, f"{number}.{part}").shifted(clock_offset) for part in _PARTS})
+        for number, place in enumerate(places)
+    }

@@ -13,9 +13,9 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from nsystui.questions.conditions import Condition, by_report
 from nsystui.questions.event_kinds import KIND_TABLES, EventKind
 from nsystui.questions.kept_facts import facts_of
-from nsystui.questions.where import Condition, by_report
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 

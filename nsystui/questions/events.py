@@ -8,23 +8,74 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Answer, Row
+from nsystui.base.answer import Answer, Row, Value
 from nsystui.base.columns import DEVICE, DURATION, PROCESS_ID, RANK, REPORT_ID, ROW_ID, STREAM, Column, Unit
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.identifiers import pid_column, tid_column
+from nsystui.questions.conditions import matches
 from nsystui.questions.event_index import counts_per_bin, spans
 from nsystui.questions.event_kinds import DEFAULT_KINDS, KIND_TABLES, EventKind, events_query
-from nsystui.questions.event_names import kinds_with_name
+from nsystui.questions.kept_facts import facts_of
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.where import matches
+from nsystui.store import tables
+from nsystui.store.kept import json_array, json_of
+from nsystui.store.report import Report
 from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.store.kept import Arrays
+
+
+_VERSION = 1
+_OF_FEW_NAMES = frozenset({EventKind.API, EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.OS})
+_MANY = 1_000_000  # events, below which they are searched as fast as their names are found
+
+
+def kinds_with_name(session: Session, kinds: Sequence[EventKind], wanted: NameFilter) -> tuple[EventKind, ...]:
+    """Those of ``kinds`` that may have an event whose name passes."""
+    if any(session.kept(report).directory is None for report in session.reports):
+        return tuple(kinds)  # to find the names each time would take as long as the search
+    known = {kind: _names(session, kind) for kind in kinds if _is_known(session, kind)}
+    every = sorted(set().union(*known.values()))
+    passing = _passing(session, every, wanted) if every else frozenset()
+    return tuple(kind for kind in kinds if kind not in known or known[kind] & passing)
+
+
+def _is_known(session: Session, kind: EventKind) -> bool:
+    return kind in _OF_FEW_NAMES and session.count(KIND_TABLES[kind].table) >= _MANY
+
+
+def _names(session: Session, kind: EventKind) -> frozenset[str]:
+    """The names of the events of a kind in all reports; of one without a name it is empty."""
+    source = KIND_TABLES[kind]
+    report = source.table.c.report
+
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+        query = sa.select(report, sa.func.coalesce(source.name, "")).distinct()
+        query = query.where(report.in_([one.index for one in reports]))
+        rows = part.rows(query if source.condition is None else query.where(source.condition))
+        return {
+            one.index: {"names": json_array([name for index, name in rows if index == one.index])} for one in reports
+        }
+
+    having = [one for one in session.reports if one.count(source.table)]
+    kept = facts_of(session, having, f"names-{kind.value}", _VERSION, compute, by=source.table)
+    return frozenset(name for arrays in kept.values() for name in json_of(arrays["names"]))
+
+
+def _passing(session: Session, names: Sequence[str], wanted: NameFilter) -> frozenset[str]:
+    """Those of ``names`` that pass, as the same SQL finds that searches the events."""
+    name = sa.func.unnest(sa.literal(list(names), sa.ARRAY(sa.Text)), type_=sa.Text).label("name")
+    rows = sa.select(name).subquery()
+    return frozenset(found for (found,) in session.rows(sa.select(rows.c.name).where(matches(rows.c.name, wanted))))
+
 
 EVENT_COLUMNS = (
     Column("start", header="Start (ns)", label="time", unit=Unit.TIME),
@@ -321,3 +372,112 @@ def window_of(row: Row) -> Window:
     values = dict(zip(_KEYS, row, strict=True))
     start = int(values["start"] or 0)
     return Window.of_event(start, start + int(values["duration"] or 0))
+
+
+_LAUNCHED = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
+
+
+@dataclass(frozen=True)
+class Partners:
+    """What belongs to an event on the other side. ``reason`` says why ``rows`` (of an event list) is empty."""
+
+    rows: tuple[Row, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Times of a launch in ns: call start to work start, and call end to work start (``None`` if it began before)."""
+
+    delay: int
+    queue: int | None
+
+
+def partners(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Partners:
+    """The GPU work of an API call (a graph launch may have many), or the API call of GPU work or a sync."""
+    if key.kind is not EventKind.API and not key.kind.on_gpu and key.kind is not EventKind.SYNC:
+        return Partners((), f"{key.kind.value} events have no correlation id")
+    table, session = KIND_TABLES[key.kind].table, session.part([key.report])
+    own = session.rows(
+        sa.select(table.c.process, table.c.correlation_id).where(
+            table.c.report == key.report, table.c.row == key.row, _at(table, key)
+        )
+    )
+    if not own or own[0][1] is None or own[0][0] in (None, NO_PROCESS):
+        return Partners((), "this row records no correlation id")
+    process, correlation_id = own[0]
+    wanted = _LAUNCHED if key.kind is EventKind.API else (EventKind.API,)
+    rows = _by_correlation(session, wanted, key.report, process, correlation_id, ranks)
+    if rows:
+        return Partners(rows)
+    if key.kind is EventKind.API:
+        return Partners((), "this call launched no GPU work")
+    return Partners((), "its API call was not recorded (launched before the capture, or API rows were not traced)")
+
+
+def _at(table: sa.Table, key: EventKey) -> sa.ColumnElement[bool]:
+    """The event's own start: it lets Parquet skip all but one row group."""
+    return table.c.start == key.start - table.c.clock_offset
+
+
+def _by_correlation(
+    session: Session,
+    kinds: Sequence[EventKind],
+    report: int,
+    process: int,
+    correlation_id: int,
+    ranks: Sequence[RankedTask],
+) -> tuple[Row, ...]:
+    parts = []
+    for kind in kinds:
+        columns = KIND_TABLES[kind].table.c
+        conditions = [
+            columns.report == report,
+            columns.process == process,
+            columns.correlation_id == correlation_id,
+        ]
+        parts.append(events_query(kind, Selection(), ranks, conditions))
+    rows = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery()
+    return tuple(session.rows(sa.select(*_public(rows)).order_by(rows.c.start, rows.c.kind_order, rows.c.row)))
+
+
+def launch(call: Row, work: Row) -> Launch:
+    """The delays between an API call and its work, both rows of an event list.
+
+    CUPTI's clocks may place a kernel less than a microsecond before its call: the delay is then 0
+    (docs/exports.md#launches).
+    """
+    starts = [_value(row, "start") for row in (call, work)]
+    call_end = int(starts[0] or 0) + int(_value(call, "duration") or 0)
+    queue = int(starts[1] or 0) - call_end
+    return Launch(max(int(starts[1] or 0) - int(starts[0] or 0), 0), queue if queue >= 0 else None)
+
+
+def _value(row: Row, key: str) -> Value:
+    return row[[column.key for column in EVENT_COLUMNS].index(key)]
+
+
+def facts(session: Session, key: EventKey) -> list[tuple[str, Any, str]]:
+    """What the export says of one event beyond its row: (word, value, canonical field), for a detail panel."""
+    table, session = KIND_TABLES[key.kind].table, session.part([key.report])
+    found = session.rows(sa.select(table).where(table.c.report == key.report, table.c.row == key.row, _at(table, key)))
+    if not found:
+        return []
+    values = dict(zip((column.name for column in table.c), found[0], strict=True))
+    places = {"report", "clock_offset", "row", "start", "end", "process", "thread"}
+    hidden = places | {"is_nccl", "is_memset", "event_type"}
+    shown = [
+        (name.replace("_", " "), value, name)
+        for name, value in values.items()
+        if value not in (None, "") and name not in hidden
+    ]
+    return [*shown, *_thread_name(session, key.report, values.get("thread"))]
+
+
+def _thread_name(session: Session, report: int, thread: int | None) -> list[tuple[str, Any, str]]:
+    if thread is None:
+        return []
+    table = tables.threads
+    query = sa.select(table.c.name).where(table.c.report == report, table.c.thread == thread).limit(1)
+    name = session.scalar(query)
+    return [("thread name", name, "thread_name")] if name else []

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Window
-from nsystui.questions.where import Condition, of_tasks, where
+from nsystui.questions.conditions import Condition, of_tasks, where
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -63,15 +63,6 @@ class MetricLane:
     source: MetricSource
     values: NDArray[np.float64]
     mean: float | None
-
-
-def metric_names(session: Session) -> tuple[str, ...]:
-    """Every metric that was sampled, worth a lane or not, in alphabetical order."""
-    metric = tables.gpu_metrics.c.metric
-    if not session.count(tables.gpu_metrics):
-        return ()
-    rows = session.rows(sa.select(metric).where(metric.is_not(None)).distinct().order_by(metric))
-    return tuple(name for (name,) in rows)
 
 
 def metric_sources(session: Session, selection: Selection) -> list[MetricSource]:

@@ -19,7 +19,7 @@ from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     from nsystui.questions.alignment import Alignment, ClockMode
-    from nsystui.questions.collectives.matched import Matching
+    from nsystui.questions.collectives.matching import Matching
     from nsystui.questions.nccl.from_log import LogSizes
     from nsystui.questions.nccl.pairing import NcclPairing
     from nsystui.questions.numbering import Numbering
@@ -57,7 +57,7 @@ class Job:
 
     def close(self) -> None:
         """Lets go of the session, after it was told which rows were left out of whatever was asked."""
-        from nsystui.questions.left_out import left_out_note
+        from nsystui.questions.data_notes import left_out_note
 
         if note := left_out_note(self.session):
             self.tell(note)
@@ -89,7 +89,7 @@ class Job:
 
     def extent(self, selection: Selection = _EVERYTHING) -> Window:
         """From the first to the last event of the selected tasks (or the selected window), in job time."""
-        from nsystui.questions.extent import extent
+        from nsystui.questions.time_window import extent
 
         return extent(self.session, selection)
 
@@ -110,7 +110,7 @@ class Job:
 
     def pairing(self) -> NcclPairing:
         """Which NCCL call launched which NCCL kernel, over everything, and what each kernel cost (see `measured`)."""
-        from nsystui.questions.nccl.measured import measured
+        from nsystui.questions.nccl.bandwidth import measured
         from nsystui.questions.nccl.pairing import NcclPairing
 
         def make() -> NcclPairing:
@@ -126,8 +126,7 @@ class Job:
         return self.once(("collectives",), self._match_collectives)
 
     def _match_collectives(self) -> Matching:
-        from nsystui.questions.collectives.matched import Matching, match
-        from nsystui.questions.collectives.sequences import sequences
+        from nsystui.questions.collectives.matching import Matching, match, sequences
 
         reports = self.session.reports
         if self.shares_clock:
@@ -139,7 +138,7 @@ class Job:
     @property
     def shares_clock(self) -> bool:
         """Whether the open reports are of one run, as far as their clocks tell."""
-        from nsystui.questions.extent import shares_clock
+        from nsystui.questions.time_window import shares_clock
 
         return shares_clock(self.session.reports)
 
@@ -147,7 +146,7 @@ class Job:
         """What the table of ranks is made of; ``step_name`` as in `steps`."""
         from nsystui.questions.alignment import Alignment
         from nsystui.questions.collectives.waiting import Arrivals, lateness
-        from nsystui.questions.ranks.step_times import step_times
+        from nsystui.questions.ranks.steps import step_times
         from nsystui.questions.ranks.table import RankFacts
 
         steps = self.steps(step_name)

@@ -25,11 +25,11 @@ from nsystui.base.columns import (
 )
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
-from nsystui.questions import statistics
-from nsystui.questions.missing import missing_note
+from nsystui.questions.algebra import statistics
+from nsystui.questions.conditions import by_report, duration, job_start, where
+from nsystui.questions.data_notes import missing_note
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.where import by_report, duration, job_start, where
 from nsystui.questions.whole_job import whole_job_rows
 from nsystui.store import tables
 from nsystui.store.session import Session

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from nsystui.base.note_words import few
-from nsystui.questions.missing import lacking_note
-from nsystui.questions.where import Condition
+from nsystui.base.text import few
+from nsystui.questions.conditions import Condition
+from nsystui.questions.data_notes import lacking_note
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nsystui.base.errors import UsageError
-from nsystui.base.whole_number import whole_number
+from nsystui.base.text import whole_number
 
 SOURCE = "--ranks"
 _HIGHEST = 999_999_999

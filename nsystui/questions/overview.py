@@ -16,14 +16,12 @@ from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import HOST, PID, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.identifiers import pid_of
+from nsystui.questions.conditions import where
 from nsystui.questions.device_time import NOTHING, Breakdown
-from nsystui.questions.extent import extent, extents, recorded, selected_reports, shares_clock
 from nsystui.questions.kept_facts import facts_of
-from nsystui.questions.processes import rows_of_tasks, used_devices
-from nsystui.questions.tasks import RankedTask
-from nsystui.questions.utilisation import BusyIntervals
-from nsystui.questions.utilisation_tables import SHARE_COLUMNS, recording_notes, shares
-from nsystui.questions.where import where
+from nsystui.questions.tasks import RankedTask, rows_of_tasks, used_devices
+from nsystui.questions.time_window import extent, extents, recorded, selected_reports, shares_clock
+from nsystui.questions.utilisation import SHARE_COLUMNS, BusyIntervals, recording_notes, shares
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session

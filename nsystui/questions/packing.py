@@ -63,7 +63,7 @@ def compute_first_answers(job: Job) -> None:
 
     Raises ExportError where the memory is too little.
     """
-    from nsystui.questions.collectives.sequences import stream_sequences
+    from nsystui.questions.collectives.matching import stream_sequences
     from nsystui.questions.event_index import spans
     from nsystui.questions.event_kinds import EventKind
     from nsystui.questions.nvtx.report_ranges import projection_of, ranges_of

@@ -12,9 +12,9 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Task
-from nsystui.questions.intervals import Intervals, merge, union
-from nsystui.questions.missing import absent_note
-from nsystui.questions.where import Condition, job_start, where
+from nsystui.questions.algebra.intervals import Intervals, merge, union
+from nsystui.questions.conditions import Condition, job_start, where
+from nsystui.questions.data_notes import absent_note
 from nsystui.store import tables
 from nsystui.store.session import Session
 

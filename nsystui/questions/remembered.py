@@ -75,10 +75,10 @@ def remember_first_questions(job: Job, cache: Cache, paths: Iterable[Path]) -> N
     Of large jobs the summary of API calls and the index of the event list as well, which take a second or two there.
     Raises ExportError and OSError where one of the files is not there any more.
     """
+    from nsystui.questions.activities import API, work_summary
     from nsystui.questions.events import EventList
     from nsystui.questions.kernels import Names
     from nsystui.questions.stats import report_of
-    from nsystui.questions.work import API, work_summary
 
     known = Remembered.of_files(cache, paths)
     text = "cuda_gpu_kern_sum"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from nsystui.questions.where import job_start
+from nsystui.questions.conditions import job_start
 from nsystui.store.session import Session
 
 _SPANS = 4096

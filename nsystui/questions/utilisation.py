@@ -10,18 +10,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.note_words import which_of
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.text import few, which_of
 from nsystui.exports import canonical
-from nsystui.questions.busy_arrays import Place, of_arrays, to_arrays
-from nsystui.questions.device_time import NOTHING, Breakdown, BusyParts, Device, DeviceIntervals, DeviceLanes, shifted
-from nsystui.questions.extent import recorded, selected_reports, shares_clock
+from nsystui.questions.device_time import (
+    DEVICE_KEYS,
+    NOTHING,
+    Breakdown,
+    BusyParts,
+    Device,
+    DeviceIntervals,
+    DeviceLanes,
+    Place,
+    busy_parts,
+    of_arrays,
+    shifted,
+    to_arrays,
+)
 from nsystui.questions.kept_facts import facts_of
-from nsystui.questions.processes import used_devices
-from nsystui.questions.tasks import RankedTask
-from nsystui.questions.work_intervals import DEVICE, busy_parts
+from nsystui.questions.tasks import RankedTask, used_devices
+from nsystui.questions.time_window import recorded, selected_reports, shares_clock
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -29,9 +42,10 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.store.kept import Arrays
 
+
 _KEPT_VERSION = 4
 _NAME_NOTE = "the name filter is left out here: how busy a GPU is depends on all of its work"
-_WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
+_GPU_TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,14 +108,7 @@ def columns_read(of_streams: bool) -> dict[sa.Table, tuple[str, ...]]:
     ``of_streams`` says whether the selection is of single streams.
     """
     columns = ("process", "device", "start", "end", *(["stream"] if of_streams else []))
-    return {table: (*columns, *(["is_nccl"] if "is_nccl" in table.c else [])) for table in _WORK}
-
-
-def busy_lanes(
-    session: Session, selection: Selection, window: Window, bins: int, ranks: Sequence[RankedTask]
-) -> list[DeviceLanes]:
-    """``BusyIntervals.load(…).lanes(…)``, for one look only."""
-    return BusyIntervals.load(session, selection, ranks).lanes(window, bins)
+    return {table: (*columns, *(["is_nccl"] if "is_nccl" in table.c else [])) for table in _GPU_TABLES}
 
 
 def breakdown(
@@ -181,7 +188,7 @@ def _batches(reports: Mapping[int, Report], devices: Sequence[Device]) -> Iterat
     rows: dict[int, int] = {}
     for device in devices:
         index = device.task.task.report
-        more = sum(reports[index].count(table) for table in _WORK)
+        more = sum(reports[index].count(table) for table in _GPU_TABLES)
         if batch and (len(batch) == _BATCH_DEVICES or sum((rows | {index: more}).values()) > _BATCH_ROWS):
             yield batch
             batch, rows = [], {}
@@ -197,14 +204,14 @@ def _computed(session: Session, streams: frozenset[int] | None, reports: Sequenc
     devices = [used for used in used_devices(session) if used.task.report in indices]
     places = [(used.task.report, used.task.process, used.device) for used in devices]
     found: dict[int, dict[Place, BusyParts]] = {index: {} for index in indices}
-    for (report, *place), parts in zip(places, busy_parts(session, DEVICE, places, streams), strict=True):
+    for (report, *place), parts in zip(places, busy_parts(session, DEVICE_KEYS, places, streams), strict=True):
         found[report][tuple(place)] = parts
     return {index: to_arrays(parts) for index, parts in found.items()}
 
 
 def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
     """What to know before reading a utilisation of this selection."""
-    idle = [report.name for report in reports if not any(report.count(table) for table in _WORK)]
+    idle = [report.name for report in reports if not any(report.count(table) for table in _GPU_TABLES)]
     if idle:
         yield f"no GPU work in {which_of(idle, len(reports))}: {canonical.KERNELS.record}"
     graphs = sum(report.count(tables.graph_launches) for report in reports)
@@ -215,3 +222,132 @@ def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
         )
     if selection.streams is not None:
         yield "only the selected streams: idle is the time in which none of them worked"
+
+
+# The name in ``Breakdown`` and ``DeviceLanes``, the key of the columns, the headings in a file and on a screen, the
+# importance.
+_PARTS = (
+    ("busy", "busy", "Busy", "busy", 0),
+    ("kernels", "compute", "Compute", "compute", 1),
+    ("nccl", "nccl", "NCCL", "NCCL", 1),
+    ("exposed_nccl", "exposed_nccl", "Exposed NCCL", "exposed", 1),
+    ("memory", "memory", "Memory", "memory", 2),
+    ("graph", "graph", "Graph", "graph", 3),
+    ("idle", "idle", "Idle", "idle", 1),
+)
+SHARE_COLUMNS = tuple(
+    Column(
+        f"{key}_percent",
+        header=f"{title} (%)",
+        label=f"{label} %",
+        unit=Unit.PERCENT,
+        decimals=2,
+        importance=importance,
+    )
+    for _, key, title, label, importance in _PARTS
+)
+"""Percentages of the window, in the order of ``shares``."""
+COLUMNS = (
+    RANK,
+    DEVICE,
+    Column("gpu", header="GPU", label="gpu", unit=Unit.NUMBER, importance=4),
+    Column("model", header="GPU Model", label="model", importance=5),
+    *SHARE_COLUMNS,
+    *(
+        Column(f"{key}_ns", header=f"{title} (ns)", label=label, unit=Unit.DURATION, importance=6)
+        for _, key, title, label, _ in _PARTS
+    ),
+    Column("overlap_ns", header="NCCL over Compute (ns)", label="NCCL over compute", unit=Unit.DURATION, importance=7),
+    Column("exposed_memory_ns", header="Exposed Memory (ns)", label="exposed memory", unit=Unit.DURATION, importance=7),
+    Column("recorded_ns", header="Recorded (ns)", label="recorded", unit=Unit.DURATION, importance=8),
+    Column("window_ns", header="Window (ns)", label="window", unit=Unit.DURATION, importance=8),
+)
+TIME_COLUMNS = (
+    RANK,
+    DEVICE,
+    START,
+    *(column for column in SHARE_COLUMNS if column.key != "idle_percent"),
+)
+_NEARLY_ALL = 0.99  # the sessions of one job begin and end some ms apart
+
+
+def shares(spent: Breakdown | None) -> list[float | None]:
+    """The percentages of ``SHARE_COLUMNS``; all missing where there is no GPU."""
+    if spent is None:
+        return [None] * len(SHARE_COLUMNS)
+    return [spent.percent(part) for part in _shares_of(spent)]
+
+
+def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
+    """One row for each device: what it was busy with in ``window``, in percent of it and in ns.
+
+    See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time.
+
+    The parts are unions, so they overlap and add up to more than busy where compute (kernels but
+    NCCL's), NCCL and copies run side by side.
+    """
+    rows: list[Row] = []
+    for item in busy.devices:
+        spent = item.breakdown(window)
+        rest = (spent.overlap, spent.exposed_memory, spent.recorded, spent.time)
+        rows.append(
+            (
+                *_rank_and_device(item.device),
+                item.device.gpu,
+                item.device.model,
+                *shares(spent),
+                *_shares_of(spent),
+                *rest,
+            )
+        )
+    return TableAnswer("gpu", COLUMNS, rows, len(rows), _table_notes(busy, window))
+
+
+def utilisation_over_time(busy: BusyIntervals, window: Window, bins: int) -> TableAnswer:
+    """One row for each device and each of ``bins`` equal spans of ``window``: percentages of the span.
+
+    ``start`` is the span's begin in job time, ns (rounded down). Spans outside the report's session are missing.
+    Raises ``ValueError`` where ``bins < 1``.
+    """
+    width = window.end - window.start
+    starts = [window.start + number * width // bins for number in range(bins)] if bins > 0 else []
+    rows: list[Row] = []
+    for lanes in busy.lanes(window, bins):
+        percent = _percentages(lanes)
+        rows += [
+            (*_rank_and_device(lanes.device), start, *values) for start, values in zip(starts, percent, strict=True)
+        ]
+    return TableAnswer("gpu-time", TIME_COLUMNS, rows, len(rows), _table_notes(busy, window))
+
+
+def _table_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
+    if busy.shares_clock:
+        return (*busy.notes, *recording_notes(busy, window))
+    return (*busy.notes, "these reports share no clock: select the ranks of one to see it over its own time")
+
+
+def recording_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
+    """Which ranks were not recorded for all of ``window``: their totals count what is missing as idle."""
+    width = window.end - window.start
+    partly = dict.fromkeys(
+        item.device.task.rank for item in busy.devices if item.recorded_in(window) < _NEARLY_ALL * width
+    )
+    if not partly:
+        return ()
+    who = f"rank {few(list(partly))} was" if len(partly) == 1 else f"ranks {few(list(partly))} were"
+    return (f"{who} not recorded for all of this time: what is missing counts as idle in totals",)
+
+
+def _shares_of(spent: Breakdown) -> list[int]:
+    return [getattr(spent, name) for name, *_ in _PARTS]
+
+
+def _rank_and_device(device: Device) -> tuple[int, int]:
+    return device.task.rank, device.device
+
+
+def _percentages(lanes: DeviceLanes) -> Sequence[Sequence[float]]:
+    """A row for each bin, in the order of ``TIME_COLUMNS``."""
+    parts = [getattr(lanes, name) for name, *_ in _PARTS if name != "idle"]
+    values: list[list[float]] = (100.0 * np.column_stack(parts)).tolist()
+    return values

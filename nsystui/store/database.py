@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsystui.base import addresses
 from nsystui.base.errors import ExportError, NsystuiError
+from nsystui.base.resources import LEAST_ADDRESSES, address_limit
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.store import machine
 from nsystui.store.sizes import size_words
@@ -64,9 +64,9 @@ def connect(limits: Limits) -> duckdb.DuckDBPyConnection:
 
     Raises NsystuiError where the process may not have the addresses for it.
     """
-    space = addresses.limit()
-    if space is not None and space < addresses.LEAST:
-        least = f"{size_words(addresses.LEAST)} is the least: raise `ulimit -v`"
+    space = address_limit()
+    if space is not None and space < LEAST_ADDRESSES:
+        least = f"{size_words(LEAST_ADDRESSES)} is the least: raise `ulimit -v`"
         raise NsystuiError(f"not enough memory: this process may have {size_words(space)}, {least}")
     import duckdb
 
@@ -114,7 +114,7 @@ def memory_errors(limits: Limits, is_kept: bool, *paths: Path) -> Iterator[None]
 
 def _too_little(limits: Limits, refused: bool) -> tuple[str, str]:
     """What was too little, and what to do about it. ``refused``: by the system, though DuckDB might have taken more."""
-    more, space = 2 * limits.memory, addresses.limit()
+    more, space = 2 * limits.memory, address_limit()
     fits = f"its columns do not fit into the memory that DuckDB may take, {size_words(limits.memory)}"
     # More memory for DuckDB is no use where the process may not have so many addresses.
     if space is not None and (refused or more > space - machine.OWN_ADDRESSES):

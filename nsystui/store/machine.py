@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from nsystui.base import addresses
+from nsystui.base.resources import address_limit
 
 _ROOT = Path("/")
 OWN_ADDRESSES = 512 << 20
@@ -35,7 +35,7 @@ def memory(root: Path = _ROOT) -> int | None:
 
 def _address_space() -> Iterator[int]:
     """What the program itself leaves of the addresses it may use."""
-    space = addresses.limit()
+    space = address_limit()
     if space is not None:
         yield max(space - OWN_ADDRESSES, 0)
 

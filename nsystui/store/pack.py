@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nsystui.base.errors import DamagedError, ExportError
-from nsystui.base.shortage import shortage
+from nsystui.base.resources import shortage
 from nsystui.exports import canonical, metadata, nccl_calls, opening, schema, sources
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import Metadata

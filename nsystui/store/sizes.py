@@ -6,7 +6,7 @@ import re
 from decimal import Decimal
 
 from nsystui.base.errors import UsageError
-from nsystui.base.whole_number import LARGEST
+from nsystui.base.text import LARGEST_NUMBER
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) *([KMGT]?)(i?B)?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -23,7 +23,7 @@ def parse_size(text: str) -> int:
     number, unit, ending = match.groups()
     base = 1000 if (ending or "").upper() == "B" else 1024
     size = int(Decimal(number) * base ** _POWERS[unit.upper()])
-    if size > LARGEST:
+    if size > LARGEST_NUMBER:
         raise UsageError(f"{text!r} is more than any disk holds")
     return size
 

@@ -8,9 +8,8 @@ from typing import Any
 from nsystui.base.answer import Row, Value
 from nsystui.base.columns import Unit
 from nsystui.base.units import format_value
-from nsystui.questions.correlation import facts, launch, partners
 from nsystui.questions.event_kinds import EventKind
-from nsystui.questions.events import EVENT_COLUMNS, key_of
+from nsystui.questions.events import EVENT_COLUMNS, facts, key_of, launch, partners
 from nsystui.questions.tasks import RankedTask
 from nsystui.store.session import Session
 

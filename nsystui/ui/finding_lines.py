@@ -45,7 +45,7 @@ def findings_answer(found: Triage) -> TableAnswer:
 
 
 def _row(number: int, one: Finding) -> Row:
-    letter, screen = one.severity.value[0].upper(), screen_words(one.shown.screen)
+    letter, screen = one.severity.value[0].upper(), screen_words(one.door.view.screen)
     return (letter, one.cost, one.percent, screen, f"{one.id}: {one.sentence}", number)
 
 

@@ -11,13 +11,12 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
+from nsystui.questions.data_notes import missing_note
 from nsystui.questions.device_time import NOTHING, Breakdown, Device, DeviceLanes
 from nsystui.questions.gpu_metrics import MetricLane, MetricSource, metric_lanes, metric_sources
 from nsystui.questions.job import Job
-from nsystui.questions.missing import missing_note
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.utilisation import BusyIntervals
-from nsystui.questions.utilisation_tables import utilisation_table
+from nsystui.questions.utilisation import BusyIntervals, utilisation_table
 from nsystui.store import tables
 from nsystui.ui.widgets.strip_chart import Lane
 from nsystui.ui.zooming import inside

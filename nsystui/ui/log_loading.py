@@ -148,7 +148,7 @@ class LogLoading:
 
     def _tell_tables(self, summary: Summary, reader: LogReader, **changes: object) -> None:
         """Makes the tables here, in the thread of the reading: nothing adds to the summary meanwhile."""
-        from nsystui.questions.nccl_log.notes import notes, nothing
+        from nsystui.questions.nccl_log.summary import notes, nothing
         from nsystui.questions.nccl_log.tables import TABLES
 
         begun = time.monotonic()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from nsystui.base.answer import Row, TableAnswer, Value
 from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import NameFilter
-from nsystui.questions.nccl.buckets import bucket_of
+from nsystui.questions.nccl.names import bucket_of
 
 ORDER = ("ops", "sizes", "calls", "communicators", "ranks", "gpus", "tuning", "steps", "lines")
 """The tables in the order in which a user goes through them: what was called first, then by whom."""

@@ -8,9 +8,8 @@ from nsystui.base.answer import Row, Value
 from nsystui.base.columns import Unit
 from nsystui.base.selection import Window
 from nsystui.base.units import format_value
-from nsystui.questions.correlation import launch, partners
 from nsystui.questions.event_kinds import EventKind
-from nsystui.questions.events import EVENT_COLUMNS, key_of
+from nsystui.questions.events import EVENT_COLUMNS, key_of, launch, partners
 from nsystui.questions.timeline.drawing import LETTERS
 from nsystui.questions.timeline.gpu_events import longest_in
 from nsystui.questions.timeline.lanes import Lane, Timeline

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from nsystui.base.columns import Unit
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value
+from nsystui.questions.data_notes import missing_note
 from nsystui.questions.job import Job
-from nsystui.questions.missing import missing_note
 from nsystui.questions.timeline.drawing import lane_label, lane_text
 from nsystui.questions.timeline.lanes import Lane, Timeline
 from nsystui.questions.timeline.picture import LanePicture, has_names, lane_pictures, plain_pictures

@@ -18,12 +18,13 @@ import nsystui.commands.arguments as shared
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import NAME, Column, Unit
 from nsystui.base.selection import Selection
-from nsystui.questions import event_index, statistics, whole_job
+from nsystui.questions import event_index, whole_job
+from nsystui.questions.activities import API, work_summary
+from nsystui.questions.algebra import statistics
 from nsystui.questions.alignment import ClockMode
 from nsystui.questions.events import EventList
 from nsystui.questions.job import Job
 from nsystui.questions.remembered import from_json, to_json
-from nsystui.questions.work import API, work_summary
 from nsystui.store import cache as cache_module
 from nsystui.store.answers import Answers
 from nsystui.store.cache import Cache

@@ -106,7 +106,7 @@ def test_a_terminal_gets_nothing_that_it_would_obey(file_format: str) -> None:
 
 def test_importing_the_output_brings_nothing_heavy() -> None:
     code = (
-        "import sys; import nsystui.output.stdout, nsystui.output.files, nsystui.output.clipboard; "
+        "import sys; import nsystui.output.stdout, nsystui.output.files, nsystui.output.formats; "
         "import nsystui.base.terminal\n"
         "print({'textual', 'rich', 'pandas', 'numpy', 'duckdb', 'sqlalchemy'} & set(sys.modules))"
     )

@@ -23,18 +23,17 @@ from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import PLANTED_SECRET, ExportWriter
 from nsystui.exports.demo.target import DEFAULT_STREAM
 from nsystui.output.chrome_trace import microseconds, write_chrome_trace
-from nsystui.output.files import TargetExistsError
-from nsystui.output.traces import save_trace
+from nsystui.output.files import TargetExistsError, save_trace
 from nsystui.questions.alignment import ClockMode
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import EventList
-from nsystui.questions.extent import event_span
 from nsystui.questions.handover.bands import bands
 from nsystui.questions.handover.kinds import ON_GPU, Contents
 from nsystui.questions.handover.layout import Layout, ThreadTrack
 from nsystui.questions.handover.streams import Lanes
 from nsystui.questions.handover.trace import Trace
 from nsystui.questions.job import Job
+from nsystui.questions.time_window import event_span
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from support import native, shared
 
 from nsystui.base.selection import Selection
-from nsystui.questions.interval_blocks import IntervalBlocks
+from nsystui.questions.algebra.interval_blocks import IntervalBlocks
 from nsystui.questions.job import Job
 from nsystui.questions.stats import report_of
 from nsystui.store import tables
@@ -44,7 +44,7 @@ def count(session: Session, query: sa.Select[Any]) -> int:
 
 def busy_without_memsets(session: Session) -> IntervalBlocks:
     """Kernels and copies of the only device, merged."""
-    from nsystui.questions.interval_blocks import UnionBuilder
+    from nsystui.questions.algebra.interval_blocks import UnionBuilder
 
     builder = UnionBuilder()
     kernels, copies = tables.kernels.c, tables.memory_ops.c

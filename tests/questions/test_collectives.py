@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from support import shared
 
 from nsystui.base.selection import Task, Window
-from nsystui.questions.alignment import ClockMode
-from nsystui.questions.collectives.clock import fit_clock
-from nsystui.questions.collectives.matched import MatchedCollectives, match
-from nsystui.questions.collectives.sequences import UNKNOWN, KernelSequence, Member, sequences
+from nsystui.questions.alignment import ClockMode, fit_clock
+from nsystui.questions.collectives.matching import UNKNOWN, KernelSequence, MatchedCollectives, Member, match, sequences
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals, lateness
 from nsystui.questions.job import Job
 from nsystui.store.report import aligned

@@ -16,6 +16,7 @@ from nsystui.base.answer import iter_rows
 from nsystui.base.columns import NAME
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import TrainingJob
+from nsystui.questions.activities import MEMORY, work_summary
 from nsystui.questions.comparison import TABLES, Options, Side, summary, worded
 from nsystui.questions.comparison.kernels import kernels, memory
 from nsystui.questions.comparison.nccl import nccl
@@ -25,11 +26,10 @@ from nsystui.questions.comparison.side import Basis
 from nsystui.questions.comparison.steps import steps
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, kernel_summary
-from nsystui.questions.nccl.table import nccl_summary
+from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.nvtx.listing import nvtx_summary
 from nsystui.questions.overview import task_table
-from nsystui.questions.ranks.step_times import figures, step_times
-from nsystui.questions.work import MEMORY, work_summary
+from nsystui.questions.ranks.steps import figures, step_times
 from nsystui.store.session import Session
 
 STRAGGLER = 2

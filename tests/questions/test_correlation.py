@@ -12,9 +12,8 @@ from support import edit
 from nsystui.base.selection import Selection
 from nsystui.exports import demo
 from nsystui.exports.demo import ExportWriter
-from nsystui.questions.correlation import Launch, Partners, facts, launch, partners
 from nsystui.questions.event_kinds import EventKind
-from nsystui.questions.events import EVENT_COLUMNS, EventList, key_of
+from nsystui.questions.events import EVENT_COLUMNS, EventList, Launch, Partners, facts, key_of, launch, partners
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.store.session import Session
 from nsystui.ui.event_details import detail_lines

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsystui.questions.density import log_density
+from nsystui.questions.algebra.distributions import log_density
 
 VALUES = st.one_of(st.floats(-1e6, 1e12), st.just(math.nan))
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nsystui.questions.distribution import distribution
+from nsystui.questions.algebra.distributions import distribution
 
 VALUES = st.lists(st.one_of(st.integers(0, 10**6), st.integers(0, 2**62), st.integers(-(10**9), 0)), min_size=1)
 

@@ -15,8 +15,7 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.demo import ExportWriter, Process, TrainingJob
 from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.host import HostEfficiency, HostTime
-from nsystui.questions.efficiency.mfu import Mfu, MfuRequest
-from nsystui.questions.efficiency.peaks import known_peak
+from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, known_peak
 from nsystui.questions.efficiency.result import Efficiency, efficiency, mfu_of
 from nsystui.questions.efficiency.tables import host_table, mfu_table, process_table
 from nsystui.questions.job import Job

@@ -19,7 +19,6 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
-from nsystui.questions import event_names
 from nsystui.questions import events as events_module
 from nsystui.questions.event_kinds import KIND_TABLES, EventKind, events_query, kinds_of
 from nsystui.questions.events import EVENT_COLUMNS, EventKey, EventList, default_kinds, key_of, window_of
@@ -398,7 +397,7 @@ class TestKeptCounts:
         ]
         plain = build(in_memory)  # nothing is kept of it, so no names are looked at first
         expected = [plain.find(*search) for search in searches]
-        monkeypatch.setattr(event_names, "_MANY", 1)
+        monkeypatch.setattr(events_module, "_MANY", 1)
         for _ in range(2):  # the names are counted, then found
             with closing(Session(cache=Cache(tmp_path / "cache"))) as kept:
                 for path in ranks:
@@ -411,16 +410,16 @@ class TestKeptCounts:
     def test_kinds_without_a_name_that_passes_are_not_searched(
         self, ranks: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(event_names, "_MANY", 1)
+        monkeypatch.setattr(events_module, "_MANY", 1)
         with closing(Session(cache=Cache(tmp_path / "cache"))) as session:
             session.add(ranks[0])
             kinds = (EventKind.API, EventKind.KERNEL, EventKind.NVTX)
-            names = {kind: event_names._names(session, kind) for kind in kinds[:2]}
+            names = {kind: events_module._names(session, kind) for kind in kinds[:2]}
             for kind in kinds[:2]:
                 for name in names[kind] - names[kinds[1 - kinds.index(kind)]]:
-                    found = event_names.kinds_with_name(session, kinds, NameFilter(f"/^{re.escape(name)}$/"))
+                    found = events_module.kinds_with_name(session, kinds, NameFilter(f"/^{re.escape(name)}$/"))
                     assert found == (kind, EventKind.NVTX)
-            assert event_names.kinds_with_name(session, kinds, NameFilter("none has it")) == (EventKind.NVTX,)
+            assert events_module.kinds_with_name(session, kinds, NameFilter("none has it")) == (EventKind.NVTX,)
 
 
 def _rank(path: Path, rank: int) -> Path:

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsystui.base.selection import Task, Window
-from nsystui.questions import interval_blocks
-from nsystui.questions.device_time import BusyParts, Device, DeviceIntervals
-from nsystui.questions.interval_blocks import (
+from nsystui.questions.algebra import interval_blocks
+from nsystui.questions.algebra.interval_blocks import (
     NO_BLOCKS,
     BlockBuilder,
     IntervalBlocks,
@@ -22,7 +21,7 @@ from nsystui.questions.interval_blocks import (
     slices,
     without,
 )
-from nsystui.questions.intervals import (
+from nsystui.questions.algebra.intervals import (
     EMPTY,
     Intervals,
     as_times,
@@ -32,6 +31,7 @@ from nsystui.questions.intervals import (
     subtract,
     union,
 )
+from nsystui.questions.device_time import BusyParts, Device, DeviceIntervals
 from nsystui.questions.tasks import RankedTask
 
 # Gaps and lengths on both sides of what 32 bits hold.

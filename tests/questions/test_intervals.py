@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsystui.questions.intervals import EMPTY, Intervals, covered_per_bin, intersect, merge, subtract, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, covered_per_bin, intersect, merge, subtract, union
 
 NS = st.integers(-30, 30)
 RANGES = st.lists(st.tuples(NS, NS), max_size=12)

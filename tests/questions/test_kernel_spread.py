@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsystui.questions.medians import CLASSES_PER_OCTAVE
-from nsystui.questions.triage.kernel_spread import Classes, Spread
+from nsystui.questions.algebra.distributions import CLASSES_PER_OCTAVE
+from nsystui.questions.triage.kernel_times import Classes, Spread
 
 TIMES, SCORE = 3.0, 3.5
 

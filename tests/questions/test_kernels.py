@@ -17,6 +17,7 @@ from support import edit, native
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.demo import ExportWriter
+from nsystui.questions.activities import MEMORY, MPI, OS, WORKS, memory_sizes, work_instances, work_summary
 from nsystui.questions.kernels import (
     INSTANCE_COLUMNS,
     GroupBy,
@@ -27,7 +28,6 @@ from nsystui.questions.kernels import (
     kernel_summary,
 )
 from nsystui.questions.tasks import ranked_tasks
-from nsystui.questions.work import MEMORY, MPI, OS, WORKS, memory_sizes, work_instances, work_summary
 from nsystui.store import tables
 from nsystui.store.session import Session
 

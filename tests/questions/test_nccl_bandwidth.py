@@ -17,7 +17,7 @@ from nsystui.base.selection import Selection
 from nsystui.exports.demo import NcclPayloads, training_job
 from nsystui.questions.nccl.bandwidth import rate, sizes_moved
 from nsystui.questions.nccl.grouping import By
-from nsystui.questions.nccl.table import KERNEL, nccl_summary
+from nsystui.questions.nccl.summary import KERNEL, nccl_summary
 
 
 @pytest.fixture

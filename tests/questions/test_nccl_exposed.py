@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from nccl_program import Program, job_of
 
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.questions.algebra.interval_blocks import blocks_of
+from nsystui.questions.algebra.intervals import union
 from nsystui.questions.device_time import BusyParts, Device, DeviceIntervals
-from nsystui.questions.interval_blocks import blocks_of
-from nsystui.questions.intervals import union
-from nsystui.questions.nccl.exposed import exposed_times
+from nsystui.questions.nccl.bandwidth import exposed_times
 from nsystui.questions.nccl.grouping import By
-from nsystui.questions.nccl.table import KERNEL, nccl_summary
+from nsystui.questions.nccl.summary import KERNEL, nccl_summary
 from nsystui.questions.tasks import RankedTask
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12)

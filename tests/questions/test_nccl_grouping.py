@@ -18,10 +18,10 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.exports.demo import training_job
 from nsystui.questions.job import Job
+from nsystui.questions.nccl.bandwidth import in_steps
 from nsystui.questions.nccl.grouping import COLUMNS, SEVERAL, By, by_of, is_of, powers_of_two
 from nsystui.questions.nccl.listing import nccl_listing
-from nsystui.questions.nccl.measured import in_steps
-from nsystui.questions.nccl.table import KERNEL, nccl_summary
+from nsystui.questions.nccl.summary import KERNEL, nccl_summary
 
 EVERYTHING = Selection()
 SUMMED = ["count", "bytes", "total", "exposed"]

@@ -10,8 +10,7 @@ from pandas.testing import assert_frame_equal
 
 from nsystui.exports.demo import NcclPayloads, TrainingJob
 from nsystui.questions import kept_facts
-from nsystui.questions.nccl.joining import joined
-from nsystui.questions.nccl.pairing import NcclPairing
+from nsystui.questions.nccl.pairing import NcclPairing, joined
 
 
 @pytest.fixture(scope="module", params=[*NcclPayloads])
@@ -38,7 +37,6 @@ def test_reports_one_at_a_time_give_the_same(exports, opened, monkeypatch):
         assert_frame_equal(without_numbers(one), without_numbers(other), check_dtype=False)
     for kernel in range(0, len(whole.kernels), 7):
         assert apart.calls_of(kernel).index.tolist() == whole.calls_of(kernel).index.tolist()
-    assert apart.quality == whole.quality
 
 
 def test_what_one_report_tells_of_a_communicator_holds_for_the_others():

@@ -10,10 +10,9 @@ import pytest
 
 from nsystui.base.errors import ExportError, UsageError
 from nsystui.exports.nccl_log.reading import LogReader
-from nsystui.questions.nccl_log.notes import notes
-from nsystui.questions.nccl_log.sequences import call_sequences
+from nsystui.questions.nccl_log.communicators import call_sequences
 from nsystui.questions.nccl_log.steps import StepCut, Steps, steps_of
-from nsystui.questions.nccl_log.summary import Summary
+from nsystui.questions.nccl_log.summary import Summary, notes
 from nsystui.questions.nccl_log.tables import TABLES
 
 GB = 1024**3

@@ -26,12 +26,11 @@ from nsystui.exports.demo import ExportWriter, TrainingJob, training_job
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, kernel_summary
-from nsystui.questions.nccl.buckets import BUCKETS
 from nsystui.questions.nccl.grouping import USUAL, By
 from nsystui.questions.nccl.listing import COMMUNICATION, nccl_listing
-from nsystui.questions.nccl.notes import EXPORT_COMMAND
+from nsystui.questions.nccl.names import BUCKETS
 from nsystui.questions.nccl.pairing import NcclPairing
-from nsystui.questions.nccl.table import CALL, KERNEL, nccl_summary
+from nsystui.questions.nccl.summary import CALL, EXPORT_COMMAND, KERNEL, nccl_summary
 from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
 from nsystui.store.session import Session

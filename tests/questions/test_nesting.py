@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsystui.questions.nesting import Nesting, nest
+from nsystui.questions.algebra.nesting import Nesting, nest
 
 SHARED = Path(__file__).parents[3] / "shared/data"
 

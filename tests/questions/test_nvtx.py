@@ -14,7 +14,6 @@ from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import ExportWriter, Process, Thread
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.nvtx import PUSH_POP, START_END
-from nsystui.questions.names import fold_suffix
 from nsystui.questions.nvtx import (
     UNKNOWN,
     By,
@@ -151,20 +150,26 @@ def test_names_have_their_domain_and_lose_the_suffix_of_pytorch(session_of):
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "folded"),
     [
-        "aten::mm, op_id = 9",
-        "x, seq = 1, op_id = 2",
-        "a, sizes = [[1]]\nb",
-        "plain, seq=1",
-        "",
-        "step 7",
-        ", op_id = 1",
+        ("aten::copy_, op_id = 998952", "aten::copy_"),
+        ("aten::mul, seq = 45328, op_id = 990726", "aten::mul"),
+        ("aten::mm, op_id = 3, seq = 4", "aten::mm"),
+        ("aten::addmm, sizes = [[64], [32, 128], [128, 64], [], []]", "aten::addmm"),
+        ("MmBackward0, seq = 12, sizes = [[2, 3]], input_op_ids = [(1,0)]", "MmBackward0"),
+        ("nccl:all_to_all, op_id = 991144", "nccl:all_to_all"),
+        ("a, sizes = [[1]]\nb", "a"),
+        ("plain, seq=1", "plain, seq=1"),
+        ("copy, sequence = 3", "copy, sequence = 3"),
+        ("size, sizes of things", "size, sizes of things"),
+        ("step 7", "step 7"),
+        (", op_id = 1", ""),
+        ("", ""),
     ],
 )
-def test_the_store_folds_suffixes_as_python_does(session_of, name):
+def test_the_part_of_a_name_that_changes_from_call_to_call_goes(session_of, name, folded):
     session = session_of(lambda export: export.range(1, 2, name))
-    assert load(session).names == (fold_suffix(name),)
+    assert load(session).names == (folded,)
 
 
 def test_a_range_that_ends_on_another_thread_stands_alone(session_of):

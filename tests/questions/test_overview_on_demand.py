@@ -14,11 +14,10 @@ from support import damage_rows, edit, native
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import demo
 from nsystui.exports.reading import Reader
-from nsystui.questions.extent import event_span
 from nsystui.questions.job import Job
 from nsystui.questions.overview import TALLIED, job_facts, task_table
-from nsystui.questions.utilisation import columns_read
-from nsystui.questions.utilisation_tables import utilisation_table
+from nsystui.questions.time_window import event_span
+from nsystui.questions.utilisation import columns_read, utilisation_table
 from nsystui.store import on_demand
 from nsystui.store.cache import Cache
 from nsystui.store.pack import Packer

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsystui.questions.nesting import nest
-from nsystui.questions.projection import LaunchCalls, Projection, project
+from nsystui.questions.algebra.nesting import nest
+from nsystui.questions.algebra.projection import LaunchCalls, Projection, project
 
 SHARED = Path(__file__).parents[3] / "shared/data"
 

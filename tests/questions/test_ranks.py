@@ -15,16 +15,14 @@ from support import shared
 from nsystui.base.answer import iter_rows
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.demo import TrainingJob
+from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.alignment import ClockMode
-from nsystui.questions.collectives.listing import collective_kinds, collective_operations
+from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
 from nsystui.questions.job import Job
-from nsystui.questions.projection import Projection
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
-from nsystui.questions.ranks.oddity import Measure, is_odd, scores
-from nsystui.questions.ranks.step_tables import every_step, steps_across_ranks, steps_by_rank
-from nsystui.questions.ranks.step_times import StepTimes, figures, step_times
-from nsystui.questions.ranks.table import rank_table
-from nsystui.questions.task_steps import TaskSteps
+from nsystui.questions.ranks.steps import StepTimes, every_step, figures, step_times, steps_across_ranks, steps_by_rank
+from nsystui.questions.ranks.table import Measure, is_odd, rank_table, scores
+from nsystui.questions.steps import TaskSteps
 from nsystui.questions.triage.run import triage
 
 ANY = Measure("x", 0.0)

@@ -27,7 +27,8 @@ from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
 from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo.cuda import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
-from nsystui.questions import statistics
+from nsystui.questions.activities import MPI, work_instances
+from nsystui.questions.algebra import statistics
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
 from nsystui.questions.recipes import RECIPES, recipe_named
@@ -35,7 +36,6 @@ from nsystui.questions.recipes.asking import Options, ask, draw
 from nsystui.questions.recipes.histogram import EDGES
 from nsystui.questions.recipes.metric_maps import mean_rate
 from nsystui.questions.stats.nvtx_groups import quartiles
-from nsystui.questions.work import MPI, work_instances
 from nsystui.store.session import Session
 
 WANTED = """cuda_api_sum, cuda_api_sync, cuda_gpu_kern_sum, cuda_gpu_kern_pace, cuda_gpu_kern_hist,

@@ -16,7 +16,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
-from nsystui.questions.where import matches, where
+from nsystui.questions.conditions import matches, where
 from nsystui.store import tables
 from nsystui.store.session import Session
 

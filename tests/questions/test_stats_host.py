@@ -14,7 +14,7 @@ from nsystui.exports import canonical
 from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
 from nsystui.output.formats import write
-from nsystui.questions.missing import absent_note, missing_note
+from nsystui.questions.data_notes import absent_note, missing_note
 from nsystui.questions.stats import report_named, report_of
 from nsystui.store import tables
 from nsystui.store.session import Session

@@ -17,7 +17,7 @@ from nsystui.cli import main
 from nsystui.exports.demo import ExportWriter, Thread, training_job
 from nsystui.questions import steps
 from nsystui.questions.job import Job
-from nsystui.questions.nccl.measured import in_steps
+from nsystui.questions.nccl.bandwidth import in_steps
 from nsystui.questions.steps import NO_STEP, Steps, TaskSteps
 from nsystui.store.session import Session
 

@@ -18,11 +18,11 @@ from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.nvtx import START_END
+from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
+from nsystui.questions.algebra.intervals import union
 from nsystui.questions.device_time import BusyParts
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import EVENT_COLUMNS, key_of
-from nsystui.questions.interval_blocks import IntervalBlocks, blocks_of
-from nsystui.questions.intervals import union
 from nsystui.questions.job import Job
 from nsystui.questions.timeline.drawing import lane_label, lane_text
 from nsystui.questions.timeline.gpu_events import Neighbours, Span, long_events, longest_in

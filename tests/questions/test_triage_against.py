@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nsystui.questions.triage.against import Kind, _changes
-from nsystui.questions.triage.finding import Advice, Finding, Severity, Shown
+from nsystui.questions.triage.baseline import Kind, _changes
+from nsystui.questions.triage.finding import Advice, Door, Finding, Severity, View
 from nsystui.questions.triage.run import Triage
 from nsystui.questions.triage.thresholds import Thresholds
 
@@ -14,7 +14,7 @@ WARNING, INFO = Severity.WARNING, Severity.INFO
 
 def finding(name: str, percent: float | None, severity: Severity = WARNING, ranks: tuple[int, ...] = ()) -> Finding:
     cost = None if percent is None else int(percent * 1e6)
-    return Finding(name, severity, "it is so", Advice("do", "because"), Shown("GPU", "gpu"), cost, percent, ranks=ranks)
+    return Finding(name, severity, "it is so", Advice("do", "because"), Door(View.GPU), cost, percent, ranks=ranks)
 
 
 def triage(*findings: Finding, unsaid: frozenset[str] = frozenset()) -> Triage:
@@ -22,7 +22,7 @@ def triage(*findings: Finding, unsaid: frozenset[str] = frozenset()) -> Triage:
 
 
 def kinds(before: Triage, after: Triage, *below: Finding) -> dict[str, Kind]:
-    return {one.shown.id: one.kind for one in _changes(after, before, below, least=2.0)}
+    return {one.finding.id: one.kind for one in _changes(after, before, below, least=2.0)}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_one_that_was_just_below_its_threshold_is_not_new():
 def test_another_straggler_is_another_finding():
     before, after = triage(finding("straggler", 9.0, ranks=(3,))), triage(finding("straggler", 9.0, ranks=(5,)))
     found = _changes(after, before, (), least=2.0)
-    assert [(one.kind, one.shown.ranks) for one in found] == [(Kind.NEW, (5,)), (Kind.GONE, (3,))]
+    assert [(one.kind, one.finding.ranks) for one in found] == [(Kind.NEW, (5,)), (Kind.GONE, (3,))]
 
 
 def test_one_whose_severity_rises_is_worse():
@@ -62,7 +62,7 @@ def test_what_got_worse_comes_first():
     before = triage(finding("a", 9.0), finding("b", 9.0), finding("c", 9.0))
     after = triage(finding("b", 9.0), finding("c", 19.0), finding("d", 3.0), finding("e", 4.0))
     found = _changes(after, before, (), least=2.0)
-    assert [one.shown.id for one in found] == ["e", "d", "c", "b", "a"]
+    assert [one.finding.id for one in found] == ["e", "d", "c", "b", "a"]
 
 
 def test_without_least_costs_only_costs_change():

@@ -35,7 +35,7 @@ def test_it_is_found_at_its_cost(tmp_path, name):
     assert one.cost == ill.cost
     assert one.severity is Severity.WARNING
     assert one.evidence is not None and len(one.evidence)
-    command, *flags = shlex.split(one.shown.command)
+    command, *flags = shlex.split(one.door.command)
     command_parser(command).parse_args(["file.sqlite", *flags])
 
 

@@ -20,11 +20,10 @@ from nsystui.exports.demo import ExportWriter, Process
 from nsystui.exports.demo import Session as Capture
 from nsystui.questions import utilisation
 from nsystui.questions.device_time import Breakdown, DeviceLanes, total
-from nsystui.questions.extent import extent, extents, recorded
-from nsystui.questions.gpu_metrics import metric_lanes, metric_names, metric_sources
+from nsystui.questions.gpu_metrics import metric_lanes, metric_sources
 from nsystui.questions.tasks import ranked_tasks
-from nsystui.questions.utilisation import BusyIntervals, breakdown, busy_lanes
-from nsystui.questions.utilisation_tables import utilisation_over_time, utilisation_table
+from nsystui.questions.time_window import extent, extents, recorded
+from nsystui.questions.utilisation import BusyIntervals, breakdown, utilisation_over_time, utilisation_table
 from nsystui.store.session import Session
 
 START = 1_780_000_000_000_000_000
@@ -204,7 +203,9 @@ def test_tasks_devices_and_streams_narrow_but_a_name_filter_does_not(opened: Ope
     window = Window(0, 100)
 
     def busy_of(selection: Selection) -> list[int]:
-        return [lane.totals.busy for lane in busy_lanes(session, selection, window, 4, ranked_tasks(session))]
+        return [
+            lane.totals.busy for lane in BusyIntervals.load(session, selection, ranked_tasks(session)).lanes(window, 4)
+        ]
 
     assert busy_of(Selection()) == [30, 50, 90]
     first = Selection(tasks=frozenset({Task(0, process.global_id)}))
@@ -358,10 +359,8 @@ def test_a_window_between_samples_keeps_its_lanes(sampled: Session) -> None:
         metric_lanes(sampled, Selection(), Window(0, 60), 0)
 
 
-def test_every_metric_has_its_name_listed(opened: Opener, sampled: Session, tmp_path: Path) -> None:
-    assert metric_names(sampled) == tuple(sorted(METRICS))
+def test_an_export_without_metrics_has_no_lanes(opened: Opener, tmp_path: Path) -> None:
     without = opened(one_device(tmp_path / "a.sqlite", [("K", 0, 10)]))
-    assert metric_names(without) == ()
     assert metric_lanes(without, Selection(), Window(0, 10), 5) == []
 
 

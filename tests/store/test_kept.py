@@ -19,7 +19,7 @@ from nsystui.questions.job import Job
 from nsystui.questions.nvtx import NvtxTree, nvtx_tree_table
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.overview import job_facts, task_table
-from nsystui.questions.utilisation_tables import utilisation_over_time
+from nsystui.questions.utilisation import utilisation_over_time
 from nsystui.store.cache import Cache
 from nsystui.store.kept import Kept, json_array, json_of
 from nsystui.store.session import Session

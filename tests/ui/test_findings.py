@@ -6,8 +6,11 @@ import pytest
 from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text
 from synthetic import empty_export, illnesses
 
+from nsystui.base.selection import NameFilter
 from nsystui.exports.demo import TrainingJob
+from nsystui.questions.triage.finding import Advice, Door, Finding, Severity, View
 from nsystui.ui.screens.finding import FindingScreen, NotCheckedScreen
+from nsystui.ui.screens.going import show_finding
 from nsystui.ui.screens.overview import OverviewScreen
 from nsystui.ui.screens.ranks import RanksScreen
 from nsystui.ui.screens.timeline import TimelineScreen
@@ -80,6 +83,19 @@ class TestFound:
             await hit(app, pilot, "enter")
             assert isinstance(app.screen, RanksScreen)
             assert app.screen.what == "collectives"
+
+    async def test_every_view_of_a_finding_is_on_the_screen_that_it_names(self, stalled, cache_directory):
+        async with running(stalled, cache_directory, NARROW) as (app, pilot):
+            for view in View:
+                door = Door(view, filter="x" if view is View.API else "")
+                advice = Advice("do", "because")
+                await show_finding(app, Finding("it", Severity.INFO, "it is so", advice, door))
+                await rest(app, pilot)
+                name = type(app.screen).__name__.lower()
+                expected = "diagnostics" if view is View.DIAGNOSTICS else view.screen.lower()
+                assert name == f"{expected}screen", view
+                assert app.selection.name == (NameFilter("x") if door.filter else None)
+                await hit(app, pilot, "escape")
 
     async def test_v_says_what_to_try_and_shows_the_evidence(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):

@@ -13,7 +13,7 @@ from nsystui.base.selection import Selection, Window
 from nsystui.cli import main
 from nsystui.exports.demo import TrainingJob
 from nsystui.output.files import save
-from nsystui.questions.utilisation_tables import utilisation_table
+from nsystui.questions.utilisation import utilisation_table
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.gpu_lanes import held_back
 from nsystui.ui.gpu_lines import mean

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from math import isfinite
 
-from nsystui.base.whole_number import whole_number
+from nsystui.base.text import whole_number
 from nsystui.exports.nccl_log.lines import (
     CommunicatorLine,
     CommunicatorState,

@@ -9,11 +9,11 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Answer, Value, iter_rows
 from nsystui.base.columns import NAME, Column, Unit
+from nsystui.questions.activities import MEMORY, memory_sizes, work_summary
 from nsystui.questions.comparison.pairs import Compared, Extra, Key, Measured, compared
 from nsystui.questions.comparison.side import Basis, Side, both
+from nsystui.questions.conditions import duration, where
 from nsystui.questions.kernels import Names, kernel_summary
-from nsystui.questions.where import duration, where
-from nsystui.questions.work import MEMORY, memory_sizes, work_summary
 from nsystui.store import tables
 
 _NAME = (NAME,)

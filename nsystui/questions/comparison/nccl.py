@@ -8,7 +8,7 @@ from nsystui.base.columns import Column, Unit
 from nsystui.questions.comparison.pairs import Compared, Extra, Key, Measured, compared
 from nsystui.questions.comparison.side import Basis, Side, both
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, By
-from nsystui.questions.nccl.table import CALL, KERNEL, What, nccl_summary
+from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 
 if TYPE_CHECKING:
     import pandas as pd

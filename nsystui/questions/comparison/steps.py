@@ -9,10 +9,10 @@ import numpy as np
 
 from nsystui.base.answer import Row
 from nsystui.base.columns import Column, Unit
+from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.comparison.pairs import Compared
 from nsystui.questions.comparison.side import Side, both
-from nsystui.questions.intervals import Times
-from nsystui.questions.ranks.step_times import StepTimes, step_times
+from nsystui.questions.ranks.steps import StepTimes, step_times
 
 COLUMNS = (
     Column("difference", header="Median Difference (ns)", label="B − A", unit=Unit.CHANGE, decimals=1),

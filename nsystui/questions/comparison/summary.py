@@ -16,7 +16,7 @@ from nsystui.questions.comparison.side import Basis, Side, both
 from nsystui.questions.comparison.steps import STEP, spreads
 from nsystui.questions.comparison.utilisation import Utilisation, utilisation
 from nsystui.questions.kernels import Names
-from nsystui.questions.nccl.table import KERNEL
+from nsystui.questions.nccl.summary import KERNEL
 
 COLUMNS = (
     Column("what", header="What", label="what"),

@@ -8,9 +8,9 @@ from statistics import fmean
 
 from nsystui.base.answer import Value
 from nsystui.questions.comparison.side import Side
-from nsystui.questions.extent import extents
 from nsystui.questions.overview import task_table
-from nsystui.questions.utilisation_tables import SHARE_COLUMNS
+from nsystui.questions.time_window import extents
+from nsystui.questions.utilisation import SHARE_COLUMNS
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,135 @@ calls counts as useful whatever the process did then: UsefulHost is an upper bou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from nsystui.base.selection import Window
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.base.selection import Selection, Window
+from nsystui.questions.algebra.interval_blocks import (
+    BlockBuilder,
+    IntervalBlocks,
+    UnionBuilder,
+    blocks_at,
+    put_blocks,
+    slices,
+)
+from nsystui.questions.algebra.intervals import subtract
 from nsystui.questions.efficiency.device import ratio
-from nsystui.questions.efficiency.host_calls import HostCalls
+from nsystui.questions.kept_facts import facts_of
+from nsystui.questions.mpi import is_mpi_range
 from nsystui.questions.tasks import RankedTask
+from nsystui.store import tables
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.store.kept import Arrays
+
+
+_VERSION = 4
+
+
+@dataclass(frozen=True, eq=False)
+class HostCalls:
+    r"""The calls of one process in job time: U(MPI calls) as ``mpi``, U(CUDA calls) \ U(MPI calls) beside them.
+
+    ``ucx`` is U(UCX calls), which MPI may make.
+
+    ``None`` is what its report has no calls of at all.
+    """
+
+    task: RankedTask
+    mpi: IntervalBlocks | None
+    cuda_outside_mpi: IntervalBlocks | None
+    ucx: IntervalBlocks | None = None
+
+
+def host_calls(session: Session, selection: Selection, ranks: Sequence[RankedTask]) -> list[HostCalls]:
+    """The calls of the selected processes that used a GPU, by rank. Reads every CUDA call, once for each report.
+
+    MPI is what nsys traced as such, or the NVTX ranges of the domain ``MPI``, as it wrote them until 2022.
+    """
+    chosen = [item for item in ranks if item.devices and (selection.tasks is None or item.task in selection.tasks)]
+    wanted = {item.task.report for item in chosen}
+    reports = {report.index: report for report in session.reports if report.index in wanted}
+    found = facts_of(
+        session, reports.values(), "host-calls", _VERSION, _computed, by=tables.api_calls, doing="calls of the CPU"
+    )
+    offsets = {index: report.clock_offset for index, report in reports.items()}
+    return [_calls_of(item, found[item.task.report], offsets[item.task.report]) for item in chosen]
+
+
+def _calls_of(task: RankedTask, arrays: Arrays, offset: int) -> HostCalls:
+    def part(name: str) -> IntervalBlocks | None:
+        key = f"{task.task.process}.{name}"
+        return blocks_at(arrays, key).shifted(offset) if f"{key}.firsts" in arrays else None
+
+    return HostCalls(task, part("mpi"), part("cuda"), part("ucx"))
+
+
+def _computed(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
+    return {report.index: _arrays_of(session, report) for report in reports}
+
+
+def _arrays_of(session: Session, report: Report) -> Arrays:
+    """By process the intervals of its MPI calls, and of its CUDA calls outside of them; on the report's own clock."""
+    mpi = _merged(session, _mpi_query(report)) if report.count(tables.mpi_calls) else {}
+    if not mpi and report.count(tables.nvtx_ranges):
+        mpi = _merged(session, _nvtx_query(report))
+    cuda = _merged(session, _query(tables.api_calls, report)) if report.count(tables.api_calls) else {}
+    ucx = _merged(session, _query(tables.ucx_calls, report)) if report.count(tables.ucx_calls) else {}
+    arrays: dict[str, NDArray[Any]] = {}
+    for process, calls in ucx.items():
+        put_blocks(arrays, f"{process}.ucx", calls)
+    for process, calls in mpi.items():
+        put_blocks(arrays, f"{process}.mpi", calls)
+    for process, calls in cuda.items():
+        outside = _outside(calls, mpi[process]) if process in mpi else calls
+        put_blocks(arrays, f"{process}.cuda", outside)
+    return arrays
+
+
+def _outside(calls: IntervalBlocks, mpi: IntervalBlocks) -> IntervalBlocks:
+    builder = BlockBuilder()
+    for call, other in slices([calls, mpi]):
+        builder.append(subtract(call, other))
+    return builder.blocks()
+
+
+def _query(table: sa.Table, report: Report) -> sa.Select[Any]:
+    """(process, start, end) of each call; one that never returned lasts until the session is over."""
+    columns = table.c
+    last = max(report.packed.last_event or 0, report.metadata.duration or 0)
+    end = sa.func.coalesce(columns.end, last, type_=sa.BigInteger).label("end")
+    is_known = (columns.process.is_not(None), columns.start.is_not(None))
+    return sa.select(columns.process, columns.start, end).where(columns.report == report.index, *is_known)
+
+
+def _mpi_query(report: Report) -> sa.Select[Any]:
+    return _query(tables.mpi_calls, report)
+
+
+def _nvtx_query(report: Report) -> sa.Select[Any]:
+    return _query(tables.nvtx_ranges, report).where(is_mpi_range())
+
+
+def _merged(session: Session, query: sa.Select[Any]) -> dict[int, IntervalBlocks]:
+    """The union of the calls of each process, over its threads."""
+    builders: dict[int, UnionBuilder] = {}
+    for batch in session.array_batches(query):
+        for process, rows in _rows_of(batch["process"]):
+            builders.setdefault(process, UnionBuilder()).add(batch["start"][rows], batch["end"][rows])
+    return {process: builder.blocks() for process, builder in builders.items()}
+
+
+def _rows_of(processes: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+    for process in np.unique(processes).tolist():
+        yield process, processes == process
 
 
 @dataclass(frozen=True)

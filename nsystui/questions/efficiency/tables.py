@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, FILES_ONLY, HOST, PID, RANK, Column, Unit
 from nsystui.questions.device_time import Breakdown, total
-from nsystui.questions.efficiency.device import Useful
-from nsystui.questions.efficiency.factors import Factor, device_factors, host_factors
-from nsystui.questions.efficiency.gpus import Gpu
+from nsystui.questions.efficiency.device import Gpu, Useful
+from nsystui.questions.efficiency.factors import Factor, Scalability, device_factors, host_factors
 from nsystui.questions.efficiency.mfu import Mfu
 from nsystui.questions.efficiency.result import Efficiency
-from nsystui.questions.efficiency.scaling import Scalability
 
 EVERYTHING = "all"
 """What stands for the rank in the row over all GPUs."""

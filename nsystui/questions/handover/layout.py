@@ -13,15 +13,15 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Task
 from nsystui.exports.identifiers import pid_of, tid_of
+from nsystui.questions.conditions import where
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import ByTable
-from nsystui.questions.extent import selected_reports
 from nsystui.questions.handover.kinds import ON_CPU, ON_GPU, Contents
 from nsystui.questions.handover.slices import slices
 from nsystui.questions.handover.streams import Crossing, Stream, streams_of
 from nsystui.questions.job import Job
-from nsystui.questions.processes import process_names
-from nsystui.questions.where import where
+from nsystui.questions.tasks import process_names
+from nsystui.questions.time_window import selected_reports
 from nsystui.store import tables
 from nsystui.store.session import Session
 

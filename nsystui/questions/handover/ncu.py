@@ -15,13 +15,13 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import FILES_ONLY, HOST, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.exports.identifiers import pid_of
+from nsystui.questions.conditions import Condition, of_tasks, where
+from nsystui.questions.data_notes import missing_note
 from nsystui.questions.handover.ncu_command import NameBase, NcuCommand, pattern_of
 from nsystui.questions.handover.slices import with_calls
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, name_of
-from nsystui.questions.missing import missing_note
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.where import Condition, of_tasks, where
 from nsystui.store import tables
 
 Wanted = Callable[[sa.FromClause], list[Condition]]

@@ -23,15 +23,22 @@ is not known gives nothing; so do collectives without one, and kernels that mix 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.questions.nccl.lines import whole
+from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.device_time import DeviceIntervals
+from nsystui.questions.nccl.pairing import NcclPairing
+from nsystui.questions.nccl.units import whole
+from nsystui.questions.steps import Steps
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 Floats = NDArray[np.float64]
 
@@ -75,3 +82,61 @@ def rate(size: Floats, duration: Floats) -> Floats:
     """Bytes per second from bytes and ns, of one shape; NaN where either is not known or the time is 0."""
     found: Floats = np.full(len(size), np.nan)
     return np.divide(size * _NS_PER_S, duration, out=found, where=duration > 0)
+
+
+def exposed_times(kernels: pd.DataFrame, devices: Iterable[DeviceIntervals]) -> Times:
+    """The exposed time of each kernel of an `NcclPairing`, ns, shape ``(n,)``.
+
+    ``devices`` are those that the kernels ran on, with all of their streams: a kernel of a device that is not among
+    them counts as exposed all the time.
+    """
+    starts = whole(kernels["start"])
+    ends = np.maximum(whole(kernels["end"]), starts)
+    exposed = ends - starts
+    places = [whole(kernels[key]) for key in ("report", "process", "device")]
+    for one in devices:
+        task = one.device.task.task
+        own = (task.report, task.process, one.device.device)
+        is_own = np.logical_and.reduce([place == key for place, key in zip(places, own, strict=True)])
+        everything = np.flatnonzero(is_own)
+        for rows in np.array_split(everything, len(everything) // _AT_ONCE + 1):
+            before_end, _ = one.parts.kernels.before(ends[rows])
+            before_start, _ = one.parts.kernels.before(starts[rows])
+            exposed[rows] -= before_end - before_start
+    return exposed
+
+
+# Kernels come nearly in order of time: a few of them lie in few blocks of the union, all of them in all.
+_AT_ONCE = 4096
+
+
+def measured(pairing: NcclPairing, devices: Iterable[DeviceIntervals]) -> NcclPairing:
+    """The pairing, its ``kernels`` with three columns more.
+
+    ``exposed``: ns, see `exposed`. ``algorithm_size`` and ``bus_size``: bytes as floats, which make a bandwidth when
+    divided by the time, see `bandwidth`; NaN where not known. ``devices``: all devices of the job.
+    """
+    kernels = pairing.kernels
+    algorithm_size, bus_size = sizes_moved(kernels)
+    exposed = exposed_times(kernels, devices)
+    more = {"exposed": exposed, "algorithm_size": algorithm_size, "bus_size": bus_size}
+    return replace(pairing, kernels=kernels.assign(**more))
+
+
+def in_steps(pairing: NcclPairing, steps: Steps) -> NcclPairing:
+    """The pairing, its ``kernels`` and ``calls`` with a column ``step``: the number of the step, missing outside.
+
+    A kernel belongs to the step of its process whose CPU range contains the start of its launch, whichever thread made
+    it, and a call to the step in which it starts. The kernel itself may run when the CPU is a step further.
+    """
+    import pandas as pd
+
+    parts: dict[str, Any] = {"notes": (*pairing.notes, *steps.notes)}
+    for name, frame, moment in (
+        ("kernels", pairing.kernels, "launch_start"),
+        ("calls", pairing.calls, "start"),
+    ):
+        numbers = steps.numbers_at(whole(frame["report"]), whole(frame["process"]), whole(frame[moment]))
+        step = pd.Series(numbers, index=frame.index, dtype="Int64")
+        parts[name] = frame.assign(step=step.where((step >= 0) & frame[moment].notna()))
+    return replace(pairing, **parts)

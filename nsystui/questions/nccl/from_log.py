@@ -23,9 +23,8 @@ from nsystui.exports.nccl_log.files import open_log
 from nsystui.exports.nccl_log.lines import Call, Line, Signature
 from nsystui.exports.nccl_log.reading import LogReader
 from nsystui.exports.nccl_payload import reduction_name
-from nsystui.questions.nccl.names import collective_of_api
-from nsystui.questions.nccl.states import Reason
-from nsystui.questions.nccl_log.sequences import CallSequence, call_sequences
+from nsystui.questions.nccl.names import Reason, collective_of_api
+from nsystui.questions.nccl_log.communicators import CallSequence, call_sequences
 from nsystui.questions.tasks import RankedTask
 
 if TYPE_CHECKING:

@@ -28,11 +28,9 @@ from nsystui.base.selection import Selection
 from nsystui.exports.identifiers import tid_of
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.nccl.bandwidth import rate
-from nsystui.questions.nccl.grouping import By, is_of, values_of
-from nsystui.questions.nccl.notes import nccl_notes
+from nsystui.questions.nccl.grouping import By, is_of, selected, values_of
 from nsystui.questions.nccl.pairing import NcclPairing
-from nsystui.questions.nccl.selected import selected
-from nsystui.questions.nccl.table import (
+from nsystui.questions.nccl.summary import (
     ALGORITHM_BANDWIDTH,
     BUS_BANDWIDTH,
     EXPOSED,
@@ -40,6 +38,7 @@ from nsystui.questions.nccl.table import (
     OVERLAPPED,
     RANKS,
     What,
+    nccl_notes,
     without_empty,
 )
 from nsystui.questions.tasks import RankedTask

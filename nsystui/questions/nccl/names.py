@@ -8,7 +8,10 @@ picked, not of the operation that ran, so they are not parsed (NCCL, ``src/devic
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from enum import StrEnum
 
+from nsystui.base.units import size_label
 from nsystui.exports.nccl_calls import COMMUNICATION
 
 COLLECTIVES: tuple[str, ...] = (*dict.fromkeys(COMMUNICATION.values()), "SendRecv")
@@ -71,19 +74,12 @@ def collective_of_kernel(name: str) -> str | None:
     return match["collective"]
 
 
-def is_nccl_api(name: str) -> bool:
-    """Whether an NVTX range is named as an NCCL API call: ``nccl`` and a capital letter, then one word.
-
-    For exports that lost the name of the NCCL domain. PyTorch's labels (``nccl:all_reduce``) and thread names
-    (``NCCL Progress 0``) are not API calls; the calls of an instrumented NCCL (``ncclSend(): commHash …``) are.
-    """
-    return _API_RANGE.match(name) is not None
-
-
 def collective_of_api(name: str) -> str | None:
     """The collective of an NCCL API range: ``ncclAllReduce`` → ``AllReduce``; ``None`` for every other range.
 
-    An API call with a collective is communication. One without is management: groups, communicators, memory.
+    An API call with a collective is communication. One without is management: groups, communicators, memory. PyTorch's
+    labels (``nccl:all_reduce``) and thread names (``NCCL Progress 0``) are no API calls; the calls of an instrumented
+    NCCL (``ncclSend(): commHash …``) are.
     """
     match = _API_RANGE.match(name)
     return _COLLECTIVE_OF_CALL.get(match["call"].lower()) if match else None
@@ -92,11 +88,6 @@ def collective_of_api(name: str) -> str | None:
 def is_communication(name: str) -> bool:
     """Whether an NVTX range is an NCCL API call that communicates."""
     return collective_of_api(name) is not None
-
-
-def is_management(name: str) -> bool:
-    """Whether an NVTX range is an NCCL API call that communicates nothing: groups, communicators, memory."""
-    return is_nccl_api(name) and not is_communication(name)
 
 
 def collective_of_label(text: str) -> str | None:
@@ -109,3 +100,36 @@ def collective_of_label(text: str) -> str | None:
         return None
     operation = match["operation"].replace("_", "")  # the spelling changed over time: _all_gather_base, allgather
     return next((name for beginning, name in _COLLECTIVE_OF_LABEL if operation.startswith(beginning)), None)
+
+
+EDGES: tuple[int, ...] = (64 * 1024, 1024**2, 16 * 1024**2)
+"""Where the second, third and fourth bucket begin, bytes (inclusive)."""
+
+_FIRST, _SECOND, _THIRD = map(size_label, EDGES)
+BUCKETS: tuple[str, ...] = (f"<{_FIRST}", f"{_FIRST}–{_SECOND}", f"{_SECOND}–{_THIRD}", f">{_THIRD}")
+"""The labels, small messages first: ``<64KiB`` …"""
+
+
+def bucket_of(size: int | None) -> str | None:
+    """The bucket of a message of ``size`` bytes; ``None`` where the size is not known."""
+    return None if size is None or size < 0 else BUCKETS[bisect_right(EDGES, size)]
+
+
+class State(StrEnum):
+    """How sure it is what belongs to a call or a kernel."""
+
+    PAIRED = "paired"
+    ESTIMATED = "estimated"  # the export does not prove it, or not how the bytes divide among several kernels
+    UNPAIRED = "unpaired"
+
+
+class Reason(StrEnum):
+    """Why a kernel or a communication call stays unpaired."""
+
+    NO_CALLS = "no NCCL calls of its process in NVTX"
+    IN_GRAPH = "launched by a CUDA graph"
+    BEFORE_CAPTURE = "launched before the capture"
+    NO_LAUNCH = "launch not recorded"
+    OUTSIDE = "launched outside of NCCL calls"
+    GROUP_IS_OPEN = "end of its group not in the capture"
+    NO_KERNEL = "launched no NCCL kernel"

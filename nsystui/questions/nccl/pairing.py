@@ -8,17 +8,20 @@ at.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.questions.conditions import job_start
 from nsystui.questions.kept_facts import runs_of, told
-from nsystui.questions.nccl import recorded
-from nsystui.questions.nccl.assembly import assemble
+from nsystui.questions.kernels import rank_of
 from nsystui.questions.nccl.from_log import LogSizes, kernels_with_log_sizes, log_notes, with_log_sizes
-from nsystui.questions.nccl.joining import joined
-from nsystui.questions.nccl.states import Reason, State
+from nsystui.questions.nccl.matching import SHARED_KEYS, Found, find, place_in_group
+from nsystui.questions.nccl.names import Reason, State, collective_of_api, collective_of_kernel
+from nsystui.questions.nccl.units import NONE, Flags, Ints, Lines, Role, first_of_each, roles_of, without_inner_calls
 from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -26,6 +29,296 @@ from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+Reports = Collection[int] | None
+"""Indices of reports; ``None`` for all that are open."""
+
+
+def calls_query(ranks: Sequence[RankedTask], reports: Reports = None) -> sa.Select[Any]:
+    """Every NCCL API call by (report, thread, start); ``rank`` is that in the job, ``end`` may be missing."""
+    table = tables.nccl_calls
+    columns = table.c
+    return (
+        sa.select(
+            columns.report,
+            columns.process,
+            columns.row,
+            columns.thread,
+            job_start(table).label("start"),
+            _job_end(table).label("end"),
+            columns.name,
+            rank_of(table, ranks).label("rank"),
+            columns.message_size,
+            columns.communicator,
+            columns.ranks,
+            columns.peer,
+            columns.root,
+            columns.reduction,
+            columns.datatype,
+            columns.size_source,
+        )
+        .where(*_of(columns.report, reports))
+        .order_by(columns.report, columns.thread, columns.start, columns.row)
+    )
+
+
+def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None) -> sa.Select[Any]:
+    """Every NCCL kernel with its launch, by report and start of the launch (of the kernel where it was not recorded).
+
+    The launch is the API call of the same (report, process, correlation id) (docs/exports.md#launches). Should an
+    export have several, the kernel comes once for each, the earliest first.
+    """
+    table, calls = tables.kernels, tables.api_calls
+    columns = table.c
+    is_launch = sa.and_(
+        calls.c.report == columns.report,
+        calls.c.process == columns.process,
+        calls.c.correlation_id == columns.correlation_id,
+    )
+    return (
+        sa.select(
+            columns.report,
+            columns.process,
+            columns.row,
+            job_start(table).label("start"),
+            _job_end(table).label("end"),
+            columns.device,
+            columns.context,
+            columns.stream,
+            columns.short_name.label("name"),
+            columns.correlation_id,
+            columns.graph_node_id,
+            rank_of(table, ranks).label("rank"),
+            calls.c.thread,
+            job_start(calls).label("launch_start"),
+            _job_end(calls).label("launch_end"),
+        )
+        .select_from(table.outerjoin(calls, is_launch))
+        .where(columns.is_nccl == 1, *_of(columns.report, reports))
+        .order_by(columns.report, sa.func.coalesce(calls.c.start, columns.start), columns.row)
+    )
+
+
+def labels_query(reports: Reports = None) -> sa.Select[Any]:
+    """PyTorch's labels around NCCL calls, without what differs from call to call: ``nccl:all_to_all``.
+
+    They are ranges of the default domain (docs/nccl.md#pairing).
+    """
+    table = tables.nvtx_ranges
+    columns = table.c
+    return sa.select(
+        columns.report,
+        columns.thread,
+        job_start(table).label("start"),
+        _job_end(table).label("end"),
+        sa.func.regexp_extract(columns.name, "^nccl:[a-z_]+").label("name"),
+    ).where(
+        sa.func.starts_with(columns.name, "nccl:"),
+        sa.func.coalesce(columns.domain, "") == "",
+        columns.end.is_not(None),
+        columns.end_thread.is_(None),
+        *_of(columns.report, reports),
+    )
+
+
+def first_correlations_query(reports: Reports = None) -> sa.Select[Any]:
+    """The first correlation id that each process has an API call for; the ids ascend while a process runs."""
+    columns = tables.api_calls.c
+    first = sa.func.min(columns.correlation_id).label("first_correlation_id")
+    query = sa.select(columns.report, columns.process, first).where(*_of(columns.report, reports))
+    return query.group_by(columns.report, columns.process)
+
+
+def _of(report: sa.ColumnElement[int], reports: Reports) -> list[sa.ColumnElement[bool]]:
+    return [] if reports is None else [report.in_(sorted(reports))]
+
+
+def _job_end(table: sa.FromClause) -> sa.ColumnElement[int]:
+    return table.c.end + table.c.clock_offset
+
+
+_TASK = ["report", "process"]
+_MAKES_COMMUNICATOR = r"ncclComm(?:Init|Split|Shrink|Grow)"
+_FEW_VALUES = ("name", "collective", "communicator", "reduction", "datatype", "state", "reason", "size_source")
+
+
+def assemble(
+    calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, first_ids: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The ``kernels`` and the ``calls`` of an `NcclPairing`, from the answers to the queries of `recorded`."""
+    kernels = _compact(kernels.drop_duplicates(["report", "row"]).reset_index(drop=True))
+    calls, lines = without_inner_calls(_compact(calls), Lines.of(calls, kernels))
+    calls = calls.assign(ranks=_ranks(calls))
+    found = find(calls, kernels, labels, lines)
+    return _kernels(kernels, calls, first_ids, found), _calls(calls, found)
+
+
+def _ranks(calls: pd.DataFrame) -> pd.Series[Any]:
+    """How many ranks the communicator of each call has; missing where no call of this capture tells.
+
+    A communicator's id is the same on all its ranks. NCCL before 2.25 does not tell it: there, a process that made one
+    communicator, before it communicated at all, can have used no other.
+    """
+    ranks = calls["ranks"].astype("Int64")
+    ranks = ranks.fillna(ranks.groupby(calls["communicator"], observed=True).transform("max"))
+
+    is_communication = roles_of(calls["name"]) == Role.COMMUNICATION
+    starts = calls["start"].astype("Int64")
+    first_word = starts.where(is_communication).groupby([calls[key] for key in _TASK]).transform("min")
+    making = calls[calls["name"].str.match(_MAKES_COMMUNICATOR)]
+    making = making[~making.duplicated(_TASK, keep=False)]
+    trusted = making[(starts < first_word)[making.index].fillna(False).astype(bool)]
+    told = calls[_TASK].merge(trusted[[*_TASK, "ranks"]], on=_TASK, how="left")["ranks"].astype("Int64")
+    return ranks.fillna(told.where(is_communication & calls["communicator"].isna()))
+
+
+def _kernels(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame, found: Found) -> pd.DataFrame:
+    operation = found.matching.of_kernel
+    operations = found.operations.reindex(operation).reset_index(drop=True)
+    names, distinct = kernels["name"].factorize()
+    of_name = np.array([*(collective_of_kernel(str(name)) for name in distinct), None], object)[names]
+    finished = kernels.assign(
+        collective=operations["collective"].astype(object).where(operation >= 0, of_name),
+        message_size=_shares(operations["message_size"], operation),
+        one_way=_shares(operations["one_way"], operation),
+        **{key: operations[key] for key in SHARED_KEYS},
+        state=_states(operation >= 0, found, operation),
+        reason=_kernel_reasons(kernels, calls, first_ids, operation),
+        operation=operation,
+        partners=np.append(found.operations["calls"].to_numpy(np.int64), 0)[operation],
+        partner=np.append(found.operations["first_call"].to_numpy(np.int64), NONE)[operation],
+    )
+    unused = ["context", "correlation_id", "graph_node_id", "thread", "launch_end"]
+    return _compact(finished.drop(columns=unused))
+
+
+def _shares(size: pd.Series[Any], operation: Ints) -> pd.Series[Any]:
+    """The bytes of each kernel: those of its operation, divided evenly should it have several kernels."""
+    kernels = np.append(np.bincount(operation[operation >= 0]), 1)[operation]
+    place = place_in_group(operation)
+    return size // kernels + (size % kernels > place).astype("Int64")
+
+
+def _states(is_paired: Flags, found: Found, operation: Ints) -> Any:
+    """The state of each row; ``operation`` is ``NONE`` where there is none."""
+    is_estimated = np.append(found.matching.is_estimated, False)[operation]
+    paired = np.where(is_estimated, State.ESTIMATED.value, State.PAIRED.value)
+    return np.where(is_paired, paired, State.UNPAIRED.value).astype(object)
+
+
+def _kernel_reasons(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame, operation: Ints) -> Any:
+    """Why each kernel is unpaired, ``None`` for the others; the first reason that holds."""
+    speaking = calls.loc[roles_of(calls["name"]) == Role.COMMUNICATION, _TASK].drop_duplicates()
+    has_calls = kernels[_TASK].merge(speaking, on=_TASK, how="left", indicator=True)["_merge"] == "both"
+    first_id = kernels[_TASK].merge(first_ids, on=_TASK, how="left")["first_correlation_id"]
+    has_launch = kernels["launch_start"].notna()
+    choices = (
+        (operation >= 0, None),
+        (~has_calls, Reason.NO_CALLS),
+        (kernels["graph_node_id"].notna(), Reason.IN_GRAPH),
+        (~has_launch & (kernels["correlation_id"] < first_id), Reason.BEFORE_CAPTURE),
+        (~has_launch, Reason.NO_LAUNCH),
+    )
+    return _first_that_holds(choices, Reason.OUTSIDE, len(kernels))
+
+
+def _calls(calls: pd.DataFrame, found: Found) -> pd.DataFrame:
+    is_communication = roles_of(calls["name"]) == Role.COMMUNICATION
+    units, operation = found.units, _operations_of_calls(found)
+    count = len(found.matching.is_estimated)
+    of_kernel = found.matching.of_kernel
+    kernels = np.append(np.bincount(of_kernel[of_kernel >= 0], minlength=count), 0)[operation]
+    names, distinct = calls["name"].factorize()
+    collectives = np.array([*(collective_of_api(str(name)) for name in distinct), None], object)[names]
+    window = np.append(units.window, NONE)[units.of_call]
+    choices = (
+        (~is_communication | (kernels > 0), None),
+        (window == NONE, Reason.GROUP_IS_OPEN),
+    )
+    states = _states(kernels > 0, found, operation)
+    finished = calls.assign(
+        collective=collectives,
+        state=np.where(is_communication, states, None),
+        reason=_first_that_holds(choices, Reason.NO_KERNEL, len(calls)),
+        operation=operation,
+        partners=kernels,
+        partner=np.append(first_of_each(of_kernel, count), NONE)[operation],
+    )
+    return _compact(finished)
+
+
+def _operations_of_calls(found: Found) -> Ints:
+    """The operation of each call; a management call of a group stands with the first that the group launched."""
+    of_call, units = found.matching.of_call, found.units
+    first = first_of_each(found.unit_of_kernel, len(units.window))
+    of_unit = np.append(found.matching.of_kernel, NONE)[first]
+    return np.where(of_call >= 0, of_call, np.append(of_unit, NONE)[units.of_call])
+
+
+def _first_that_holds(choices: tuple[tuple[Any, Reason | None], ...], otherwise: Reason, count: int) -> Any:
+    """For each of ``count`` rows the word of the first condition that holds (a missing one does not)."""
+    found = np.full(count, otherwise.value, object)
+    for condition, word in reversed(choices):
+        holds = np.asarray(condition.fillna(False) if hasattr(condition, "fillna") else condition, bool)
+        found[holds] = None if word is None else word.value
+    return found
+
+
+def _compact(frame: pd.DataFrame) -> pd.DataFrame:
+    """``frame`` with each text stored once."""
+    return frame.astype({key: "category" for key in _FEW_VALUES if key in frame.columns})
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Frames = tuple["pd.DataFrame", "pd.DataFrame"]
+
+
+def joined(parts: Sequence[Frames]) -> Frames:
+    """The ``kernels`` and ``calls`` of all parts, in their order, with operations and partners numbered over all.
+
+    What one report tells of a communicator (how many ranks it has) holds for the others too.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    every_kernels, every_calls = [], []
+    operations = first_kernel = first_call = 0
+    for kernels, calls in parts:
+        every_kernels.append(_moved(kernels, operations, first_call))
+        every_calls.append(_moved(calls, operations, first_kernel))
+        operations += 1 + max((int(frame["operation"].max()) for frame in (kernels, calls) if len(frame)), default=-1)
+        first_kernel += len(kernels)
+        first_call += len(calls)
+    kernels, calls = _below_each_other(every_kernels), _below_each_other(every_calls)
+    known = calls.groupby("communicator", observed=True)["ranks"].max()
+    return tuple(frame.assign(ranks=_filled(frame, known)) for frame in (kernels, calls))
+
+
+def _moved(frame: pd.DataFrame, operations: int, others: int) -> pd.DataFrame:
+    """With its numbers behind those of the parts before: so many operations, and rows of the other frame."""
+    numbers = {"operation": operations, "partner": others}
+    return frame.assign(
+        **{key: np.where(frame[key] >= 0, frame[key] + before, frame[key]) for key, before in numbers.items()}
+    )
+
+
+def _below_each_other(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """One frame; texts are stored once, which pandas gives up where two frames have others."""
+    import pandas as pd
+    from pandas.api.types import union_categoricals
+
+    texts = [key for key in frames[0].columns if isinstance(frames[0][key].dtype, pd.CategoricalDtype)]
+    numbers = pd.concat([frame.drop(columns=texts) for frame in frames], ignore_index=True)
+    coded: dict[str, Any] = {key: union_categoricals([frame[key] for frame in frames]) for key in texts}
+    return numbers.assign(**coded)[list(frames[0].columns)]
+
+
+def _filled(frame: pd.DataFrame, known: pd.Series[Any]) -> pd.Series[Any]:
+    ranks = frame["ranks"].astype("Int64")
+    told = known.reindex(frame["communicator"].astype(object)).astype("Int64").set_axis(frame.index)
+    return ranks.fillna(told)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +354,7 @@ class NcclPairing:
         session: Session,
         ranks: Sequence[RankedTask] = (),
         log: LogSizes | None = None,
-        reports: recorded.Reports = None,
+        reports: Reports = None,
     ) -> NcclPairing:
         """Pairs what all open reports (or ``reports``) hold; ``ranks`` gives each row its rank in the job.
 
@@ -91,23 +384,16 @@ class NcclPairing:
         operation = self.calls["operation"].iloc[call]
         return self.kernels[(self.kernels["operation"] == operation) & (operation >= 0)]
 
-    @cached_property
-    def quality(self) -> PairingQuality:
-        """How well the pairing went, over everything."""
-        return PairingQuality.of(self.kernels, self.calls)
-
 
 def _recorded(session: Session, ranks: Sequence[RankedTask], reports: Sequence[Report]) -> tuple[pd.DataFrame, ...]:
     """What some reports recorded: calls, kernels, labels, and each process's first correlation id."""
     indices = [report.index for report in reports]
     part = session.part(indices)
-    kernels = part.frame(recorded.kernels_query(ranks, indices))
-    first_ids = recorded.first_correlations_query(indices)
+    kernels = part.frame(kernels_query(ranks, indices))
+    first_ids = first_correlations_query(indices)
     if kernels["launch_start"].notna().all():
         first_ids = first_ids.limit(0)  # nobody asks, and it would read every API call
-    calls, labels = (
-        part.frame(query) for query in (recorded.calls_query(ranks, indices), recorded.labels_query(indices))
-    )
+    calls, labels = (part.frame(query) for query in (calls_query(ranks, indices), labels_query(indices)))
     return calls, kernels, labels, part.frame(first_ids)
 
 
@@ -126,7 +412,7 @@ class PairingQuality:
     @classmethod
     def of(cls, kernels: pd.DataFrame, calls: pd.DataFrame) -> PairingQuality:
         """Counts rows of an `NcclPairing`."""
-        return cls(_states(kernels), _states(calls), _reasons(kernels), _reasons(calls))
+        return cls(_counted_states(kernels), _counted_states(calls), _counted_reasons(kernels), _counted_reasons(calls))
 
     @property
     def line(self) -> str:
@@ -146,11 +432,11 @@ class PairingQuality:
         return " · ".join(parts)
 
 
-def _states(frame: pd.DataFrame) -> dict[State, int]:
+def _counted_states(frame: pd.DataFrame) -> dict[State, int]:
     return {state: int((frame["state"] == state.value).sum()) for state in State}
 
 
-def _reasons(frame: pd.DataFrame) -> tuple[tuple[str, int], ...]:
+def _counted_reasons(frame: pd.DataFrame) -> tuple[tuple[str, int], ...]:
     counts = {str(reason): int(count) for reason, count in frame["reason"].value_counts().items()}
     found = [(reason.value, counts[reason.value]) for reason in Reason if counts.get(reason.value)]
     return tuple(sorted(found, key=lambda item: -item[1]))

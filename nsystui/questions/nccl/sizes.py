@@ -11,16 +11,22 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import COUNT, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import size_label
-from nsystui.questions.intervals import Times
+from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.nccl.bandwidth import rate
-from nsystui.questions.nccl.buckets import BUCKETS
-from nsystui.questions.nccl.grouping import COLUMNS, By, group_numbers, powers_of_two, shared_values, values_of
-from nsystui.questions.nccl.lines import whole
-from nsystui.questions.nccl.notes import nccl_notes
+from nsystui.questions.nccl.grouping import (
+    COLUMNS,
+    By,
+    bucket_numbers,
+    group_numbers,
+    powers_of_two,
+    selected,
+    shared_values,
+    values_of,
+)
+from nsystui.questions.nccl.names import BUCKETS
 from nsystui.questions.nccl.pairing import NcclPairing
-from nsystui.questions.nccl.selected import bucket_numbers, selected
-from nsystui.questions.nccl.table import RANKS, without_empty
-from nsystui.questions.nccl.units import NONE, Ints, first_of_each
+from nsystui.questions.nccl.summary import RANKS, nccl_notes, without_empty
+from nsystui.questions.nccl.units import NONE, Ints, first_of_each, whole
 from nsystui.questions.tasks import RankedTask
 from nsystui.store.session import Session
 

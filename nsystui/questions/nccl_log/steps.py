@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from nsystui.base.errors import UsageError
-from nsystui.base.whole_number import whole_number
+from nsystui.base.text import whole_number
 from nsystui.exports.nccl_log.lines import Call, CommunicatorLine, Line, TrainingStep
 
 

@@ -2,14 +2,294 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nsystui.base.answer import TableAnswer
-from nsystui.questions.nccl_log.call_tables import calls_table, ops_table, sizes_table
-from nsystui.questions.nccl_log.other_tables import lines_table, steps_table, tuning_table
-from nsystui.questions.nccl_log.rank_tables import communicators_table, gpus_table, ranks_table
-from nsystui.questions.nccl_log.summary import Summary
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import COUNT, HOST, PID, RANK, Column, Unit
+from nsystui.exports.nccl_log.datatypes import datatype_name
+from nsystui.exports.nccl_log.lines import Damage
+from nsystui.questions.nccl.names import BUCKETS, bucket_of
+from nsystui.questions.nccl_log.communicators import Member
+from nsystui.questions.nccl_log.summary import Gpu, Kind, MemberCalls, Summary
+
+_OP = Column("op", header="Op", label="op")
+_CALLS = Column("calls", header="Calls", label="calls", unit=Unit.COUNT)
+_PER_GPU = Column("calls_per_gpu", header="Calls per GPU", label="per GPU", unit=Unit.COUNT, decimals=3)
+_TOTAL = Column("total_bytes", header="Total Bytes", label="total", unit=Unit.BYTES)
+
+
+def ops_table(summary: Summary) -> TableAnswer:
+    """Calls and message sizes (exact bytes) by op, as ``3-per-op-stats.awk``; most bytes first.
+
+    Calls of a data type that is not known count as calls, and for no bytes. Calls per GPU are the mean over the GPUs
+    that called anything.
+    """
+    columns = (
+        _OP,
+        _CALLS,
+        _PER_GPU,
+        Column("min_bytes", header="Min Bytes", label="min", unit=Unit.BYTES),
+        Column("avg_bytes", header="Avg Bytes", label="avg", unit=Unit.BYTES, decimals=1),
+        Column("max_bytes", header="Max Bytes", label="max", unit=Unit.BYTES),
+        _TOTAL,
+    )
+    gpus = summary.gpus().values()
+    rows: list[Row] = []
+    for op, kinds in _by_op(summary):
+        sized = {kind.size: kind for kind in kinds if kind.size is not None}
+        total = _bytes_of(kinds)
+        calls = sum(number for kind, number in kinds.items() if kind.size is not None)
+        mean = total / calls if total is not None else None
+        per_gpu = _mean([sum(number for (name, _), number in made.items() if name == op) for made in gpus])
+        ends = min(sized, default=None), max(sized, default=None)
+        rows.append((op, sum(kinds.values()), per_gpu, ends[0], mean, ends[1], total))
+    return TableAnswer("nccl-log-ops", columns, rows, len(rows))
+
+
+def sizes_table(summary: Summary) -> TableAnswer:
+    """Calls by op and bucket of message size, as ``4-histogram.awk``, and how they spread over the GPUs."""
+    columns = (
+        _OP,
+        Column("bucket", header="Message Size", label="message size"),
+        _CALLS,
+        _PER_GPU,
+        Column("least_per_gpu", header="Least per GPU", label="least", unit=Unit.COUNT),
+        Column("most_per_gpu", header="Most per GPU", label="most", unit=Unit.COUNT),
+        _TOTAL,
+    )
+    gpus = summary.gpus().values()
+    rows: list[Row] = []
+    for op, kinds in _by_op(summary):
+        for bucket in (*BUCKETS, None):
+            own = {kind: number for kind, number in kinds.items() if bucket_of(kind.size) == bucket}
+            if own:
+                on_gpus = [made[op, bucket] for made in gpus]
+                spread = (_mean(on_gpus), min(on_gpus, default=None), max(on_gpus, default=None))
+                rows.append((op, bucket or "unknown", sum(own.values()), *spread, _bytes_of(own)))
+    return TableAnswer("nccl-log-sizes", columns, rows, len(rows))
+
+
+def calls_table(summary: Summary) -> TableAnswer:
+    """Calls by op, count (of elements) and data type, as ``5-aggregate_comms.awk``; in an op, most bytes first."""
+    columns = (
+        _CALLS,
+        _OP,
+        COUNT,
+        Column("datatype", header="Datatype", label="datatype"),
+        Column("bytes", header="Bytes per Call", label="per call", unit=Unit.BYTES),
+        _TOTAL,
+    )
+    rows: list[Row] = []
+    for _, kinds in _by_op(summary):
+        for kind in sorted(kinds, key=lambda kind: (-(kind.size or 0) * kinds[kind], -kind.elements, kind.datatype)):
+            name, number = datatype_name(kind.datatype), kinds[kind]
+            rows.append((number, kind.op, kind.elements, name, kind.size, _bytes_of({kind: number})))
+    return TableAnswer("nccl-log-calls", columns, rows, len(rows))
+
+
+def _by_op(summary: Summary) -> list[tuple[str, Counter[Kind]]]:
+    """The kinds of calls of each op, the op with most bytes first."""
+    found: dict[str, Counter[Kind]] = {}
+    for kind, number in summary.kinds.items():
+        found.setdefault(kind.op, Counter())[kind] = number
+    return sorted(found.items(), key=lambda item: (-(_bytes_of(item[1]) or 0), item[0]))
+
+
+def _bytes_of(kinds: Mapping[Kind, int]) -> int | None:
+    """The bytes of all calls whose size is known; ``None`` where it is of none."""
+    sizes = [kind.size * number for kind, number in kinds.items() if kind.size is not None]
+    return sum(sizes) if sizes else None
+
+
+def _mean(numbers: Sequence[int]) -> float | None:
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+_COMMUNICATOR = Column("communicator", header="Communicator", label="communicator")
+_SIZE = Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=2)
+_GPU = (
+    HOST,
+    PID.with_importance(1),
+    Column("device", header="CUDA Device", label="device", unit=Unit.NUMBER),
+)
+_NONE = MemberCalls()
+_UNKNOWN = (None,) * 4
+
+
+def communicators_table(summary: Summary) -> TableAnswer:
+    """Every communicator: how many ranks it has, which of them the log knows, and how their calls spread.
+
+    Ranks that called less than others are where a job hangs, or whose lines are missing. What no line gives a name that
+    all ranks share is in one row for each size.
+    """
+    columns = (
+        _COMMUNICATOR,
+        _SIZE,
+        Column("in_log", header="Ranks in Log", label="in the log"),
+        _CALLS,
+        Column("least_per_rank", header="Least per Rank", label="least", unit=Unit.COUNT),
+        Column("most_per_rank", header="Most per Rank", label="most", unit=Unit.COUNT),
+        _TOTAL,
+    )
+    rows: list[Row] = []
+    for (name, ranks), members in _by_communicator(summary).items():
+        made = [summary.members.get(member, _NONE) for member in members]
+        calls = [each.calls for each in made]
+        # Where no calls were recorded at all, none of a communicator is not 0.
+        numbers = (sum(calls), min(calls), max(calls), sum(each.bytes for each in made)) if summary.calls else _UNKNOWN
+        known = _spans(member.rank for member in members)
+        rows.append((name or f"{len(members)} without a name", ranks, known, *numbers))
+    return TableAnswer("nccl-log-communicators", columns, rows, len(rows))
+
+
+def ranks_table(summary: Summary) -> TableAnswer:
+    """Every rank of every communicator with its GPU, its calls and its last opCount (hexadecimal, as in the log)."""
+    columns = (
+        _COMMUNICATOR,
+        RANK,
+        _SIZE,
+        *_GPU,
+        _CALLS,
+        Column("last_op_count", header="Last opCount", label="last opCount"),
+        _TOTAL,
+    )
+    rows: list[Row] = []
+    for members in _by_communicator(summary).values():
+        for member in sorted(members, key=lambda member: (member.rank is None, member.rank or 0)):
+            made = summary.members.get(member, _NONE)
+            last = f"{made.last_op_count:x}" if made.last_op_count >= 0 else None
+            who = (member.communicator, member.rank, member.ranks, *_gpu(member))
+            rows.append((*who, made.calls, last, made.bytes) if summary.calls else (*who, None, None, None))
+    return TableAnswer("nccl-log-ranks", columns, rows, len(rows))
+
+
+def gpus_table(summary: Summary) -> TableAnswer:
+    """The calls of each GPU over all communicators; calls whose line lost its process are in one row without a GPU.
+
+    The rank is RCCL's global one, else that in the largest communicator of the GPU.
+    """
+    columns = (
+        RANK,
+        *_GPU,
+        Column("communicators", header="Communicators", label="communicators", unit=Unit.COUNT),
+        _CALLS,
+        _TOTAL,
+    )
+    found: dict[Gpu | None, list[Member]] = {}
+    for member in summary.members:
+        key = None if member.process is None else (member.process, member.device)
+        found.setdefault(key, []).append(member)
+    rows: list[Row] = []
+    for members in found.values():
+        made = [summary.members[member] for member in members]
+        named = len({member.communicator for member in members} - {None})
+        totals = sum(each.calls for each in made), sum(each.bytes for each in made)
+        rows.append((_job_rank(members), *_gpu(members[0]), named, *totals))
+    answer = TableAnswer("nccl-log-gpus", columns, rows, len(rows))
+    return answer.sorted_by("device", False).sorted_by("pid", False).sorted_by("rank", False)
+
+
+def _job_rank(members: Sequence[Member]) -> int | None:
+    told = next((member.global_rank for member in members if member.global_rank is not None), None)
+    if told is not None:
+        return told
+    largest = max(members, key=lambda member: member.ranks or 0)
+    return largest.rank
+
+
+def _gpu(member: Member) -> tuple[str | None, int | None, int | None]:
+    if member.process is None:
+        return None, None, None
+    return member.process.host, member.process.pid, member.device
+
+
+def _by_communicator(summary: Summary) -> dict[tuple[str | None, int | None], list[Member]]:
+    """The ranks of each communicator by its name and size, first ones first; under no name, what ranks do not share."""
+    found: dict[tuple[str | None, int | None], list[Member]] = {}
+    for member in summary.communicators.members:
+        found.setdefault((member.communicator if member.is_shared else None, member.ranks), []).append(member)
+    return dict(sorted(found.items(), key=lambda item: item[0][0] is None))
+
+
+def _spans(numbers: Iterable[int | None]) -> str | None:
+    """``0-3,6`` of {0, 1, 2, 3, 6}; ``None`` where no rank is known."""
+    known = sorted({number for number in numbers if number is not None})
+    spans: list[list[int]] = []
+    for number in known:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in spans) or None
+
+
+_NS_PER_S = 1e9
+
+
+def tuning_table(summary: Summary) -> TableAnswer:
+    """Which algorithm and protocol NCCL chose, by op and bytes as the tuner counts them.
+
+    For AllGather, ReduceScatter and AlltoAll these are the bytes of all ranks together.
+    """
+    columns = (
+        Column("op", header="Op", label="op"),
+        Column("bytes", header="Tuner Bytes", label="tuner bytes", unit=Unit.BYTES),
+        Column("algorithm", header="Algorithm", label="algorithm"),
+        Column("protocol", header="Protocol", label="protocol"),
+        Column("channels", header="Channels", label="channels", unit=Unit.COUNT),
+        Column("lines", header="Lines", label="lines", unit=Unit.COUNT),
+    )
+    rows: list[Row] = [
+        (line.op, line.size, line.algorithm, line.protocol, line.channels, number)
+        for line, number in sorted(
+            summary.tuning.items(), key=lambda item: (str(item[0].op or ""), -int(item[0].size or 0), -item[1])
+        )
+    ]
+    return TableAnswer("nccl-log-tuning", columns, rows, len(rows))
+
+
+def steps_table(summary: Summary) -> TableAnswer:
+    """Step time and TFLOPS per GPU over the training's lines, as ``avg_step_timing_tflops.awk``.
+
+    Each is the mean over the lines that tell it (the script leaves out lines without TFLOPS).
+    """
+    columns = (
+        Column("lines", header="Training Lines", label="lines", unit=Unit.COUNT),
+        Column("first", header="First Iteration", label="first", unit=Unit.NUMBER),
+        Column("last", header="Last Iteration", label="last", unit=Unit.NUMBER),
+        Column("avg_step", header="Avg Step Time (ns)", label="step avg", unit=Unit.DURATION, decimals=1),
+        Column("min_step", header="Min Step Time (ns)", label="min", unit=Unit.DURATION, decimals=1),
+        Column("max_step", header="Max Step Time (ns)", label="max", unit=Unit.DURATION, decimals=1),
+        Column("avg_tflops", header="Avg TFLOPS per GPU", label="TFLOPS/GPU", unit=Unit.COUNT, decimals=6),
+        Column("min_tflops", header="Min TFLOPS per GPU", label="min", unit=Unit.COUNT, decimals=6),
+        Column("max_tflops", header="Max TFLOPS per GPU", label="max", unit=Unit.COUNT, decimals=6),
+    )
+    rows: list[Row] = []
+    if summary.training_lines:
+        seconds, tflops = summary.step_time, summary.tflops
+        times = (None if each is None else each * _NS_PER_S for each in (seconds.mean, seconds.least, seconds.most))
+        speeds = (tflops.mean, tflops.least, tflops.most)
+        rows.append((summary.training_lines, summary.first_iteration, summary.last_iteration, *times, *speeds))
+    return TableAnswer("nccl-log-steps", columns, rows, len(rows))
+
+
+def lines_table(summary: Summary) -> TableAnswer:
+    """What was found in the lines of the logs, and what could not be read."""
+    columns = (
+        Column("what", header="What", label="what"),
+        Column("number", header="Number", label="number", unit=Unit.COUNT),
+    )
+    rows: list[Row] = [
+        ("lines read", summary.lines),
+        ("calls", summary.calls),
+        ("lines of communicators (Init, Destroy, Abort)", summary.communicator_lines),
+        ("lines of the tuner", summary.tuning.total()),
+        ("lines of training iterations", summary.training_lines),
+        *((f"unread calls, {damage.value}", summary.unread[damage]) for damage in Damage),
+    ]
+    return TableAnswer("nccl-log-lines", columns, rows, len(rows))
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import sqlalchemy as sa
 from nsystui.base.columns import DURATION, PID, RANK, REPORT_ID, ROW_ID, START, TID, Column
 from nsystui.base.selection import Selection
 from nsystui.exports.identifiers import pid_column, tid_column
+from nsystui.questions.conditions import duration, job_start, where
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.nvtx.ranges import LABEL, PUSH_POP_TYPES
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.where import duration, job_start, where
 from nsystui.store import tables
 from nsystui.store.session import Session
 

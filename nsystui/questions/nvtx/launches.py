@@ -15,11 +15,11 @@ import sqlalchemy as sa
 
 from nsystui.base.columns import DEVICE, DURATION, NAME, RANK, START, STREAM, Column, Unit
 from nsystui.base.selection import Selection
+from nsystui.questions.algebra.projection import LaunchCalls
+from nsystui.questions.conditions import where
 from nsystui.questions.event_kinds import EventKind, events_query
 from nsystui.questions.paged import PagedAnswer
-from nsystui.questions.projection import LaunchCalls
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.where import where
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session

@@ -11,13 +11,13 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import RANK, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.exports.identifiers import tid_of
-from nsystui.questions import statistics
-from nsystui.questions.missing import missing_note
+from nsystui.questions.algebra import statistics
+from nsystui.questions.conditions import where
+from nsystui.questions.data_notes import missing_note
 from nsystui.questions.nvtx.node import Order
 from nsystui.questions.nvtx.paths import NO_NODE
 from nsystui.questions.nvtx.ranges import FOLDED_LABEL, LABEL, PUSH_POP_TYPES, START_END_TYPES
 from nsystui.questions.nvtx.tree import NvtxTree
-from nsystui.questions.where import where
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.identifiers import pid_of, process_of, tid_of
-from nsystui.questions.missing import missing_note
-from nsystui.questions.nesting import NO_PARENT
+from nsystui.questions.algebra.nesting import NO_PARENT
+from nsystui.questions.data_notes import missing_note
 from nsystui.questions.nvtx.launches import has_launches
 from nsystui.questions.nvtx.report_ranges import (
     FOLDED_LABEL,
@@ -80,8 +80,9 @@ class Lane:
 class NvtxRanges:
     """n ranges, by report and start. The arrays have the shape ``(n,)``; times are job time in ns.
 
-    ``lane``: index into ``lanes``. ``name``: index into ``names``, which are without PyTorch's suffix (see
-    `names.fold_suffix`; `full_names` has all of a name). ``row``: the row in ``nvtx_ranges`` of the lane's report.
+    ``lane``: index into ``lanes``. ``name``: index into ``names``, which are without PyTorch's suffix
+    (`report_ranges.FOLDED_LABEL`; `full_names` has all of a name). ``row``: the row in ``nvtx_ranges`` of the lane's
+    report.
     ``is_open``: the range was never closed; its ``end`` is the last event of its report. ``parent``: index of the range
     around it, -1 for none. ``level``, ``self_time``: see `nesting.Nesting`. Only push/pop ranges nest: start/end ranges
     have neither parent nor children, and no self time (0). ``op_count``: GPU operations launched; ``UNKNOWN`` where the

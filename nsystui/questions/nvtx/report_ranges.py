@@ -19,11 +19,11 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection
+from nsystui.questions.algebra.nesting import NO_PARENT, nest
+from nsystui.questions.algebra.projection import project
 from nsystui.questions.event_kinds import KIND_TABLES, EventKind
 from nsystui.questions.kept_facts import facts_of
-from nsystui.questions.nesting import NO_PARENT, nest
 from nsystui.questions.nvtx.launches import has_launches, launch_calls
-from nsystui.questions.projection import project
 from nsystui.store import tables
 from nsystui.store.kept import json_array
 from nsystui.store.report import Report
@@ -42,7 +42,7 @@ LABEL = KIND_TABLES[EventKind.NVTX].name
 """The name of a range in SQL as nsys writes it: ``domain:text``, and the bare text in the default domain."""
 
 FOLDED_LABEL = sa.func.regexp_replace(LABEL, ", (seq|op_id|sizes) =.*", "", "s", type_=sa.Text)
-"""The same without PyTorch's suffix: what `names.fold_suffix` does, for a million names at once."""
+"""The same without PyTorch's suffix: ``aten::copy_, op_id = 998952`` is ``aten::copy_``."""
 
 PUSH_POP_TYPES = (59, 70)
 START_END_TYPES = (60, 71)

@@ -18,7 +18,7 @@ from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import END, RANK, START, STEP, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.gpu_metrics import MetricLane, metric_lanes, metric_sources
-from nsystui.questions.ranks.step_times import StepTimes
+from nsystui.questions.ranks.steps import StepTimes
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.utilisation import BusyIntervals
 from nsystui.store.session import Session

@@ -38,7 +38,7 @@ _BETWEEN_LOOKS = 5
 def report_arrays(path: str, limits: Limits, only_collectives: bool) -> dict[tuple[str, int], Arrays] | str:
     """Runs on a worker: the arrays of one report of a packed job, by name and version; a text says why not."""
     from nsystui.base.selection import Selection
-    from nsystui.questions.collectives.sequences import stream_sequences
+    from nsystui.questions.collectives.matching import stream_sequences
     from nsystui.questions.job import Job
     from nsystui.questions.ranks.table import rank_table
 

@@ -5,21 +5,65 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from nsystui.base.answer import Row, TableAnswer, Value
 from nsystui.base.columns import HOST, PID, RANK, Column, Unit
-from nsystui.base.note_words import few
 from nsystui.base.selection import Selection, Task
+from nsystui.base.text import few
 from nsystui.questions.alignment import Alignment
 from nsystui.questions.collectives.waiting import SYNCHRONOUS, Lateness
 from nsystui.questions.device_time import NOTHING, Breakdown
-from nsystui.questions.extent import extents, shares_clock
 from nsystui.questions.overview import task_counts
-from nsystui.questions.ranks.oddity import FEWEST, Measure, is_odd, scores
-from nsystui.questions.ranks.step_times import StepFigures, StepTimes, figures
+from nsystui.questions.ranks.steps import StepFigures, StepTimes, figures
 from nsystui.questions.tasks import RankedTask, world_size
-from nsystui.questions.utilisation import BusyIntervals
-from nsystui.questions.utilisation_tables import SHARE_COLUMNS, recording_notes, shares
+from nsystui.questions.time_window import extents, shares_clock
+from nsystui.questions.utilisation import SHARE_COLUMNS, BusyIntervals, recording_notes, shares
 from nsystui.store.session import Session
+
+ODD_SCORE = 3.5
+FEWEST = 4
+"""Of fewer ranks no one is the odd one out."""
+
+_NORMAL = 0.6745
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure of every rank to judge.
+
+    To be odd it must differ from the median by ``least`` (in its unit), and by ``share`` of the median. ``only_high``:
+    a low value is nothing odd.
+    """
+
+    name: str
+    least: float
+    share: float = 0.0
+    only_high: bool = False
+
+
+def scores(values: Sequence[float | None], measure: Measure) -> list[float | None]:
+    """The score of each value, signed; ``None`` where it is missing or there are too few. Shape as ``values``.
+
+    0 for what differs by less than ``measure`` asks for. Where the others are all alike the score is infinite.
+    """
+    known = np.array([np.nan if value is None else value for value in values], float)
+    if np.isfinite(known).sum() < FEWEST:
+        return [None] * len(values)
+    middle = float(np.nanmedian(known))
+    off = known - middle
+    spread = float(np.nanmedian(np.abs(off)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        score = _NORMAL * off / spread
+    is_small = np.abs(off) < max(measure.least, measure.share * abs(middle))
+    score = np.where(is_small | (measure.only_high & (off < 0)), 0.0, score)
+    return [None if np.isnan(value) else float(one) for value, one in zip(known, score, strict=True)]
+
+
+def is_odd(score: float | None) -> bool:
+    """Whether a score is that of an odd one."""
+    return score is not None and abs(score) > ODD_SCORE
+
 
 COLUMNS = (
     RANK,

@@ -18,8 +18,8 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.note_words import few
-from nsystui.questions.intervals import Times
+from nsystui.base.text import few
+from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.job import Job
 from nsystui.store import tables
 

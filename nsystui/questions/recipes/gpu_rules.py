@@ -15,12 +15,12 @@ import numpy as np
 from nsystui.base.answer import Answer, Row, TableAnswer
 from nsystui.base.columns import DEVICE, DURATION, START, Column, Unit
 from nsystui.base.selection import Selection
-from nsystui.questions.extent import extents
-from nsystui.questions.interval_blocks import blocks_of
-from nsystui.questions.intervals import Intervals, Times, merge
+from nsystui.questions.algebra.interval_blocks import blocks_of
+from nsystui.questions.algebra.intervals import Intervals, Times, merge
 from nsystui.questions.job import Job
 from nsystui.questions.profiler_overhead import overhead_by_name, unnoticed
 from nsystui.questions.recipes.asking import RANK, Ask, Options
+from nsystui.questions.time_window import extents
 from nsystui.store import tables
 
 _PLACE = (

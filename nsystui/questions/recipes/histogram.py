@@ -9,11 +9,11 @@ import sqlalchemy as sa
 from nsystui.base.answer import Answer, Row, TableAnswer
 from nsystui.base.columns import NAME, Column, Unit
 from nsystui.base.selection import Selection
+from nsystui.questions.conditions import Condition, duration, where
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, kernel_notes, name_of
 from nsystui.questions.recipes.asking import Ask, Options, of_each_rank
 from nsystui.questions.recipes.kernel_names import named_kernels
-from nsystui.questions.where import Condition, duration, where
 from nsystui.store import tables
 from nsystui.store.session import Session
 

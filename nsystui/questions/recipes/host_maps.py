@@ -9,13 +9,13 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.questions.efficiency.host_calls import HostCalls, host_calls
-from nsystui.questions.extent import recorded
-from nsystui.questions.interval_blocks import NO_BLOCKS, BlockBuilder, IntervalBlocks, slices
-from nsystui.questions.intervals import intersect, merge
+from nsystui.questions.algebra.interval_blocks import NO_BLOCKS, BlockBuilder, IntervalBlocks, slices
+from nsystui.questions.algebra.intervals import intersect, merge
+from nsystui.questions.efficiency.host import HostCalls, host_calls
 from nsystui.questions.job import Job
 from nsystui.questions.recipes.asking import RANK, Draw, Options, chosen_ranks
 from nsystui.questions.recipes.maps import MapLine, RecipeMap, clock_notes, percent, window_of
+from nsystui.questions.time_window import recorded
 from nsystui.store import tables
 from nsystui.store.report import Report
 

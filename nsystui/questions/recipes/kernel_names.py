@@ -8,8 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.base.errors import UsageError, meant
+from nsystui.questions.conditions import Condition
 from nsystui.questions.kernels import Names, name_of
-from nsystui.questions.where import Condition
 from nsystui.store import tables
 from nsystui.store.session import Session
 

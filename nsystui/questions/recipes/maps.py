@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import END, START, Column, Unit
 from nsystui.base.selection import Selection, Window
-from nsystui.questions.extent import selected_reports, shares_clock
 from nsystui.questions.job import Job
+from nsystui.questions.time_window import selected_reports, shares_clock
 
 _END = END.with_importance(4)
 

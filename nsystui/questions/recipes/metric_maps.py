@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.columns import Column, Unit
-from nsystui.base.note_words import few
 from nsystui.base.selection import Selection
+from nsystui.base.text import few
+from nsystui.questions.algebra.intervals import Times, covered_per_bin, union
 from nsystui.questions.gpu_metrics import metric_lanes, metric_sources
-from nsystui.questions.intervals import Times, covered_per_bin, union
 from nsystui.questions.job import Job
 from nsystui.questions.recipes.asking import Draw, Options
 from nsystui.questions.recipes.efa import Counters, counters

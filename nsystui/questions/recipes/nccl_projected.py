@@ -8,10 +8,9 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.job import Job
-from nsystui.questions.nccl.grouping import By, values_of
-from nsystui.questions.nccl.lines import whole
-from nsystui.questions.nccl.notes import nccl_notes
-from nsystui.questions.nccl.selected import selected
+from nsystui.questions.nccl.grouping import By, selected, values_of
+from nsystui.questions.nccl.summary import nccl_notes
+from nsystui.questions.nccl.units import whole
 from nsystui.questions.stats.nvtx_groups import measured, quartiles
 
 COLUMNS = (

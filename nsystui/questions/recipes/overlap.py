@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from nsystui.base.answer import Answer, Row, TableAnswer
 from nsystui.base.columns import NAME, Column, Unit
 from nsystui.base.selection import Selection
+from nsystui.questions.algebra.interval_blocks import NO_BLOCKS
+from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.conditions import where
 from nsystui.questions.device_time import DeviceIntervals
-from nsystui.questions.interval_blocks import NO_BLOCKS
-from nsystui.questions.intervals import Times
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import kernel_notes
 from nsystui.questions.recipes.asking import Ask, Options, of_each_rank
-from nsystui.questions.where import where
 from nsystui.store import tables
 
 _COLUMNS = (

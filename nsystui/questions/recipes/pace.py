@@ -20,17 +20,16 @@ from numpy.typing import NDArray
 from nsystui.base.answer import Answer, Row, TableAnswer
 from nsystui.base.columns import DURATION, START, Column, Unit
 from nsystui.base.errors import UsageError, meant
-from nsystui.base.note_words import few
 from nsystui.base.selection import Selection, Task
-from nsystui.base.text import shorten
-from nsystui.questions.intervals import Times
+from nsystui.base.text import few, shorten
+from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.conditions import where
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import kernel_notes, kernel_summary, name_of
 from nsystui.questions.nvtx.numbered import Templates, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.recipes.asking import RANK, Ask, Options, chosen_ranks
 from nsystui.questions.recipes.kernel_names import named_kernels
-from nsystui.questions.where import where
 from nsystui.store import tables
 
 _NAME = 100

@@ -25,12 +25,12 @@ from nsystui.base.columns import (
 )
 from nsystui.base.selection import Selection
 from nsystui.exports.identifiers import pid_column, tid_column
+from nsystui.questions.activities import MemoryCalls, are, with_calls
+from nsystui.questions.conditions import duration, job_start, where
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import rank_of
-from nsystui.questions.memory_calls import MemoryCalls, are, with_calls
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.recipes.asking import RANK, Ask, Options
-from nsystui.questions.where import duration, job_start, where
 from nsystui.store import tables
 
 _CALLS, _MEMORY = tables.api_calls, tables.memory_ops

@@ -13,7 +13,9 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Answer, TableAnswer, Value
 from nsystui.base.selection import Selection
-from nsystui.questions import statistics
+from nsystui.questions.activities import API, MEMORY, MPI, OS, Work, memory_sizes, rows_of, work_summary
+from nsystui.questions.algebra import statistics
+from nsystui.questions.conditions import duration, where
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import kernel_summary, name_of, rank_of
 from nsystui.questions.nvtx.listing import last_times, nvtx_summary
@@ -23,8 +25,6 @@ from nsystui.questions.recipes.extras import Extras, Extreme, Key, extremes_of, 
 from nsystui.questions.recipes.nccl_projected import nccl_projected
 from nsystui.questions.stats import Options as ReportOptions
 from nsystui.questions.stats import report_named
-from nsystui.questions.where import duration, where
-from nsystui.questions.work import API, MEMORY, MPI, OS, Work, memory_sizes, rows_of, work_summary
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -11,7 +11,7 @@ from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.job import Job
 from nsystui.questions.recipes.asking import RANK, Draw, Options
 from nsystui.questions.recipes.maps import Figure, MapLine, RecipeMap, clock_notes, percent, window_of
-from nsystui.questions.utilisation_tables import recording_notes
+from nsystui.questions.utilisation import recording_notes
 
 DEVICE = Column("device", header="Device", label="dev", unit=Unit.NUMBER)
 

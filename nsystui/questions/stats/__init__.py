@@ -10,7 +10,7 @@ from dataclasses import replace
 from importlib import import_module
 
 from nsystui.base.errors import UsageError, meant
-from nsystui.base.whole_number import whole_number
+from nsystui.base.text import whole_number
 from nsystui.questions.kernels import Names
 from nsystui.questions.stats.report import Options, Report
 

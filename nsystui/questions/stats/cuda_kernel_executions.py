@@ -15,14 +15,14 @@ from nsystui.base.answer import Answer, TableAnswer
 from nsystui.base.columns import COUNT, PID, TID, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.exports.identifiers import pid_column, tid_column
-from nsystui.questions import statistics
+from nsystui.questions.algebra import statistics
+from nsystui.questions.conditions import where
 from nsystui.questions.kernels import block_of, grid_of, name_of
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.stats.cuda_launch_ranges import LaunchRanges, launched_by
 from nsystui.questions.stats.kernel_names import KERNEL_PLACE, RangeNamed, range_named_frame
 from nsystui.questions.stats.kernel_notes import notes
 from nsystui.questions.stats.report import KERNEL_NAMES, Options, Report
-from nsystui.questions.where import where
 from nsystui.store import tables
 from nsystui.store.session import Session
 

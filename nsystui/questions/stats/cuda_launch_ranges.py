@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection
-from nsystui.questions.intervals import Times
-from nsystui.questions.nesting import one_timeline
+from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.algebra.nesting import one_timeline
+from nsystui.questions.conditions import where
 from nsystui.questions.stats.cuda_coded import Coded
-from nsystui.questions.where import where
 from nsystui.store import tables
 from nsystui.store.session import Session
 

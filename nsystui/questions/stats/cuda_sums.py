@@ -13,14 +13,14 @@ from nsystui.base.answer import Answer, Row, TableAnswer
 from nsystui.base.columns import NAME, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
-from nsystui.questions import statistics
+from nsystui.questions.activities import MEMORY, SIZE_COLUMNS, memory_sizes, work_summary
+from nsystui.questions.algebra import statistics
+from nsystui.questions.algebra.statistics import query_rows
+from nsystui.questions.conditions import duration, where
+from nsystui.questions.data_notes import missing_note
 from nsystui.questions.kernels import GroupBy, block_of, grid_of, kernel_summary, name_of
-from nsystui.questions.missing import missing_note
-from nsystui.questions.query_rows import query_rows
 from nsystui.questions.stats.kernel_notes import notes
 from nsystui.questions.stats.report import KERNEL_NAMES, Options, Report
-from nsystui.questions.where import duration, where
-from nsystui.questions.work import MEMORY, SIZE_COLUMNS, memory_sizes, work_summary
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -12,14 +12,14 @@ from nsystui.base.columns import DURATION, NAME, START, STREAM, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
 from nsystui.exports.identifiers import pid_column, tid_column
+from nsystui.questions.conditions import duration, job_start, where
+from nsystui.questions.data_notes import missing_note
 from nsystui.questions.kernels import name_of
-from nsystui.questions.missing import missing_note
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.stats.cuda_launch_ranges import LaunchRanges
 from nsystui.questions.stats.kernel_names import KERNEL_PLACE, RangeNamed
 from nsystui.questions.stats.kernel_notes import notes
 from nsystui.questions.stats.report import KERNEL_NAMES, Options, Report
-from nsystui.questions.where import duration, job_start, where
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -13,12 +13,12 @@ import sqlalchemy as sa
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import NAME
 from nsystui.base.selection import Selection
-from nsystui.questions import statistics
-from nsystui.questions.missing import absent_note
-from nsystui.questions.query_rows import query_rows
+from nsystui.questions.activities import OS, work_summary
+from nsystui.questions.algebra import statistics
+from nsystui.questions.algebra.statistics import query_rows
+from nsystui.questions.conditions import duration, where
+from nsystui.questions.data_notes import absent_note
 from nsystui.questions.stats.report import Options, Report
-from nsystui.questions.where import duration, where
-from nsystui.questions.work import OS, work_summary
 from nsystui.store import tables
 from nsystui.store.session import Session
 

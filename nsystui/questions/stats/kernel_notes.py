@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from nsystui.questions.data_notes import missing_note
 from nsystui.questions.kernels import kernel_notes
-from nsystui.questions.missing import missing_note
 from nsystui.questions.stats.report import Options
 from nsystui.store import tables
 from nsystui.store.session import Session

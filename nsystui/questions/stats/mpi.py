@@ -11,11 +11,11 @@ from nsystui.base.columns import DURATION, END, NAME, RANK, START, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
 from nsystui.exports.identifiers import pid_column, tid_column
-from nsystui.questions import statistics
-from nsystui.questions.missing import absent_note
+from nsystui.questions.algebra import statistics
+from nsystui.questions.conditions import duration, job_start, where
+from nsystui.questions.data_notes import absent_note
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.stats.report import Options, Report
-from nsystui.questions.where import duration, job_start, where
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -8,10 +8,10 @@ import sqlalchemy as sa
 
 from nsystui.base.columns import DURATION, END, START, Column, Unit
 from nsystui.base.selection import Selection
-from nsystui.questions.missing import absent_note
+from nsystui.questions.conditions import duration, job_start, where
+from nsystui.questions.data_notes import absent_note
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.stats.report import Options, Report
-from nsystui.questions.where import duration, job_start, where
 from nsystui.store import tables
 from nsystui.store.session import Session
 

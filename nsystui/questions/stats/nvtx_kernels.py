@@ -19,10 +19,11 @@ import sqlalchemy as sa
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import PID, TID, Column, Unit
 from nsystui.base.selection import Selection
+from nsystui.questions.algebra.projection import Inside, calls_inside
+from nsystui.questions.conditions import duration, where
+from nsystui.questions.data_notes import missing_note
 from nsystui.questions.kernels import name_of
-from nsystui.questions.missing import missing_note
 from nsystui.questions.nvtx.ranges import Flags, Ints, SmallInts
-from nsystui.questions.projection import Inside, calls_inside
 from nsystui.questions.stats.nvtx_groups import distinct, measured
 from nsystui.questions.stats.nvtx_load import (
     Ranges,
@@ -39,7 +40,6 @@ from nsystui.questions.stats.nvtx_load import (
 )
 from nsystui.questions.stats.nvtx_projection import are_outside
 from nsystui.questions.stats.report import Options
-from nsystui.questions.where import duration, where
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
 from nsystui.exports.identifiers import pid_of, tid_of
+from nsystui.questions.conditions import Condition, job_start, where
 from nsystui.questions.nvtx.listing import last_times
 from nsystui.questions.nvtx.ranges import LABEL, PUSH_POP_TYPES, START_END_TYPES, Flags, Ints, SmallInts
-from nsystui.questions.where import Condition, job_start, where
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session

@@ -10,9 +10,8 @@ import numpy as np
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import PID, TID, Column, Unit
 from nsystui.base.selection import Selection
-from nsystui.questions.extent import selected_reports
-from nsystui.questions.missing import missing_note
-from nsystui.questions.projection import calls_inside
+from nsystui.questions.algebra.projection import calls_inside
+from nsystui.questions.data_notes import missing_note
 from nsystui.questions.stats.nvtx_groups import measured, quartiles
 from nsystui.questions.stats.nvtx_kernels import kernels_by_range
 from nsystui.questions.stats.nvtx_load import (
@@ -30,6 +29,7 @@ from nsystui.questions.stats.nvtx_load import (
 from nsystui.questions.stats.nvtx_projection import ProjectedRanges, are_outside, projected
 from nsystui.questions.stats.nvtx_trace import Trace, by_start, parent_rows, stacks
 from nsystui.questions.stats.report import NAMES, Options, Report
+from nsystui.questions.time_window import selected_reports
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsystui.questions.nesting import NO_PARENT, nest, one_timeline
+from nsystui.questions.algebra.nesting import NO_PARENT, nest, one_timeline
+from nsystui.questions.algebra.projection import Inside, LaunchCalls, calls_inside, project
 from nsystui.questions.nvtx.ranges import Flags, Ints
-from nsystui.questions.projection import Inside, LaunchCalls, calls_inside, project
 from nsystui.questions.stats.nvtx_load import Launches, Ranges
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DURATION, END, NAME, PID, START, TID, Column, Unit
 from nsystui.base.selection import Selection
-from nsystui.questions.missing import missing_note
-from nsystui.questions.nesting import NO_PARENT, nest
+from nsystui.questions.algebra.nesting import NO_PARENT, nest
+from nsystui.questions.data_notes import missing_note
 from nsystui.questions.nvtx.listing import nvtx_summary
 from nsystui.questions.nvtx.ranges import PUSH_POP_TYPES, START_END_TYPES, Ints
 from nsystui.questions.stats.nvtx_load import Ranges, Texts, joined, matching, pids, read_ranges, tids

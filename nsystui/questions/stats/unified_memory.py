@@ -15,9 +15,9 @@ from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
-from nsystui.questions.missing import absent_note
+from nsystui.questions.conditions import duration, where
+from nsystui.questions.data_notes import absent_note
 from nsystui.questions.stats.report import Options, Report
-from nsystui.questions.where import duration, where
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Window
+from nsystui.base.text import whole_number
 from nsystui.base.units import parse_duration
-from nsystui.base.whole_number import whole_number
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -13,10 +13,10 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Row
 from nsystui.base.selection import NameFilter, Window
+from nsystui.questions.conditions import Condition, matches
 from nsystui.questions.event_kinds import KIND_TABLES, EventKind
 from nsystui.questions.events import _public
 from nsystui.questions.timeline.lanes import Lane, Timeline
-from nsystui.questions.where import Condition, matches
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -243,7 +243,7 @@ class Neighbours:
 
     def _spans(self, lane: Lane, time: int, forward: bool) -> Iterator[tuple[int, int]]:
         """Spans of time on one side of a moment, each further than the one before and wider."""
-        from nsystui.questions.extent import event_span
+        from nsystui.questions.time_window import event_span
 
         report = next(one for one in self.timeline.session.reports if one.index == lane.task.report)
         whole = event_span(report)

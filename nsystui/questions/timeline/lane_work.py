@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Window
+from nsystui.questions.algebra.interval_blocks import IntervalBlocks
 from nsystui.questions.device_time import BusyParts
-from nsystui.questions.interval_blocks import IntervalBlocks
 
 CATEGORIES = ("idle", "compute", "nccl", "memory", "graph", "nvtx")
 """What may dominate a column, by its number in ``Columns.category``."""
@@ -53,10 +53,6 @@ class LaneWork:
     def busy_within(self, window: Window) -> int:
         """The part of ``window`` in which it was busy, ns."""
         return sum(blocks.length_within(window.start, window.end) for blocks in self.apart)
-
-    def intervals_within(self, window: Window) -> int:
-        """About how many separate stretches of work ``window`` holds: at least one block's worth is not told apart."""
-        return sum(blocks.count_within(window.start, window.end) for blocks in self.apart)
 
 
 @dataclass(frozen=True, eq=False)

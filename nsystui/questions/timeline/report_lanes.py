@@ -13,14 +13,13 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.questions.busy_arrays import STREAM_KEYS, of_arrays, to_arrays
-from nsystui.questions.extent import recorded
-from nsystui.questions.interval_blocks import blocks_of
-from nsystui.questions.intervals import Times, union
+from nsystui.questions.algebra.interval_blocks import blocks_of
+from nsystui.questions.algebra.intervals import Times, union
+from nsystui.questions.device_time import STREAM_KEYS, busy_parts, of_arrays, to_arrays
 from nsystui.questions.kept_facts import facts_of
 from nsystui.questions.nvtx.report_ranges import ranges_of
+from nsystui.questions.time_window import recorded
 from nsystui.questions.timeline.lane_work import LaneWork
-from nsystui.questions.work_intervals import STREAM, busy_parts
 from nsystui.store import tables
 from nsystui.store.kept import json_of
 from nsystui.store.report import Report
@@ -94,12 +93,12 @@ def _stream_arrays(session: Session, report: Report) -> Arrays:
     used: set[tuple[int, ...]] = set()
     for table in _WORK:
         if report.count(table):
-            columns = [table.c[key] for key in STREAM]
+            columns = [table.c[key] for key in ("report", *STREAM_KEYS)]
             has_all = [column.is_not(None) for column in columns]
             query = sa.select(*columns).where(table.c.report == report.index, *has_all).distinct()
             used |= {tuple(row) for row in session.rows(query)}
     places = sorted(used)
-    parts = busy_parts(session, STREAM, places)
+    parts = busy_parts(session, STREAM_KEYS, places)
     return to_arrays({place[1:]: found for place, found in zip(places, parts, strict=True)}, STREAM_KEYS)
 
 

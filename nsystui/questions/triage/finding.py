@@ -1,4 +1,4 @@
-"""What a rule says: a finding, or which data it lacks."""
+"""The result of a rule: a finding with the door to its subject, or the data that the rule lacks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from enum import Enum
 
 from nsystui.base.answer import Answer
 from nsystui.base.selection import Window
+from nsystui.base.text import shell_word
 
 
 class Severity(Enum):
@@ -22,12 +23,47 @@ class Severity(Enum):
         return list(Severity).index(self)
 
 
-@dataclass(frozen=True)
-class Shown:
-    """Where the program shows what a finding is about: a screen's name, and the command, without its files."""
+class View(Enum):
+    """A table or picture of the program: the screen that shows it, and the command that prints it."""
 
-    screen: str
-    command: str
+    KERNELS = ("Kernels", "kernels")
+    LAUNCHES = ("Kernels", "stats -r cuda_kern_exec_sum")
+    MEMORY = ("Kernels", "memory")
+    API = ("Kernels", "api")
+    MPI = ("Kernels", "mpi")
+    NCCL = ("NCCL", "nccl")
+    GPU = ("GPU", "gpu")
+    NVTX = ("NVTX", "nvtx")
+    TIMELINE = ("Timeline", "timeline")
+    RANKS = ("Ranks", "ranks")
+    COLLECTIVES = ("Ranks", "ranks --collectives")
+    STEPS_ACROSS = ("Ranks", "steps --across")
+    EVERY_STEP = ("Ranks", "steps --every")
+    DIAGNOSTICS = ("Overview", "info")
+
+    def __init__(self, screen: str, command: str) -> None:
+        self.screen, self.command = screen, command
+
+
+@dataclass(frozen=True)
+class Door:
+    """The view that shows the subject of a finding, and what of it: the names, the window, the grouping, the sort."""
+
+    view: View
+    filter: str = ""
+    by: str = ""
+    sort: str = ""
+    window: Window | None = None
+
+    @property
+    def command(self) -> str:
+        """The command that prints the same, without its files."""
+        words = [self.view.command]
+        for flag, value in (("--filter", self.filter), ("--by", self.by), ("--sort", self.sort)):
+            words += [flag, shell_word(value)] if value else []
+        if self.window is not None:
+            words.append(f"--time {self.window.start}:{self.window.end}")
+        return " ".join(words)
 
 
 @dataclass(frozen=True)
@@ -54,7 +90,7 @@ class Finding:
     severity: Severity
     sentence: str
     advice: Advice
-    shown: Shown
+    door: Door
     cost: int | None = None
     percent: float | None = None
     measured: str = ""

@@ -227,7 +227,7 @@ class AskingScreen(QuietScreen[None]):
         self.show(message.result, same_place)
 
     def _show_left_out(self) -> None:
-        from nsystui.questions.left_out import left_out_note
+        from nsystui.questions.data_notes import left_out_note
 
         note = left_out_note(self.job.session) if self.job is not None else ""
         self.query_one("#left-out", NoteLines).show_notes((note,) if note else ())

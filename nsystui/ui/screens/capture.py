@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from nsystui.base.answer import Answer, Row, TableAnswer
 from nsystui.base.selection import Selection
-from nsystui.questions.capture import contents_table, diagnostics_table
 from nsystui.questions.job import Job
+from nsystui.questions.reports import contents_table, diagnostics_table
 from nsystui.ui import keys
 from nsystui.ui.overview_lines import SHOWN_BY, files_answer
 from nsystui.ui.screens.going import show_table

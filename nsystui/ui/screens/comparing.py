@@ -94,11 +94,11 @@ def is_of_ranks(text: str) -> bool:
 
 def groups_of(job: Job, text: str) -> Groups:
     """``0-3 -- 4-7``, or ``0-3`` against all others; raises UsageError."""
-    from nsystui.questions.typed import numbers
+    from nsystui.base.selection import parse_numbers
 
     first, dashes, second = (word.strip() for word in text.partition("--"))
-    a = numbers(first, "ranks")
-    b = numbers(second, "ranks") if dashes else frozenset(item.rank for item in job.ranks) - a
+    a = parse_numbers(first, "ranks")
+    b = parse_numbers(second, "ranks") if dashes else frozenset(item.rank for item in job.ranks) - a
     for group in (a, b):
         job.tasks_of_ranks(group)
     if not b:

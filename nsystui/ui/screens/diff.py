@@ -15,6 +15,7 @@ from nsystui.base.selection import NameFilter, Selection
 from nsystui.base.text import shorten, width_of
 from nsystui.questions.comparison import TABLES, Options, Side, worded
 from nsystui.questions.kernels import Names
+from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui import keys
 from nsystui.ui.log_views import filtered
 from nsystui.ui.screens.exporting import checker
@@ -158,7 +159,7 @@ class DiffScreen(TablePane):
     def row_category(self, row: Row) -> str | None:
         name = row[-1] if row else None
         if self.name_of_table == "kernels" and isinstance(name, str):
-            return "nccl" if name.lower().removeprefix("void ").startswith("nccl") else None
+            return "nccl" if is_nccl_kernel(name) else None
         return {"nccl": "nccl", "memory": "memory"}.get(self.name_of_table)
 
     # -- keys -----------------------------------------------------------------------------------------------------

@@ -13,9 +13,8 @@ from textual.timer import Timer
 from nsystui.base.answer import Row
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.units import parse_duration
-from nsystui.questions.correlation import Partners, partners
 from nsystui.questions.event_kinds import EventKind, kinds_of
-from nsystui.questions.events import EventKey, EventList, key_of, window_of
+from nsystui.questions.events import EventKey, EventList, Partners, key_of, partners, window_of
 from nsystui.questions.job import Job
 from nsystui.ui import keys
 from nsystui.ui.event_details import detail_lines

@@ -132,7 +132,7 @@ class ExportingScreen(AskingScreen):
             self.say(f"wrote {message.rows:,} rows to {message.path}")
 
     def action_copy_row(self) -> None:
-        from nsystui.output.clipboard import row_for_clipboard
+        from nsystui.output.formats import row_for_clipboard
 
         row = self.row_to_copy()
         if row is None:
@@ -142,7 +142,7 @@ class ExportingScreen(AskingScreen):
         self.say("copied the row, if the terminal allows OSC 52 (tmux: set -g set-clipboard on)")
 
     def action_copy_table(self) -> None:
-        from nsystui.output.clipboard import text_for_clipboard
+        from nsystui.output.formats import text_for_clipboard
 
         answer = self.answer_to_export()
         if answer is None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any
 
+from nsystui.questions.triage.finding import View
 from nsystui.ui.overview_lines import SHOWN_BY
 
 if TYPE_CHECKING:
     from textual.app import App
 
     from nsystui.base.selection import Selection
-    from nsystui.questions.triage.finding import Finding
+    from nsystui.questions.triage.finding import Door, Finding
     from nsystui.ui.app import NsystuiApp
 
 _TABLES_OF_WORK = {"memory_ops": "memory", "api_calls": "api", "os_calls": "os", "mpi_calls": "mpi"}
@@ -31,58 +31,51 @@ async def show_table(app: App[Any], table: str) -> None:
             screen.job_changed()
 
 
-_MODES = {
-    "kernels": "kernels",
-    "nccl": "nccl",
-    "gpu": "gpu",
-    "nvtx": "nvtx",
-    "events": "events",
-    "timeline": "timeline",
+_PANES = {
+    View.KERNELS: ("kernels", "kernels"),
+    View.LAUNCHES: ("kernels", "kernels"),
+    View.MEMORY: ("kernels", "memory"),
+    View.API: ("kernels", "api"),
+    View.MPI: ("kernels", "mpi"),
+    View.NCCL: ("nccl", ""),
+    View.GPU: ("gpu", ""),
+    View.NVTX: ("nvtx", ""),
+    View.TIMELINE: ("timeline", ""),
+    View.RANKS: ("ranks", "ranks"),
+    View.COLLECTIVES: ("ranks", "collectives"),
+    View.STEPS_ACROSS: ("ranks", "steps-across"),
+    View.EVERY_STEP: ("ranks", "every-step"),
 }
-_WORK = {"kernels": "kernels", "memory": "memory", "api": "api", "osrt": "os", "mpi": "mpi"}
-_OF_RANKS = {
-    "ranks": "ranks",
-    "ranks --collectives": "collectives",
-    "ranks --kinds": "collective-kinds",
-    "steps": "steps",
-    "steps --across": "steps-across",
-    "steps --every": "every-step",
-}
-"""What the Ranks screen calls the tables of commands."""
+"""The screen's mode for each view of a finding, and the table of it where the screen has several."""
 _AROUND = 0.25
-"""Of its length, what is shown before a finding's time and after it: a gap alone shows nothing."""
+"""The part of its length that is shown before and after a finding's window: a gap alone shows nothing."""
 
 
 async def show_finding(app: NsystuiApp, finding: Finding) -> None:
-    """Switches to the screen that a finding's command speaks of, with the time and the names that it selects.
+    """Switches to the view behind a finding's door, with the window and the names that the door selects.
 
-    What ``info`` would print of the capture, the overview shows behind ``d``.
+    The overview shows the diagnostics of the capture behind ``d``.
     """
-    name, *flags = shlex.split(finding.shown.command)
-    if name == "info":
+    door = finding.door
+    if door.view is View.DIAGNOSTICS:
         from nsystui.ui.screens.capture import DiagnosticsScreen
 
         app.push_screen(DiagnosticsScreen())
         return
     app.remember_way()
-    app.select(_selection(app.selection, finding, flags))
-    first = " ".join([name, *flags[:1]])
-    of_ranks = _OF_RANKS.get(first, _OF_RANKS.get(name))
-    mode = "kernels" if name in _WORK else "ranks" if of_ranks else _MODES.get(name, "kernels")
+    app.select(_selection(app.selection, door))
+    mode, table = _PANES[door.view]
     await app.switch_mode(mode)
-    if mode in ("kernels", "ranks"):
+    if table:
         screen: Any = app.screen
-        screen.what = of_ranks or _WORK.get(name, "kernels")
+        screen.what = table
         screen.job_changed()
 
 
-def _selection(selection: Selection, finding: Finding, flags: list[str]) -> Selection:
+def _selection(selection: Selection, door: Door) -> Selection:
     from nsystui.base.selection import Window
 
-    window = finding.window
-    if window is not None and "--time" in flags:
-        around = max(int(_AROUND * (window.end - window.start)), 1_000)
-        selection = selection.with_window(Window(window.start - around, window.end + around))
-    if "--filter" in flags:
-        selection = selection.with_name(flags[flags.index("--filter") + 1])
-    return selection
+    if door.window is not None:
+        around = max(int(_AROUND * (door.window.end - door.window.start)), 1_000)
+        selection = selection.with_window(Window(door.window.start - around, door.window.end + around))
+    return selection.with_name(door.filter) if door.filter else selection

@@ -67,8 +67,7 @@ class TracingScreen(HandingOver):
     PURPOSES = ("export", "trace")
 
     def action_trace(self) -> None:
-        from nsystui.output.files import propose_name
-        from nsystui.output.traces import check_ending
+        from nsystui.output.files import check_ending, propose_name
 
         if self.job is None:
             self.say("a moment: the export is being read")
@@ -82,7 +81,7 @@ class TracingScreen(HandingOver):
             return super().writing(purpose)
 
         def write(path: Path, overwrite: bool) -> int:
-            from nsystui.output.traces import save_trace
+            from nsystui.output.files import save_trace
             from nsystui.questions.handover.kinds import Contents
             from nsystui.questions.handover.trace import Trace
 

@@ -8,14 +8,15 @@ from nsystui.base.answer import Answer
 from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
-from nsystui.questions.distribution import Distribution, distribution
+from nsystui.questions.activities import MPI, Work, work_instances
+from nsystui.questions.algebra.distributions import Distribution, distribution
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import EventKey
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, durations, kernel_instances
 from nsystui.questions.mpi import is_by_range
+from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.nvtx.instances import range_instances
-from nsystui.questions.work import MPI, Work, work_instances
 from nsystui.ui import keys
 from nsystui.ui.screens.handing_over import Ask, HandingOver, of_event
 from nsystui.ui.screens.table_pane import TablePane
@@ -87,7 +88,7 @@ class KernelInstancesScreen(HandingOver, _InstancesScreen):
         super().show(answer, same_place)
 
     def event_kind(self) -> EventKind:
-        return EventKind.NCCL if self.kernel.lower().removeprefix("void ").startswith("nccl") else EventKind.KERNEL
+        return EventKind.NCCL if is_nccl_kernel(self.kernel) else EventKind.KERNEL
 
     def ncu_question(self) -> Ask | str:
         values = self.values()

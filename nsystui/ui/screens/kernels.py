@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from nsystui.base.answer import Answer, Row
 from nsystui.base.selection import Selection
+from nsystui.questions.activities import WORKS, Work, has_rows, memory_sizes, work_summary
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import GroupBy, Names, kernel_summary
-from nsystui.questions.work import WORKS, Work, has_rows, memory_sizes, work_summary
+from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui import keys
 from nsystui.ui.screens.handing_over import Ask, HandingOver
 from nsystui.ui.screens.instances import KernelInstancesScreen, WorkInstancesScreen
@@ -91,7 +92,7 @@ class KernelsScreen(HandingOver, TablePane):
 
     def row_category(self, row: Row) -> str | None:
         if self.what == _KERNELS and isinstance(row[-1], str):
-            return "nccl" if row[-1].lower().removeprefix("void ").startswith("nccl") else None
+            return "nccl" if is_nccl_kernel(row[-1]) else None
         return None
 
     def action_other_table(self) -> None:

@@ -10,7 +10,7 @@ from nsystui.base.selection import Selection
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.grouping import COLUMNS, By
 from nsystui.questions.nccl.sizes import SizeBin, size_histogram
-from nsystui.questions.nccl.table import CALL, KERNEL, What, nccl_summary
+from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.ui import keys
 from nsystui.ui.screens.nccl_calls import NcclCallsScreen, histogram, pairing_for
 from nsystui.ui.screens.nccl_log import NcclLogScreen, log_note

@@ -16,7 +16,7 @@ from nsystui.questions.job import Job
 from nsystui.questions.nccl.grouping import By
 from nsystui.questions.nccl.listing import nccl_listing
 from nsystui.questions.nccl.sizes import SizeBin
-from nsystui.questions.nccl.table import KERNEL, What
+from nsystui.questions.nccl.summary import KERNEL, What
 from nsystui.ui import keys
 from nsystui.ui.screens.table_pane import TablePane
 from nsystui.ui.widgets.plots import histogram_lines
@@ -46,7 +46,7 @@ _BETWEEN = "  │  "
 
 def pairing_for(job: Job, groups: Collection[By]) -> NcclPairing:
     """The pairing, with the step of each row where rows are grouped by it."""
-    from nsystui.questions.nccl.measured import in_steps
+    from nsystui.questions.nccl.bandwidth import in_steps
 
     return in_steps(job.pairing(), job.steps()) if By.STEP in groups else job.pairing()
 

@@ -11,11 +11,11 @@ from nsystui.base.answer import Answer, Row, TableAnswer
 from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
-from nsystui.questions.density import log_density
+from nsystui.questions.algebra.distributions import log_density
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.grouping import By
 from nsystui.questions.nccl.sizes import SizeBin, bandwidth_by_size, durations_and_sizes, size_histogram
-from nsystui.questions.nccl.table import KERNEL
+from nsystui.questions.nccl.summary import KERNEL
 from nsystui.ui import keys
 from nsystui.ui.screens.nccl_calls import NcclCallsScreen, histogram
 from nsystui.ui.screens.table_pane import TablePane

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from textual import events, on
 from textual.widget import Widget
 
+from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui import keys
 from nsystui.ui import overview_lines as words
 from nsystui.ui.screens.going import show_table
@@ -320,4 +321,4 @@ class OverviewScreen(SeekingScreen):
 def _category(row: Row) -> str | None:
     """NCCL kernels in their colour."""
     name = row[-1]
-    return "nccl" if isinstance(name, str) and name.lower().removeprefix("void ").startswith("nccl") else None
+    return "nccl" if isinstance(name, str) and is_nccl_kernel(name) else None

@@ -135,23 +135,25 @@ class Pane(ExportingScreen):
         return self.selection.with_name(text)
 
     def _with_ranks(self, text: str) -> Selection:
-        from nsystui.questions.typed import numbers
+        from nsystui.base.selection import parse_numbers
 
         assert self.job is not None
-        return self.selection.with_tasks(self.job.tasks_of_ranks(numbers(text, "ranks")) if text.strip() else None)
+        return self.selection.with_tasks(
+            self.job.tasks_of_ranks(parse_numbers(text, "ranks")) if text.strip() else None
+        )
 
     def _with_devices(self, text: str) -> Selection:
         from dataclasses import replace
 
-        from nsystui.questions.typed import numbers
+        from nsystui.base.selection import parse_numbers
 
-        return replace(self.selection, devices=numbers(text, "devices") if text.strip() else None)
+        return replace(self.selection, devices=parse_numbers(text, "devices") if text.strip() else None)
 
     def _with_window(self, text: str) -> Selection:
-        from nsystui.questions.typed import window
+        from nsystui.base.selection import parse_window
 
         assert self.job is not None
-        return self.selection.with_window(window(text, self.job.extent()) if text.strip() else None)
+        return self.selection.with_window(parse_window(text, self.job.extent()) if text.strip() else None)
 
     @on(LinePrompt.Submitted)
     def _prompt_submitted(self, message: LinePrompt.Submitted) -> None:

@@ -15,7 +15,7 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.job import Job
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
-from nsystui.questions.ranks.step_times import step_times
+from nsystui.questions.ranks.steps import step_times
 from nsystui.questions.tasks import RankedTask
 from nsystui.ui import keys
 from nsystui.ui.describe import spans

@@ -8,9 +8,9 @@ from typing import Any
 
 from nsystui.base.answer import Answer, Value
 from nsystui.base.selection import Selection, Window
-from nsystui.questions.collectives.listing import collective_kinds, collective_operations
+from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
 from nsystui.questions.job import Job
-from nsystui.questions.ranks.step_tables import every_step, steps_across_ranks, steps_by_rank
+from nsystui.questions.ranks.steps import every_step, steps_across_ranks, steps_by_rank
 from nsystui.questions.ranks.table import rank_table
 from nsystui.questions.steps import Steps
 from nsystui.questions.tasks import RankedTask

@@ -13,12 +13,12 @@ from nsystui.base.answer import Answer
 from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
+from nsystui.questions.activities import WORKS
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
 from nsystui.questions.recipes.asking import Options, ask, draw, lacking
 from nsystui.questions.recipes.catalog import BY_RANK, NAMES, Recipe
 from nsystui.questions.recipes.maps import RecipeMap, edges_of, map_table
-from nsystui.questions.work import WORKS
 from nsystui.ui import keys
 from nsystui.ui.screens.chart_pane import ChartPane
 from nsystui.ui.screens.instances import KernelInstancesScreen, RangeInstancesScreen, WorkInstancesScreen

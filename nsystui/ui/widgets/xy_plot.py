@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nsystui.base.text import fit, width_of
-from nsystui.questions.density import Density
+from nsystui.questions.algebra.distributions import Density
 
 # From how many points on a cell has which mark; they differ in size, not in colour.
 _MARKS = ((10, "■"), (2, "○"), (1, "·"))

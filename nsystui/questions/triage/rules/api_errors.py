@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import COUNT, NAME, RANK, Column, Unit
 from nsystui.base.selection import Window
+from nsystui.questions.conditions import job_start, where
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.triage.case import Case, number_of
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.where import job_start, where
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _HARMLESS = (0, 600, 704)
@@ -45,6 +46,15 @@ _COLUMNS = (
 )
 
 
+class _Row(NamedTuple):
+    rank: int | None
+    name: str
+    code: int
+    meaning: str | None
+    calls: int
+    first: int
+
+
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     table = tables.api_calls
     session = case.job.session
@@ -61,21 +71,21 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         .where(*where(table, case.chosen), table.c.return_value.not_in(_HARMLESS))
         .group_by("rank", table.c.name, table.c.return_value)
     )
-    rows = sorted(session.rows(query), key=lambda row: (row[2] not in _STICKY, row[4], str(row)))
+    found = session.rows(query)
+    rows = [_Row(rank, name, code, _NAMES.get(code), count, first) for rank, name, code, count, first in found]
     if not rows:
         return []
-    cells: list[Row] = [(rank, name, code, _NAMES.get(code), count, first) for rank, name, code, count, first in rows]
-    codes = {int(row[2]) for row in rows}
-    severity, advice = _judged(codes)
+    rows.sort(key=lambda row: (row.code not in _STICKY, row.first, str(row)))
+    severity, advice = _judged({row.code for row in rows})
     worst = rows[0]
-    total = sum(row[3] for row in rows)
-    meaning = f" ({_NAMES[worst[2]]})" if worst[2] in _NAMES else ""
-    sentence = f"{number_of(total, 'CUDA call')} returned an error; {worst[1]} returned {worst[2]}{meaning}"
-    ranks = tuple(sorted({row[0] for row in rows if row[0] is not None}))
-    window = Window(worst[4], worst[4] + 1)
-    evidence = TableAnswer("api-errors", _COLUMNS, cells, len(cells))
-    shown = Shown("Kernels", "api")
-    return [Finding("api-errors", severity, sentence, advice, shown, evidence=evidence, window=window, ranks=ranks)]
+    total = sum(row.calls for row in rows)
+    meaning = f" ({worst.meaning})" if worst.meaning else ""
+    sentence = f"{number_of(total, 'CUDA call')} returned an error; {worst.name} returned {worst.code}{meaning}"
+    ranks = tuple(sorted({row.rank for row in rows if row.rank is not None}))
+    window = Window(worst.first, worst.first + 1)
+    evidence = TableAnswer("api-errors", _COLUMNS, rows, len(rows))
+    door = Door(View.API)
+    return [Finding("api-errors", severity, sentence, advice, door, evidence=evidence, window=window, ranks=ranks)]
 
 
 def _judged(codes: set[int]) -> tuple[Severity, Advice]:

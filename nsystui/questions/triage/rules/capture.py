@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator, Sequence
 
 from nsystui.exports import canonical
-from nsystui.questions.capture import diagnostics_table
-from nsystui.questions.extent import shares_clock
+from nsystui.questions.reports import diagnostics_table
 from nsystui.questions.tasks import world_size
+from nsystui.questions.time_window import shares_clock
 from nsystui.questions.triage.case import Case, number_of, rank_words, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _SURE = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECASE)
-_SHOWN = Shown("Overview", "info")
+_DOOR = Door(View.DIAGNOSTICS)
 
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
@@ -36,7 +36,7 @@ def _lost(case: Case) -> Iterator[Finding]:
     )
     if lost:
         # "Not all … events might have been collected" is what nsys says of many a capture that lacks nothing.
-        sure = [row for row in said.rows if _SURE.search(str(row[4]))]
+        sure = [text for text in said.cells("text") if _SURE.search(str(text))]
         severity = Severity.ERROR if sure else Severity.INFO
         text = lost[0].rstrip(".")
         if not sure:
@@ -45,8 +45,9 @@ def _lost(case: Case) -> Iterator[Finding]:
                 "trust the numbers, unless kernels or ranges that you know of are missing",
                 "nsys says so of many captures that lack nothing",
             )
-        yield Finding("lost-events", severity, text, advice, _SHOWN, evidence=said)
-    errors = [str(row[4] or "").strip() for row in said.rows if row[0] == "Error"]
+        yield Finding("lost-events", severity, text, advice, _DOOR, evidence=said)
+    texts = zip(said.cells("severity"), said.cells("text"), strict=True)
+    errors = [str(text or "").strip() for severity, text in texts if severity == "Error"]
     if errors and not lost:
         text = f"nsys reported {number_of(len(errors), 'error')} while recording: {errors[0]}"
         yield Finding(
@@ -54,7 +55,7 @@ def _lost(case: Case) -> Iterator[Finding]:
             Severity.WARNING,
             text,
             Advice("read nsys's messages and record again", "what it could not record is missing here"),
-            _SHOWN,
+            _DOOR,
             evidence=said,
         )
 
@@ -68,7 +69,7 @@ def _runs(case: Case) -> Iterator[Finding]:
             f"these {number_of(len(case.reports), 'report')} are of different runs, or one does not say when it began: "
             "what is said here is about all of them together",
             Advice("judge each run by itself, or compare two with `nsystui diff`", "costs are means over all of them"),
-            _SHOWN,
+            _DOOR,
         )
 
 
@@ -85,7 +86,7 @@ def _empty(case: Case) -> Iterator[Finding]:
             Advice(
                 canonical.KERNELS.record, "nothing can be said of GPUs without it; the program may also not use any"
             ),
-            _SHOWN,
+            _DOOR,
             ranks=tuple(sorted(without)),
         )
 
@@ -98,12 +99,12 @@ def _short(case: Case) -> Iterator[Finding]:
     steps = [len(one) for one in case.steps.values()]
     if steps and max(steps) < case.thresholds.fewest_steps:
         text = f"only {number_of(max(steps), 'step')} of a rank {'is' if max(steps) == 1 else 'are'} in the window"
-        yield Finding("short-window", Severity.INFO, text, advice, Shown("Ranks", "steps --every"))
+        yield Finding("short-window", Severity.INFO, text, advice, Door(View.EVERY_STEP))
         return
     if case.devices and case.spent.busy / len(case.devices) < case.thresholds.shortest_ms * 1e6:
         busy = time_words(case.spent.busy / len(case.devices))
         text = f"GPUs were busy for {busy} each in {time_words(case.time)}: too short to judge shares by"
-        yield Finding("short-window", Severity.INFO, text, advice, Shown("GPU", "gpu"))
+        yield Finding("short-window", Severity.INFO, text, advice, Door(View.GPU))
 
 
 def _missing(case: Case) -> Iterator[Finding]:
@@ -115,7 +116,7 @@ def _missing(case: Case) -> Iterator[Finding]:
             Severity.INFO,
             "there are no NVTX ranges: time cannot be told by phase or step",
             Advice(canonical.NVTX_RANGES.record, "steps, layers and NCCL calls are known by their ranges"),
-            Shown("NVTX", "nvtx"),
+            Door(View.NVTX),
         )
     if session.count(tables.nccl_calls) and not case.has_message_sizes:
         yield Finding(
@@ -126,7 +127,7 @@ def _missing(case: Case) -> Iterator[Finding]:
                 "nsys export -t sqlite --include-json=true --include-blobs=true REPORT.nsys-rep",
                 "they are in the report, and nsys leaves them out by default",
             ),
-            Shown("NCCL", "nccl"),
+            Door(View.NCCL),
         )
     size = world_size(session)
     if size and case.chosen.tasks is None and size > len(case.ranks):
@@ -137,5 +138,5 @@ def _missing(case: Case) -> Iterator[Finding]:
             Advice(
                 "open the exports of all ranks, if they were recorded", "the slowest rank may be one that is not here"
             ),
-            Shown("Ranks", "ranks"),
+            Door(View.RANKS),
         )

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import RANK, Column, Unit
 from nsystui.base.selection import Task
-from nsystui.questions.extent import shares_clock
+from nsystui.questions.conditions import where
+from nsystui.questions.time_window import shares_clock
 from nsystui.questions.triage.case import Case, rank_words, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.where import where
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _NAME = "different-work"
@@ -23,6 +24,13 @@ _COLUMNS = (
     Column("steps", header="Steps", label="steps", unit=Unit.COUNT, importance=1),
     Column("compute", header="Compute Time (ns)", label="compute", unit=Unit.DURATION),
 )
+
+
+class _Row(NamedTuple):
+    rank: int
+    kernels: int
+    steps: int | None
+    compute: int
 
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
@@ -61,11 +69,11 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "the rank with most work sets the pace of every step that ends in a collective",
     )
     told = steps.pop()
-    rows: list[Row] = [
-        (item.rank, int(count), told, int(time)) for item, count, time in zip(ranks, kernels, busy, strict=True)
+    rows = [
+        _Row(item.rank, int(count), told, int(time)) for item, count, time in zip(ranks, kernels, busy, strict=True)
     ]
-    rows.sort(key=lambda row: (-int(row[3] or 0), row[0]))
+    rows.sort(key=lambda row: (-row.compute, row.rank))
     measured = "compute time |U(K)| of the rank with most, less the mean of all"
     evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
-    shown, ranked = Shown("Ranks", "ranks --sort kernels"), tuple(more)
-    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, ranks=ranked)]
+    door, ranked = Door(View.RANKS, sort="kernels"), tuple(more)
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, ranks=ranked)]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from nsystui.base.text import shorten
+from nsystui.questions.conditions import duration, where
 from nsystui.questions.kernels import Names, kernel_summary
 from nsystui.questions.triage.case import Case, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.where import duration, where
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 
@@ -27,10 +27,12 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         .order_by(time.desc(), table.c.short_name)
     )
     rows = session.rows(query)
-    whole = sum(int(row[1]) for row in rows)
-    if not whole or 100 * int(rows[0][1]) < case.thresholds.dominant_percent * whole:
+    whole = sum(int(time) for _, time, _ in rows)
+    if not whole:
         return []
     name, spent, count = rows[0]
+    if 100 * int(spent) < case.thresholds.dominant_percent * whole:
+        return []
     cost = case.mean([int(spent)])
     if case.percent(cost) < case.thresholds.dominant_cost_percent:
         return []
@@ -45,5 +47,5 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     evidence = kernel_summary(session, case.chosen, Names.SHORT)
     measured = "sum of the durations of its launches; mean over the GPUs"
     share = case.percent(cost)
-    shown = Shown("Kernels", "kernels")
-    return [Finding("dominant-kernel", Severity.INFO, sentence, advice, shown, cost, share, measured, evidence)]
+    door = Door(View.KERNELS)
+    return [Finding("dominant-kernel", Severity.INFO, sentence, advice, door, cost, share, measured, evidence)]

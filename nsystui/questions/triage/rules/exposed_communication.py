@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nsystui.questions.nccl.grouping import By
-from nsystui.questions.nccl.table import nccl_summary
+from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.triage.case import Case, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
@@ -34,7 +34,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "communication costs time only where no kernel runs beside it",
     )
     measured = "NCCL kernels without what other kernels of the GPU overlap; mean over the GPUs"
-    shown = Shown("NCCL", "nccl --by collective --sort exposed")
+    door = Door(View.NCCL, by="collective", sort="exposed")
     percent = case.percent(cost)
     name = "exposed-communication"
-    return [Finding(name, Severity.WARNING, sentence, advice, shown, cost, percent, measured, evidence)]
+    return [Finding(name, Severity.WARNING, sentence, advice, door, cost, percent, measured, evidence)]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nsystui.questions.activities import MEMORY, work_summary
 from nsystui.questions.triage.case import Case, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.work import MEMORY, work_summary
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _NAME = "exposed-memory"
@@ -46,5 +46,5 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     )
     advice = next((one for word, one in _ADVICE.items() if word in name), _USUAL)
     measured = "copies and memsets without what kernels overlap, from the first step on; mean over the GPUs"
-    shown, share = Shown("Kernels", "memory"), case.percent(cost)
-    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
+    door, share = Door(View.MEMORY), case.percent(cost)
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]

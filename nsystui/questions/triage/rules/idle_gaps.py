@@ -7,42 +7,181 @@ What the profiler itself did is no part of a gap: that is the finding of `profil
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
-from nsystui.base.selection import Window
-from nsystui.questions.triage import host_work
+from nsystui.base.selection import Task, Window
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge, subtract, union
+from nsystui.questions.conditions import job_start
+from nsystui.questions.mpi import DOMAIN
+from nsystui.questions.nvtx.report_ranges import FOLDED_LABEL
 from nsystui.questions.triage.case import Case, at_least, number_of, rank_words, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.triage.host_work import HostWork, Span
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
+from nsystui.store.session import Session
+
+SYNCHRONISING = "in synchronising CUDA calls"
+COPYING = "in calls that copy or set memory"
+ALLOCATING = "in calls that allocate or free memory"
+LAUNCHING = "launching"
+OTHER_CALLS = "in other CUDA calls"
+IN_MPI = "in MPI"
+NOTHING = "in no CUDA or MPI call"
+KINDS = (ALLOCATING, SYNCHRONISING, COPYING, IN_MPI, LAUNCHING, OTHER_CALLS, NOTHING)
+"""In this order where two threads are in calls of different kinds at once."""
+
+
+_MPI_PREFIX = f"{DOMAIN}:"
+_SPAN = ("number", "report", "process", "lo", "hi")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A span of time in which the CPU of a task is looked at; ``device`` is whose gap it was."""
+
+    task: Task
+    device: int
+    window: Window
+
+    @property
+    def length(self) -> int:
+        return self.window.end - self.window.start
+
+
+@dataclass(frozen=True)
+class HostWork:
+    """What was done in a span: ns by kind (their sum is its length), the longest call of the main kind, a range."""
+
+    span: Span
+    spent: Mapping[str, int]
+    calls: Mapping[str, str]
+    """The name of the call that took longest, by kind."""
+    range_name: str | None
+
+    @property
+    def kind(self) -> str:
+        """What took most of the time."""
+        return max(KINDS, key=lambda kind: self.spent.get(kind, 0))
+
+
+def kind_of(name: str) -> str:
+    """What a CUDA call is for, by its name."""
+    if "Synchronize" in name:
+        return SYNCHRONISING
+    if "Launch" in name:
+        return LAUNCHING
+    if "Memcpy" in name or "Memset" in name or "cuMemset" in name:
+        return COPYING
+    if any(word in name for word in ("Malloc", "Free", "MemAlloc", "MemCreate", "MemMap", "HostAlloc", "HostRegister")):
+        return ALLOCATING
+    return OTHER_CALLS
+
+
+def host_work(session: Session, spans: Sequence[Span]) -> list[HostWork]:
+    """What the CPU did in each of some spans (dozens: each row is held against all of its process)."""
+    cuda = _overlapping(session, tables.api_calls, tables.api_calls.c.name, spans)
+    mpi = _overlapping(session, tables.mpi_calls, tables.mpi_calls.c.name, spans)
+    ranges = _overlapping(session, tables.nvtx_ranges, FOLDED_LABEL, spans)
+    found = []
+    for number, span in enumerate(spans):
+        by_kind: dict[str, list[tuple[int, int, str]]] = {}
+        for start, end, name in cuda[number]:
+            by_kind.setdefault(kind_of(name), []).append((start, end, name))
+        # Before it had a table of its own, nsys wrote MPI as NVTX ranges.
+        in_mpi = [*mpi[number], *(one for one in ranges[number] if one[2].startswith(_MPI_PREFIX))]
+        if in_mpi:
+            by_kind[IN_MPI] = in_mpi
+        found.append(_work(span, by_kind, ranges[number]))
+    return found
+
+
+_Call = tuple[int, int, str]
+
+
+def _work(span: Span, by_kind: Mapping[str, Sequence[_Call]], ranges: Sequence[_Call]) -> HostWork:
+    spent: dict[str, int] = {}
+    longest: dict[str, str] = {}
+    seen: Intervals = EMPTY
+    lo, hi = span.window.start, span.window.end
+    for kind in KINDS[:-1]:
+        calls = by_kind.get(kind, ())
+        if calls:
+            covered = union([one[0] for one in calls], [one[1] for one in calls]).clip(lo, hi)
+            spent[kind] = subtract(covered, seen).length
+            longest[kind] = max(calls, key=lambda one: (min(one[1], hi) - max(one[0], lo), one[2]))[2]
+            seen = merge(seen, covered)
+    spent[NOTHING] = span.length - seen.length
+    middle = (lo + hi) // 2
+    around = [
+        (end - start, name)
+        for start, end, name in ranges
+        if start <= middle < end and name and not name.startswith(_MPI_PREFIX)
+    ]
+    return HostWork(span, spent, longest, min(around)[1] if around else None)
+
+
+def _overlapping(
+    session: Session, table: sa.Table, name: sa.ColumnElement[str], spans: Sequence[Span]
+) -> list[list[_Call]]:
+    """The rows of each span's task that overlap it: start, end (job time, ns) and name, by start."""
+    found: list[list[_Call]] = [[] for _ in spans]
+    if not spans or not session.count(table):
+        return found
+    columns, offset = table.c, table.c.clock_offset
+    asked = sa.values(*(sa.column(key, sa.BigInteger) for key in _SPAN), name="asked").data(
+        [
+            (number, span.task.report, span.task.process, span.window.start, span.window.end)
+            for number, span in enumerate(spans)
+        ]
+    )
+    # Given as values the spans are known to be few: the rows go past them, in one scan.
+    wanted = sa.select(asked).cte("wanted")
+    own = wanted.c
+    query = (
+        sa.select(
+            own.number,
+            job_start(table).label("start"),
+            sa.func.coalesce(columns.end + offset, own.hi).label("end"),
+            sa.func.coalesce(name, "").label("name"),
+        )
+        .join_from(table, wanted, sa.and_(columns.report == own.report, columns.process == own.process))
+        .where(
+            columns.start < own.hi - offset,
+            sa.or_(columns.end > own.lo - offset, columns.end.is_(None)),
+        )
+    )
+    for number, start, end, label in sorted(session.rows(query)):
+        found[number].append((start, end, label))
+    return found
+
 
 _LOOKED_AT = 40
 """So many of the longest gaps are asked what the CPU did in them."""
 _ADVICE = {
-    host_work.SYNCHRONISING: Advice(
+    SYNCHRONISING: Advice(
         "synchronise less often, or with events on the stream instead of the CPU",
         "after a synchronisation the GPU has nothing to do until the CPU has launched again",
     ),
-    host_work.COPYING: Advice(
+    COPYING: Advice(
         "copy asynchronously from pinned memory, on a stream of its own",
         "a copy that blocks the CPU keeps it from launching the next work",
     ),
-    host_work.ALLOCATING: Advice(
+    ALLOCATING: Advice(
         "allocate before the loop, or from a pool (cudaMallocAsync, a caching allocator)",
         "cudaMalloc and cudaFree block the CPU, and cudaFree waits for the whole device",
     ),
-    host_work.LAUNCHING: Advice(
+    LAUNCHING: Advice(
         "capture the launches in a CUDA graph, or fuse kernels", "the CPU launches more slowly than the GPU works"
     ),
-    host_work.OTHER_CALLS: Advice(
-        "look at the call on the Events screen", "the CPU was in it while the GPU had nothing to do"
-    ),
-    host_work.IN_MPI: Advice(
+    OTHER_CALLS: Advice("look at the call on the Events screen", "the CPU was in it while the GPU had nothing to do"),
+    IN_MPI: Advice(
         "overlap MPI with GPU work, or look for the rank that comes late", "the CPU waited in MPI and launched nothing"
     ),
-    host_work.NOTHING: Advice(
+    NOTHING: Advice(
         "look at what the program does on the CPU there: data loading, logging, checkpoints, Python",
         "it made no CUDA call, so nothing could be launched; with `-t osrt` and CPU sampling the export would say more",
     ),
@@ -73,7 +212,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(cost) < case.thresholds.gap_percent:
         return []
     spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
-    works = host_work.host_work(case.job.session, spans[:_LOOKED_AT])
+    works = host_work(case.job.session, spans[:_LOOKED_AT])
     return [_finding(case, spans, works, cost)]
 
 
@@ -84,8 +223,8 @@ def _record() -> str:
 
 
 def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost: int) -> Finding:
-    spent = {kind: sum(work.spent.get(kind, 0) for work in works) for kind in host_work.KINDS}
-    kind = max(host_work.KINDS, key=lambda one: spent[one])
+    spent = {kind: sum(work.spent.get(kind, 0) for work in works) for kind in KINDS}
+    kind = max(KINDS, key=lambda one: spent[one])
     looked = sum(span.length for span in spans[: len(works)])
     longest = spans[0]
     if not case.job.session.count(tables.api_calls):
@@ -105,7 +244,7 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
         Severity.WARNING,
         sentence,
         advice,
-        Shown("Timeline", f"timeline --time {longest.window.start}:{longest.window.end}"),
+        Door(View.TIMELINE, window=longest.window),
         cost,
         case.percent(cost),
         "time without any operation between the first one (of the first step) and the last one "

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import shorten
+from nsystui.questions.conditions import duration, job_start
 from nsystui.questions.triage.case import Case, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.triage.kernel_spread import given_kernels, limit_of, spreads, tails
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.questions.triage.kernel_times import (
     FEWEST,
     Kernel,
     Launches,
     begins,
     conditions,
+    given_kernels,
     kernel_launches,
+    limit_of,
     part_bounds,
     shape_columns,
+    spreads,
+    tails,
 )
-from nsystui.questions.where import duration, job_start
 from nsystui.store import tables
 
 _NAME = "kernel-outliers"
@@ -42,6 +46,18 @@ _COLUMNS = (
 )
 
 
+class _Row(NamedTuple):
+    rank: int | None
+    device: int
+    lost: int
+    outliers: int
+    launches: int
+    usual: float
+    mad: float
+    max: int
+    kernel: str
+
+
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     launches = [one for one in kernel_launches(case) if one.count >= FEWEST]
     if not launches:
@@ -53,7 +69,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     usual = spreads(case, suspects)
     above = {kernel: one.above(limits.outlier, limits.outlier_score) for kernel, one in usual.items()}
     counted = {(one.task, one.device, one.kernel): one.count for one in launches}
-    rows: list[Row] = []
+    rows: list[_Row] = []
     worst: tuple[int, Window] | None = None
     found = list(_outliers(case, above))
     long = _sums((kernel, count) for _, _, kernel, count, *_ in found)
@@ -62,14 +78,14 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         of, one = counted.get((task, device, kernel), 0), usual[kernel]
         if count <= _RARE * of and long[kernel] <= _RARE * every[kernel]:
             lost = round(time - count * one.median)
-            told = (lost, count, of, one.median, one.mad, longest, kernel.words)
-            rows.append((case.rank_of.get(task), device, *told))
+            rank = case.rank_of.get(task)
+            rows.append(_Row(rank, device, lost, count, of, one.median, one.mad, longest, kernel.words))
             if worst is None or longest > worst[0]:
                 worst = longest, Window(start, start + longest)
-    cost = case.mean(int(row[2] or 0) for row in rows)
+    cost = case.mean(row.lost for row in rows)
     if worst is None or case.percent(cost) < limits.outlier_percent:
         return []
-    rows.sort(key=lambda row: (-int(row[2] or 0), str(row)))
+    rows.sort(key=lambda row: (-row.lost, str(row)))
     return [_finding(case, rows, cost, worst[1])]
 
 
@@ -102,13 +118,13 @@ def _suspects(case: Case, launches: Sequence[Launches]) -> list[Kernel]:
     return [kernel for kernel, time in found.items() if time > 0] if is_worth_it else []
 
 
-def _finding(case: Case, rows: Sequence[Row], cost: int, where: Window) -> Finding:
-    rank, _, _, _, _, usual, _, longest, kernel = rows[0]
-    count = sum(int(row[3] or 0) for row in rows)
+def _finding(case: Case, rows: Sequence[_Row], cost: int, where: Window) -> Finding:
+    worst = rows[0]
+    count = sum(row.outliers for row in rows)
     sentence = (
         f"{number_of(count, 'kernel')} took more than {case.thresholds.outlier:g} times what is usual for their like, "
-        f"{time_words(cost)} over it on each GPU; most of it on rank {rank} in {shorten(str(kernel), 48)} "
-        f"(up to {time_words(int(longest or 0))} instead of {time_words(float(usual or 0))})"
+        f"{time_words(cost)} over it on each GPU; most of it on rank {worst.rank} in {shorten(worst.kernel, 48)} "
+        f"(up to {time_words(worst.max)} instead of {time_words(worst.usual)})"
     )
     advice = Advice(
         "look at what ran beside them (Timeline): other streams, copies, another process on this GPU, page faults",
@@ -119,10 +135,10 @@ def _finding(case: Case, rows: Sequence[Row], cost: int, where: Window) -> Findi
         f"or less) and lie far outside of its spread (modified z-score {case.thresholds.outlier_score:g}); mean over "
         "the GPUs"
     )
-    ranks = tuple(sorted({int(row[0]) for row in rows if isinstance(row[0], int)}))
+    ranks = tuple(sorted({row.rank for row in rows if row.rank is not None}))
     evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
-    shown, share = Shown("Kernels", "kernels"), case.percent(cost)
-    return Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, where, ranks)
+    door, share = Door(View.KERNELS), case.percent(cost)
+    return Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, where, ranks)
 
 
 def _outliers(case: Case, limits: Mapping[Kernel, float]) -> Iterator[tuple[Task, int, Kernel, int, int, int, int]]:

@@ -11,13 +11,13 @@ import sqlalchemy as sa
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.questions.triage.case import Case, rank_words, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.questions.triage.kernel_times import FEWEST, PARTS, Launches, kernel_launches, part_bounds
 from nsystui.store import tables
 
 _THIRD = PARTS // 3
 _CLOCK_FELL = 0.03
-_SHOWN = Shown("Kernels", "kernels")
+_DOOR = Door(View.KERNELS)
 _PACE = (
     RANK,
     DEVICE.with_importance(2),
@@ -91,7 +91,7 @@ def _slower(case: Case, launches: Sequence[Launches]) -> Finding | None:
     )
     evidence = TableAnswer("slow-pace", _PACE, rows, len(rows))
     share, severity = case.percent(cost), Severity.WARNING
-    return Finding("slow-pace", severity, sentence, advice, _SHOWN, cost, share, measured, evidence, ranks=tuple(ranks))
+    return Finding("slow-pace", severity, sentence, advice, _DOOR, cost, share, measured, evidence, ranks=tuple(ranks))
 
 
 def _paces(launches: Sequence[Launches], growth: float) -> Iterator[_Pace]:

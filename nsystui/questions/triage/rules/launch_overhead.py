@@ -6,18 +6,18 @@ See docs/numbers.md#launches.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
+from nsystui.questions.algebra.intervals import Intervals, Times
+from nsystui.questions.conditions import job_start, where
 from nsystui.questions.device_time import DeviceIntervals
-from nsystui.questions.intervals import Intervals, Times
-from nsystui.questions.triage.case import Case, below, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.triage.spans import Place, places_in
-from nsystui.questions.where import job_start, where
+from nsystui.questions.triage.case import Case, Place, below, places_in, time_words
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _NAME = "launch-overhead"
@@ -35,6 +35,17 @@ _COLUMNS = (
 )
 
 
+class _Row(NamedTuple):
+    rank: int
+    device: int
+    launches: int
+    late: int
+    waited: int
+    queue: float
+    kernel: float
+    tiny: int
+
+
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     session = case.job.session
     if not session.count(tables.kernels) or not session.count(tables.api_calls):
@@ -45,10 +56,11 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     rows = [row for devices in _portions(case) for row in _rows(case, devices)]
     if not rows:
         return [NotChecked(_NAME, "needs the launches of the kernels: their API calls are not in this export")]
-    cost = case.mean(int(row[4] or 0) for row in rows)
+    cost = case.mean(row.waited for row in rows)
     if case.percent(cost) < case.thresholds.launch_percent:
         return []
-    late, launches, tiny = (sum(int(row[place] or 0) for row in rows) for place in (3, 2, 7))
+    late, launches = sum(row.late for row in rows), sum(row.launches for row in rows)
+    tiny = sum(row.tiny for row in rows)
     sentence = (
         f"GPUs wait {time_words(cost)} each for kernels that were launched when they had run dry "
         f"({late:,} of {launches:,} launches; {100 * tiny / launches:.0f} % of the kernels take less than "
@@ -59,14 +71,14 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "a launch costs the CPU some µs whatever the kernel does, and these kernels end sooner "
         "than the next is launched",
     )
-    shown = Shown("Kernels", "stats -r cuda_kern_exec_sum")
+    door = Door(View.LAUNCHES)
     measured = (
         f"gaps below {case.thresholds.gap_ms:g} ms at whose end a kernel starts that was launched after the GPU went "
         "idle; mean over the GPUs"
     )
     evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
     share = case.percent(cost)
-    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 
 def _short(case: Case, device: DeviceIntervals) -> Iterator[Intervals]:
@@ -88,16 +100,16 @@ def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
         yield portion
 
 
-def _rows(case: Case, devices: Sequence[DeviceIntervals]) -> Iterator[Row]:
+def _rows(case: Case, devices: Sequence[DeviceIntervals]) -> Iterator[_Row]:
     launches = _launches(case, devices)
     for device in devices:
         place = device.device
         own = launches.get((place.task.task, place.device))
         if own is not None:
-            yield (place.task.rank, place.device, *_numbers(case, device, own))
+            yield _row(case, device, own)
 
 
-def _numbers(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> Row:
+def _row(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> _Row:
     launch, called, start, end = own
     order = np.argsort(start, kind="stable")
     late = waited = 0
@@ -111,7 +123,8 @@ def _numbers(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> Row:
     length = end - start
     tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
     queue = float(np.median(np.maximum(start - called, 0)))
-    return (len(launch), late, waited, queue, float(np.median(length)), tiny)
+    rank, ordinal = device.device.task.rank, device.device.device
+    return _Row(rank, ordinal, len(launch), late, waited, queue, float(np.median(length)), tiny)
 
 
 def _launches(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, tuple[Times, ...]]:

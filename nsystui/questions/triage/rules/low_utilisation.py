@@ -6,15 +6,16 @@ See docs/numbers.md#expert-rules.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import DEVICE, DURATION, RANK, START, Column, Unit
 from nsystui.base.selection import Window
-from nsystui.questions.intervals import covered_per_bin
+from nsystui.questions.algebra.intervals import covered_per_bin
 from nsystui.questions.triage.case import Case, below, number_of, rank_words, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 
 _CHUNKS = 30
 _COLUMNS = (
@@ -26,8 +27,16 @@ _COLUMNS = (
 )
 
 
+class _Row(NamedTuple):
+    rank: int
+    device: int
+    start: int
+    duration: int
+    idle: int
+
+
 def check(case: Case) -> Sequence[Finding | NotChecked]:
-    rows: list[Row] = []
+    rows: list[_Row] = []
     for device in case.devices:
         gaps = case.gaps(device)
         window = case.working(device)
@@ -43,33 +52,33 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         place = device.device
         for first, last in _runs(is_low):
             start = round(window.start + first * width)
-            cells = (start, round((last - first) * width), round(float(short[first:last].sum())))
-            rows.append((place.task.rank, place.device, *cells))
-    cost = case.mean(int(row[-1] or 0) for row in rows)
+            length, idle_time = round((last - first) * width), round(float(short[first:last].sum()))
+            rows.append(_Row(place.task.rank, place.device, start, length, idle_time))
+    cost = case.mean(row.idle for row in rows)
     if not rows or case.percent(cost) < case.thresholds.low_percent:
         return []
-    rows.sort(key=lambda row: -int(row[-1] or 0))
-    start, length = int(rows[0][2] or 0), int(rows[0][3] or 0)
-    worst = Window(start, start + length)
-    ranks = tuple(sorted({int(row[0] or 0) for row in rows}))
+    rows.sort(key=lambda row: -row.idle)
+    worst = rows[0]
+    window = Window(worst.start, worst.start + worst.duration)
+    ranks = tuple(sorted({row.rank for row in rows}))
     sentence = (
         f"in {number_of(len(rows), 'stretch').replace('stretchs', 'stretches')} GPUs are busy less than "
         f"{case.thresholds.low_busy_percent:g} % of the time, idle in many short gaps of "
         f"{time_words(cost)} together on each GPU "
-        f"(the worst on {rank_words([int(rows[0][0] or 0)])}, {time_words(length)} long)"
+        f"(the worst on {rank_words([worst.rank])}, {time_words(worst.duration)} long)"
     )
     advice = Advice(
         "launch larger or fewer kernels there, or replay them as a CUDA graph; and look at what "
         "the CPU does between launches",
         "short gaps that come all the time are the pace of the CPU, not single events",
     )
-    shown = Shown("GPU", f"gpu --time {worst.start}:{worst.end}")
+    door = Door(View.GPU, window=window)
     measured = (
         f"gaps below {case.thresholds.gap_ms:g} ms in 30ths of each GPU's time that are mostly idle; mean over the GPUs"
     )
     evidence = TableAnswer("low-utilisation", _COLUMNS, rows, len(rows))
     name, share = "low-utilisation", case.percent(cost)
-    return [Finding(name, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, worst, ranks)]
+    return [Finding(name, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, window, ranks)]
 
 
 def _runs(flags: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[tuple[int, int]]:

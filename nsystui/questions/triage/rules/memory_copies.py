@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import BYTES, COUNT, RANK, Column, Unit
 from nsystui.base.selection import Task
-from nsystui.questions.intervals import union
-from nsystui.questions.memory_calls import MemoryCalls, are, with_calls
+from nsystui.questions.activities import MemoryCalls, are, with_calls
+from nsystui.questions.algebra.intervals import union
+from nsystui.questions.conditions import job_start, where
 from nsystui.questions.triage.case import Case, bytes_words, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.where import job_start, where
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _COLUMNS = (
@@ -59,6 +60,15 @@ _SYNC_MEMSET = _Kind(
     "synchronous memsets of pinned or managed memory",
     Advice("use cudaMemsetAsync", "cudaMemset on such memory blocks the CPU until it is done"),
 )
+
+
+class _Row(NamedTuple):
+    rank: int | None
+    operation: str
+    call: str
+    operations: int
+    bytes: int
+    time: int
 
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
@@ -106,11 +116,12 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
     if case.percent(cost) < case.thresholds.copy_percent:
         return None
     frame["time"] = frame["end"] - frame["start"]
-    rows: list[Row] = []
+    rows: list[_Row] = []
     for (report, process, operation, call), group in frame.groupby(["report", "process", "operation", "call"]):
         rank = case.rank_of.get(Task(int(report), int(process)))
-        rows.append((rank, operation, call, len(group), int(group["bytes"].sum()), int(group["time"].sum())))
-    rows.sort(key=lambda row: (-int(row[5] or 0), str(row)))
+        size, time = int(group["bytes"].sum()), int(group["time"].sum())
+        rows.append(_Row(rank, operation, call, len(group), size, time))
+    rows.sort(key=lambda row: (-row.time, str(row)))
     size = int(frame["bytes"].sum())
     sentence = (
         f"{number_of(len(frame), 'operation')} are {kind.what} ({bytes_words(size)} in all); on each GPU they run "
@@ -118,8 +129,8 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
     )
     measured = "time of these operations that no kernel of the GPU hides, from the first step on; mean over the GPUs"
     evidence, share = TableAnswer(kind.name, _COLUMNS, rows, len(rows)), case.percent(cost)
-    ranks = tuple(sorted({int(row[0]) for row in rows if isinstance(row[0], int)}))
-    shown = Shown("Kernels", "memory")
+    ranks = tuple(sorted({row.rank for row in rows if row.rank is not None}))
+    door = Door(View.MEMORY)
     return Finding(
-        kind.name, Severity.WARNING, sentence, kind.advice, shown, cost, share, measured, evidence, ranks=ranks
+        kind.name, Severity.WARNING, sentence, kind.advice, door, cost, share, measured, evidence, ranks=ranks
     )

@@ -8,19 +8,19 @@ Where a job has no GPU work at all, it is all time in these calls, and the mean 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import HOST, RANK, Column, Unit
 from nsystui.exports import canonical
-from nsystui.questions.intervals import EMPTY, Intervals, merge, subtract
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge, subtract
+from nsystui.questions.conditions import Condition, duration, where
 from nsystui.questions.mpi import has_mpi, mpi_rows
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.triage.case import Case, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.triage.spans import Spans, spans
-from nsystui.questions.where import Condition, duration, where
+from nsystui.questions.triage.case import Case, Spans, number_of, spans, time_words
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 
 _NAME = "mpi-waits"
 _BLOCKING = (
@@ -43,6 +43,15 @@ _ADVICE_OF_ONE = Advice(
 )
 
 
+class _Row(NamedTuple):
+    rank: int
+    host: str | None
+    waited: int
+    inside: int
+    calls: int
+    name: str | None
+
+
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     if not has_mpi(case.job.session):
         return [NotChecked(_NAME, f"needs MPI calls: {canonical.MPI_CALLS.record}")]
@@ -62,7 +71,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     idle = " with nothing for their GPUs to do" if on_gpus else ""
     sentence = (
         f"ranks are in blocking MPI calls for {time_words(cost)} each{idle} ({number_of(calls.count, 'call')}, most "
-        f"time in {rows[0][5]})"
+        f"time in {rows[0].name})"
     )
     advice = _ADVICE_OF_ONE
     if least != most:
@@ -78,8 +87,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     measured = f"time inside blocking MPI calls, threads merged{beside or '; mean over the ranks'}"
     evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
     share, ranks = case.percent(cost), tuple(sorted(item.rank for item in judged if waited[item].length))
-    shown = Shown("Kernels", "mpi")
-    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, ranks=ranks)]
+    door = Door(View.MPI)
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, ranks=ranks)]
 
 
 def _calls(case: Case) -> tuple[sa.FromClause, list[Condition]]:
@@ -106,7 +115,7 @@ def _waited(case: Case, item: RankedTask, calls: Spans) -> Intervals:
 
 def _rows(
     case: Case, table: sa.FromClause, conditions: list[Condition], waited: dict[RankedTask, Intervals], calls: Spans
-) -> list[Row]:
+) -> list[_Row]:
     """By rank, who waits longest first."""
     query = (
         sa.select(table.c.report, table.c.process, table.c.name, sa.func.count(), sa.func.sum(duration(table)))
@@ -116,10 +125,10 @@ def _rows(
     named: dict[tuple[int, int], list[tuple[int, str, int]]] = {}
     for report, process, name, count, time in case.job.session.rows(query):
         named.setdefault((report, process), []).append((int(time or 0), str(name), int(count)))
-    rows: list[Row] = []
+    rows: list[_Row] = []
     for item, own in waited.items():
         names = named.get((item.task.report, item.task.process), [])
         most = max(names)[1] if names else None
-        cells = (own.length, calls.of(item.task).length, sum(count for _, _, count in names), most)
-        rows.append((item.rank, item.host or None, *cells))
-    return sorted(rows, key=lambda row: (-int(row[2] or 0), int(row[0] or 0)))
+        count = sum(count for _, _, count in names)
+        rows.append(_Row(item.rank, item.host or None, own.length, calls.of(item.task).length, count, most))
+    return sorted(rows, key=lambda row: (-row.waited, row.rank))

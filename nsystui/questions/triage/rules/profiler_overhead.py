@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import COUNT, NAME, Column, Unit
-from nsystui.questions.intervals import EMPTY
+from nsystui.questions.algebra.intervals import EMPTY
+from nsystui.questions.conditions import duration
 from nsystui.questions.profiler_overhead import overhead_conditions
 from nsystui.questions.triage.case import Case, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.where import duration
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _NAME = "profiler-overhead"
@@ -24,6 +25,13 @@ _COLUMNS = (
 )
 
 
+class _Row(NamedTuple):
+    total: int
+    entries: int
+    max: int
+    name: str | None
+
+
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     table = tables.profiler_overhead
     if not case.job.session.count(table) or not case.devices:
@@ -33,11 +41,11 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.mean(idle)
     if case.percent(cost) < case.thresholds.overhead_percent:
         return []
-    evidence = _by_name(case)
-    count = sum(int(row[1] or 0) for row in evidence)
+    rows = _by_name(case)
+    count = sum(row.entries for row in rows)
     sentence = (
         f"GPUs are idle for {time_words(cost)} each while the profiler itself works ({number_of(count, 'time')}; "
-        f"most of it: {evidence[0][3] or '(no name)'}): this is not time of the program"
+        f"most of it: {rows[0].name or '(no name)'}): this is not time of the program"
     )
     advice = Advice(
         "record less (no backtraces, no sampling, fewer traces), and flush seldom (--cuda-flush-interval)",
@@ -46,12 +54,12 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     measured = (
         "idle time of a GPU inside its work in which its process has an entry in PROFILER_OVERHEAD; mean over the GPUs"
     )
-    table_of = TableAnswer(_NAME, _COLUMNS, evidence, len(evidence))
-    share, shown = case.percent(cost), Shown("Overview", "info")
-    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, table_of)]
+    evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
+    share, door = case.percent(cost), Door(View.DIAGNOSTICS)
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 
-def _by_name(case: Case) -> list[Row]:
+def _by_name(case: Case) -> list[_Row]:
     table = tables.profiler_overhead
     total = sa.cast(sa.func.sum(duration(table)), sa.BigInteger).label("total")
     query = (
@@ -60,4 +68,4 @@ def _by_name(case: Case) -> list[Row]:
         .group_by(table.c.name)
         .order_by(total.desc(), table.c.name)
     )
-    return [tuple(row) for row in case.job.session.rows(query)]
+    return [_Row(*row) for row in case.job.session.rows(query)]

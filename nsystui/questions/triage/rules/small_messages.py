@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nsystui.questions.intervals import Times
-from nsystui.questions.nccl.grouping import By
-from nsystui.questions.nccl.lines import whole
-from nsystui.questions.nccl.selected import selected
-from nsystui.questions.nccl.table import nccl_summary
+from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.nccl.grouping import By, selected
+from nsystui.questions.nccl.summary import nccl_summary
+from nsystui.questions.nccl.units import whole
 from nsystui.questions.triage.case import Case, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 
 _NAME = "small-messages"
 
@@ -48,8 +47,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     job = case.job
     evidence = nccl_summary(job.session, case.chosen, job.ranks, job.pairing(), (By.COLLECTIVE, By.SIZE))
     measured = "of each kernel the shortest duration over the ranks (no waiting), as far as no other kernel hides it"
-    shown, share = Shown("NCCL", "nccl --by collective,size"), case.percent(cost)
-    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
+    door, share = Door(View.NCCL, by="collective,size"), case.percent(cost)
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 
 def _without_sizes() -> NotChecked:

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nsystui.base.note_words import few
 from nsystui.base.selection import Task
-from nsystui.questions.ranks.step_tables import steps_across_ranks
-from nsystui.questions.ranks.step_times import StepTimes
+from nsystui.base.text import few
+from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
 from nsystui.questions.triage.case import Case, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 
-_SHOWN = Shown("Ranks", "steps --across --sort median")
+_DOOR = Door(View.STEPS_ACROSS, sort="median")
 _FEWEST = 5
 
 
@@ -129,4 +128,4 @@ def _finding(
     place = window if isinstance(window, Window) else None
     numbers = tuple(sorted(ranks))
     share = case.percent(cost)
-    return Finding(name, severity, sentence, advice, _SHOWN, cost, share, measured, evidence, place, numbers)
+    return Finding(name, severity, sentence, advice, _DOOR, cost, share, measured, evidence, place, numbers)

@@ -3,18 +3,18 @@ r"""Host-to-device traffic inside the steps that no kernel hides, |U(M, host to 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Task
+from nsystui.questions.conditions import job_start, where
 from nsystui.questions.device_time import DeviceIntervals
-from nsystui.questions.triage.case import Case, bytes_words, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.triage.spans import Place, Spans, spans
-from nsystui.questions.where import job_start, where
+from nsystui.questions.triage.case import Case, Place, Spans, bytes_words, spans, time_words
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _NAME = "step-traffic"
@@ -31,6 +31,16 @@ _COLUMNS = (
 )
 
 
+class _Row(NamedTuple):
+    rank: int
+    device: int
+    steps: int
+    copies: int
+    bytes: int
+    time: int
+    exposed: int
+
+
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     if not case.job.session.count(tables.memory_ops):
         return [NotChecked(_NAME, "needs memory operations: this job has none")]
@@ -40,12 +50,12 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     copies = spans(case, tables.memory_ops, [tables.memory_ops.c.copy_kind.in_(_HOST_TO_DEVICE)], by_device=True)
     sizes = _sizes(case)
     rows = [_row(case, device, copies, sizes) for device in devices]
-    cost = case.mean(int(row[6] or 0) for row in rows)
+    cost = case.mean(row.exposed for row in rows)
     if case.percent(cost) < case.thresholds.traffic_percent:
         return []
-    rows.sort(key=lambda row: (-int(row[6] or 0), str(row[:2])))
-    size = float(np.mean([int(row[4] or 0) for row in rows]))
-    whole = float(np.mean([int(row[5] or 0) for row in rows]))
+    rows.sort(key=lambda row: (-row.exposed, str(row[:2])))
+    size = float(np.mean([row.bytes for row in rows]))
+    whole = float(np.mean([row.time for row in rows]))
     sentence = (
         f"every step copies {bytes_words(size)} from the host to each GPU (mean): {time_words(whole)} in all, of "
         f"which no kernel hides {time_words(cost)}"
@@ -57,17 +67,17 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     )
     measured = "host-to-device copies from the first step on that no kernel of the GPU overlaps; mean over the GPUs"
     evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
-    shown = Shown("Kernels", "memory")
-    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
+    door = Door(View.MEMORY)
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 
-def _row(case: Case, device: DeviceIntervals, copies: Spans, sizes: Mapping[Place, tuple[int, int]]) -> Row:
+def _row(case: Case, device: DeviceIntervals, copies: Spans, sizes: Mapping[Place, tuple[int, int]]) -> _Row:
     place, window = device.device, case.working(device)
     own = copies.of(place.task.task, place.device).clip(window.start, window.end)
     exposed = own.length - device.parts.kernels.shared_with(own)
     steps = max(len(case.steps[place.task.task]), 1)
     count, size = sizes.get((place.task.task, place.device), (0, 0))
-    return (place.task.rank, place.device, steps, count, round(size / steps), own.length, exposed)
+    return _Row(place.task.rank, place.device, steps, count, round(size / steps), own.length, exposed)
 
 
 def _sizes(case: Case) -> dict[Place, tuple[int, int]]:

@@ -28,14 +28,14 @@ import sqlalchemy as sa
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import HOST, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task
-from nsystui.questions.collectives.sequences import Member
+from nsystui.questions.algebra.intervals import Intervals, Times, union
+from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import SYNCHRONOUS, Arrivals, Lateness, lateness
+from nsystui.questions.conditions import where
 from nsystui.questions.device_time import DeviceIntervals
-from nsystui.questions.intervals import Intervals, Times, union
 from nsystui.questions.tasks import world_size
 from nsystui.questions.triage.case import Case, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.where import where
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _COLUMNS = (
@@ -168,9 +168,9 @@ def _findings(
 def _finding(
     case: Case, name: str, sentence: str, advice: Advice, cost: int, evidence: TableAnswer, ranks: tuple[int, ...]
 ) -> Finding:
-    shown = Shown("Ranks", "ranks --collectives --sort late_by")
+    door = Door(View.COLLECTIVES, sort="late_by")
     share = case.percent(cost)
-    return Finding(name, Severity.WARNING, sentence, advice, shown, cost, share, _METHOD, evidence, ranks=ranks)
+    return Finding(name, Severity.WARNING, sentence, advice, door, cost, share, _METHOD, evidence, ranks=ranks)
 
 
 def _among(case: Case) -> str:

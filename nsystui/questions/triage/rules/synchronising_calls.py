@@ -11,12 +11,12 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.questions.activities import API, work_summary
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge, union
+from nsystui.questions.conditions import job_start, where
 from nsystui.questions.device_time import DeviceIntervals
-from nsystui.questions.intervals import EMPTY, Intervals, merge, union
 from nsystui.questions.triage.case import Case, below, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.where import job_start, where
-from nsystui.questions.work import API, work_summary
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _NAME = "synchronising-calls"
@@ -54,8 +54,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         f"idle gaps below {case.thresholds.gap_ms:g} ms that begin while the process is in a call named …Synchronize "
         "and outlast it; mean over the GPUs"
     )
-    shown, share = Shown("Kernels", "api --filter Synchronize"), case.percent(cost)
-    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence, window)]
+    door, share = Door(View.API, filter="Synchronize"), case.percent(cost)
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, window)]
 
 
 def _rank(device: DeviceIntervals) -> int:

@@ -7,16 +7,16 @@ no kernel hides, but all of it, the union of fault groups and migrations. CPU pa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
-from nsystui.questions.intervals import merge
-from nsystui.questions.triage.case import Case, bytes_words, time_words
-from nsystui.questions.triage.finding import Advice, Finding, NotChecked, Severity, Shown
-from nsystui.questions.triage.spans import spans
-from nsystui.questions.where import where
+from nsystui.questions.algebra.intervals import merge
+from nsystui.questions.conditions import where
+from nsystui.questions.triage.case import Case, bytes_words, spans, time_words
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables
 
 _NAME = "unified-memory"
@@ -32,6 +32,15 @@ _COLUMNS = (
 )
 
 
+class _Row(NamedTuple):
+    rank: int
+    device: int
+    time: int
+    gpu_faults: int
+    migrated: int
+    cpu_faults: int
+
+
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     session, memory, faults = case.job.session, tables.memory_ops, tables.gpu_page_faults
     is_migration = memory.c.copy_kind.in_(_MIGRATIONS)
@@ -42,17 +51,18 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         return [
             NotChecked(_NAME, f"needs page faults or migrations: a job that uses unified memory, recorded with {how}")
         ]
-    rows: list[Row] = []
+    rows: list[_Row] = []
     for device in case.devices:
         place, window = device.device, case.window_of(device)
         found = [one.of(place.task.task, place.device) for one in (moved, fault_groups) if one is not None]
         time = merge(*found).clip(window.start, window.end).length
-        rows.append((place.task.rank, place.device, time, *_counts(case, place.task.task, place.device)))
-    cost = case.mean(int(row[2] or 0) for row in rows)
+        rows.append(_Row(place.task.rank, place.device, time, *_counts(case, place.task.task, place.device)))
+    cost = case.mean(row.time for row in rows)
     if case.percent(cost) < case.thresholds.unified_percent:
         return []
-    rows.sort(key=lambda row: (-int(row[2] or 0), str(row[:2])))
-    gpu, size, cpu = (sum(int(row[place] or 0) for row in rows) for place in (3, 4, 5))
+    rows.sort(key=lambda row: (-row.time, str(row[:2])))
+    size = sum(row.migrated for row in rows)
+    gpu, cpu = sum(row.gpu_faults for row in rows), sum(row.cpu_faults for row in rows)
     sentence = (
         f"unified memory moves for {time_words(cost)} on each GPU: {bytes_words(size)} in all, {gpu:,} GPU page "
         f"faults and {cpu:,} CPU page faults, while kernels wait for their pages"
@@ -64,8 +74,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     )
     measured = "union of GPU fault groups and migrations, also those inside kernels; mean over the GPUs"
     evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
-    shown = Shown("Kernels", "memory --filter Unified")
-    return [Finding(_NAME, Severity.WARNING, sentence, advice, shown, cost, share, measured, evidence)]
+    door = Door(View.MEMORY, filter="Unified")
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 
 def _counts(case: Case, task: object, device: int) -> tuple[int, int, int]:

@@ -1,0 +1,68 @@
+"""What an export lacks is a fact to show: one sentence that says so and what to record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import sqlalchemy as sa
+
+from nsystui.base.text import which_of
+from nsystui.exports import canonical
+from nsystui.exports.sources import REASONS
+from nsystui.store.left_out import LeftOut
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+
+def missing_note(session: Session, table: sa.Table) -> str:
+    """A sentence if no open report has rows of ``table``, or some have none; else the empty string.
+
+    Rows that were left out were recorded.
+    """
+    lacking = [report for report in session.reports if not report.count(table)]
+    return lacking_note(session, table, [one for one in lacking if not one.packed.left_out.get(table.name)])
+
+
+def absent_note(session: Session, table: sa.Table) -> str:
+    """As ``missing_note``, of reports where nothing was recorded: a table that is there without rows says 0."""
+    return lacking_note(session, table, [report for report in session.reports if not report.has(table)])
+
+
+def lacking_note(session: Session, table: sa.Table, lacking: Sequence[Report]) -> str:
+    """The sentence on the reports of ``lacking``; empty where there are none."""
+    if not lacking:
+        return ""
+    what, record = canonical.BY_NAME[table.name].what, canonical.BY_NAME[table.name].record
+    if any(table.name in report.damaged for report in lacking):
+        record = "the export is damaged: export it again"
+    if len(lacking) < len(session.reports):
+        names = ", ".join(report.name for report in lacking[:3])
+        names += f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+        return f"no {what} in {names}: {record}"
+    which = "this export" if len(session.reports) == 1 else "these exports"
+    return f"no {what} in {which}: {record}"
+
+
+def left_out_note(session: Session) -> str:
+    """The sentence; empty where no row was left out, as far as rows were read."""
+    having = [report for report in session.reports if any(report.packed.left_out.values())]
+    found: dict[str, LeftOut] = {}
+    for report in having:
+        for name, rows in report.packed.left_out.items():
+            found[name] = found.get(name, LeftOut()) + rows
+    if not having:
+        return ""
+    where = which_of([report.name for report in having], len(session.reports))
+    return f"left out of {where}, for their times cannot be: {'; '.join(_tables(found))}; export the report again"
+
+
+def _tables(found: Mapping[str, LeftOut]) -> list[str]:
+    """``12 GPU kernels (2 without a time, 10 ending before the start)``, for each table in the usual order."""
+    parts = []
+    for table in canonical.TABLES:
+        rows = found.get(table.name, LeftOut())
+        reasons = [f"{count:,} {why}" for count, why in zip(rows.by_reason, REASONS, strict=True) if count]
+        if reasons:
+            what = table.what.partition(",")[0]
+            parts.append(f"{rows.rows:,} {what} ({', '.join(reasons)})")
+    return parts

@@ -1,0 +1,246 @@
+"""The sentences that belong to NCCL's numbers: what is missing, of whom, and how to record or export it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import COUNT, FILES_ONLY, Column, Unit
+from nsystui.base.selection import Selection, Task
+from nsystui.base.text import few
+from nsystui.questions.conditions import duration, where
+from nsystui.questions.nccl.bandwidth import Floats, rate
+from nsystui.questions.nccl.grouping import COLUMNS, USUAL, By, group_numbers, selected, shared_values, values_of
+from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
+from nsystui.questions.nccl.units import Ints, first_of_each
+from nsystui.questions.tasks import RankedTask
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true report.nsys-rep"
+"""What writes the payload of NVTX ranges, and so NCCL's message sizes, into an export.
+
+See docs/exports.md#nvtx-payloads.
+"""
+_RECORD = "record with `nsys profile -t cuda,nvtx` and do not set NCCL_NVTX_DISABLE"
+_SOURCES = {"payload": "NVTX payload", "instrumented": "the text of instrumented calls", "log": "NCCL's debug log"}
+
+
+def nccl_notes(
+    session: Session, selection: Selection, ranks: Sequence[RankedTask], pairing: NcclPairing
+) -> tuple[str, ...]:
+    """What an answer about NCCL has to say of itself.
+
+    The line on the pairing is about the selected rows; what is missing, about the selected tasks at any time.
+    """
+    of_tasks = Selection(tasks=selection.tasks)
+    kernels, calls = selected(pairing.kernels, of_tasks), selected(pairing.calls, of_tasks)
+    speaking = calls[calls["collective"].notna()]
+    notes = list(_missing(session, ranks, kernels, speaking))
+    graphs = session.count(tables.graph_launches)
+    if graphs:
+        notes.append(
+            f"{graphs:,} whole CUDA graph launches are not in this table: NCCL kernels in them were not traced one by "
+            "one (record with --cuda-graph-trace=node)"
+        )
+    line = PairingQuality.of(selected(pairing.kernels, selection), selected(pairing.calls, selection)).line
+    sources = [_SOURCES[source] for source in sorted(speaking["size_source"].dropna().unique()) if source in _SOURCES]
+    if line and sources:
+        line += f" · sizes from {' and '.join(sources)}"
+    return (*notes, *pairing.notes, *([line] if line else []))
+
+
+def _missing(
+    session: Session, ranks: Sequence[RankedTask], kernels: pd.DataFrame, speaking: pd.DataFrame
+) -> Iterator[str]:
+    with_kernels, with_calls = _tasks(kernels), _tasks(speaking)
+    with_sizes = _tasks(speaking[speaking["message_size"].notna()])
+    all_tasks = with_kernels | with_calls
+    if not all_tasks:
+        which = "this export" if len(session.reports) == 1 else "these exports"
+        yield f"no NCCL kernels and no NCCL calls in {which}: record a program that uses NCCL with -t cuda,nvtx"
+    if silent := with_kernels - with_calls:
+        yield (
+            f"NCCL kernels but no NCCL NVTX ranges{_of(session, ranks, silent, all_tasks)}: "
+            f"no message sizes, and collectives by the names of kernels only; {_RECORD}"
+        )
+    if idle := with_calls - with_kernels:
+        whose = _of(session, ranks, idle, all_tasks)
+        yield f"NCCL calls but no NCCL kernels{whose}: record with `nsys profile -t cuda,nvtx`"
+    if without := with_calls - with_sizes:
+        yield (
+            f"no message sizes{_of(session, ranks, without, all_tasks)}: they are not in the export, "
+            f"but `{EXPORT_COMMAND}` writes them (NCCL 2.16.2 or later)"
+        )
+
+
+def _tasks(frame: pd.DataFrame) -> set[Task]:
+    places = frame[["report", "process"]].drop_duplicates().dropna()
+    return {Task(int(report), int(process)) for report, process in places.itertuples(index=False)}
+
+
+def _of(session: Session, ranks: Sequence[RankedTask], tasks: set[Task], everyone: set[Task]) -> str:
+    """`` of rank 3``, or nothing where it concerns all that use NCCL."""
+    if tasks == everyone:
+        return ""
+    numbers = sorted(item.rank for item in ranks if item.task in tasks)
+    if len(numbers) == len(tasks):
+        return f" of rank{'s' if len(numbers) > 1 else ''} {few(numbers)}"
+    reports = {task.report for task in tasks}
+    return f" in {few([report.name for report in session.reports if report.index in reports])}"
+
+
+What = Literal["kernel", "call"]
+KERNEL: Final = "kernel"
+CALL: Final = "call"
+
+_WHAT = Column("what", header="What", label="what")
+RANKS = Column("ranks", header="Ranks", label="ranks", unit=Unit.NUMBER, importance=4)
+ALGORITHM_BANDWIDTH = Column("algbw", header="AlgBW (B/s)", label="algbw", unit=Unit.RATE, decimals=1, importance=4)
+BUS_BANDWIDTH = Column("busbw", header="BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1, importance=2)
+EXPOSED = Column("exposed", header="Exposed Time (ns)", label="exposed", unit=Unit.DURATION, importance=1)
+OVERLAPPED = Column("overlapped", header="Overlapped (%)", label="overlap", unit=Unit.PERCENT, decimals=1, importance=2)
+_TOLD = (COLUMNS[By.COLLECTIVE], COLUMNS[By.COMMUNICATOR], RANKS, COLUMNS[By.DATATYPE], COLUMNS[By.REDUCTION])
+_COSTS = (
+    COUNT,
+    Column("bytes", header="Total Bytes", label="bytes", unit=Unit.BYTES, importance=3),
+    Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1, importance=2),
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
+    Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=5),
+    Column("median", header="Med (ns)", label="median", unit=Unit.DURATION, decimals=1, importance=3),
+    Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=6),
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=4),
+    Column("stddev", header="StdDev (ns)", label="stddev", unit=Unit.DURATION, decimals=1, importance=7),
+    ALGORITHM_BANDWIDTH,
+    BUS_BANDWIDTH,
+    EXPOSED,
+    OVERLAPPED,
+)
+
+
+def nccl_summary(
+    session: Session,
+    selection: Selection,
+    ranks: Sequence[RankedTask],
+    pairing: NcclPairing,
+    by: Sequence[By] = USUAL,
+) -> TableAnswer:
+    r"""One row for each combination of ``by``: first of the GPU kernels, then of the CPU calls, by total time.
+
+    ``pairing`` is one that `measured` made (``Job.pairing``); ``By.STEP`` needs `in_steps`. Columns: those of ``by``;
+    collective, communicator, ``ranks`` in it, datatype and reduction, each where all rows behind this one have the same
+    (else `SEVERAL`); and of the selected kernels or calls
+
+    * ``count``, and ``bytes``: the message sizes that are known, of sends and receives both ways
+    * ``share``: the share of a kernel row in the time of all selected kernels, NCCL's or not, whatever the name filter
+      (for ``nsys stats -r cuda_gpu_kern_sum``, the ``Time (%)`` of its table)
+    * statistics of the durations, ns. A kernel's duration includes waiting for other ranks; a call that never returned
+      counts without one
+    * ``algbw`` and ``busbw``, bytes/s: ΣS / Σt and Σ(S · f) / Σt over the kernels for which S (and f) are known, S and
+      f as `bandwidth` has them
+    * ``exposed``, ns: the sum over the kernels of their time outside of other kernels of their device. Two NCCL kernels
+      side by side both count, and so the GPU screen's exposed time, a union, may be less. ``overlapped``: the rest, as
+      a percentage of ``total``
+
+    Management calls such as ``ncclGroupEnd`` stand under their own name. Calls have no share, bandwidth and exposed
+    time. Kernels and calls are selected whole, by overlapping the window. A column without any value is for files only.
+    """
+    import pandas as pd
+
+    blocks = []
+    total = 0
+    for what, frame in ((KERNEL, pairing.kernels), (CALL, pairing.calls)):
+        blocks.append(_block(what, selected(frame, selection), by))
+        total += len(np.unique(group_numbers(frame, by)))
+    blocks[0]["share"] = 100.0 * blocks[0]["total"].astype("float64") / (_kernel_time(session, selection) or np.nan)
+    own = tuple(replace(COLUMNS[one], importance=0) for one in by)
+    keys = {column.key for column in own}
+    columns = (_WHAT, *own, *(column for column in _TOLD if column.key not in keys), *_COSTS)
+    frame = pd.concat(blocks, ignore_index=True)
+    notes = nccl_notes(session, selection, ranks, pairing)
+    return TableAnswer.of_frame("nccl", without_empty(columns, frame), frame, total, notes)
+
+
+def without_empty(columns: Sequence[Column], frame: pd.DataFrame) -> tuple[Column, ...]:
+    """The columns, those that may leave a screen and have no value in ``frame`` for files only."""
+    return tuple(
+        replace(column, importance=FILES_ONLY) if column.importance and frame[column.key].isna().all() else column
+        for column in columns
+    )
+
+
+def _block(what: str, frame: pd.DataFrame, by: Sequence[By]) -> pd.DataFrame:
+    """The rows of kernels, or of calls, largest total first; equal ones in the order of ``by``."""
+    import pandas as pd
+
+    group = group_numbers(frame, by)
+    count = int(group.max(initial=-1)) + 1
+    firsts = frame.iloc[first_of_each(group, count)]
+    keys = {COLUMNS[one].key: values_of(firsts, one).reset_index(drop=True) for one in by}
+    told = {
+        column.key: shared_values(_values(frame, column), group, count) for column in _TOLD if column.key not in keys
+    }
+    block = pd.DataFrame({**keys, **told, **_costs(frame, group, count)}, index=range(count))
+    block.insert(0, "what", what)
+    return block.sort_values("total", ascending=False, kind="stable")
+
+
+def _values(frame: pd.DataFrame, column: Column) -> pd.Series[Any]:
+    by = next((one for one, own in COLUMNS.items() if own is column), None)
+    return values_of(frame, by) if by is not None else frame[column.key].astype("Int64")
+
+
+def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
+    """The columns ``_COSTS`` of each group."""
+    import pandas as pd
+
+    time = (frame["end"] - frame["start"]).astype("Int64")
+    durations = time.groupby(group)
+    costs = {
+        "count": durations.size(),
+        "bytes": frame["message_size"].astype("Int64").groupby(group).sum(min_count=1),
+        "share": pd.Series(np.nan, index=range(count)),
+        "total": durations.sum(min_count=1),
+        "avg": durations.mean().astype("float64"),
+        "median": durations.median().astype("float64"),
+        "min": durations.min(),
+        "max": durations.max(),
+        "stddev": durations.std().astype("float64").mask(durations.count() == 1, 0.0),
+        "algbw": np.nan,
+        "busbw": np.nan,
+        "exposed": pd.Series(pd.NA, index=range(count), dtype="Int64"),
+        "overlapped": np.nan,
+    }
+    if "exposed" not in frame.columns:
+        return costs
+    spent = time.to_numpy(np.float64, na_value=np.nan)
+    sizes = {"algbw": frame["algorithm_size"], "busbw": frame["bus_size"]}
+    rates = {key: _rates(size.to_numpy(np.float64), spent, group, count) for key, size in sizes.items()}
+    exposed = frame["exposed"].astype("Int64").groupby(group).sum()
+    overlapped = 100.0 * (1.0 - exposed.astype("float64") / costs["total"].astype("float64").replace(0.0, np.nan))
+    return {**costs, **rates, "exposed": exposed, "overlapped": overlapped}
+
+
+def _rates(size: Floats, time: Floats, group: Ints, count: int) -> Floats:
+    """Of each group the sum of the sizes by that of the times, over the rows that have both; shape ``(count,)``."""
+    is_known = ~np.isnan(size) & ~np.isnan(time)
+    chosen = group[is_known]
+    sums = [np.bincount(chosen, values[is_known], count).astype(np.float64) for values in (size, time)]
+    return rate(sums[0], sums[1])
+
+
+def _kernel_time(session: Session, selection: Selection) -> int | None:
+    """The durations of all selected kernels together, ns."""
+    table = tables.kernels
+    query = sa.select(sa.cast(sa.func.sum(duration(table)), sa.BigInteger)).where(*where(table, selection))
+    time: int | None = session.scalar(query)
+    return time

@@ -1,0 +1,151 @@
+"""A triage against that of another job, the baseline: what is new, what is gone, what costs more or less.
+
+Findings are compared by their share of the job, for two captures are seldom equally long; ``worse_points`` says from
+how many percentage points on it is another one. A finding is there or not by a threshold: so that one just above it is
+not called new where the baseline has it just below, the baseline's is sought once more with every such threshold at 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import Column, Unit
+from nsystui.questions.comparison import Side, summary, worded
+from nsystui.questions.triage.finding import Finding, Severity
+from nsystui.questions.triage.run import COLUMNS, NOT_CHECKED, Triage, row_of, triage
+from nsystui.questions.triage.thresholds import Thresholds
+
+
+class Kind(Enum):
+    """What became of a finding, in the order in which they are told."""
+
+    NEW = "new"
+    WORSE = "worse"
+    SAME = "same"
+    BETTER = "better"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+    """The rule that found it before lacks the data to judge now."""
+
+    @property
+    def is_worse(self) -> bool:
+        return self in (Kind.NEW, Kind.WORSE)
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """One finding in both jobs; ``before`` may lie below the thresholds, and then is no finding of the baseline."""
+
+    kind: Kind
+    before: Finding | None
+    after: Finding | None
+
+    @property
+    def finding(self) -> Finding:
+        """The finding as it is, or as it was where it is gone."""
+        one = self.after or self.before
+        assert one is not None
+        return one
+
+
+@dataclass(frozen=True, eq=False)
+class Against:
+    """A triage beside its baseline's. ``changes``: worst first; ``summary``: the largest differences of the jobs."""
+
+    found: Triage
+    baseline: Triage
+    label: str
+    changes: tuple[Change, ...]
+    summary: TableAnswer
+
+    def has(self, least: Severity) -> bool:
+        """Whether a finding as bad as ``least`` is new, or costs more than before."""
+        return any(one.kind.is_worse and one.finding.severity.place <= least.place for one in self.changes)
+
+    def first(self, count: int | None) -> Against:
+        """The same with the first ``count`` changes only (``None``: all)."""
+        return self if count is None else replace(self, changes=self.changes[:count])
+
+
+def against(side: Side, baseline: Side, thresholds: Thresholds | None = None, step_name: str | None = None) -> Against:
+    """The triage of ``side`` against that of ``baseline``. Raises UsageError as `triage` does."""
+    limits = thresholds or Thresholds()
+    found, before = (triage(one.job, one.selection, limits, step_name) for one in (side, baseline))
+    known = {_key(one) for one in before.findings}
+    below: Sequence[Finding] = ()
+    if any(one.cost is not None and _key(one) not in known for one in found.findings):
+        below = triage(baseline.job, baseline.selection, limits.without_least_costs(), step_name).findings
+    changes = tuple(_changes(found, before, below, limits.worse_points))
+    # The summary names what changed most, of kernels and of NVTX ranges.
+    return Against(found, before, baseline.label, changes, worded(summary(baseline, side, step_name)))
+
+
+_Key = tuple[str, tuple[int, ...]]
+
+
+def _key(one: Finding) -> _Key:
+    """What makes a finding the same in another job: its rule, and the rank where it is about a single one."""
+    return one.id, one.ranks if len(one.ranks) == 1 else ()
+
+
+def _changes(after: Triage, before: Triage, below: Sequence[Finding], least: float) -> list[Change]:
+    were, lower = _by_key(before.findings), _by_key(below)
+    changes = []
+    for one in after.findings:
+        was = were.pop(_key(one), None)
+        changes.append(_change(was or lower.get(_key(one)), one, was is not None, least))
+    for was in were.values():
+        is_unknown = before.module_of.get(was.id) in after.unsaid
+        changes.append(Change(Kind.UNKNOWN if is_unknown else Kind.GONE, was, None))
+    kinds = list(Kind)
+    changes.sort(key=lambda one: (kinds.index(one.kind), one.finding.severity.place, -(one.finding.cost or 0)))
+    return changes
+
+
+def _by_key(findings: Sequence[Finding]) -> dict[_Key, Finding]:
+    found: dict[_Key, Finding] = {}
+    for one in findings:
+        found.setdefault(_key(one), one)
+    return found
+
+
+def _change(was: Finding | None, now: Finding, was_found: bool, least: float) -> Change:
+    if was is None:
+        return Change(Kind.NEW, None, now)
+    if now.severity.place < was.severity.place:
+        return Change(Kind.WORSE, was, now)
+    grown = (now.percent or 0.0) - (was.percent or 0.0)
+    if grown >= least:
+        return Change(Kind.WORSE if was_found else Kind.NEW, was, now)
+    return Change(Kind.BETTER if grown <= -least else Kind.SAME, was, now)
+
+
+_MORE = (
+    Column("change", header="Change", label="change"),
+    Column("baseline_cost", header="Baseline Cost (ns)", label="was", unit=Unit.DURATION, importance=1),
+    Column(
+        "baseline_percent", header="Baseline Cost (%)", label="was of job", unit=Unit.PERCENT, decimals=1, importance=1
+    ),
+)
+
+
+def against_table(found: Against) -> TableAnswer:
+    """A row for each change, what got worse first, then one for each rule that was not checked."""
+    rows: list[Row] = []
+    for one in found.changes:
+        own = dict(zip((column.key for column in COLUMNS), row_of(one.finding), strict=True))
+        if one.after is None:
+            own.update(cost=None, percent=None)
+        was = (one.before.cost, one.before.percent) if one.before is not None else (None, None)
+        rows.append((one.kind.value, *was, *own.values()))
+    empty = (None,) * (len(COLUMNS) - 5)
+    rows += [(None, None, None, NOT_CHECKED, one.rule, None, None, one.why, *empty) for one in found.found.not_checked]
+    return TableAnswer("triage", (*_MORE, *COLUMNS), rows, len(rows))
+
+
+def counts(found: Against) -> Mapping[Kind, int]:
+    """How many changes of each kind there are."""
+    return {kind: sum(one.kind is kind for one in found.changes) for kind in Kind}
