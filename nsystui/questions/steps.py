@@ -29,7 +29,7 @@ from nsystui.base.selection import NameFilter, Task
 from nsystui.base.whole_number import whole_number
 from nsystui.questions.intervals import Times
 from nsystui.questions.kept_facts import facts_of, runs_of
-from nsystui.questions.nvtx.report_ranges import FOLDED_LABEL, LABEL
+from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL
 from nsystui.questions.projection import Projection
 from nsystui.questions.task_steps import NO_STEP, TaskSteps, of_arrays, to_arrays
 from nsystui.questions.tasks import RankedTask

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nsystui.base.selection import Selection
 from nsystui.questions.extent import extent, selected_reports, shares_clock
 from nsystui.questions.job import Job
-from nsystui.questions.nvtx.launches import has_launches
+from nsystui.questions.nvtx.loading import has_launches
 from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
 from nsystui.store.report import Report

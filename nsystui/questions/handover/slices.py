@@ -12,7 +12,7 @@ from nsystui.questions.event_kinds import KIND_TABLES, EventKind
 from nsystui.questions.events import ByTable
 from nsystui.questions.extent import event_span
 from nsystui.questions.kernels import Names, name_of
-from nsystui.questions.nvtx.report_ranges import START_END_TYPES
+from nsystui.questions.nvtx.loading import START_END_TYPES
 from nsystui.questions.where import Condition, where
 from nsystui.store import tables
 from nsystui.store.session import Session

@@ -10,7 +10,7 @@ from nsystui.base.columns import DURATION, PID, RANK, REPORT_ID, ROW_ID, START, 
 from nsystui.base.selection import Selection
 from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions.kernels import rank_of
-from nsystui.questions.nvtx.ranges import LABEL, PUSH_POP_TYPES
+from nsystui.questions.nvtx.loading import LABEL, PUSH_POP_TYPES
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.where import duration, job_start, where

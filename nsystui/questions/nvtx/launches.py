@@ -10,97 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.columns import DEVICE, DURATION, NAME, RANK, START, STREAM, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.event_kinds import EventKind, events_query
 from nsystui.questions.paged import PagedAnswer
-from nsystui.questions.projection import LaunchCalls
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.where import where
 from nsystui.store import tables
-from nsystui.store.report import Report
-from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     from nsystui.questions.nvtx.ranges import NvtxRanges
 
-GPU_TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches)
-_SLICE_CALLS = 1 << 17
 _GPU_KINDS = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
-
-
-def has_launches(report: Report) -> bool:
-    """Whether a report can say which range launched what: it has API calls and GPU work."""
-    return bool(report.count(tables.api_calls)) and any(report.count(table) for table in GPU_TABLES)
-
-
-def launch_calls(session: Session, report: Report, selection: Selection) -> LaunchCalls:
-    """The launching API calls of the threads of ``report`` that have NVTX ranges; times on its own clock, ns.
-
-    Of the selection the devices and streams count: operations elsewhere are not there for the projection.
-    """
-    parts = [session.arrays(_launches(report, selection, ids)) for ids in _id_slices(session, report)]
-    columns = zip(*(part.values() for part in parts), strict=True)
-    return LaunchCalls(*(np.concatenate([np.ma.getdata(values) for values in column]) for column in columns))
-
-
-def _id_slices(session: Session, report: Report) -> list[tuple[int, int]]:
-    """Correlation ids, from and to, of few enough calls that joining them takes little memory; never none."""
-    ids = tables.api_calls.c.correlation_id
-    query = sa.select(sa.func.min(ids), sa.func.max(ids)).where(tables.api_calls.c.report == report.index)
-    ((first, last),) = session.rows(query)
-    first, last = first or 0, last or 0
-    # The ids count up with the calls: a slice of them lies in few row groups of every table.
-    width = -(-(last - first + 1) // max(report.count(tables.api_calls) // _SLICE_CALLS, 1))
-    return [(start, min(start + width - 1, last)) for start in range(first, last + 1, width)]
-
-
-def _launches(report: Report, selection: Selection, ids: tuple[int, int]) -> sa.Select[Any]:
-    """The columns of ``LaunchCalls`` for the calls with ``ids`` from one to the other."""
-    operations = _operations(report, selection, ids)
-    calls = tables.api_calls
-    ranges = tables.nvtx_ranges
-    threads = sa.select(ranges.c.thread).where(ranges.c.report == report.index).distinct()
-    is_same = [operations.c[key] == calls.c[key] for key in ("process", "correlation_id")]
-    return (
-        sa.select(calls.c.start, calls.c.end, calls.c.thread, operations.c.first, operations.c.last, operations.c.time)
-        .join_from(calls, operations, sa.and_(*is_same))
-        .where(
-            calls.c.report == report.index,
-            calls.c.end.is_not(None),
-            calls.c.thread.in_(threads),
-            calls.c.correlation_id.between(*ids),
-        )
-    )
-
-
-def _operations(report: Report, selection: Selection, ids: tuple[int, int]) -> sa.Subquery:
-    """One row for each (process, correlation id): first start, last end and summed durations of its GPU work."""
-    chosen = Selection(devices=selection.devices, streams=selection.streams)
-    parts = []
-    for table in GPU_TABLES:
-        columns = table.c
-        conditions = [columns.report == report.index, columns.correlation_id.between(*ids), columns.end.is_not(None)]
-        parts.append(
-            sa.select(columns.process, columns.correlation_id, columns.start, columns.end).where(
-                *conditions, *where(table, chosen)
-            )
-        )
-    work = sa.union_all(*parts).subquery()
-    return (
-        sa.select(
-            work.c.process,
-            work.c.correlation_id,
-            sa.func.min(work.c.start).label("first"),
-            sa.func.max(work.c.end).label("last"),
-            sa.cast(sa.func.sum(work.c.end - work.c.start), sa.BigInteger).label("time"),
-        )
-        .group_by(work.c.process, work.c.correlation_id)
-        .subquery()
-    )
 
 
 LAUNCHED_COLUMNS = (

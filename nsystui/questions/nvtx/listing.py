@@ -13,9 +13,9 @@ from nsystui.base.selection import Selection
 from nsystui.exports.identifiers import tid_of
 from nsystui.questions import statistics
 from nsystui.questions.missing import missing_note
+from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
 from nsystui.questions.nvtx.node import Order
 from nsystui.questions.nvtx.paths import NO_NODE
-from nsystui.questions.nvtx.ranges import FOLDED_LABEL, LABEL, PUSH_POP_TYPES, START_END_TYPES
 from nsystui.questions.nvtx.tree import NvtxTree
 from nsystui.questions.where import where
 from nsystui.store import tables
@@ -59,16 +59,6 @@ def nvtx_summary(
         groups = sa.select(style, name).where(of_types).distinct().subquery()
         total = int(session.scalar(sa.select(sa.func.count()).select_from(groups)))
     return TableAnswer.of_frame("nvtx-summary", _SUMMARY_COLUMNS, frame, total, (note,) if note else ())
-
-
-def last_times() -> sa.Subquery:
-    """The last time in the NVTX table of each report, on its own clock."""
-    ranges, marks = tables.nvtx_ranges.c, tables.nvtx_marks.c
-    times = sa.union_all(
-        sa.select(ranges.report, sa.func.greatest(ranges.start, ranges.end).label("time")),
-        sa.select(marks.report, marks.start.label("time")),
-    ).subquery()
-    return sa.select(times.c.report, sa.func.max(times.c.time).label("time")).group_by(times.c.report).subquery()
 
 
 MOST_LEVELS = 1_000

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Window
+from nsystui.questions.nvtx.loading import Ints
 from nsystui.questions.nvtx.node import Node, NodeKind, Order
 from nsystui.questions.nvtx.paths import Members, Paths, Totals
-from nsystui.questions.nvtx.ranges import UNKNOWN, Ints, NvtxRanges
+from nsystui.questions.nvtx.ranges import UNKNOWN, NvtxRanges
 from nsystui.questions.nvtx.scopes import Grouping
 
 _ORDERS_KEPT = 4  # of single ranges; a path of a million takes 8 MB and a tenth of a second

@@ -9,8 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from nsystui.questions.nvtx.loading import Ints, SmallInts
 from nsystui.questions.nvtx.numbered import FEWEST_VARIANTS, Templates
-from nsystui.questions.nvtx.ranges import UNKNOWN, Ints, NvtxRanges, SmallInts, rows_by_level
+from nsystui.questions.nvtx.ranges import UNKNOWN, NvtxRanges, rows_by_level
 
 NO_NODE = -1
 _LATEST, _EARLIEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min

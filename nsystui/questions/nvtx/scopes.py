@@ -7,8 +7,9 @@ from enum import Enum
 
 import numpy as np
 
+from nsystui.questions.nvtx.loading import Ints
 from nsystui.questions.nvtx.node import NodeKind
-from nsystui.questions.nvtx.ranges import Ints, Lane, NvtxRanges
+from nsystui.questions.nvtx.ranges import Lane, NvtxRanges
 
 
 class By(Enum):

@@ -17,8 +17,9 @@ from nsystui.base.selection import Selection
 from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions import statistics
 from nsystui.questions.kernels import block_of, grid_of, name_of
+from nsystui.questions.nvtx.loading import calls_as_nsys, is_launched_by
 from nsystui.questions.paged import PagedAnswer
-from nsystui.questions.stats.cuda_launch_ranges import LaunchRanges, launched_by
+from nsystui.questions.stats.cuda_launch_ranges import LaunchRanges
 from nsystui.questions.stats.kernel_names import KERNEL_PLACE, RangeNamed, range_named_frame
 from nsystui.questions.stats.kernel_notes import notes
 from nsystui.questions.stats.report import KERNEL_NAMES, Options, Report
@@ -61,22 +62,14 @@ _SUM_COLUMNS = (
 )
 
 
-def _calls(selection: Selection) -> sa.Subquery:
-    """The calls, and the second rows of those that were recorded twice."""
-    parts = []
-    for table in (tables.api_calls, tables.api_backtraces):
-        columns = (
-            table.c[key] for key in ("report", "process", "thread", "correlation_id", "row", "start", "end", "name")
-        )
-        parts.append(sa.select(*columns).where(*where(table, selection)))
-    return sa.union_all(*parts).subquery()
+_CALL_KEYS = ("report", "process", "thread", "correlation_id", "row", "start", "end", "name")
 
 
 class _Executions:
     """The join of kernels and calls as parts of queries; times in ns."""
 
     def __init__(self, selection: Selection, options: Options) -> None:
-        kernels, self.calls = _KERNELS.c, _calls(selection)
+        kernels, self.calls = _KERNELS.c, calls_as_nsys(selection, _CALL_KEYS)
         calls = self.calls.c
         self.name = name_of(_KERNELS, options.names)
         self.is_queued = kernels.start >= calls.end
@@ -94,7 +87,7 @@ class _Executions:
         self._conditions = where(_KERNELS, selection, self.name)
 
     def select(self, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-        joined = _KERNELS.join(self.calls, launched_by(_KERNELS, self.calls))
+        joined = _KERNELS.join(self.calls, is_launched_by(_KERNELS, self.calls))
         return sa.select(*columns).select_from(joined).where(*self._conditions)
 
 

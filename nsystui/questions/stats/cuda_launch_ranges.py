@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from nsystui.base.selection import Selection
 from nsystui.questions.intervals import Times
 from nsystui.questions.nesting import one_timeline
-from nsystui.questions.stats.cuda_coded import Coded
+from nsystui.questions.nvtx.loading import Texts, is_launched_by, read_ranges
 from nsystui.questions.where import where
 from nsystui.store import tables
+from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 Rows = NDArray[np.int64]
@@ -93,7 +94,7 @@ class LaunchRanges:
         by_report: dict[int, tuple[Rows, Rows]] = {}
         texts: list[str] = []
         for report in session.reports:
-            rows, codes, names = _launch_ranges(session.part([report.index]), selection, report.index)
+            rows, codes, names = _launch_ranges(session.part([report.index]), selection, report)
             by_report[report.index] = rows, codes + len(texts)
             texts += names
         return cls(by_report, texts)
@@ -109,41 +110,24 @@ class LaunchRanges:
         return found
 
 
-def _launch_ranges(session: Session, selection: Selection, report: int) -> tuple[Rows, Rows, list[str]]:
-    """The rows of the kernels of one report that have a range, where its name is among the texts, and the texts."""
+def _launch_ranges(session: Session, selection: Selection, report: Report) -> tuple[Rows, Rows, list[str]]:
+    """The rows of the kernels of one report that have a range, the numbers of the names of their ranges, the names."""
     ranges, calls, kernels = tables.nvtx_ranges, tables.api_calls, tables.kernels
-    names = Coded(ranges.c.name, ranges.c.report == report)
-    of_ranges = names.added_to(
-        sa.select(ranges.c.start, ranges.c.end, ranges.c.thread)
-        .where(ranges.c.report == report, ranges.c.end.is_not(None), *where(ranges, selection))
-        .order_by(ranges.c.row),
-        "name",
-    )
-    of_launches = (
+    texts = Texts()
+    is_wanted = [ranges.c.end.is_not(None), *where(ranges, selection)]
+    around = read_ranges(session, report, texts, ranges.c.name, conditions=is_wanted)
+    query = (
         sa.select(calls.c.start, calls.c.end, calls.c.thread, kernels.c.row)
-        .select_from(kernels.join(calls, launched_by(kernels, calls)))
-        .where(kernels.c.report == report, calls.c.end.is_not(None))
+        .select_from(kernels.join(calls, is_launched_by(kernels, calls)))
+        .where(kernels.c.report == report.index, calls.c.end.is_not(None))
         .where(*where(kernels, selection), *where(calls, selection))
     )
-    *spans, codes = _plain(session, of_ranges)
-    *launches, rows = _plain(session, of_launches)
-    chosen = innermost((spans[0], spans[1], spans[2]), (launches[0], launches[1], launches[2]))
+    start, end, thread, row = (np.ma.getdata(values) for values in session.arrays(query).values())
+    chosen = innermost((around.start, around.end, around.thread), (start, end, thread))
     has_range = np.flatnonzero(chosen >= 0)
-    chosen, rows = chosen[has_range], rows[has_range]
+    chosen, row = chosen[has_range], row[has_range]
     # A kernel that has several calls (one inside another) has the range that starts last.
-    order = np.lexsort((spans[0][chosen], rows))
-    last = order[np.append(np.diff(rows[order]) > 0, True)[: len(order)]]
-    return rows[last], codes[chosen[last]], names.texts(session)
-
-
-def _plain(session: Session, query: sa.Select[Any]) -> list[Times]:
-    return [np.ma.getdata(values) for values in session.arrays(query).values()]
-
-
-def launched_by(kernels: sa.FromClause, calls: sa.FromClause) -> sa.ColumnElement[bool]:
-    """The condition under which a row of ``calls`` launched one of ``kernels`` (docs/exports.md#launches)."""
-    return sa.and_(
-        calls.c.report == kernels.c.report,
-        calls.c.process == kernels.c.process,
-        calls.c.correlation_id == kernels.c.correlation_id,
-    )
+    order = np.lexsort((around.start[chosen], row))
+    last = order[np.append(np.diff(row[order]) > 0, True)[: len(order)]]
+    # Texts in order are put together with the names of kernels, and sorted, faster.
+    return row[last], texts.ranks()[around.name[chosen[last]]], sorted(texts.texts)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsystui.questions.nvtx.ranges import Ints
+from nsystui.questions.nvtx.loading import Ints
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,23 +21,23 @@ from nsystui.base.columns import PID, TID, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.kernels import name_of
 from nsystui.questions.missing import missing_note
-from nsystui.questions.nvtx.ranges import Flags, Ints, SmallInts
-from nsystui.questions.projection import Inside, calls_inside
-from nsystui.questions.stats.nvtx_groups import distinct, measured
-from nsystui.questions.stats.nvtx_load import (
+from nsystui.questions.nvtx.loading import (
+    Flags,
+    Ints,
     Ranges,
-    TextColumn,
+    SmallInts,
     Texts,
+    calls_as_nsys,
+    is_launched_by,
     joined,
-    launched,
     matching,
-    pids,
-    read_ranges,
-    selected_calls,
-    style,
-    tids,
+    ranges_as_nsys,
 )
+from nsystui.questions.projection import Inside, calls_inside
+from nsystui.questions.stats.cuda_coded import Coded
+from nsystui.questions.stats.nvtx_groups import distinct, measured
 from nsystui.questions.stats.nvtx_projection import are_outside
+from nsystui.questions.stats.nvtx_trace import pids, style, tids
 from nsystui.questions.stats.report import Options
 from nsystui.questions.where import duration, where
 from nsystui.store import tables
@@ -131,7 +131,7 @@ def _of_report(
     """The rows of one report, with numbers in place of texts."""
     import pandas as pd
 
-    held = read_ranges(session, report, selection, ranges)
+    held = ranges_as_nsys(session, report, selection, ranges)
     every = _read_kernel_calls(session, report, selection, options, kernels)
     calls = every.chosen(every.is_known)
     inside = list(calls_inside(held.start, held.end, held.thread, calls.start, calls.end, calls.thread))
@@ -155,26 +155,21 @@ def _read_kernel_calls(
         kernels.c.end.is_not(None),
         *where(kernels, selection),
     ]
-    calls = selected_calls(report, selection)
-    names = TextColumn.of(session, texts, kernels, name_of(kernels, options.names), conditions)
+    calls = calls_as_nsys(selection, ("report", "process", "thread", "correlation_id", "start", "end"), report)
+    is_known = sa.and_(is_launched_by(kernels, calls), calls.c.start.is_not(None), calls.c.end.is_not(None))
+    names = Coded(name_of(kernels, options.names), *conditions)
     query = (
-        sa.select(
-            calls.c.start,
-            calls.c.end,
-            calls.c.thread,
-            duration(kernels).label("duration"),
-            kernels.c.row,
-            names.first.label("name"),
-        )
-        .select_from(kernels.join(names.distinct, names.is_joined).outerjoin(calls, launched(calls, kernels)))
+        sa.select(*(calls.c[key] for key in ("start", "end", "thread")), duration(kernels), kernels.c.row)
+        .select_from(kernels.outerjoin(calls, is_known))
         .where(*conditions)
     )
-    found = session.arrays(query)
-    is_known = ~np.ma.getmaskarray(found["start"])
+    found = session.arrays(names.added_to(query, "name"))
+    are_known = ~np.ma.getmaskarray(found["start"])
     # Of calls that are not known anything may stand in the arrays: no two of their threads are to differ.
-    start, end, thread, length, row, first = (np.ma.filled(held, 0) for held in found.values())
+    start, end, thread, length, row, name = (np.ma.filled(values, 0) for values in found.values())
+    numbers = texts.coded(np.array(names.texts(session), object))
     moved = report.clock_offset
-    return _KernelCalls(start + moved, end + moved, thread, is_known, length, row, names.of_rows(first))
+    return _KernelCalls(start + moved, end + moved, thread, are_known, length, row, numbers[name])
 
 
 def _portions(ranges: Ranges, inside: Sequence[Inside], chosen: Flags) -> list[Ints]:

@@ -12,23 +12,12 @@ from nsystui.base.columns import PID, TID, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.extent import selected_reports
 from nsystui.questions.missing import missing_note
+from nsystui.questions.nvtx.loading import Launches, Ranges, Texts, joined, launches_as_nsys, matching, ranges_as_nsys
 from nsystui.questions.projection import calls_inside
 from nsystui.questions.stats.nvtx_groups import measured, quartiles
 from nsystui.questions.stats.nvtx_kernels import kernels_by_range
-from nsystui.questions.stats.nvtx_load import (
-    Launches,
-    Ranges,
-    Texts,
-    joined,
-    matching,
-    pids,
-    read_launches,
-    read_ranges,
-    style,
-    tids,
-)
 from nsystui.questions.stats.nvtx_projection import ProjectedRanges, are_outside, projected
-from nsystui.questions.stats.nvtx_trace import Trace, by_start, parent_rows, stacks
+from nsystui.questions.stats.nvtx_trace import Trace, by_start, parent_rows, pids, stacks, style, tids
 from nsystui.questions.stats.report import NAMES, Options, Report
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -77,8 +66,8 @@ def _summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
 
     texts, parts = Texts(), []
     for report in selected_reports(session, selection) or session.reports:
-        ranges = read_ranges(session, report, selection, texts)
-        parts.append(projected(ranges, read_launches(session, report, selection)))
+        ranges = ranges_as_nsys(session, report, selection, texts)
+        parts.append(projected(ranges, launches_as_nsys(session, report, selection)))
     every = joined(parts)
     chosen = np.flatnonzero(matching(texts, selection)[every.name])
     group = every.name[chosen].astype(np.int64) * 2 + every.is_push_pop[chosen]
@@ -141,7 +130,10 @@ def _trace(session: Session, selection: Selection, _: Options) -> Trace:
     texts, parts, before = Texts(), [], 0
     outside: list[Row] = []
     for report in selected_reports(session, selection) or session.reports:
-        ranges, launches = read_ranges(session, report, selection, texts), read_launches(session, report, selection)
+        ranges, launches = (
+            ranges_as_nsys(session, report, selection, texts),
+            launches_as_nsys(session, report, selection),
+        )
         part = projected(ranges, launches, before)
         parts.append(part)
         before += len(part)
@@ -162,13 +154,13 @@ def _outside(ranges: Ranges, launches: Launches) -> list[Row]:
 
     The process and thread in it are those of the call whose work ended last, as in the only case known.
     """
-    found = calls_inside(ranges.start, ranges.end, ranges.thread, launches.start, launches.end, launches.thread)
-    calls = np.flatnonzero(are_outside(found, len(launches.start)))
+    found = calls_inside(ranges.start, ranges.end, ranges.thread, launches.starts, launches.ends, launches.threads)
+    calls = np.flatnonzero(are_outside(found, len(launches.starts)))
     if not len(calls):
         return []
     first, ends = int(launches.op_start[calls].min()), launches.op_end[calls]
     last = calls[[ends.argmax()]]
-    (pid,), (tid,) = pids(launches.thread[last]), tids(launches.thread[last])
+    (pid,), (tid,) = pids(launches.threads[last]), tids(launches.threads[last])
     op_count = len(np.unique(launches.correlation[calls]))
     place: Row = (None, None, None, pid, tid)
     return [(None, first, int(ends.max()) - first, *place, op_count, None, 0, None, None, None)]

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsystui.questions.nesting import NO_PARENT, nest, one_timeline
-from nsystui.questions.nvtx.ranges import Flags, Ints
-from nsystui.questions.projection import Inside, LaunchCalls, calls_inside, project
-from nsystui.questions.stats.nvtx_load import Launches, Ranges
+from nsystui.questions.nvtx.loading import Flags, Ints, Launches, Ranges
+from nsystui.questions.projection import Inside, calls_inside, project
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,15 +34,7 @@ class ProjectedRanges(Ranges):
 
 def projected(ranges: Ranges, launches: Launches, before: int = 0) -> ProjectedRanges:
     """Projects the ranges of a report; ``parent`` counts from ``before``, the number of those of other reports."""
-    calls = LaunchCalls(
-        launches.start,
-        launches.end,
-        launches.thread,
-        launches.op_start,
-        launches.op_end,
-        launches.op_end - launches.op_start,
-    )
-    found = project(ranges.start, ranges.end, ranges.thread, calls)
+    found = project(ranges.start, ranges.end, ranges.thread, launches)
     nesting = nest(ranges.start, ranges.end, ranges.thread)
     chosen = np.flatnonzero(found.op_count)
     place = np.full(len(ranges) + 1, NO_PARENT, np.int64)  # the last one is that of no parent
@@ -67,8 +58,8 @@ def _distinct_ids(ranges: Ranges, launches: Launches, calls: Ints) -> Ints:
     inner one. Those overlap without nesting, so a range has neighbours of them: as many, less the spans from one to
     the end of the next that it has, is one.
     """
-    order = np.lexsort((-launches.end, launches.start, launches.correlation, launches.thread))
-    start, end, thread = launches.start[order], launches.end[order], launches.thread[order]
+    order = np.lexsort((-launches.ends, launches.starts, launches.correlation, launches.threads))
+    start, end, thread = launches.starts[order], launches.ends[order], launches.threads[order]
     is_same = (np.diff(launches.correlation[order]) == 0) & (np.diff(thread) == 0)
     if not is_same.any():
         return calls

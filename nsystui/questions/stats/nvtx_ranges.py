@@ -14,9 +14,17 @@ from nsystui.base.selection import Selection
 from nsystui.questions.missing import missing_note
 from nsystui.questions.nesting import NO_PARENT, nest
 from nsystui.questions.nvtx.listing import nvtx_summary
-from nsystui.questions.nvtx.ranges import PUSH_POP_TYPES, START_END_TYPES, Ints
-from nsystui.questions.stats.nvtx_load import Ranges, Texts, joined, matching, pids, read_ranges, tids
-from nsystui.questions.stats.nvtx_trace import Trace, by_start, parent_rows, stacks
+from nsystui.questions.nvtx.loading import (
+    PUSH_POP_TYPES,
+    START_END_TYPES,
+    Ints,
+    Ranges,
+    Texts,
+    joined,
+    matching,
+    ranges_as_nsys,
+)
+from nsystui.questions.stats.nvtx_trace import Trace, by_start, parent_rows, pids, stacks, tids
 from nsystui.questions.stats.report import Options, Report
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -107,7 +115,8 @@ def _push_pop_trace(session: Session, selection: Selection, _: Options) -> Trace
     """``nvtx_pushpop_trace``: every range with its children and the ranges around it, by start in job time."""
     texts, parts, before = Texts(), [], 0
     for report in session.reports:
-        part = _Nested.of(read_ranges(session, report, selection, texts, PUSH_POP_TYPES), before)
+        ranges = ranges_as_nsys(session, report, selection, texts)
+        part = _Nested.of(ranges.only(ranges.is_push_pop), before)
         parts.append(part)
         before += len(part)
     nested = joined(parts)

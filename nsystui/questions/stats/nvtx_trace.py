@@ -9,7 +9,8 @@ import numpy as np
 
 from nsystui.base.answer import Row
 from nsystui.base.columns import Column
-from nsystui.questions.nvtx.ranges import Ints
+from nsystui.exports.identifiers import pid_of, tid_of
+from nsystui.questions.nvtx.loading import Ints
 
 
 @dataclass(frozen=True)
@@ -66,3 +67,20 @@ def by_start(start: Ints, end: Ints, row: Ints) -> Ints:
     """
     order: Ints = np.lexsort((row, end, start))
     return order
+
+
+def pids(thread: Ints) -> list[int]:
+    """The process numbers of NVIDIA's serialised thread ids."""
+    numbers: list[int] = pid_of(thread).tolist()
+    return numbers
+
+
+def tids(thread: Ints) -> list[int]:
+    """The thread numbers of NVIDIA's serialised thread ids."""
+    numbers: list[int] = tid_of(thread).tolist()
+    return numbers
+
+
+def style(is_push_pop: bool) -> str:
+    """How nsys calls the two sorts of ranges."""
+    return "PushPop" if is_push_pop else "StartEnd"

@@ -18,7 +18,7 @@ from nsystui.questions.extent import recorded
 from nsystui.questions.interval_blocks import blocks_of
 from nsystui.questions.intervals import Times, union
 from nsystui.questions.kept_facts import facts_of
-from nsystui.questions.nvtx.report_ranges import ranges_of
+from nsystui.questions.nvtx.ranges import ranges_of
 from nsystui.questions.timeline.lane_work import LaneWork
 from nsystui.questions.work_intervals import STREAM, busy_parts
 from nsystui.store import tables

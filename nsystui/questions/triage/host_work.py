@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from nsystui.base.selection import Task, Window
 from nsystui.questions.intervals import EMPTY, Intervals, merge, subtract, union
 from nsystui.questions.mpi import DOMAIN
-from nsystui.questions.nvtx.report_ranges import FOLDED_LABEL
+from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.where import job_start
 from nsystui.store import tables
 from nsystui.store.session import Session
