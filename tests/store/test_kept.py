@@ -16,8 +16,9 @@ from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.job import Job
-from nsystui.questions.nvtx import NvtxTree, nvtx_tree_table
+from nsystui.questions.nvtx.listing import nvtx_tree_table
 from nsystui.questions.nvtx.ranges import NvtxRanges
+from nsystui.questions.nvtx.tree import NvtxTree
 from nsystui.questions.overview import job_facts, task_table
 from nsystui.questions.utilisation_tables import utilisation_over_time
 from nsystui.store.cache import Cache

@@ -11,7 +11,7 @@ import numpy as np
 from nsystui.base.columns import Column, Unit
 from nsystui.questions.comparison.pairs import Compared, Extra, Key, Measured, compared
 from nsystui.questions.comparison.side import Basis, Side, both
-from nsystui.questions.nvtx.numbered import FEWEST_VARIANTS, template
+from nsystui.questions.nvtx.paths import FEWEST_VARIANTS, template
 from nsystui.questions.statistics import frame_groups
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from nsystui.questions.nccl.grouping import By, values_of
 from nsystui.questions.nccl.lines import whole
 from nsystui.questions.nccl.notes import nccl_notes
 from nsystui.questions.nccl.selected import selected
-from nsystui.questions.stats.nvtx_groups import measured, quartiles
+from nsystui.questions.stats.nvtx_kernels import measured, quartiles
 
 COLUMNS = (
     Column("name", header="Collective", label="collective"),

@@ -19,9 +19,7 @@ from nsystui.questions import statistics
 from nsystui.questions.kernels import block_of, grid_of, name_of
 from nsystui.questions.nvtx.loading import calls_as_nsys, is_launched_by
 from nsystui.questions.paged import PagedAnswer
-from nsystui.questions.stats.cuda_launch_ranges import LaunchRanges
-from nsystui.questions.stats.kernel_names import KERNEL_PLACE, RangeNamed, range_named_frame
-from nsystui.questions.stats.kernel_notes import notes
+from nsystui.questions.stats.kernel_names import KERNEL_PLACE, LaunchRanges, RangeNamed, notes, range_named_frame
 from nsystui.questions.stats.report import KERNEL_NAMES, Options, Report
 from nsystui.questions.where import where
 from nsystui.store import tables

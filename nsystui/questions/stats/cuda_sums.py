@@ -17,7 +17,7 @@ from nsystui.questions import statistics
 from nsystui.questions.kernels import GroupBy, block_of, grid_of, kernel_summary, name_of
 from nsystui.questions.missing import missing_note
 from nsystui.questions.query_rows import query_rows
-from nsystui.questions.stats.kernel_notes import notes
+from nsystui.questions.stats.kernel_names import notes
 from nsystui.questions.stats.report import KERNEL_NAMES, Options, Report
 from nsystui.questions.where import duration, where
 from nsystui.questions.work import MEMORY, SIZE_COLUMNS, memory_sizes, work_summary

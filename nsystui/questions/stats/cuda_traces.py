@@ -15,9 +15,7 @@ from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions.kernels import name_of
 from nsystui.questions.missing import missing_note
 from nsystui.questions.paged import PagedAnswer
-from nsystui.questions.stats.cuda_launch_ranges import LaunchRanges
-from nsystui.questions.stats.kernel_names import KERNEL_PLACE, RangeNamed
-from nsystui.questions.stats.kernel_notes import notes
+from nsystui.questions.stats.kernel_names import KERNEL_PLACE, LaunchRanges, RangeNamed, notes
 from nsystui.questions.stats.report import KERNEL_NAMES, Options, Report
 from nsystui.questions.where import duration, job_start, where
 from nsystui.store import tables

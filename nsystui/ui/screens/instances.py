@@ -14,7 +14,7 @@ from nsystui.questions.events import EventKey
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, durations, kernel_instances
 from nsystui.questions.mpi import is_by_range
-from nsystui.questions.nvtx.instances import range_instances
+from nsystui.questions.nvtx.listing import range_instances
 from nsystui.questions.work import MPI, Work, work_instances
 from nsystui.ui import keys
 from nsystui.ui.screens.handing_over import Ask, HandingOver, of_event
