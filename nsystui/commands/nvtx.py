@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.questions.nvtx import nvtx_summary, nvtx_tree_table
+    from nsystui.questions.nvtx.listing import nvtx_summary, nvtx_tree_table
 
     job = shared.open_job(arguments)
     try:

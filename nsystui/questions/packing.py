@@ -66,7 +66,7 @@ def compute_first_answers(job: Job) -> None:
     from nsystui.questions.collectives.matching import stream_sequences
     from nsystui.questions.event_index import spans
     from nsystui.questions.event_kinds import EventKind
-    from nsystui.questions.nvtx.report_ranges import projection_of, ranges_of
+    from nsystui.questions.nvtx.ranges import projection_of, ranges_of
     from nsystui.questions.overview import task_table
 
     everything, session = Selection(), job.session

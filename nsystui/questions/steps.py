@@ -30,7 +30,7 @@ from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.conditions import Condition, job_start, matches
 from nsystui.questions.kept_facts import facts_of, runs_of
-from nsystui.questions.nvtx.report_ranges import FOLDED_LABEL, LABEL
+from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL
 from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
 from nsystui.store.kept import json_array, json_of

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from nsystui.base.answer import Row
 from nsystui.base.columns import START, Column, Unit
-from nsystui.questions.nvtx import Node, NodeKind, NvtxTree, Order
+from nsystui.questions.nvtx.paths import NodeKind
+from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
 
 OUTLINE_COLUMNS = (
     Column("name", header="Range", label="range"),

@@ -16,7 +16,7 @@ from nsystui.questions.activities import API, work_summary
 from nsystui.questions.events import EventList, key_of
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import kernel_instances, kernel_summary
-from nsystui.questions.nvtx import By
+from nsystui.questions.nvtx.paths import By
 from nsystui.questions.utilisation import BusyIntervals
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from nsystui.base.selection import Selection
-from nsystui.questions.nvtx import NvtxRanges, NvtxTree, kernels_of
+from nsystui.questions.nvtx.listing import kernels_of
+from nsystui.questions.nvtx.ranges import NvtxRanges
+from nsystui.questions.nvtx.tree import NvtxTree
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.store.session import Session
 

@@ -14,20 +14,10 @@ from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import ExportWriter, Process, Thread
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.nvtx import PUSH_POP, START_END
-from nsystui.questions.nvtx import (
-    UNKNOWN,
-    By,
-    Node,
-    NodeKind,
-    NvtxRanges,
-    NvtxTree,
-    Order,
-    kernels_of,
-    nvtx_summary,
-    nvtx_tree_table,
-)
-from nsystui.questions.nvtx.making import NodeMaker
-from nsystui.questions.nvtx.numbered import template
+from nsystui.questions.nvtx.listing import kernels_of, nvtx_summary, nvtx_tree_table
+from nsystui.questions.nvtx.paths import By, NodeKind, template
+from nsystui.questions.nvtx.ranges import UNKNOWN, NvtxRanges
+from nsystui.questions.nvtx.tree import Node, NodeMaker, NvtxTree, Order
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.store.session import Session
 

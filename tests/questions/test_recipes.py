@@ -35,7 +35,7 @@ from nsystui.questions.recipes import RECIPES, recipe_named
 from nsystui.questions.recipes.asking import Options, ask, draw
 from nsystui.questions.recipes.histogram import EDGES
 from nsystui.questions.recipes.metric_maps import mean_rate
-from nsystui.questions.stats.nvtx_groups import quartiles
+from nsystui.questions.stats.nvtx_kernels import quartiles
 from nsystui.store.session import Session
 
 WANTED = """cuda_api_sum, cuda_api_sync, cuda_gpu_kern_sum, cuda_gpu_kern_pace, cuda_gpu_kern_hist,

@@ -23,7 +23,7 @@ from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.cuda import BACKTRACE_CALL, PAGEABLE
 from nsystui.output.formats import write
 from nsystui.questions.stats import NAMES, all_reports, report_named, report_of
-from nsystui.questions.stats.cuda_launch_ranges import innermost
+from nsystui.questions.stats.kernel_names import innermost
 from nsystui.store.session import Session
 
 EVERYTHING = Selection()

@@ -16,8 +16,9 @@ from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.job import Job
-from nsystui.questions.nvtx import NvtxTree, nvtx_tree_table
+from nsystui.questions.nvtx.listing import nvtx_tree_table
 from nsystui.questions.nvtx.ranges import NvtxRanges
+from nsystui.questions.nvtx.tree import NvtxTree
 from nsystui.questions.overview import job_facts, task_table
 from nsystui.questions.utilisation import utilisation_over_time
 from nsystui.store.cache import Cache
@@ -181,7 +182,7 @@ class TestWhatIsMadeOfThem:
         def refused(*arguments: object, **rest: object) -> None:
             raise AssertionError("computed again")
 
-        for name in ("nvtx.report_ranges._read", "nvtx.report_ranges.launch_calls", "work_intervals._merged"):
+        for name in ("nvtx.ranges.read_ranges", "nvtx.ranges.read_launches", "work_intervals._merged"):
             monkeypatch.setattr(f"nsystui.questions.{name}", refused)
         monkeypatch.setattr("nsystui.questions.overview._counted", refused)
         with opened(exports, cache) as job:
@@ -205,7 +206,7 @@ class TestWhatIsMadeOfThem:
     ) -> None:
         with opened(exports, cache) as job:
             expected = tree(job, Selection())
-        monkeypatch.setattr("nsystui.questions.nvtx.report_ranges._RANGES_VERSION", 2)
+        monkeypatch.setattr("nsystui.questions.nvtx.ranges._RANGES_VERSION", 2)
         with opened(exports, cache) as job:
             assert tree(job, Selection()) == expected
         assert len(list(cache.glob("*/kept-nvtx-2.bin"))) == len(exports)

@@ -9,7 +9,7 @@ belongs to the ancestors that contain it whole, and to no other.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,6 +121,18 @@ def calls_inside(
         since = np.searchsorted(line_start[n:][layer], line_start[:n], side="left")
         until = np.searchsorted(line_end[n:][layer], line_end[:n], side="right")
         yield Inside(layer, since, until)
+
+
+def are_outside(inside: Iterable[Inside], calls: int) -> NDArray[np.bool_]:
+    """Whether each of the calls lies in no range, by the parts that `calls_inside` gives; shape ``(calls,)``."""
+    outside = np.ones(calls, np.bool_)
+    for part in inside:
+        rows = np.flatnonzero(part.until > part.since)
+        edges = np.zeros(len(part.calls) + 1, np.int64)
+        np.add.at(edges, part.since[rows], 1)
+        np.add.at(edges, part.until[rows], -1)
+        outside[part.calls] = np.cumsum(edges[:-1]) == 0
+    return outside
 
 
 def _layers(starts: Times, ends: Times) -> Iterator[NDArray[np.int64]]:

@@ -12,7 +12,7 @@ from nsystui.base.columns import Column, Unit
 from nsystui.questions.algebra.statistics import frame_groups
 from nsystui.questions.comparison.pairs import Compared, Extra, Key, Measured, compared
 from nsystui.questions.comparison.side import Basis, Side, both
-from nsystui.questions.nvtx.numbered import FEWEST_VARIANTS, template
+from nsystui.questions.nvtx.paths import FEWEST_VARIANTS, template
 
 if TYPE_CHECKING:
     from nsystui.questions.nvtx.ranges import NvtxRanges

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nsystui.base.selection import Selection
 from nsystui.questions.job import Job
-from nsystui.questions.nvtx.launches import has_launches
+from nsystui.questions.nvtx.loading import has_launches
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.time_window import extent, selected_reports, shares_clock
 from nsystui.store import tables

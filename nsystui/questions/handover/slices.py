@@ -12,7 +12,7 @@ from nsystui.questions.conditions import Condition, where
 from nsystui.questions.event_kinds import KIND_TABLES, EventKind
 from nsystui.questions.events import ByTable
 from nsystui.questions.kernels import Names, name_of
-from nsystui.questions.nvtx.report_ranges import START_END_TYPES
+from nsystui.questions.nvtx.loading import START_END_TYPES
 from nsystui.questions.time_window import event_span
 from nsystui.store import tables
 from nsystui.store.session import Session

@@ -1,25 +1,32 @@
-"""NVTX as tables: the summary of ``nsys stats -r nvtx_sum``, and the tree as rows."""
+"""NVTX as tables: the summary by name, the tree as rows, the instances of a name, the GPU work of a range."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import RANK, Column, Unit
+from nsystui.base.columns import DEVICE, DURATION, NAME, PID, RANK, REPORT_ID, ROW_ID, START, STREAM, TID, Column, Unit
 from nsystui.base.selection import Selection
-from nsystui.exports.identifiers import tid_of
+from nsystui.exports.identifiers import pid_column, tid_column, tid_of
 from nsystui.questions.algebra import statistics
-from nsystui.questions.conditions import where
+from nsystui.questions.conditions import duration, job_start, where
 from nsystui.questions.data_notes import missing_note
-from nsystui.questions.nvtx.node import Order
+from nsystui.questions.event_kinds import EventKind, events_query
+from nsystui.questions.kernels import rank_of
+from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
 from nsystui.questions.nvtx.paths import NO_NODE
-from nsystui.questions.nvtx.ranges import FOLDED_LABEL, LABEL, PUSH_POP_TYPES, START_END_TYPES
-from nsystui.questions.nvtx.tree import NvtxTree
+from nsystui.questions.nvtx.tree import NvtxTree, Order
+from nsystui.questions.paged import PagedAnswer
+from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
 from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.questions.nvtx.ranges import NvtxRanges
+
 
 _SUMMARY_COLUMNS = (
     *statistics.duration_columns("Instances"),
@@ -59,16 +66,6 @@ def nvtx_summary(
         groups = sa.select(style, name).where(of_types).distinct().subquery()
         total = int(session.scalar(sa.select(sa.func.count()).select_from(groups)))
     return TableAnswer.of_frame("nvtx-summary", _SUMMARY_COLUMNS, frame, total, (note,) if note else ())
-
-
-def last_times() -> sa.Subquery:
-    """The last time in the NVTX table of each report, on its own clock."""
-    ranges, marks = tables.nvtx_ranges.c, tables.nvtx_marks.c
-    times = sa.union_all(
-        sa.select(ranges.report, sa.func.greatest(ranges.start, ranges.end).label("time")),
-        sa.select(marks.report, marks.start.label("time")),
-    ).subquery()
-    return sa.select(times.c.report, sa.func.max(times.c.time).label("time")).group_by(times.c.report).subquery()
 
 
 MOST_LEVELS = 1_000
@@ -127,3 +124,117 @@ def _rows(tree: NvtxTree, depth: int, order: Order) -> Iterator[tuple[Any, ...]]
             yield (path, level, node.count, node.total, node.average, node.self_total, *gpu, node.rank, tid)
         if inner < depth:
             waiting += [(child, path, inner) for child in maker.sorted_paths(number, order)[::-1].tolist()]
+
+
+INSTANCE_COLUMNS = (
+    START,
+    DURATION,
+    Column("style", header="Style", label="style", importance=2),
+    RANK.with_importance(1),
+    PID.with_importance(2),
+    TID.with_importance(1),
+    REPORT_ID,
+    ROW_ID,
+)
+
+
+def range_instances(session: Session, selection: Selection, name: str, ranks: Sequence[RankedTask] = ()) -> PagedAnswer:
+    """The ranges called ``name`` (``domain:text``), a page at a time; start in job time, ns.
+
+    A range that was never closed has no duration.
+    """
+    table = tables.nvtx_ranges
+    is_named = LABEL.in_([name])
+    conditions = [*where(table, selection.with_name(None)), is_named, table.c.start.is_not(None)]
+    query = sa.select(
+        job_start(table).label("start"),
+        duration(table).label("duration"),
+        sa.case((table.c.event_type.in_(PUSH_POP_TYPES), "PushPop"), else_="StartEnd").label("style"),
+        rank_of(table, ranks).label("rank"),
+        pid_column(table.c.process).label("pid"),
+        tid_column(table.c.thread).label("tid"),
+        table.c.report,
+        table.c.row,
+    ).where(*conditions)
+    count = sa.select(sa.func.count()).select_from(table).where(*conditions)
+    everything = sa.select(sa.func.count()).select_from(table).where(is_named)
+    return PagedAnswer.of(
+        session, "nvtx-instances", INSTANCE_COLUMNS, query, count, everything, ("start", False), ("report", "row")
+    ).in_time(table)
+
+
+_GPU_KINDS = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
+
+
+LAUNCHED_COLUMNS = (
+    START,
+    DURATION,
+    Column("kind", header="Kind", label="kind", importance=1),
+    NAME,
+    RANK.with_importance(3),
+    DEVICE.with_importance(2),
+    STREAM.with_importance(1),
+    Column("call", header="API Function", label="launched by", importance=2),
+    Column("correlation_id", header="CorrId", label="corr", unit=Unit.NUMBER, importance=4),
+    Column("report", header="Report", label="report", unit=Unit.NUMBER, importance=9),
+    Column("process", header="Process", label="process", unit=Unit.NUMBER, importance=9),
+    Column("row", header="Row", label="row", unit=Unit.NUMBER, importance=9),
+)
+
+
+def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ()) -> PagedAnswer:
+    """The GPU work that one range launched (kernels, NCCL, memory operations, CUDA graphs), in order of start.
+
+    ``index`` is the range's place in ``ranges``. Its API calls are those of the same thread that lie in it whole, so
+    that the rows are just the operations that its projection spans. Start in job time, ns; ``kind`` and ``row`` make an
+    event's key. Raises ``IndexError`` where there is no such range.
+    """
+    lane, moved = ranges.lane_of(index), _clock_offset(ranges, index)
+    calls = tables.api_calls
+    inside = [
+        calls.c.report == lane.report,
+        calls.c.thread == lane.thread,
+        calls.c.start >= int(ranges.start[index]) - moved,
+        calls.c.end <= int(ranges.end[index]) - moved,
+        sa.true() if ranges.op_count[index] > 0 else sa.false(),
+    ]
+    launches = sa.select(calls.c.correlation_id, calls.c.name).where(*inside).subquery()
+    work = _work(ranges, index, launches, ranks)
+    query = sa.select(
+        *(launches.c.name.label("call") if column.key == "call" else work.c[column.key] for column in LAUNCHED_COLUMNS)
+    ).join_from(work, launches, work.c.correlation_id == launches.c.correlation_id)
+    count = sa.select(sa.func.count()).select_from(query.subquery())
+    return PagedAnswer.of(
+        ranges.session, "nvtx-gpu-work", LAUNCHED_COLUMNS, query, count, count, ("start", False), ("kind", "row")
+    )
+
+
+def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence[RankedTask]) -> sa.Subquery:
+    """The selected GPU operations of the range's process whose correlation id is among ``launches``."""
+    chosen = Selection(devices=ranges.selection.devices, streams=ranges.selection.streams)
+    lane, moved = ranges.lane_of(index), _clock_offset(ranges, index)
+    parts: list[sa.Select[Any]] = []
+    for kind in _GPU_KINDS:
+        columns = _table(kind).c
+        conditions = [
+            columns.report == lane.report,
+            columns.process == lane.process,
+            columns.correlation_id.in_(sa.select(launches.c.correlation_id)),
+            # All of them lie in the projection: Parquet need not read what lies elsewhere.
+            columns.start >= int(ranges.gpu_start[index]) - moved,
+            columns.end <= int(ranges.gpu_end[index]) - moved,
+        ]
+        parts.append(events_query(kind, chosen, ranks, conditions))
+    return sa.union_all(*parts).subquery()
+
+
+def _clock_offset(ranges: NvtxRanges, index: int) -> int:
+    """The offset of a range's report as a number: bounds with the column of that name skip no row groups."""
+    number = ranges.lane_of(index).report
+    return next(report.clock_offset for report in ranges.session.reports if report.index == number)
+
+
+def _table(kind: EventKind) -> sa.Table:
+    if kind is EventKind.MEMORY:
+        return tables.memory_ops
+    return tables.graph_launches if kind is EventKind.GRAPH else tables.kernels

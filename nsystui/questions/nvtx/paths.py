@@ -2,15 +2,130 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.questions.nvtx.numbered import FEWEST_VARIANTS, Templates
-from nsystui.questions.nvtx.ranges import UNKNOWN, Ints, NvtxRanges, SmallInts, rows_by_level
+from nsystui.questions.nvtx.loading import Ints, SmallInts
+from nsystui.questions.nvtx.ranges import UNKNOWN, Lane, NvtxRanges, rows_by_level
+
+FEWEST_VARIANTS = 3
+"""So many different names must there be beside one another: ``fp16`` and ``fp32`` are two things, not one numbered."""
+
+_NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
+
+
+def template(name: str) -> str:
+    """``name`` with ``*`` for each number in it: ``layer_7`` becomes ``layer_*``, ``at 0x7f3a`` becomes ``at *``."""
+    return _NUMBER.sub("*", name)
+
+
+@dataclass(frozen=True, eq=False)
+class Templates:
+    """``texts`` are the templates of k names that hold a number; ``of_name``, shape ``(k,)``, has their index or -1."""
+
+    texts: tuple[str, ...]
+    of_name: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> Templates:
+        found: dict[str, int] = {}
+        numbers = [found.setdefault(template(name), len(found)) if _NUMBER.search(name) else -1 for name in names]
+        return cls(tuple(found), np.array(numbers, np.int64))
+
+    @classmethod
+    def none(cls, names: Sequence[str]) -> Templates:
+        """No name counts as numbered."""
+        return cls((), np.full(len(names), -1, np.int64))
+
+
+class NodeKind(Enum):
+    """The kind of a node of the tree."""
+
+    RANK = "rank"
+    THREAD = "thread"
+    PATH = "path"  # all ranges of one path
+    RANGES = "ranges"  # the single ranges of a path that has paths inside, as one row to open
+    RANGE = "range"  # a single range
+
+
+class By(Enum):
+    """Which ranges stay apart in the tree: those of every thread, those of every rank, or none."""
+
+    THREAD = "rank-thread"
+    RANK = "rank"
+    ALL = "all"
+
+
+@dataclass(frozen=True)
+class Group:
+    """A rank or thread that stands above paths. ``parent`` is the place of the rank above a thread, or -1."""
+
+    kind: NodeKind
+    name: str
+    parent: int
+    lane: Lane
+
+
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """``groups``, ranks before threads; ``of_range``, shape ``(n,)``: the place of each range's group, -1 for none.
+
+    ``one_rank``, ``one_thread``: whether the ranges of a path are always of one rank, of one thread.
+    """
+
+    groups: tuple[Group, ...]
+    of_range: Ints
+    one_rank: bool
+    one_thread: bool
+
+
+def group_ranges(ranges: NvtxRanges, by: By) -> Grouping:
+    """The groups of ``ranges``: ranks where they are of several processes, threads where a rank has several."""
+    processes = _lanes_by_process(ranges)
+    groups: list[Group] = []
+    of_lane = np.full(len(ranges.lanes), -1, np.int64)
+    if by is not By.ALL and len(processes) > 1:
+        for lanes in processes:
+            of_lane[lanes] = len(groups)
+            first = ranges.lanes[lanes[0]]
+            groups.append(Group(NodeKind.RANK, _rank_name(ranges, first), -1, first))
+    if by is By.THREAD:
+        for number in (number for lanes in processes if len(lanes) > 1 for number in lanes):
+            lane = ranges.lanes[number]
+            name = f"thread {lane.tid} {lane.name}".rstrip()
+            groups.append(Group(NodeKind.THREAD, name, int(of_lane[number]), lane))
+            of_lane[number] = len(groups) - 1
+    one_rank = by is not By.ALL or len(processes) <= 1
+    one_thread = by is By.THREAD or (one_rank and all(len(lanes) == 1 for lanes in processes))
+    return Grouping(tuple(groups), of_lane[ranges.lane], one_rank, one_thread)
+
+
+def _lanes_by_process(ranges: NvtxRanges) -> list[list[int]]:
+    """The numbers of the lanes that have ranges, a list for each process, by rank; those without a rank are last."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for number in np.unique(ranges.lane).tolist():
+        lane = ranges.lanes[number]
+        found.setdefault((lane.report, lane.process), []).append(number)
+
+    def place(lanes: list[int]) -> tuple[bool, int]:
+        rank = ranges.lanes[lanes[0]].rank
+        return (rank is None, rank or 0)
+
+    return sorted(found.values(), key=place)
+
+
+def _rank_name(ranges: NvtxRanges, lane: Lane) -> str:
+    if lane.rank is not None:
+        return f"rank {lane.rank}"
+    report = next(report for report in ranges.session.reports if report.index == lane.report)
+    return f"process {lane.pid} of {report.name}"
+
 
 NO_NODE = -1
 _LATEST, _EARLIEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -15,43 +15,32 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.identifiers import pid_of, process_of, tid_of
-from nsystui.questions.algebra.nesting import NO_PARENT
+from nsystui.questions.algebra.nesting import NO_PARENT, nest
+from nsystui.questions.algebra.projection import project
 from nsystui.questions.data_notes import missing_note
-from nsystui.questions.nvtx.launches import has_launches
-from nsystui.questions.nvtx.report_ranges import (
+from nsystui.questions.kept_facts import facts_of
+from nsystui.questions.nvtx.loading import (
     FOLDED_LABEL,
     LABEL,
-    PUSH_POP_TYPES,
-    START_END_TYPES,
-    UNKNOWN,
-    projection_of,
-    ranges_of,
+    Flags,
+    Ints,
+    SmallInts,
+    Texts,
+    has_launches,
+    read_launches,
+    read_ranges,
 )
 from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
-from nsystui.store.kept import json_of
+from nsystui.store.kept import json_array, json_of
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
-__all__ = [
-    "FOLDED_LABEL",
-    "LABEL",
-    "PUSH_POP_TYPES",
-    "START_END_TYPES",
-    "UNKNOWN",
-    "Flags",
-    "Ints",
-    "Lane",
-    "NvtxRanges",
-    "SmallInts",
-    "rows_by_level",
-    "with_ancestors",
-]
+if TYPE_CHECKING:
+    from nsystui.store.kept import Arrays
 
-Ints = NDArray[np.int64]
-SmallInts = NDArray[np.int32]
-Flags = NDArray[np.bool_]
-
+UNKNOWN = -1
+"""In ``op_count``: nothing can tell what the range launched."""
 
 DEEPEST = 10_000
 """So many levels deep ranges may nest: no program means more, and each level takes its time."""
@@ -80,9 +69,8 @@ class Lane:
 class NvtxRanges:
     """n ranges, by report and start. The arrays have the shape ``(n,)``; times are job time in ns.
 
-    ``lane``: index into ``lanes``. ``name``: index into ``names``, which are without PyTorch's suffix
-    (`report_ranges.FOLDED_LABEL`; `full_names` has all of a name). ``row``: the row in ``nvtx_ranges`` of the lane's
-    report.
+    ``lane``: index into ``lanes``. ``name``: index into ``names``, which are without PyTorch's suffix (see
+    `names.fold_suffix`; `full_names` has all of a name). ``row``: the row in ``nvtx_ranges`` of the lane's report.
     ``is_open``: the range was never closed; its ``end`` is the last event of its report. ``parent``: index of the range
     around it, -1 for none. ``level``, ``self_time``: see `nesting.Nesting`. Only push/pop ranges nest: start/end ranges
     have neither parent nor children, and no self time (0). ``op_count``: GPU operations launched; ``UNKNOWN`` where the
@@ -344,3 +332,88 @@ _NOTHING: dict[str, NDArray[Any]] = {key: np.empty(0, kind) for key, kind in _TY
 def _arranged(values: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """The arrays as ``NvtxRanges`` keeps them: no wider than they must be."""
     return {key: values[key].astype(kind, copy=False) for key, kind in _TYPES.items()}
+
+
+_RANGES_VERSION = 2
+_PROJECTION_VERSION = 1
+
+
+def ranges_of(session: Session, report: Report) -> Arrays:
+    """The ranges of ``report`` and how they nest, kept beside its pack. Shapes ``(n,)`` for n ranges by start.
+
+    Times are on the report's own clock.
+
+    * ``lane``: index into ``threads`` (shape ``(threads,)``, NVIDIA's globalTid, ascending), ``name``: into ``names``
+      (JSON, in order of first appearance); int32, as are ``parent`` and ``level``
+    * ``row``, ``start``, ``length`` (ns), ``is_push_pop``, ``is_open``, ``is_whole``: see `loading.Ranges`
+    * ``parent``, ``level``, ``self_time``: see `nesting.Nesting`; of push/pop ranges, and -1, 0 and 0 for start/end
+      ranges
+    """
+
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+        return {one.index: _nested(part, one) for one in reports}
+
+    return facts_of(session, [report], "nvtx", _RANGES_VERSION, compute)[report.index]
+
+
+def projection_of(session: Session, report: Report, ranges: Arrays, selection: Selection) -> Arrays:
+    """The projection of the ranges of ``ranges_of``, on the selected devices and streams; kept where these are all.
+
+    ``op_count`` (int32), ``op_time``, ``gpu_delay`` (from the start of the range to that of the projected one, ns) and
+    ``gpu_length`` (ns): see `projection.Projection`.
+    """
+
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+        return {one.index: _projected(part, one, ranges, selection) for one in reports}
+
+    if selection.devices is not None or selection.streams is not None:
+        return compute(session.part([report.index]), [report])[report.index]
+    return facts_of(session, [report], "nvtx-gpu", _PROJECTION_VERSION, compute)[report.index]
+
+
+def _nested(session: Session, report: Report) -> Arrays:
+    import pandas as pd
+
+    texts = Texts()
+    read = read_ranges(session, report, texts, FOLDED_LABEL, report.packed.last_event or 0)
+    names, firsts = pd.factorize(read.name)
+    known = texts.texts
+    lane, threads = pd.factorize(read.thread, sort=True)
+    return {
+        "threads": threads,
+        "names": json_array([known[number] for number in firsts.tolist()]),
+        "lane": lane.astype(np.int32),
+        "name": names.astype(np.int32),
+        "row": read.row,
+        "start": read.start,
+        "length": read.end - read.start,
+        "is_push_pop": read.is_push_pop,
+        "is_open": read.is_open,
+        "is_whole": read.is_whole,
+        **_nesting(read.start, read.end, read.thread, read.is_push_pop & read.is_whole),
+    }
+
+
+def _nesting(start: Ints, end: Ints, thread: Ints, is_nested: Flags) -> Arrays:
+    """Parent, level and self time of push/pop ranges (``is_nested``); a start/end range stands alone."""
+    nesting = nest(start[is_nested], end[is_nested], thread[is_nested])
+    parent, level = np.full(len(start), NO_PARENT, np.int32), np.zeros(len(start), np.int32)
+    self_time, place = np.zeros(len(start), np.int64), np.flatnonzero(is_nested)
+    parent[is_nested] = np.where(nesting.parent >= 0, place[nesting.parent], NO_PARENT)
+    level[is_nested], self_time[is_nested] = nesting.level, nesting.self_time
+    return {"parent": parent, "level": level, "self_time": self_time}
+
+
+def _projected(session: Session, report: Report, ranges: Arrays, selection: Selection) -> Arrays:
+    start, is_whole = ranges["start"], ranges["is_whole"]
+    count = np.full(len(start), UNKNOWN, np.int32)
+    delay, length, op_time = (np.zeros(len(start), np.int64) for _ in range(3))
+    if has_launches(report):
+        begin = start[is_whole]
+        thread = ranges["threads"][ranges["lane"][is_whole]]
+        calls = read_launches(session, report, selection)
+        found = project(begin, begin + ranges["length"][is_whole], thread, calls)
+        count[is_whole], op_time[is_whole] = found.op_count, found.op_time
+        delay[is_whole] = np.where(found.op_count > 0, found.start - begin, 0)
+        length[is_whole] = found.end - found.start
+    return {"op_count": count, "op_time": op_time, "gpu_delay": delay, "gpu_length": length}

@@ -11,7 +11,7 @@ from nsystui.questions.job import Job
 from nsystui.questions.nccl.grouping import By, selected, values_of
 from nsystui.questions.nccl.summary import nccl_notes
 from nsystui.questions.nccl.units import whole
-from nsystui.questions.stats.nvtx_groups import measured, quartiles
+from nsystui.questions.stats.nvtx_kernels import measured, quartiles
 
 COLUMNS = (
     Column("name", header="Collective", label="collective"),

@@ -26,7 +26,7 @@ from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.conditions import where
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import kernel_notes, kernel_summary, name_of
-from nsystui.questions.nvtx.numbered import Templates, template
+from nsystui.questions.nvtx.paths import Templates, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.recipes.asking import RANK, Ask, Options, chosen_ranks
 from nsystui.questions.recipes.kernel_names import named_kernels

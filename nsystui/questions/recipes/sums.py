@@ -18,8 +18,8 @@ from nsystui.questions.algebra import statistics
 from nsystui.questions.conditions import duration, where
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import kernel_summary, name_of, rank_of
-from nsystui.questions.nvtx.listing import last_times, nvtx_summary
-from nsystui.questions.nvtx.ranges import LABEL, PUSH_POP_TYPES, START_END_TYPES
+from nsystui.questions.nvtx.listing import nvtx_summary
+from nsystui.questions.nvtx.loading import LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
 from nsystui.questions.recipes.asking import Ask, Options, chosen_ranks, of_each_rank, of_rank
 from nsystui.questions.recipes.extras import Extras, Extreme, Key, extremes_of, ranks_of, with_extras
 from nsystui.questions.recipes.nccl_projected import nccl_projected

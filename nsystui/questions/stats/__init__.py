@@ -18,7 +18,6 @@ __all__ = ["NAMES", "Options", "Report", "all_reports", "options_of", "report_na
 
 # Only the module of the report that was asked for is imported.
 _IN_MODULE = {
-    "cuda_kernel_executions": ("cuda_kern_exec_sum", "cuda_kern_exec_trace"),
     "cuda_sums": (
         "cuda_api_gpu_sum",
         "cuda_api_sum",
@@ -28,10 +27,8 @@ _IN_MODULE = {
         "cuda_gpu_mem_time_sum",
         "cuda_gpu_sum",
     ),
-    "cuda_traces": ("cuda_api_trace", "cuda_gpu_trace"),
-    "host": ("openacc_sum", "openmp_sum", "osrt_sum"),
-    "mpi": ("mpi_event_sum", "mpi_event_trace"),
-    "network": ("network_congestion",),
+    "cuda_traces": ("cuda_api_trace", "cuda_gpu_trace", "cuda_kern_exec_sum", "cuda_kern_exec_trace"),
+    "host": ("mpi_event_sum", "mpi_event_trace", "network_congestion", "openacc_sum", "openmp_sum", "osrt_sum"),
     "nvtx_projected": ("nvtx_gpu_proj_sum", "nvtx_gpu_proj_trace", "nvtx_kern_sum"),
     "nvtx_ranges": ("nvtx_pushpop_sum", "nvtx_pushpop_trace", "nvtx_startend_sum", "nvtx_sum"),
     "unified_memory": ("um_cpu_page_faults_sum", "um_sum", "um_total_sum"),

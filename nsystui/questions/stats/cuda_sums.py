@@ -19,7 +19,7 @@ from nsystui.questions.algebra.statistics import query_rows
 from nsystui.questions.conditions import duration, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.kernels import GroupBy, block_of, grid_of, kernel_summary, name_of
-from nsystui.questions.stats.kernel_notes import notes
+from nsystui.questions.stats.kernel_names import notes
 from nsystui.questions.stats.report import KERNEL_NAMES, Options, Report
 from nsystui.store import tables
 from nsystui.store.session import Session

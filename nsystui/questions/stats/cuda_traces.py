@@ -1,27 +1,31 @@
-"""The single CUDA calls and GPU operations, as ``nsys stats`` has them (``cuda_*_trace``,
-docs/numbers.md#nsys-stats)."""
+"""The single CUDA calls, GPU operations and kernel executions, as ``nsys stats`` has them (``cuda_*_trace``,
+``cuda_kern_exec_*``, docs/numbers.md#nsys-stats)."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Answer
-from nsystui.base.columns import DURATION, NAME, START, STREAM, Column, Unit
+from nsystui.base.answer import Answer, TableAnswer
+from nsystui.base.columns import COUNT, DURATION, NAME, PID, START, STREAM, TID, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
 from nsystui.exports.identifiers import pid_column, tid_column
+from nsystui.questions.algebra import statistics
 from nsystui.questions.conditions import duration, job_start, where
 from nsystui.questions.data_notes import missing_note
-from nsystui.questions.kernels import name_of
+from nsystui.questions.kernels import block_of, grid_of, name_of
+from nsystui.questions.nvtx.loading import calls_as_nsys, is_launched_by
 from nsystui.questions.paged import PagedAnswer
-from nsystui.questions.stats.cuda_launch_ranges import LaunchRanges
-from nsystui.questions.stats.kernel_names import KERNEL_PLACE, RangeNamed
-from nsystui.questions.stats.kernel_notes import notes
+from nsystui.questions.stats.kernel_names import KERNEL_PLACE, LaunchRanges, RangeNamed, notes, range_named_frame
 from nsystui.questions.stats.report import KERNEL_NAMES, Options, Report
 from nsystui.store import tables
 from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 _KERNELS, _MEMORY_OPS = tables.kernels, tables.memory_ops
 _NS_IN_A_SECOND = 1_000_000_000
@@ -216,6 +220,152 @@ def _gpu_trace(session: Session, selection: Selection, options: Options) -> Answ
     return RangeNamed(whole, LaunchRanges.find(session, selection)) if options.nvtx_name else whole
 
 
+_EXECUTION_NEEDS = ((_KERNELS,), (tables.api_calls,))
+
+_EXECUTION_COLUMNS = (
+    Column("api_start", header="API Start (ns)", label="api start", unit=Unit.TIME),
+    Column("api", header="API Dur (ns)", label="api", unit=Unit.DURATION, importance=1),
+    Column("queue_start", header="Queue Start (ns)", label="queue start", unit=Unit.TIME, importance=4),
+    Column("queue", header="Queue Dur (ns)", label="queue", unit=Unit.DURATION, importance=1),
+    Column("kernel_start", header="Kernel Start (ns)", label="kernel start", unit=Unit.TIME, importance=4),
+    Column("kernel", header="Kernel Dur (ns)", label="kernel", unit=Unit.DURATION),
+    Column("total", header="Total Dur (ns)", label="total", unit=Unit.DURATION, importance=1),
+    PID.with_importance(3),
+    TID.with_importance(3),
+    Column("device", header="DevId", label="dev", unit=Unit.NUMBER, importance=2),
+    Column("function", header="API Function", label="function", importance=2),
+    Column("grid", header="GridXYZ", label="grid", importance=5),
+    Column("block", header="BlockXYZ", label="block", importance=5),
+    Column("name", header="Kernel Name", label="name"),
+)
+_MEASURES = (("total", "T"), ("api", "A"), ("queue", "Q"), ("kernel", "K"))
+_EXECUTION_SUM_COLUMNS = (
+    PID.with_importance(3),
+    TID.with_importance(3),
+    Column("device", header="DevId", label="dev", unit=Unit.NUMBER, importance=2),
+    COUNT.with_importance(1),
+    Column("queued", header="QCount", label="queued", unit=Unit.COUNT, importance=2),
+    *(column for key, word in _MEASURES for column in statistics.spread_columns(f"{key}_", word)),
+    Column("function", header="API Name", label="function", importance=2),
+    Column("name", header="Kernel Name", label="name"),
+)
+
+
+_CALL_KEYS = ("report", "process", "thread", "correlation_id", "row", "start", "end", "name")
+
+
+class _Executions:
+    """The kernels with the API calls that launched them, as parts of queries; times in ns.
+
+    A kernel waits in the queue from the end of its call to its own start; one that starts while the call still runs was
+    never queued. With ``--cudabacktrace`` a call is recorded twice, and nsys counts its kernel with both.
+    """
+
+    def __init__(self, selection: Selection, options: Options) -> None:
+        kernels, self.calls = _KERNELS.c, calls_as_nsys(selection, _CALL_KEYS)
+        calls = self.calls.c
+        self.name = name_of(_KERNELS, options.names)
+        self.is_queued = kernels.start >= calls.end
+        self.durations = (
+            (calls.end - calls.start).label("api"),
+            sa.case((self.is_queued, kernels.start - calls.end)).label("queue"),
+            (kernels.end - kernels.start).label("kernel"),
+            (sa.func.greatest(calls.end, kernels.end) - calls.start).label("total"),
+        )
+        self.thread = (
+            pid_column(calls.process).label("pid"),
+            tid_column(calls.thread).label("tid"),
+            kernels.device.label("device"),
+        )
+        self._conditions = where(_KERNELS, selection, self.name)
+
+    def select(self, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+        joined = _KERNELS.join(self.calls, is_launched_by(_KERNELS, self.calls))
+        return sa.select(*columns).select_from(joined).where(*self._conditions)
+
+
+def _execution_query(selection: Selection, options: Options) -> sa.Select[Any]:
+    rows = _Executions(selection, options)
+    kernels, calls, moved = _KERNELS.c, rows.calls.c, _KERNELS.c.clock_offset
+    return rows.select(
+        (calls.start + moved).label("api_start"),
+        sa.case((rows.is_queued, calls.end + moved)).label("queue_start"),
+        (kernels.start + moved).label("kernel_start"),
+        *rows.durations,
+        *rows.thread,
+        calls.name.label("function"),
+        grid_of(_KERNELS).label("grid"),
+        block_of(_KERNELS).label("block"),
+        rows.name.label("name"),
+        kernels.report.label("kernel_report"),
+        kernels.row.label("kernel_row"),
+        calls.row.label("call_row"),
+    )
+
+
+def _execution_trace(session: Session, selection: Selection, options: Options) -> Answer:
+    """``cuda_kern_exec_trace``: a row for each kernel and call, starts in job time."""
+    query = _execution_query(selection, options)
+    found, everything = (
+        sa.select(sa.func.count()).select_from(rows.subquery())
+        for rows in (query, _execution_query(Selection(), options))
+    )
+    columns = (*_EXECUTION_COLUMNS, *KERNEL_PLACE) if options.nvtx_name else _EXECUTION_COLUMNS
+    ties = ("kernel_report", "kernel_row", "call_row")
+    whole = PagedAnswer.of(
+        session,
+        "cuda-kern-exec-trace",
+        columns,
+        query,
+        found,
+        everything,
+        ("api_start", False),
+        ties,
+        notes(session, options, tables.api_calls),
+    )
+    return RangeNamed(whole, LaunchRanges.find(session, selection)) if options.nvtx_name else whole
+
+
+def _execution_summary(session: Session, selection: Selection, options: Options) -> TableAnswer:
+    """``cuda_kern_exec_sum``: a row for each thread, device, function and kernel, longest mean total first."""
+    rows = _Executions(selection, options)
+    groups = (
+        _range_execution_groups(session, selection, rows) if options.nvtx_name else _execution_groups(session, rows)
+    )
+    order = ["total_avg", "function", "name", "report", "pid", "tid", "device"]
+    frame = groups.sort_values(order, ascending=[False] + [True] * (len(order) - 1), kind="stable")
+    return TableAnswer.of_frame(
+        "cuda-kern-exec-sum",
+        _EXECUTION_SUM_COLUMNS,
+        frame.reset_index(drop=True),
+        None,
+        notes(session, options, tables.api_calls),
+    )
+
+
+_EXECUTION_KEYS = ("report", "pid", "tid", "device", "function", "name")
+
+
+def _execution_groups(session: Session, rows: _Executions) -> pd.DataFrame:
+    inner = rows.select(
+        _KERNELS.c.report, *rows.thread, rows.calls.c.name.label("function"), rows.name.label("name"), *rows.durations
+    ).subquery()
+    keys = [inner.c[key] for key in _EXECUTION_KEYS]
+    spreads = (part for key, _ in _MEASURES for part in statistics.spread(inner.c[key], f"{key}_"))
+    counts = (sa.func.count().label("count"), sa.func.count(inner.c.queue).label("queued"))
+    return session.frame(sa.select(*keys, *counts, *spreads).group_by(*keys))
+
+
+def _range_execution_groups(session: Session, selection: Selection, rows: _Executions) -> pd.DataFrame:
+    """The same groups of kernels behind their ranges."""
+    query = rows.select(_KERNELS.c.report, *rows.thread, *rows.durations)
+    frame = range_named_frame(session, selection, query, rows.name, {"function": rows.calls.c.name})
+    by_key = frame.groupby(list(_EXECUTION_KEYS), observed=True, sort=False, dropna=False)
+    spreads = [statistics.frame_spread(by_key[key], f"{key}_") for key, _ in _MEASURES]
+    groups = by_key.agg(count=("kernel", "size"), queued=("queue", "count"))
+    return groups.join(spreads).reset_index()
+
+
 REPORTS = (
     Report("cuda_api_trace", "each CUDA API call", _api_trace, ((tables.api_calls,),)),
     Report(
@@ -224,5 +374,11 @@ REPORTS = (
         _gpu_trace,
         ((_KERNELS, _MEMORY_OPS),),
         KERNEL_NAMES,
+    ),
+    Report(
+        "cuda_kern_exec_sum", "kernels with their calls and queues", _execution_summary, _EXECUTION_NEEDS, KERNEL_NAMES
+    ),
+    Report(
+        "cuda_kern_exec_trace", "each kernel with its call and queue", _execution_trace, _EXECUTION_NEEDS, KERNEL_NAMES
     ),
 )

@@ -1,4 +1,4 @@
-"""Summaries of what ran on the CPU beside CUDA, NVTX and MPI, as ``nsys stats`` has them.
+"""The reports of ``nsys stats`` about the host: OS runtime, OpenACC, OpenMP, MPI and the network.
 
 See docs/numbers.md#nsys-stats.
 """
@@ -11,13 +11,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import NAME
+from nsystui.base.columns import DURATION, END, NAME, RANK, START, Column, Unit
 from nsystui.base.selection import Selection
+from nsystui.base.units import MEGABYTE
+from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions.activities import OS, work_summary
 from nsystui.questions.algebra import statistics
 from nsystui.questions.algebra.statistics import query_rows
-from nsystui.questions.conditions import duration, where
+from nsystui.questions.conditions import duration, job_start, where
 from nsystui.questions.data_notes import absent_note
+from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.stats.report import Options, Report
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -47,8 +50,187 @@ def _events(
     return TableAnswer(name, columns, query_rows(session, query, columns), int(total), (note,) if note else ())
 
 
+_MPI_CALLS, _MPI_RANKS = tables.mpi_calls, tables.mpi_ranks
+_COLLECTIVE, _P2P = "collective", "p2p"
+# The words of nsys for the types of calls, where they are not ours.
+_MPI_SOURCES = {_COLLECTIVE: "collectives", "wait": "start-wait"}
+
+_MPI_SUM_COLUMNS = (
+    *statistics.duration_columns("Instances"),
+    Column("source", header="Source", label="source", importance=1),
+    NAME,
+)
+_MPI_TRACE_COLUMNS = (
+    START,
+    END.with_importance(4),
+    DURATION,
+    Column("event", header="Event", label="event"),
+    Column("pid", header="Pid", label="pid", unit=Unit.NUMBER, importance=3),
+    Column("tid", header="Tid", label="tid", unit=Unit.NUMBER, importance=3),
+    Column("tag", header="Tag", label="tag", unit=Unit.NUMBER, importance=2),
+    RANK,
+    Column("peer", header="PeerRank", label="peer", unit=Unit.NUMBER, importance=1),
+    Column("root", header="RootRank", label="root", unit=Unit.NUMBER, importance=1),
+    Column("size", header="Size (MB)", label="size MB", unit=Unit.MEGABYTES, decimals=3, importance=1),
+    Column("send_size", header="CollSendSize (MB)", label="sent MB", unit=Unit.MEGABYTES, decimals=3, importance=1),
+    Column("recv_size", header="CollRecvSize (MB)", label="received MB", unit=Unit.MEGABYTES, decimals=3, importance=1),
+)
+
+
+def _mpi_summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
+    """``mpi_event_sum``: statistics of durations by name and source.
+
+    A call that never returned counts as an instance and has no duration: the statistics are of those that have one.
+    """
+    keys = [sa.case(_MPI_SOURCES, value=_MPI_CALLS.c.call_type, else_=_MPI_CALLS.c.call_type).label("source")]
+    keys.append(_MPI_CALLS.c.name.label("name"))
+    conditions = where(_MPI_CALLS, selection, _MPI_CALLS.c.name)
+    frame = session.frame(statistics.summary(_MPI_CALLS, duration(_MPI_CALLS), keys, conditions))
+    # Where not one call has a duration its share and its deviation are unknown, and not 0.
+    frame.loc[frame["total"].isna(), ["share", "stddev"]] = float("nan")
+    total = session.scalar(sa.select(sa.func.count()).select_from(sa.select(*keys).distinct().subquery()))
+    return TableAnswer.of_frame("mpi-events", _MPI_SUM_COLUMNS, frame, int(total), _mpi_notes(session))
+
+
+def _mpi_trace(session: Session, selection: Selection, _: Options) -> PagedAnswer:
+    """``mpi_event_trace``: every call with its rank and its partner, by start in job time.
+
+    Sizes are in MB of 10⁶ bytes with three decimals, which is how nsys prints sizes elsewhere: UNVERIFIED here.
+    """
+    conditions = where(_MPI_CALLS, selection, _MPI_CALLS.c.name)
+    ranks = _mpi_ranks()
+    is_same = sa.and_(ranks.c.report == _MPI_CALLS.c.report, ranks.c.thread == _MPI_CALLS.c.thread)
+    query = (
+        sa.select(
+            job_start(_MPI_CALLS).label("start"),
+            (_MPI_CALLS.c.end + _MPI_CALLS.c.clock_offset).label("end"),
+            duration(_MPI_CALLS).label("duration"),
+            _MPI_CALLS.c.name.label("event"),
+            pid_column(_MPI_CALLS.c.process).label("pid"),
+            tid_column(_MPI_CALLS.c.thread).label("tid"),
+            _MPI_CALLS.c.tag,
+            ranks.c.rank,
+            _MPI_CALLS.c.remote_rank.label("peer"),
+            _MPI_CALLS.c.root_rank.label("root"),
+            _megabytes(_P2P, _MPI_CALLS.c.send_bytes).label("size"),
+            _megabytes(_COLLECTIVE, _MPI_CALLS.c.send_bytes).label("send_size"),
+            _megabytes(_COLLECTIVE, _MPI_CALLS.c.recv_bytes).label("recv_size"),
+            _MPI_CALLS.c.report,
+            _MPI_CALLS.c.row,
+        )
+        .select_from(_MPI_CALLS.outerjoin(ranks, is_same))
+        .where(*conditions)
+    )
+    return PagedAnswer.of(
+        session,
+        "mpi-calls",
+        _MPI_TRACE_COLUMNS,
+        query,
+        sa.select(sa.func.count()).select_from(_MPI_CALLS).where(*conditions),
+        sa.select(sa.func.count()).select_from(_MPI_CALLS),
+        ("start", False),
+        ("report", "row"),
+        _mpi_notes(session),
+    )
+
+
+def _mpi_ranks() -> sa.Subquery[Any]:
+    """The rank of each thread of a report, unknown where it has several; one row each, so that no call doubles."""
+    lowest, highest = sa.func.min(_MPI_RANKS.c.rank), sa.func.max(_MPI_RANKS.c.rank)
+    rank = sa.case((lowest == highest, lowest)).label("rank")
+    return (
+        sa.select(_MPI_RANKS.c.report, _MPI_RANKS.c.thread, rank)
+        .group_by(_MPI_RANKS.c.report, _MPI_RANKS.c.thread)
+        .subquery()
+    )
+
+
+def _megabytes(call_type: str, size: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """``size`` in MB for calls of one type; the others have none of that meaning."""
+    return sa.case((_MPI_CALLS.c.call_type == call_type, sa.cast(size, sa.Double) / MEGABYTE))
+
+
+def _mpi_notes(session: Session) -> tuple[str, ...]:
+    note = absent_note(session, _MPI_CALLS)
+    return (note,) if note else ()
+
+
+_SEND_WAITS = "IB: Send waits"
+_SAMPLES, _ADAPTERS = tables.nic_metrics, tables.nic_devices
+
+_CONGESTION_COLUMNS = (
+    START,
+    END.with_importance(2),
+    DURATION.with_importance(1),
+    Column("send_waits", header="Send wait rate", label="send waits/ms", unit=Unit.NUMBER),
+    Column("guid", header="GUID", label="guid", importance=1),
+    Column("device", header="Name", label="device"),
+)
+
+
+def _congestion(session: Session, selection: Selection, options: Options) -> PagedAnswer:
+    """``network_congestion``: samples with more send waits (ticks/ms) than the threshold, by start in job time.
+
+    The GUID is written as an unsigned hexadecimal number; switches have no name. Header and form of the GUID are
+    UNVERIFIED: they follow the documentation, no output of nsys 2023.4 is known.
+    """
+    is_waiting = _SAMPLES.c.metric == _SEND_WAITS
+    conditions = [*where(_SAMPLES, selection, _SAMPLES.c.metric), is_waiting]
+    conditions.append(_SAMPLES.c.value > options.ticks_threshold)
+    adapters = _adapters()
+    is_sampled = sa.and_(
+        adapters.c.report == _SAMPLES.c.report, adapters.c.nic == _SAMPLES.c.nic, _SAMPLES.c.is_switch == 0
+    )
+    guid = sa.case((_SAMPLES.c.is_switch == 1, _SAMPLES.c.nic), else_=adapters.c.guid)
+    query = (
+        sa.select(
+            job_start(_SAMPLES).label("start"),
+            (_SAMPLES.c.end + _SAMPLES.c.clock_offset).label("end"),
+            duration(_SAMPLES).label("duration"),
+            _SAMPLES.c.value.label("send_waits"),
+            (sa.literal("0x", sa.Text) + sa.func.to_hex(guid, type_=sa.Text)).label("guid"),
+            adapters.c.name.label("device"),
+            _SAMPLES.c.report,
+            _SAMPLES.c.row,
+        )
+        .select_from(_SAMPLES.outerjoin(adapters, is_sampled))
+        .where(*conditions)
+    )
+    note = absent_note(session, _SAMPLES)
+    return PagedAnswer.of(
+        session,
+        "network-congestion",
+        _CONGESTION_COLUMNS,
+        query,
+        sa.select(sa.func.count()).select_from(_SAMPLES).where(*conditions),
+        sa.select(sa.func.count()).select_from(_SAMPLES).where(is_waiting),
+        ("start", False),
+        ("report", "row"),
+        (note,) if note else (),
+    )
+
+
+def _adapters() -> sa.Subquery[Any]:
+    """One row for each adapter of a report: an id that is there twice would double its samples."""
+    columns = _ADAPTERS.c
+    first = [sa.func.min(column).label(column.name) for column in (columns.guid, columns.name)]
+    return sa.select(columns.report, columns.nic, *first).group_by(columns.report, columns.nic).subquery()
+
+
+_CONGESTION_OPTIONS = frozenset({"ticks_threshold"})
+
+
 REPORTS = (
     Report("openacc_sum", "OpenACC events by name", _openacc, ((tables.openacc_events,),)),
     Report("openmp_sum", "OpenMP events by name", _openmp, ((tables.openmp_events,),)),
     Report("osrt_sum", "OS runtime calls", lambda s, w, _: work_summary(s, w, OS), ((tables.os_calls,),)),
+    Report("mpi_event_sum", "MPI calls by name", _mpi_summary, ((_MPI_CALLS,),)),
+    Report("mpi_event_trace", "every MPI call", _mpi_trace, ((_MPI_CALLS,),)),
+    Report(
+        "network_congestion",
+        "times when the network made senders wait",
+        _congestion,
+        ((_SAMPLES,),),
+        _CONGESTION_OPTIONS,
+    ),
 )

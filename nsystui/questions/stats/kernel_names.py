@@ -12,17 +12,164 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from nsystui.base.answer import Answer, Changed, Row, TableAnswer, iter_rows
 from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection
-from nsystui.questions.stats.cuda_coded import Coded
-from nsystui.questions.stats.cuda_launch_ranges import NO_RANGE, LaunchRanges
+from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.algebra.nesting import one_timeline
+from nsystui.questions.conditions import where
+from nsystui.questions.data_notes import missing_note
+from nsystui.questions.kernels import kernel_notes
+from nsystui.questions.nvtx.loading import Texts, is_launched_by, read_ranges
+from nsystui.questions.stats.report import Options
 from nsystui.store import tables
+from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def notes(session: Session, options: Options, *needed: sa.Table) -> tuple[str, ...]:
+    """What belongs to the numbers of a report on kernels; ``needed`` are the other tables that it reads."""
+    ranges = (tables.nvtx_ranges,) if options.nvtx_name else ()
+    lacking = (missing_note(session, table) for table in (*needed, *ranges))
+    return (*kernel_notes(session), *(note for note in lacking if note))
+
+
+class Coded:
+    """A text column as the places of its texts in the list of those that differ; a missing text is the empty one.
+
+    ``conditions`` are on the table of the column and narrow the list.
+    """
+
+    def __init__(self, column: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> None:
+        self._column = sa.func.coalesce(column, "")
+        different = sa.select(self._column.label("text")).where(*conditions).distinct().subquery()
+        number = sa.func.row_number().over(order_by=different.c.text) - 1
+        self._numbers = sa.select(different.c.text, number.label("number")).subquery()
+
+    def added_to(self, query: sa.Select[Any], label: str) -> sa.Select[Any]:
+        """``query``, which selects from the table of the column, with the number as its last column."""
+        numbers = self._numbers.c
+        return query.add_columns(numbers.number.label(label)).join(self._numbers, numbers.text == self._column)
+
+    def texts(self, session: Session) -> list[str]:
+        """The texts that differ, in order."""
+        query = sa.select(self._numbers.c.text).order_by(self._numbers.c.text)
+        return [str(text) for text in session.arrays(query)["text"]]
+
+
+Rows = NDArray[np.int64]
+Spans = tuple[Times, Times, Times]  # starts, ends, threads
+NO_RANGE = -1
+
+
+def innermost(ranges: Spans, calls: Spans) -> Rows:
+    """For each call the index of the range that encloses it on its thread and starts last, -1 where none does.
+
+    ``ranges`` and ``calls`` are (starts, ends, threads) of n ranges and m calls, in ns; the result has the shape
+    ``(m,)``. Of ranges that start together the shorter is the inner one, of equal ones the later. What ends before it
+    starts counts as without length. O((n + m) log n).
+    """
+    n = len(ranges[0])
+    if not n or not len(calls[0]):
+        return np.full(len(calls[0]), NO_RANGE, np.int64)
+    starts, ends, threads = (np.concatenate(pair) for pair in zip(ranges, calls, strict=True))
+    starts, ends = one_timeline(starts, np.maximum(starts, ends), threads)
+    order = np.lexsort((-ends[:n], starts[:n]))
+    begun = np.searchsorted(starts[:n][order], starts[n:], side="right")
+    place = _last_reaching(ends[:n][order], begun, ends[n:])
+    return np.where(place >= 0, order[place], NO_RANGE)
+
+
+def _last_reaching(values: Times, before: Rows, least: Times) -> Rows:
+    """For each i the last place in ``values[: before[i]]`` with a value of ``least[i]`` or more, -1 where none has it.
+
+    All questions climb a pyramid of maxima together, each to the nearest block on its left that has such a value, and
+    come down again inside that block.
+    """
+    pyramid = _pyramid(values)
+    left = before.copy()  # from here on to the right everything is too small
+    height = np.full(len(before), -1)
+    for level, maxima in enumerate(pyramid):
+        asks = np.flatnonzero((height < 0) & ((left >> level) & 1 == 1))
+        reaches = maxima[(left[asks] >> level) - 1] >= least[asks]
+        height[asks[reaches]] = level
+        left[asks[~reaches]] -= 1 << level
+    place = np.where(height >= 0, (left >> np.maximum(height, 0)) - 1, -1)
+    for level in range(len(pyramid) - 1, 0, -1):
+        down = np.flatnonzero(height >= level)
+        right = 2 * place[down] + 1
+        place[down] = right - (pyramid[level - 1][right] < least[down])
+    return place
+
+
+def _pyramid(values: Times) -> list[Times]:
+    """``values``, then the maxima of every whole block of 2, 4, 8 … of them."""
+    levels = [values]
+    while len(levels[-1]) > 1:
+        whole = levels[-1][: len(levels[-1]) & ~1]
+        levels.append(np.maximum(whole[::2], whole[1::2]))
+    return levels
+
+
+@dataclass(frozen=True, eq=False)
+class LaunchRanges:
+    """The NVTX range around the launch of each kernel that has one.
+
+    ``by_report``: for each report the row numbers of these kernels, ascending, and where the names of their ranges are
+    in ``texts``; two int64 arrays of one length.
+    """
+
+    by_report: Mapping[int, tuple[Rows, Rows]]
+    texts: Sequence[str]
+
+    @classmethod
+    def find(cls, session: Session, selection: Selection) -> LaunchRanges:
+        """Among the selected calls and ranges: nsys applies a time window to each table."""
+        by_report: dict[int, tuple[Rows, Rows]] = {}
+        texts: list[str] = []
+        for report in session.reports:
+            rows, codes, names = _launch_ranges(session.part([report.index]), selection, report)
+            by_report[report.index] = rows, codes + len(texts)
+            texts += names
+        return cls(by_report, texts)
+
+    def of(self, report: NDArray[Any], row: NDArray[Any]) -> Rows:
+        """Where the range's name is in ``texts`` for kernels by report and row number, -1 for those without a range."""
+        found = np.full(len(row), NO_RANGE, np.int64)
+        for index, (rows, codes) in self.by_report.items():
+            asked = np.flatnonzero(report == index)
+            if len(rows) and len(asked):
+                place = np.minimum(np.searchsorted(rows, row[asked]), len(rows) - 1)
+                found[asked] = np.where(rows[place] == row[asked], codes[place], NO_RANGE)
+        return found
+
+
+def _launch_ranges(session: Session, selection: Selection, report: Report) -> tuple[Rows, Rows, list[str]]:
+    """The rows of the kernels of one report that have a range, the numbers of the names of their ranges, the names."""
+    ranges, calls, kernels = tables.nvtx_ranges, tables.api_calls, tables.kernels
+    texts = Texts()
+    is_wanted = [ranges.c.end.is_not(None), *where(ranges, selection)]
+    around = read_ranges(session, report, texts, ranges.c.name, conditions=is_wanted)
+    query = (
+        sa.select(calls.c.start, calls.c.end, calls.c.thread, kernels.c.row)
+        .select_from(kernels.join(calls, is_launched_by(kernels, calls)))
+        .where(kernels.c.report == report.index, calls.c.end.is_not(None))
+        .where(*where(kernels, selection), *where(calls, selection))
+    )
+    start, end, thread, row = (np.ma.getdata(values) for values in session.arrays(query).values())
+    chosen = innermost((around.start, around.end, around.thread), (start, end, thread))
+    has_range = np.flatnonzero(chosen >= 0)
+    chosen, row = chosen[has_range], row[has_range]
+    # A kernel that has several calls (one inside another) has the range that starts last.
+    order = np.lexsort((around.start[chosen], row))
+    last = order[np.append(np.diff(row[order]) > 0, True)[: len(order)]]
+    # Texts in order are put together with the names of kernels, and sorted, faster.
+    return row[last], texts.ranks()[around.name[chosen[last]]], sorted(texts.texts)
 
 
 def _behind(text: str, kernel: str) -> str:

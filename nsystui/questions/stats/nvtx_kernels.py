@@ -19,26 +19,24 @@ import sqlalchemy as sa
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import PID, TID, Column, Unit
 from nsystui.base.selection import Selection
-from nsystui.questions.algebra.projection import Inside, calls_inside
+from nsystui.questions.algebra.projection import Inside, are_outside, calls_inside
 from nsystui.questions.conditions import duration, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.kernels import name_of
-from nsystui.questions.nvtx.ranges import Flags, Ints, SmallInts
-from nsystui.questions.stats.nvtx_groups import distinct, measured
-from nsystui.questions.stats.nvtx_load import (
+from nsystui.questions.nvtx.loading import (
+    Flags,
+    Ints,
     Ranges,
-    TextColumn,
+    SmallInts,
     Texts,
+    calls_as_nsys,
+    is_launched_by,
     joined,
-    launched,
     matching,
-    pids,
-    read_ranges,
-    selected_calls,
-    style,
-    tids,
+    ranges_as_nsys,
 )
-from nsystui.questions.stats.nvtx_projection import are_outside
+from nsystui.questions.stats.kernel_names import Coded
+from nsystui.questions.stats.nvtx_ranges import pids, style, tids
 from nsystui.questions.stats.report import Options
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -46,6 +44,46 @@ from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+MEASURES = ("total", "count", "avg", "median", "min", "max", "stddev")
+
+
+def measured(group: Ints, value: Ints) -> pd.DataFrame:
+    """``MEASURES`` of ``value`` (ns) for each number in ``group``, which is the index, ascending. Shapes ``(n,)``."""
+    import pandas as pd
+
+    found = pd.Series(value).groupby(group, sort=True)
+    frame = found.agg(["sum", "count", "median", "min", "max", "std"])
+    frame = frame.rename(columns={"sum": "total", "std": "stddev"})
+    frame["avg"] = frame["total"] / frame["count"]
+    frame["stddev"] = frame["stddev"].fillna(0.0)
+    return frame[list(MEASURES)]
+
+
+def quartiles(group: Ints, value: Ints) -> pd.DataFrame:
+    """``q1`` and ``q3`` of ``value`` for each number in ``group``, as `statistics.quartiles` has them."""
+    import pandas as pd
+
+    order = np.lexsort((value, group))
+    values = value[order]
+    numbers, first, count = np.unique(group[order], return_index=True, return_counts=True)
+    found = {}
+    for key, share in (("q1", 1), ("q3", 3)):
+        below = first + np.maximum(-(-share * count // 4), 1) - 1
+        above = first + np.minimum(share * count // 4, count - 1)
+        found[key] = (values[below] + values[above]) / 2.0
+    return pd.DataFrame(found, index=numbers)
+
+
+def distinct(group: Ints, member: Ints) -> Ints:
+    """How many different members each of the groups 0, 1, … has. Shapes ``(n,)``; no number may be negative."""
+    width = int(member.max(initial=0)) + 1
+    pairs = np.sort(group * width + member)
+    is_new = np.diff(pairs, prepend=-1) != 0
+    counts: Ints = np.bincount(pairs[is_new] // width)
+    return counts
+
 
 _COLUMNS = (
     Column("range", header="NVTX Range", label="range"),
@@ -131,7 +169,7 @@ def _of_report(
     """The rows of one report, with numbers in place of texts."""
     import pandas as pd
 
-    held = read_ranges(session, report, selection, ranges)
+    held = ranges_as_nsys(session, report, selection, ranges)
     every = _read_kernel_calls(session, report, selection, options, kernels)
     calls = every.chosen(every.is_known)
     inside = list(calls_inside(held.start, held.end, held.thread, calls.start, calls.end, calls.thread))
@@ -155,26 +193,21 @@ def _read_kernel_calls(
         kernels.c.end.is_not(None),
         *where(kernels, selection),
     ]
-    calls = selected_calls(report, selection)
-    names = TextColumn.of(session, texts, kernels, name_of(kernels, options.names), conditions)
+    calls = calls_as_nsys(selection, ("report", "process", "thread", "correlation_id", "start", "end"), report)
+    is_known = sa.and_(is_launched_by(kernels, calls), calls.c.start.is_not(None), calls.c.end.is_not(None))
+    names = Coded(name_of(kernels, options.names), *conditions)
     query = (
-        sa.select(
-            calls.c.start,
-            calls.c.end,
-            calls.c.thread,
-            duration(kernels).label("duration"),
-            kernels.c.row,
-            names.first.label("name"),
-        )
-        .select_from(kernels.join(names.distinct, names.is_joined).outerjoin(calls, launched(calls, kernels)))
+        sa.select(*(calls.c[key] for key in ("start", "end", "thread")), duration(kernels), kernels.c.row)
+        .select_from(kernels.outerjoin(calls, is_known))
         .where(*conditions)
     )
-    found = session.arrays(query)
-    is_known = ~np.ma.getmaskarray(found["start"])
+    found = session.arrays(names.added_to(query, "name"))
+    are_known = ~np.ma.getmaskarray(found["start"])
     # Of calls that are not known anything may stand in the arrays: no two of their threads are to differ.
-    start, end, thread, length, row, first = (np.ma.filled(held, 0) for held in found.values())
+    start, end, thread, length, row, name = (np.ma.filled(values, 0) for values in found.values())
+    numbers = texts.coded(np.array(names.texts(session), object))
     moved = report.clock_offset
-    return _KernelCalls(start + moved, end + moved, thread, is_known, length, row, names.of_rows(first))
+    return _KernelCalls(start + moved, end + moved, thread, are_known, length, row, numbers[name])
 
 
 def _portions(ranges: Ranges, inside: Sequence[Inside], chosen: Flags) -> list[Ints]:

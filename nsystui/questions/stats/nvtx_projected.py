@@ -10,28 +10,90 @@ import numpy as np
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import PID, TID, Column, Unit
 from nsystui.base.selection import Selection
-from nsystui.questions.algebra.projection import calls_inside
+from nsystui.questions.algebra.nesting import NO_PARENT, nest, one_timeline
+from nsystui.questions.algebra.projection import are_outside, calls_inside, project
 from nsystui.questions.data_notes import missing_note
-from nsystui.questions.stats.nvtx_groups import measured, quartiles
-from nsystui.questions.stats.nvtx_kernels import kernels_by_range
-from nsystui.questions.stats.nvtx_load import (
+from nsystui.questions.nvtx.loading import (
+    Ints,
     Launches,
     Ranges,
     Texts,
     joined,
+    launches_as_nsys,
     matching,
-    pids,
-    read_launches,
-    read_ranges,
-    style,
-    tids,
+    ranges_as_nsys,
 )
-from nsystui.questions.stats.nvtx_projection import ProjectedRanges, are_outside, projected
-from nsystui.questions.stats.nvtx_trace import Trace, by_start, parent_rows, stacks
+from nsystui.questions.stats.nvtx_kernels import kernels_by_range, measured, quartiles
+from nsystui.questions.stats.nvtx_ranges import Trace, by_start, parent_rows, pids, stacks, style, tids
 from nsystui.questions.stats.report import NAMES, Options, Report
 from nsystui.questions.time_window import selected_reports
 from nsystui.store import tables
 from nsystui.store.session import Session
+
+
+@dataclass(frozen=True, eq=False)
+class ProjectedRanges(Ranges):
+    """The n ranges that launched GPU work. Shapes ``(n,)``.
+
+    ``gpu_start``, ``gpu_end``: from the first operation to the end of the last, job time in ns. ``op_count``: their
+    different correlation ids. ``parent``: an index or -1; what is around such a range is one too. ``level``: how many
+    ranges are around it. ``child_count``: how many are right inside it.
+    """
+
+    gpu_start: Ints
+    gpu_end: Ints
+    op_count: Ints
+    parent: Ints
+    level: Ints
+    child_count: Ints
+
+
+def projected(ranges: Ranges, launches: Launches, before: int = 0) -> ProjectedRanges:
+    """Projects the ranges of a report; ``parent`` counts from ``before``, the number of those of other reports."""
+    found = project(ranges.start, ranges.end, ranges.thread, launches)
+    nesting = nest(ranges.start, ranges.end, ranges.thread)
+    chosen = np.flatnonzero(found.op_count)
+    place = np.full(len(ranges) + 1, NO_PARENT, np.int64)  # the last one is that of no parent
+    place[chosen] = np.arange(len(chosen))
+    parent = place[nesting.parent[chosen]]
+    return ProjectedRanges(
+        **{key: values[chosen] for key, values in vars(ranges).items()},
+        gpu_start=found.start[chosen],
+        gpu_end=found.end[chosen],
+        op_count=_distinct_ids(ranges, launches, found.op_count)[chosen],
+        parent=np.where(parent == NO_PARENT, NO_PARENT, parent + before),
+        level=nesting.level[chosen],
+        child_count=np.bincount(parent[parent != NO_PARENT], minlength=len(chosen)),
+    )
+
+
+def _distinct_ids(ranges: Ranges, launches: Launches, calls: Ints) -> Ints:
+    """How many correlation ids the calls inside each range have; ``calls`` is how many calls. Shapes ``(n,)``.
+
+    Of the calls of an id on a thread only those count that contain no other, for a range with the outer one has the
+    inner one. Those overlap without nesting, so a range has neighbours of them: as many, less the spans from one to
+    the end of the next that it has, is one.
+    """
+    order = np.lexsort((-launches.ends, launches.starts, launches.correlation, launches.threads))
+    start, end, thread = launches.starts[order], launches.ends[order], launches.threads[order]
+    is_same = (np.diff(launches.correlation[order]) == 0) & (np.diff(thread) == 0)
+    if not is_same.any():
+        return calls
+    group = np.concatenate(([0], np.cumsum(~is_same)))
+    line_end = one_timeline(start, end, group)[1]
+    later = np.minimum.accumulate(line_end[::-1])[::-1]
+    kept = np.flatnonzero(np.append(line_end[:-1] < later[1:], True))
+    start, end, thread, group = start[kept], end[kept], thread[kept], group[kept]
+    joint = np.flatnonzero(np.diff(group) == 0)
+    return _count(ranges, start, end, thread) - _count(ranges, start[joint], end[joint + 1], thread[joint])
+
+
+def _count(ranges: Ranges, start: Ints, end: Ints, thread: Ints) -> Ints:
+    counts = np.zeros(len(ranges), np.int64)
+    for part in calls_inside(ranges.start, ranges.end, ranges.thread, start, end, thread):
+        counts += np.maximum(part.until - part.since, 0)
+    return counts
+
 
 _SUM_COLUMNS = (
     Column("name", header="Range", label="range"),
@@ -77,8 +139,8 @@ def _summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
 
     texts, parts = Texts(), []
     for report in selected_reports(session, selection) or session.reports:
-        ranges = read_ranges(session, report, selection, texts)
-        parts.append(projected(ranges, read_launches(session, report, selection)))
+        ranges = ranges_as_nsys(session, report, selection, texts)
+        parts.append(projected(ranges, launches_as_nsys(session, report, selection)))
     every = joined(parts)
     chosen = np.flatnonzero(matching(texts, selection)[every.name])
     group = every.name[chosen].astype(np.int64) * 2 + every.is_push_pop[chosen]
@@ -141,7 +203,10 @@ def _trace(session: Session, selection: Selection, _: Options) -> Trace:
     texts, parts, before = Texts(), [], 0
     outside: list[Row] = []
     for report in selected_reports(session, selection) or session.reports:
-        ranges, launches = read_ranges(session, report, selection, texts), read_launches(session, report, selection)
+        ranges, launches = (
+            ranges_as_nsys(session, report, selection, texts),
+            launches_as_nsys(session, report, selection),
+        )
         part = projected(ranges, launches, before)
         parts.append(part)
         before += len(part)
@@ -162,13 +227,13 @@ def _outside(ranges: Ranges, launches: Launches) -> list[Row]:
 
     The process and thread in it are those of the call whose work ended last, as in the only case known.
     """
-    found = calls_inside(ranges.start, ranges.end, ranges.thread, launches.start, launches.end, launches.thread)
-    calls = np.flatnonzero(are_outside(found, len(launches.start)))
+    found = calls_inside(ranges.start, ranges.end, ranges.thread, launches.starts, launches.ends, launches.threads)
+    calls = np.flatnonzero(are_outside(found, len(launches.starts)))
     if not len(calls):
         return []
     first, ends = int(launches.op_start[calls].min()), launches.op_end[calls]
     last = calls[[ends.argmax()]]
-    (pid,), (tid,) = pids(launches.thread[last]), tids(launches.thread[last])
+    (pid,), (tid,) = pids(launches.threads[last]), tids(launches.threads[last])
     op_count = len(np.unique(launches.correlation[calls]))
     place: Row = (None, None, None, pid, tid)
     return [(None, first, int(ends.max()) - first, *place, op_count, None, 0, None, None, None)]

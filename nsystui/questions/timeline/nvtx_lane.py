@@ -12,7 +12,7 @@ from nsystui.base.answer import Row
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.questions.event_kinds import EventKind, events_query
 from nsystui.questions.events import _public
-from nsystui.questions.nvtx.report_ranges import FOLDED_LABEL
+from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.timeline.gpu_events import Span
 from nsystui.questions.timeline.lanes import Lane, Timeline
 from nsystui.questions.timeline.report_lanes import NvtxLevel

@@ -17,7 +17,7 @@ from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.device_time import STREAM_KEYS, busy_parts, of_arrays, to_arrays
 from nsystui.questions.kept_facts import facts_of
-from nsystui.questions.nvtx.report_ranges import ranges_of
+from nsystui.questions.nvtx.ranges import ranges_of
 from nsystui.questions.time_window import recorded
 from nsystui.questions.timeline.lane_work import LaneWork
 from nsystui.store import tables
@@ -93,7 +93,7 @@ def _stream_arrays(session: Session, report: Report) -> Arrays:
     used: set[tuple[int, ...]] = set()
     for table in _WORK:
         if report.count(table):
-            columns = [table.c[key] for key in ("report", *STREAM_KEYS)]
+            columns = [table.c[key] for key in STREAM_KEYS]
             has_all = [column.is_not(None) for column in columns]
             query = sa.select(*columns).where(table.c.report == report.index, *has_all).distinct()
             used |= {tuple(row) for row in session.rows(query)}

@@ -16,7 +16,7 @@ from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, durations, kernel_instances
 from nsystui.questions.mpi import is_by_range
 from nsystui.questions.nccl.names import is_nccl_kernel
-from nsystui.questions.nvtx.instances import range_instances
+from nsystui.questions.nvtx.listing import range_instances
 from nsystui.ui import keys
 from nsystui.ui.screens.handing_over import Ask, HandingOver, of_event
 from nsystui.ui.screens.table_pane import TablePane

@@ -10,7 +10,9 @@ from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import EventKey
 from nsystui.questions.job import Job
-from nsystui.questions.nvtx import By, Node, NodeKind, NvtxTree, Order, kernels_of, nvtx_tree_table
+from nsystui.questions.nvtx.listing import kernels_of, nvtx_tree_table
+from nsystui.questions.nvtx.paths import By, NodeKind
+from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
 from nsystui.ui import keys
 from nsystui.ui.nvtx_outline import ORDERS, Outline
 from nsystui.ui.screens.table_pane import TablePane

@@ -18,7 +18,7 @@ from nsystui.base.selection import Task, Window
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge, subtract, union
 from nsystui.questions.conditions import job_start
 from nsystui.questions.mpi import DOMAIN
-from nsystui.questions.nvtx.report_ranges import FOLDED_LABEL
+from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.triage.case import Case, at_least, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
 from nsystui.store import tables

@@ -1,0 +1,319 @@
+"""The loader of NVTX: the ranges of a report, and the API calls whose GPU work is projected onto them.
+
+The screens and the reports of ``nsys stats`` both read through it (docs/exports.md#nvtx, docs/exports.md#launches) and
+differ in what they ask for:
+
+* The screens read a report whole, so that what they compute is kept. An unfinished range ends with the report's last
+  event, and whole CUDA graph launches are GPU work.
+* ``nsys stats`` narrows each table by the selection on its own: a call in the window lies outside every range if its
+  range is not in the window. An unfinished range ends at the last time in the NVTX table, the second row that
+  ``--cudabacktrace`` writes for a call is a call too, and whole graph launches are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.base.selection import Selection
+from nsystui.questions.algebra.projection import LaunchCalls
+from nsystui.questions.conditions import Condition, where
+from nsystui.questions.event_kinds import KIND_TABLES, EventKind
+from nsystui.store import tables
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+Ints = NDArray[np.int64]
+SmallInts = NDArray[np.int32]
+Flags = NDArray[np.bool_]
+Arrays = TypeVar("Arrays", bound=Any)
+
+LABEL = KIND_TABLES[EventKind.NVTX].name
+"""The name of a range in SQL as nsys writes it: ``domain:text``, and the bare text in the default domain."""
+
+FOLDED_LABEL = sa.func.regexp_replace(LABEL, ", (seq|op_id|sizes) =.*", "", "s", type_=sa.Text)
+"""The same without PyTorch's suffix: `names.fold_suffix` in SQL, for a million names at once."""
+
+PUSH_POP_TYPES = (59, 70)
+START_END_TYPES = (60, 71)
+
+GPU_TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches)
+_CALL_TABLES = (tables.api_calls, tables.api_backtraces)
+_GPU_TABLES_OF_NSYS = (tables.kernels, tables.memory_ops)
+_SLICE_CALLS = 1 << 17
+
+
+@dataclass
+class Texts:
+    """Texts by number: a million rows share a few hundred long names, and several reports the same numbers."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts in the order of their numbers."""
+        return list(self.numbers)
+
+    def coded(self, texts: NDArray[Any]) -> SmallInts:
+        """The numbers of ``texts``; a text that has none yet gets the next one."""
+        import pandas as pd
+
+        codes, different = pd.factorize(texts)
+        numbers = np.array([self.numbers.setdefault(str(text), len(self.numbers)) for text in different], np.int32)
+        return np.asarray(numbers[codes], np.int32)
+
+    def ranks(self) -> Ints:
+        """The position of each text in alphabetical (code point) order; shape ``(len(texts),)``."""
+        ranks = np.empty(len(self.numbers), np.int64)
+        ranks[[number for _, number in sorted(self.numbers.items())]] = np.arange(len(ranks))
+        return ranks
+
+
+def coded_arrays(
+    session: Session, query: sa.Select[Any], types: Mapping[str, type[np.generic]], texts: Mapping[str, Texts]
+) -> dict[str, NDArray[Any]]:
+    """The columns of ``query`` named in ``types``, none of which may have missing values; text columns as numbers.
+
+    A text is in memory once, however many rows have it: the rows are read a batch at a time. ``texts`` has the numbers
+    of each text column.
+    """
+    batches = []
+    for batch in session.array_batches(query):
+        batches.append({**batch, **{key: numbers.coded(batch[key]) for key, numbers in texts.items()}})
+    if not batches:
+        return {key: np.empty(0, kind) for key, kind in types.items()}
+    return {key: np.concatenate([batch.pop(key) for batch in batches]) for key in types}
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """n ranges of one report, ordered by start and row. Shapes ``(n,)``; times in ns on the report's own clock.
+
+    ``name``: a number of the texts that the ranges were read with. ``row``: nsys's ``RangeId``. ``thread``: NVIDIA's
+    globalTid, 0 where the export has none. ``is_open``: the range was never closed. ``is_whole``: it ended on the
+    thread it began on.
+    """
+
+    name: SmallInts
+    row: Ints
+    start: Ints
+    end: Ints
+    thread: Ints
+    is_push_pop: Flags
+    is_open: Flags
+    is_whole: Flags
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def only(self, chosen: Flags | Ints) -> Self:
+        """The ranges that are ``chosen``, by a flag for each of them or by their indices."""
+        return replace(self, **{item.name: getattr(self, item.name)[chosen] for item in fields(self)})
+
+    def moved(self, offset: int) -> Self:
+        """The ranges with their times on another clock."""
+        return replace(self, start=self.start + offset, end=self.end + offset)
+
+
+_RANGE_TYPES: dict[str, type[np.generic]] = {
+    "name": np.int32,
+    "row": np.int64,
+    "start": np.int64,
+    "end": np.int64,
+    "thread": np.int64,
+    "is_push_pop": np.bool_,
+    "is_open": np.bool_,
+    "is_whole": np.bool_,
+}
+
+
+def read_ranges(
+    session: Session,
+    report: Report,
+    texts: Texts,
+    label: sa.ColumnElement[Any] = LABEL,
+    end_of_open: sa.ColumnElement[Any] | int = 0,
+    conditions: Iterable[Condition] = (),
+) -> Ranges:
+    """The ranges of ``report`` that meet ``conditions``, named by ``label``.
+
+    ``end_of_open`` is the time at which a range ends that was never closed; a range does not end before its start.
+    """
+    columns = tables.nvtx_ranges.c
+    thread = sa.func.coalesce(columns.thread, 0)
+    query = sa.select(
+        columns.start,
+        sa.func.greatest(columns.start, sa.func.coalesce(columns.end, end_of_open)).label("end"),
+        columns.end.is_(None).label("is_open"),
+        thread.label("thread"),
+        (sa.func.coalesce(columns.end_thread, thread) == thread).label("is_whole"),
+        columns.event_type.in_(PUSH_POP_TYPES).label("is_push_pop"),
+        columns.row,
+        sa.func.coalesce(label, "").label("name"),
+    ).where(columns.report == report.index, columns.start.is_not(None), *conditions)
+    found = Ranges(**coded_arrays(session.part([report.index]), query, _RANGE_TYPES, {"name": texts}))
+    order: Ints = np.lexsort((found.row, found.start))
+    return found if bool((np.diff(order) > 0).all()) else found.only(order)
+
+
+def ranges_as_nsys(session: Session, report: Report, selection: Selection, texts: Texts) -> Ranges:
+    """The selected ranges of a report in job time, for ``nsys stats``.
+
+    The name filter is left out, for it must not change the nesting. A range that ended on another thread than it began
+    on is left out too: no thread contains it.
+    """
+    last = last_times()
+    found = read_ranges(
+        session,
+        report,
+        texts,
+        end_of_open=sa.select(last.c.time).where(last.c.report == report.index).scalar_subquery(),
+        conditions=where(tables.nvtx_ranges, selection),
+    )
+    return found.only(found.is_whole).moved(report.clock_offset)
+
+
+def last_times() -> sa.Subquery:
+    """The last time in the NVTX table of each report, on its own clock."""
+    ranges, marks = tables.nvtx_ranges.c, tables.nvtx_marks.c
+    times = sa.union_all(
+        sa.select(ranges.report, sa.func.greatest(ranges.start, ranges.end).label("time")),
+        sa.select(marks.report, marks.start.label("time")),
+    ).subquery()
+    return sa.select(times.c.report, sa.func.max(times.c.time).label("time")).group_by(times.c.report).subquery()
+
+
+def has_launches(report: Report) -> bool:
+    """Whether a report can tell which range launched which GPU work: it has API calls and GPU work."""
+    return bool(report.count(tables.api_calls)) and any(report.count(table) for table in GPU_TABLES)
+
+
+@dataclass(frozen=True, eq=False)
+class Launches(LaunchCalls):
+    """m API calls that launched GPU work, with the correlation id of each. Shapes ``(m,)``."""
+
+    correlation: Ints
+
+    def moved(self, offset: int) -> Launches:
+        """The calls with their times, and those of their GPU work, on another clock."""
+        keys = ("starts", "ends", "op_start", "op_end")
+        return replace(self, **{key: getattr(self, key) + offset for key in keys})
+
+
+def read_launches(session: Session, report: Report, selection: Selection) -> Launches:
+    """The launching calls of the threads of ``report`` that have NVTX ranges; times on its own clock.
+
+    Only the devices and streams of the selection count: operations elsewhere are not projected.
+    """
+    ranges = tables.nvtx_ranges.c
+    threads = sa.select(ranges.thread).where(ranges.report == report.index).distinct()
+    chosen = Selection(devices=selection.devices, streams=selection.streams)
+    calls = _calls(chosen, _LAUNCH_KEYS, [tables.api_calls], report)
+    return _read_launches(session, calls, [calls.c.thread.in_(threads)], _work(chosen, GPU_TABLES, report))
+
+
+def launches_as_nsys(session: Session, report: Report, selection: Selection) -> Launches:
+    """The selected calls with selected GPU work of a report in job time, for ``nsys stats``."""
+    calls = calls_as_nsys(selection, _LAUNCH_KEYS, report)
+    work = _work(selection, _GPU_TABLES_OF_NSYS, report)
+    return _read_launches(session, calls, [], work).moved(report.clock_offset)
+
+
+def calls_as_nsys(selection: Selection, keys: Sequence[str], report: Report | None = None) -> sa.Subquery:
+    """The columns ``keys`` of the selected API calls, with the second rows that ``--cudabacktrace`` writes.
+
+    nsys counts those too: the GPU work of such a call counts twice wherever it does not count distinct ids.
+    """
+    return _calls(selection, keys, _CALL_TABLES, report)
+
+
+def is_launched_by(work: sa.FromClause, calls: sa.FromClause) -> Condition:
+    """The condition on which one of ``calls`` launched a row of ``work`` (docs/exports.md#launches)."""
+    return sa.and_(*[calls.c[key] == work.c[key] for key in ("report", "process", "correlation_id")])
+
+
+_LAUNCH_KEYS = ("report", "process", "thread", "correlation_id", "start", "end")
+
+
+def _calls(
+    selection: Selection, keys: Sequence[str], call_tables: Sequence[sa.Table], report: Report | None
+) -> sa.Subquery:
+    return sa.union_all(*[_selected(table, keys, selection, report) for table in call_tables]).subquery()
+
+
+def _work(selection: Selection, gpu_tables: Sequence[sa.Table], report: Report) -> sa.Subquery:
+    keys = ("report", "process", "correlation_id", "start", "end")
+    return sa.union_all(*[_selected(table, keys, selection, report) for table in gpu_tables]).subquery()
+
+
+def _selected(table: sa.Table, keys: Sequence[str], selection: Selection, report: Report | None) -> sa.Select[Any]:
+    conditions = where(table, selection)
+    if report is not None:
+        conditions.append(table.c.report == report.index)
+    return sa.select(*[table.c[key] for key in keys]).where(*conditions)
+
+
+def _read_launches(
+    session: Session, calls: sa.Subquery, conditions: Sequence[Condition], work: sa.Subquery
+) -> Launches:
+    """The calls that meet ``conditions`` and launched some of ``work``, a few at a time, for joining takes memory."""
+    ids = calls.c.correlation_id
+    ((count, first, last),) = session.rows(sa.select(sa.func.count(), sa.func.min(ids), sa.func.max(ids)))
+    first, last = first or 0, last or 0
+    # The ids count up with the calls: a slice of them lies in few row groups of every table.
+    width = -(-(last - first + 1) // max(count // _SLICE_CALLS, 1))
+    parts = []
+    for start in range(first, last + 1, width):
+        bounds = (start, min(start + width - 1, last))
+        launching = _operations(work, bounds)
+        query = (
+            sa.select(
+                calls.c.start,
+                calls.c.end,
+                calls.c.thread,
+                launching.c.first,
+                launching.c.last,
+                launching.c.time,
+                calls.c.correlation_id,
+            )
+            .join_from(calls, launching, is_launched_by(launching, calls))
+            .where(ids.between(*bounds), calls.c.start.is_not(None), calls.c.end.is_not(None), *conditions)
+        )
+        parts.append([np.ma.getdata(values) for values in session.arrays(query).values()])
+    return Launches(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+
+
+def _operations(work: sa.Subquery, ids: tuple[int, int]) -> sa.Subquery:
+    """One row for each launch with one of these ids: first start, last end and summed durations of its GPU work."""
+    columns = work.c
+    launch = (columns.report, columns.process, columns.correlation_id)
+    return (
+        sa.select(
+            *launch,
+            sa.func.min(columns.start).label("first"),
+            sa.func.max(columns.end).label("last"),
+            sa.cast(sa.func.sum(columns.end - columns.start), sa.BigInteger).label("time"),
+        )
+        .where(columns.correlation_id.between(*ids), columns.end.is_not(None))
+        .group_by(*launch)
+        .subquery()
+    )
+
+
+def matching(texts: Texts, selection: Selection) -> Flags:
+    """Whether each text passes the name filter; shape ``(len(texts),)``."""
+    wanted = selection.name
+    if wanted is None:
+        return np.ones(len(texts.numbers), np.bool_)
+    return np.array([wanted.matches(text) for text in texts.numbers], np.bool_)
+
+
+def joined(parts: Sequence[Arrays]) -> Arrays:
+    """Frozen dataclasses of arrays of one kind as one, the rows of each part after those of the parts before it."""
+    arrays = {item.name: np.concatenate([getattr(part, item.name) for part in parts]) for item in fields(parts[0])}
+    return replace(parts[0], **arrays)
