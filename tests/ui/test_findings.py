@@ -7,7 +7,7 @@ from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text
 from synthetic import empty_export, illnesses
 
 from nsystui.exports.demo import TrainingJob
-from nsystui.ui.screens.finding import FindingScreen, NotCheckedScreen
+from nsystui.ui.screens.findings import FindingScreen, NotCheckedScreen
 from nsystui.ui.screens.overview import OverviewScreen
 from nsystui.ui.screens.ranks import RanksScreen
 from nsystui.ui.screens.timeline import TimelineScreen

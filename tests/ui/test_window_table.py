@@ -14,10 +14,9 @@ from textual.message import Message
 from nsystui.base.answer import Row
 from nsystui.base.columns import COUNT, FILES_ONLY, Column, Unit
 from nsystui.base.text import width_of
-from nsystui.ui.widgets.columns import ColumnMeasure, place_columns, set_text
 from nsystui.ui.widgets.pages import PageCache
 from nsystui.ui.widgets.quiet import QuietScreen
-from nsystui.ui.widgets.table_layout import TableLayout
+from nsystui.ui.widgets.table_layout import ColumnMeasure, TableLayout, place_columns, set_text
 from nsystui.ui.widgets.window import Window
 from nsystui.ui.widgets.window_table import WindowTable
 

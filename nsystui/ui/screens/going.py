@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from nsystui.ui.overview_lines import SHOWN_BY
+from nsystui.ui.pictures.overview_lines import SHOWN_BY
+from nsystui.ui.screens import screen_of
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -60,9 +61,7 @@ async def show_finding(app: NsystuiApp, finding: Finding) -> None:
     """
     name, *flags = shlex.split(finding.shown.command)
     if name == "info":
-        from nsystui.ui.screens.capture import DiagnosticsScreen
-
-        app.push_screen(DiagnosticsScreen())
+        app.push_screen(screen_of("diagnostics"))
         return
     app.remember_way()
     app.select(_selection(app.selection, finding, flags))

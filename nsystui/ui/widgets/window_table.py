@@ -2,12 +2,12 @@
 
 It asks the answer only for the pages it draws, formats only the rows in sight, and repaints only what a key changed:
 two lines for a step of the cursor. Everything is drawn from plain segments, so nothing in the data is ever read as
-markup; ``safe_text`` (in ``columns``) keeps escape sequences out.
-"""
+markup; ``safe_text`` (in ``columns``) keeps escape sequences out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -21,12 +21,205 @@ from textual.strip import Strip
 from textual.timer import Timer
 
 from nsystui.base.answer import Answer, Row
+from nsystui.base.columns import FILES_ONLY, Unit
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
 from nsystui.ui.widgets.pages import PageCache
+from nsystui.ui.widgets.quiet import QuietFocus
 from nsystui.ui.widgets.table_layout import TableLayout, message_lines
-from nsystui.ui.widgets.table_messages import PageFailed, RowHighlighted, RowSelected, SortRequested
-from nsystui.ui.widgets.table_pages import PagedTable
 from nsystui.ui.widgets.window import Window
+
+
+@dataclass
+class TableMessage(Message, namespace="window_table"):
+    """From ``table``; ``@on(WindowTable.RowSelected, "#kernels")`` selects by its id."""
+
+    table: WindowTable
+
+    @property
+    def control(self) -> WindowTable:
+        return self.table
+
+
+@dataclass
+class RowHighlighted(TableMessage, namespace="window_table"):
+    """The cursor stands on ``row`` (also after ``set_answer``, and when that row's page has arrived)."""
+
+    row: int
+
+    def can_replace(self, message: Message) -> bool:
+        """A held key leaves one message in the queue, the newest."""
+        return isinstance(message, RowHighlighted) and message.table is self.table
+
+
+@dataclass
+class RowSelected(TableMessage, namespace="window_table"):
+    """Enter on ``row``, or a click on the row that has the cursor."""
+
+    row: int
+
+
+@dataclass
+class SortRequested(TableMessage, namespace="window_table"):
+    """The user wants another order. The screen sorts, then calls ``set_answer`` and ``mark_sorted``."""
+
+    key: str
+    descending: bool
+
+
+@dataclass
+class PageFailed(TableMessage, namespace="window_table"):
+    """A page could not be read; the table shows ``error`` in its body until the next ``set_answer``."""
+
+    error: Exception
+
+
+@dataclass
+class PagesArrived(Message, namespace="window_table"):
+    """From the table's thread to the table: pages by number, for the cache that lacked them."""
+
+    cache: PageCache
+    pages: dict[int, Sequence[Row]]
+    error: Exception | None = None
+
+
+class SortedTable(QuietFocus):
+    """What ``WindowTable`` knows of order; a class of its own only to keep either short."""
+
+    _answer: Answer | None = None
+    _sorted: tuple[str, bool] | None = None
+    _asked: tuple[str, bool] | None = None  # the order last asked for; the screen may still be sorting
+
+    def refresh_rows(self) -> None:
+        """Draw everything again."""
+        raise NotImplementedError
+
+    def post_sort(self, key: str, descending: bool) -> None:
+        """Tell the screen."""
+        raise NotImplementedError
+
+    @property
+    def sorted_by(self) -> tuple[str, bool] | None:
+        """Column key and whether descending, as last marked."""
+        return self._sorted
+
+    def mark_sorted(self, key: str | None, descending: bool = True) -> None:
+        """Mark the heading of the column that the rows are sorted by (``None``: no column)."""
+        self._sorted = self._asked = None if key is None else (key, descending)
+        self.refresh_rows()
+
+    def sort_next_column(self, step: int = 1) -> None:
+        """Ask for the order of the next column (``step=-1``: the previous), those too narrow to show included."""
+        columns = [] if self._answer is None else [c for c in self._answer.columns if c.importance < FILES_ONLY]
+        if not columns:
+            return
+        keys = [column.key for column in columns]
+        here = keys.index(self._asked[0]) if self._asked and self._asked[0] in keys else (-1 if step > 0 else 0)
+        self.sort_by(columns[(here + step) % len(columns)].key)
+
+    def sort_by(self, key: str) -> None:
+        """Ask for the order of column ``key``: names and times from the first on, amounts from the largest on."""
+        if self._answer is None:
+            return
+        unit = next(column.unit for column in self._answer.columns if column.key == key)
+        self._ask_sort(key, descending=unit not in (Unit.TEXT, Unit.TIME))
+
+    def reverse_sort(self) -> None:
+        """Ask for the opposite of the present order."""
+        if self._asked is not None:
+            self._ask_sort(self._asked[0], not self._asked[1])
+
+    def _ask_sort(self, key: str, descending: bool) -> None:
+        self._asked = (key, descending)
+        self.post_sort(key, descending)
+
+
+class PagedTable(SortedTable):
+    """What ``WindowTable`` knows of pages; a class of its own only to keep either short."""
+
+    background: bool = False
+    cursor_row: reactive[int]
+    _window: Window
+    _cache: PageCache | None = None
+    _failure: Exception | None = None
+    _fetching = False
+
+    def page_failed(self, error: Exception) -> Message:
+        """What the screen is told."""
+        raise NotImplementedError
+
+    def _redraw(self) -> None:
+        """Draw the window, whose rows changed."""
+        raise NotImplementedError
+
+    def _announce(self) -> None:
+        """Tell the screen which row the cursor is on."""
+        raise NotImplementedError
+
+    def row_at(self, index: int) -> Row | None:
+        """Row ``index``; ``None`` if there is none, or (``background``) if its page has not arrived."""
+        if self._cache is None or not 0 <= index < len(self._cache):
+            return None
+        row = self._cache.row(index)
+        if row is None and not self.background and self._failure is None:
+            self._fetch_now(self._cache.missing(index, 1))
+            row = self._cache.row(index)
+        return row
+
+    def _missing(self) -> list[int]:
+        """The pages that the window lacks (none once one failed: not to ask again and again)."""
+        if self._cache is None or self._failure is not None:
+            return []
+        return self._cache.missing(self._window.top, self._window.height)
+
+    def _fetch_now(self, numbers: Sequence[int]) -> None:
+        """Fetch pages and wait for them."""
+        assert self._cache is not None
+        for number in numbers:
+            try:
+                self._cache.put(number, self._cache.fetch(number))
+            except Exception as error:  # whatever a query can raise: the table says it, the program lives on
+                self._fail(error)
+                return
+
+    def _fetch_in_thread(self, numbers: Sequence[int]) -> None:
+        """Fetch pages in a thread, one request at a time.
+
+        While one runs nothing is queued: when it is back, the window as it is by then asks for what it lacks.
+        """
+        cache = self._cache
+        assert cache is not None
+        if self._fetching:
+            return
+        self._fetching = True
+
+        def work() -> None:
+            try:
+                pages = {number: cache.fetch(number) for number in numbers}
+            except Exception as error:  # as above; it reaches the user through the message
+                self.post_message(PagesArrived(cache, {}, error))
+            else:
+                self.post_message(PagesArrived(cache, pages))
+
+        self.run_worker(work, thread=True, exit_on_error=False, group="pages")
+
+    def on_window_table_pages_arrived(self, message: PagesArrived) -> None:
+        message.stop()
+        self._fetching = False
+        if message.cache is self._cache:
+            cursor_was_missing = self._cache.row(self.cursor_row) is None
+            for number, rows in message.pages.items():
+                self._cache.put(number, rows)
+            if message.error is not None:
+                self._fail(message.error)
+            if cursor_was_missing and self._cache.row(self.cursor_row) is not None:
+                self._announce()
+        self._redraw()
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        # Not posted here: this may be a repaint, where Textual takes the screen for the sender and does not tell it.
+        self.call_next(lambda: self.post_message(self.page_failed(error)))
+
 
 MARKER = "▸ "
 """Stands before the cursor's row, so that it is found without colour, in a capture and by a screen reader."""
