@@ -2,7 +2,8 @@
 
 It asks the answer only for the pages it draws, formats only the rows in sight, and repaints only what a key changed:
 two lines for a step of the cursor. Everything is drawn from plain segments, so nothing in the data is ever read as
-markup; ``safe_text`` (in ``columns``) keeps escape sequences out."""
+markup; ``safe_text`` (in ``table_layout``) keeps escape sequences out.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from nsystui.base.answer import Answer, Row
 from nsystui.base.columns import FILES_ONLY, Unit
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
 from nsystui.ui.widgets.pages import PageCache
-from nsystui.ui.widgets.quiet import QuietFocus
+from nsystui.ui.widgets.quiet import QuietFocus, in_thread
 from nsystui.ui.widgets.table_layout import TableLayout, message_lines
 from nsystui.ui.widgets.window import Window
 
@@ -73,154 +74,6 @@ class PageFailed(TableMessage, namespace="window_table"):
     error: Exception
 
 
-@dataclass
-class PagesArrived(Message, namespace="window_table"):
-    """From the table's thread to the table: pages by number, for the cache that lacked them."""
-
-    cache: PageCache
-    pages: dict[int, Sequence[Row]]
-    error: Exception | None = None
-
-
-class SortedTable(QuietFocus):
-    """What ``WindowTable`` knows of order; a class of its own only to keep either short."""
-
-    _answer: Answer | None = None
-    _sorted: tuple[str, bool] | None = None
-    _asked: tuple[str, bool] | None = None  # the order last asked for; the screen may still be sorting
-
-    def refresh_rows(self) -> None:
-        """Draw everything again."""
-        raise NotImplementedError
-
-    def post_sort(self, key: str, descending: bool) -> None:
-        """Tell the screen."""
-        raise NotImplementedError
-
-    @property
-    def sorted_by(self) -> tuple[str, bool] | None:
-        """Column key and whether descending, as last marked."""
-        return self._sorted
-
-    def mark_sorted(self, key: str | None, descending: bool = True) -> None:
-        """Mark the heading of the column that the rows are sorted by (``None``: no column)."""
-        self._sorted = self._asked = None if key is None else (key, descending)
-        self.refresh_rows()
-
-    def sort_next_column(self, step: int = 1) -> None:
-        """Ask for the order of the next column (``step=-1``: the previous), those too narrow to show included."""
-        columns = [] if self._answer is None else [c for c in self._answer.columns if c.importance < FILES_ONLY]
-        if not columns:
-            return
-        keys = [column.key for column in columns]
-        here = keys.index(self._asked[0]) if self._asked and self._asked[0] in keys else (-1 if step > 0 else 0)
-        self.sort_by(columns[(here + step) % len(columns)].key)
-
-    def sort_by(self, key: str) -> None:
-        """Ask for the order of column ``key``: names and times from the first on, amounts from the largest on."""
-        if self._answer is None:
-            return
-        unit = next(column.unit for column in self._answer.columns if column.key == key)
-        self._ask_sort(key, descending=unit not in (Unit.TEXT, Unit.TIME))
-
-    def reverse_sort(self) -> None:
-        """Ask for the opposite of the present order."""
-        if self._asked is not None:
-            self._ask_sort(self._asked[0], not self._asked[1])
-
-    def _ask_sort(self, key: str, descending: bool) -> None:
-        self._asked = (key, descending)
-        self.post_sort(key, descending)
-
-
-class PagedTable(SortedTable):
-    """What ``WindowTable`` knows of pages; a class of its own only to keep either short."""
-
-    background: bool = False
-    cursor_row: reactive[int]
-    _window: Window
-    _cache: PageCache | None = None
-    _failure: Exception | None = None
-    _fetching = False
-
-    def page_failed(self, error: Exception) -> Message:
-        """What the screen is told."""
-        raise NotImplementedError
-
-    def _redraw(self) -> None:
-        """Draw the window, whose rows changed."""
-        raise NotImplementedError
-
-    def _announce(self) -> None:
-        """Tell the screen which row the cursor is on."""
-        raise NotImplementedError
-
-    def row_at(self, index: int) -> Row | None:
-        """Row ``index``; ``None`` if there is none, or (``background``) if its page has not arrived."""
-        if self._cache is None or not 0 <= index < len(self._cache):
-            return None
-        row = self._cache.row(index)
-        if row is None and not self.background and self._failure is None:
-            self._fetch_now(self._cache.missing(index, 1))
-            row = self._cache.row(index)
-        return row
-
-    def _missing(self) -> list[int]:
-        """The pages that the window lacks (none once one failed: not to ask again and again)."""
-        if self._cache is None or self._failure is not None:
-            return []
-        return self._cache.missing(self._window.top, self._window.height)
-
-    def _fetch_now(self, numbers: Sequence[int]) -> None:
-        """Fetch pages and wait for them."""
-        assert self._cache is not None
-        for number in numbers:
-            try:
-                self._cache.put(number, self._cache.fetch(number))
-            except Exception as error:  # whatever a query can raise: the table says it, the program lives on
-                self._fail(error)
-                return
-
-    def _fetch_in_thread(self, numbers: Sequence[int]) -> None:
-        """Fetch pages in a thread, one request at a time.
-
-        While one runs nothing is queued: when it is back, the window as it is by then asks for what it lacks.
-        """
-        cache = self._cache
-        assert cache is not None
-        if self._fetching:
-            return
-        self._fetching = True
-
-        def work() -> None:
-            try:
-                pages = {number: cache.fetch(number) for number in numbers}
-            except Exception as error:  # as above; it reaches the user through the message
-                self.post_message(PagesArrived(cache, {}, error))
-            else:
-                self.post_message(PagesArrived(cache, pages))
-
-        self.run_worker(work, thread=True, exit_on_error=False, group="pages")
-
-    def on_window_table_pages_arrived(self, message: PagesArrived) -> None:
-        message.stop()
-        self._fetching = False
-        if message.cache is self._cache:
-            cursor_was_missing = self._cache.row(self.cursor_row) is None
-            for number, rows in message.pages.items():
-                self._cache.put(number, rows)
-            if message.error is not None:
-                self._fail(message.error)
-            if cursor_was_missing and self._cache.row(self.cursor_row) is not None:
-                self._announce()
-        self._redraw()
-
-    def _fail(self, error: Exception) -> None:
-        self._failure = error
-        # Not posted here: this may be a repaint, where Textual takes the screen for the sender and does not tell it.
-        self.call_next(lambda: self.post_message(self.page_failed(error)))
-
-
 MARKER = "▸ "
 """Stands before the cursor's row, so that it is found without colour, in a capture and by a screen reader."""
 
@@ -228,7 +81,7 @@ PATIENCE = 0.15
 """Seconds that ``background`` waits for rows before it draws ``…`` in their places."""
 
 
-class WindowTable(PagedTable, can_focus=True):
+class WindowTable(QuietFocus, can_focus=True):
     """A scrolling table of an ``Answer``.
 
     Args:
@@ -283,7 +136,7 @@ class WindowTable(PagedTable, can_focus=True):
     cursor_row: reactive[int] = reactive(0, repaint=False, init=False)
     """The row under the cursor, from 0; 0 also in an empty table."""
 
-    # What this table posts; see ``table_messages``.
+    # The messages of a table.
     RowHighlighted = RowHighlighted
     RowSelected = RowSelected
     SortRequested = SortRequested
@@ -316,6 +169,11 @@ class WindowTable(PagedTable, can_focus=True):
         self._formatted: dict[int, list[str]] = {}  # the rows in sight, as text
         self._window_changed = True  # rows or room in sight differ from what was measured
         self._window = Window()
+        self._cache: PageCache | None = None
+        self._failure: Exception | None = None
+        self._fetching = False
+        self._sorted: tuple[str, bool] | None = None
+        self._order_asked: tuple[str, bool] | None = None  # the screen may still be sorting
         self._patience: Timer | None = None
         self._room = (0, 0)  # cells of a line and lines of rows, as last laid out
         if answer is not None:
@@ -347,11 +205,6 @@ class WindowTable(PagedTable, can_focus=True):
         return self._window.count
 
     @property
-    def position_text(self) -> str:
-        """``row 12 of 4,010``, for a screen's line of words; empty when there are no rows."""
-        return f"row {self.cursor_row + 1:,} of {self.row_count:,}" if self.row_count else ""
-
-    @property
     def current_row(self) -> Row | None:
         """The row under the cursor, as ``row_at`` gives it."""
         return self.row_at(self.cursor_row)
@@ -365,11 +218,107 @@ class WindowTable(PagedTable, can_focus=True):
         self._formatted.clear()
         self._redraw()
 
-    def page_failed(self, error: Exception) -> Message:
-        return self.PageFailed(self, error)
+    # -- the order of the rows: the table asks for it, the screen sorts ---------------------------------------------
 
-    def post_sort(self, key: str, descending: bool) -> None:
+    @property
+    def sorted_by(self) -> tuple[str, bool] | None:
+        """Column key and whether descending, as last marked."""
+        return self._sorted
+
+    def mark_sorted(self, key: str | None, descending: bool = True) -> None:
+        """Mark the heading of the column that the rows are sorted by (``None``: no column)."""
+        self._sorted = self._order_asked = None if key is None else (key, descending)
+        self.refresh_rows()
+
+    def sort_next_column(self, step: int = 1) -> None:
+        """Ask for the order of the next column (``step=-1``: the previous), those too narrow to show included."""
+        columns = [] if self._answer is None else [c for c in self._answer.columns if c.importance < FILES_ONLY]
+        if not columns:
+            return
+        keys, asked = [column.key for column in columns], self._order_asked
+        here = keys.index(asked[0]) if asked and asked[0] in keys else (-1 if step > 0 else 0)
+        self.sort_by(columns[(here + step) % len(columns)].key)
+
+    def sort_by(self, key: str) -> None:
+        """Ask for the order of column ``key``: names and times from the first on, amounts from the largest on."""
+        if self._answer is None:
+            return
+        unit = next(column.unit for column in self._answer.columns if column.key == key)
+        self._ask_for_order(key, descending=unit not in (Unit.TEXT, Unit.TIME))
+
+    def reverse_sort(self) -> None:
+        """Ask for the opposite of the present order."""
+        if self._order_asked is not None:
+            self._ask_for_order(self._order_asked[0], not self._order_asked[1])
+
+    def _ask_for_order(self, key: str, descending: bool) -> None:
+        self._order_asked = (key, descending)
         self.post_message(self.SortRequested(self, key, descending))
+
+    # -- the pages of the answer ----------------------------------------------------------------------------------
+
+    def row_at(self, index: int) -> Row | None:
+        """Row ``index``; ``None`` if there is none, or (``background``) if its page has not arrived."""
+        if self._cache is None or not 0 <= index < len(self._cache):
+            return None
+        row = self._cache.row(index)
+        if row is None and not self.background and self._failure is None:
+            self._fetch_now(self._cache.missing(index, 1))
+            row = self._cache.row(index)
+        return row
+
+    def _missing(self) -> list[int]:
+        """The pages that the window lacks (none once one failed: not to ask again and again)."""
+        if self._cache is None or self._failure is not None:
+            return []
+        return self._cache.missing(self._window.top, self._window.height)
+
+    def _fetch_now(self, numbers: Sequence[int]) -> None:
+        """Fetch pages and wait for them."""
+        assert self._cache is not None
+        for number in numbers:
+            try:
+                self._cache.put(number, self._cache.fetch(number))
+            except Exception as error:  # whatever a query can raise: the table says it, the program lives on
+                self._fail(error)
+                return
+
+    def _fetch_in_thread(self, numbers: Sequence[int]) -> None:
+        """Fetch pages in a thread, one request at a time.
+
+        While one runs nothing is queued: when it is back, the window as it is by then asks for what it lacks.
+        """
+        cache = self._cache
+        assert cache is not None
+        if self._fetching:
+            return
+        self._fetching = True
+
+        def arrived(pages: dict[int, Sequence[Row]], error: Exception | None = None) -> None:
+            self._fetching = False
+            if cache is self._cache:
+                cursor_was_missing = cache.row(self.cursor_row) is None
+                for number, rows in pages.items():
+                    cache.put(number, rows)
+                if error is not None:
+                    self._fail(error)
+                if cursor_was_missing and cache.row(self.cursor_row) is not None:
+                    self._announce()
+            self._redraw()
+
+        in_thread(
+            self,
+            "pages",
+            lambda: {number: cache.fetch(number) for number in numbers},
+            arrived,
+            lambda error: arrived({}, error),
+            exclusive=False,
+        )
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        # Not posted here: this may be a repaint, where Textual takes the screen for the sender and does not tell it.
+        self.call_next(lambda: self.post_message(self.PageFailed(self, error)))
 
     # -- moving ---------------------------------------------------------------------------------------------------
 
@@ -449,7 +398,7 @@ class WindowTable(PagedTable, can_focus=True):
         row = self._window.top + event.y - 1
         if event.y == 0:
             key = self._table.column_at(event.x - len(MARKER))
-            if key is not None and self._asked is not None and self._asked[0] == key:
+            if key is not None and self._order_asked is not None and self._order_asked[0] == key:
                 self.reverse_sort()
             elif key is not None:
                 self.sort_by(key)
