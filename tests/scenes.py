@@ -45,7 +45,7 @@ async def settle(app: NsystuiApp, pilot: object, seconds: float = 60.0) -> None:
     quiet = 0
     while quiet < 4:
         await pilot.pause(0.02)  # type: ignore[attr-defined]
-        awaited = getattr(app.screen, "_detail_timer", None) is not None
+        awaited = not getattr(app.screen, "is_settled", True)  # dialogs ask nothing
         findings = getattr(app.screen, "findings", None)
         # A worker is at its end before what it has found is shown.
         awaited |= findings is not None and findings.status.startswith("looking for")

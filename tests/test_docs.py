@@ -20,7 +20,6 @@ from nsystui.exports.metadata import ENVIRONMENT_WHITELIST
 from nsystui.questions.stats import NAMES
 from nsystui.questions.triage.thresholds import meanings
 from nsystui.ui import keys as ui_keys
-from nsystui.ui import words as ui_words
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "nsystui/docs"
@@ -121,7 +120,7 @@ def test_the_keys_are_those_of_the_program():
 
 def test_the_table_of_words_is_that_of_the_program():
     table = between(DOCS / "glossary.md", "words")
-    assert table.strip() == ui_words.markdown_table(ui_keys.PLACES), "python tests/update_docs.py"
+    assert table.strip() == ui_keys.markdown_table(ui_keys.PLACES), "python tests/update_docs.py"
 
 
 def test_the_event_types_of_paraver_are_those_it_names(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nsystui.ui import keys, words
+from nsystui.ui import keys
 
 DOCS = Path(__file__).parents[1] / "nsystui/docs"
 
@@ -14,7 +14,7 @@ def main() -> None:
     glossary = DOCS / "glossary.md"
     before, begin, rest = glossary.read_text(encoding="utf-8").partition("<!-- words -->\n")
     _, end, after = rest.partition("<!-- end of words -->\n")
-    table = words.markdown_table(keys.PLACES)
+    table = keys.markdown_table(keys.PLACES)
     glossary.write_text(f"{before}{begin}{table}\n{end}{after}", encoding="utf-8")
 
 

@@ -129,7 +129,7 @@ def _of_side(arguments: argparse.Namespace, side: str) -> argparse.Namespace:
 def sides_of(arguments: argparse.Namespace, jobs: Sequence[Job]) -> tuple[Side, Side]:
     """A and B in one job, or one in each of two. Raises UsageError for ranks that are not there."""
     from nsystui.questions.comparison import Side, job_labels
-    from nsystui.ui.describe import describe
+    from nsystui.ui.pictures.selection import describe
 
     titles = job_labels(jobs, [arguments.files, arguments.against or ()]) if len(jobs) > 1 else ("", "")
     made = []
@@ -220,7 +220,7 @@ def _open_screen(arguments: argparse.Namespace, options: Options) -> int:
     from nsystui.commands.open import checked_terminal, look_of, run_app, source_of
 
     environ = checked_terminal("diff, without --screen,")
-    from nsystui.ui.diff_app import DiffApp
+    from nsystui.ui.app import DiffApp
 
     named = [arguments.files, *([arguments.against] if arguments.against else [])]
     who = arguments.ranks if numbering(arguments.ranks or "") is not None else None

@@ -122,8 +122,8 @@ def run_app(arguments: argparse.Namespace, environ: Mapping[str, str], app: Nsys
 
 def _log_app(files: NamedFiles, look: Look) -> NsystuiApp:
     """The screens of logs alone: other ones, which a start on exports need not import."""
+    from nsystui.ui.app import LogApp
     from nsystui.ui.loading import Source
-    from nsystui.ui.log_app import LogApp
 
     return LogApp(Source((), logs=files.logs), look)
 

@@ -1,4 +1,4 @@
-"""What the loading tells the application. Every message may come from a thread."""
+"""The messages of the loading to the application. Every message may come from a thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from nsystui.store.packed_job import JobReport
     from nsystui.store.report import Report
     from nsystui.store.working import Working
-    from nsystui.ui.log_loading import LogState
 
 
 @dataclass
@@ -94,13 +93,3 @@ class Computing(Message):
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, Computing)
-
-
-@dataclass
-class LogRead(Message):
-    """The reading of NCCL's debug logs goes on, or is over: ``state`` says how far, and what they say."""
-
-    state: LogState
-
-    def can_replace(self, message: Message) -> bool:
-        return isinstance(message, LogRead)

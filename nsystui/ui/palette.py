@@ -14,7 +14,7 @@ from nsystui.questions.recipes.catalog import RECIPES, Recipe
 from nsystui.ui.widgets.quiet import PatientScreen
 
 if TYPE_CHECKING:
-    from nsystui.ui.screens.pane import Pane
+    from nsystui.ui.screens.base import JobScreen
 
 
 def words_of(recipe: Recipe) -> str:
@@ -38,7 +38,7 @@ class RecipeProvider(Provider):
                 yield Hit(score, matcher.highlight(words), self._opens(recipe), words)
 
     def _opens(self, recipe: Recipe) -> partial[None]:
-        screen: Pane = self.screen  # type: ignore[assignment]
+        screen: JobScreen = self.screen  # type: ignore[assignment]
         return partial(screen.open_recipe, recipe)
 
 

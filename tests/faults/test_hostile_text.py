@@ -23,9 +23,8 @@ from scenes import SCENES
 
 from nsystui.exports import demo
 from nsystui.questions.recipes import RECIPES
-from nsystui.ui.app import NsystuiApp
+from nsystui.ui.app import LogApp, NsystuiApp
 from nsystui.ui.loading import Source
-from nsystui.ui.log_app import LogApp
 
 LOG = "".join(
     f"n{text}:1:7 [0] NCCL INFO comm 0xc{number}{text} rank 0 nranks 2 cudaDev 0 busId b000 commId 0xfe - "

@@ -17,7 +17,8 @@ from textual.message import Message
 
 from nsystui.base.answer import Row
 from nsystui.base.columns import DEVICE, DURATION, NAME, RANK, START, Column, Unit
-from nsystui.ui.widgets.crumbs import KeyLine, SelectionLine, TitleLine, progress_bar
+from nsystui.base.errors import UsageError
+from nsystui.ui.widgets.lines import KeyLine, SelectionLine, TitleLine, progress_bar
 from nsystui.ui.widgets.prompt import LinePrompt
 from nsystui.ui.widgets.quiet import QuietScreen
 from nsystui.ui.widgets.strip_chart import Lane, StripChart
@@ -162,10 +163,13 @@ class DemoApp(App[None]):
         self.query_one(WindowTable).reverse_sort()
 
     def action_find(self) -> None:
-        def check(text: str) -> str | None:
-            return "Type a word to find." if not text else None
+        def parse(text: str) -> str:
+            if not text:
+                raise UsageError("Type a word to find.")
+            return text
 
-        self.query_one(LinePrompt).open("filter", "/", check=check)
+        key_line = self.query_one(KeyLine)
+        self.query_one(LinePrompt).ask("/", "", parse, lambda text: key_line.say(f"filter: {text}"))
 
     async def action_work(self) -> None:
         """Report progress far more often than anyone can read."""
@@ -177,9 +181,6 @@ class DemoApp(App[None]):
             self.query_one(SelectionLine).set_status("")
 
         self.run_worker(report())
-
-    def on_line_prompt_submitted(self, message: LinePrompt.Submitted) -> None:
-        self.query_one(KeyLine).say(f"{message.purpose}: {message.value}")
 
     def on_window_table_sort_requested(self, message: WindowTable.SortRequested) -> None:
         answer = message.table.answer

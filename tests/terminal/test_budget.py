@@ -26,8 +26,8 @@ def job(tmp_path_factory):
 # are not counted with the step.
 WITHOUT_REST = """
 import sys
-from nsystui.ui.screens import asking
-asking.DETAIL_DELAY = 3600.0
+from nsystui.ui.screens import base
+base.DETAIL_DELAY = 3600.0
 from nsystui.cli import main
 sys.exit(main(sys.argv[1:]))
 """

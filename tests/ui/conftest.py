@@ -10,14 +10,14 @@ import pytest
 from textual.css.stylesheet import Stylesheet
 
 from nsystui.exports.demo import TrainingJob
-from nsystui.ui.screens import findings_table
+from nsystui.ui.screens import findings
 
 
 @pytest.fixture(autouse=True)
 def findings_wait(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Findings are not looked for unasked, except in tests that say so: every test begins on the overview."""
     if "findings" not in request.keywords:
-        monkeypatch.setattr(findings_table, "MOST_KERNELS", -1)
+        monkeypatch.setattr(findings, "MOST_KERNELS", -1)
 
 
 @pytest.fixture(scope="session")

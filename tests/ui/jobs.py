@@ -30,9 +30,8 @@ async def rest(app: NsystuiApp, pilot: Any, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while True:
         await pilot.pause()
-        asked, shown = (getattr(app.screen, name, None) for name in ("_asked", "_shown"))
-        awaited = getattr(app.screen, "_detail_timer", None) is not None
-        if not awaited and not app.loading_now and asked == shown and all(w.is_finished for w in app.workers):
+        is_settled = getattr(app.screen, "is_settled", True)  # dialogs ask nothing
+        if is_settled and not app.loading_now and all(worker.is_finished for worker in app.workers):
             break
         assert time.monotonic() < deadline, "the screen did not come to rest"
     await pilot.pause()

@@ -16,12 +16,10 @@ from nsystui.base.selection import Selection
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.comparison import Options, Side
 from nsystui.questions.recipes import recipe_named
-from nsystui.ui.app import Look
-from nsystui.ui.diff_app import DiffApp
+from nsystui.ui.app import DiffApp, Look
 from nsystui.ui.loading import Source
-from nsystui.ui.screens.diff import DiffScreen
+from nsystui.ui.screens.diff import DiffScreen, OtherJobScreen
 from nsystui.ui.screens.kernels import KernelsScreen
-from nsystui.ui.screens.other_job import OtherJobScreen
 from nsystui.ui.screens.overview import OverviewScreen
 
 
@@ -212,7 +210,7 @@ async def test_e_exports_plain_values_of_the_summary(demo_job, other_job, cache_
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
         target = tmp_path / "out.json"
         await hit(app, pilot, "e")
-        app.screen.prompt._input.value = str(target)
+        app.screen.prompt.value = str(target)
         await hit(app, pilot, "enter")
         assert await becomes(pilot, target.exists)
         found = {row["what"].strip(): row for row in json.loads(target.read_text())}

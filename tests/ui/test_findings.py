@@ -9,7 +9,7 @@ from synthetic import empty_export, illnesses
 from nsystui.base.selection import NameFilter
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.triage.finding import Advice, Door, Finding, Severity, View
-from nsystui.ui.screens.finding import FindingScreen, NotCheckedScreen
+from nsystui.ui.screens.findings import FindingScreen, NotCheckedScreen
 from nsystui.ui.screens.going import show_finding
 from nsystui.ui.screens.overview import OverviewScreen
 from nsystui.ui.screens.ranks import RanksScreen

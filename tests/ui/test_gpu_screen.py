@@ -15,10 +15,9 @@ from nsystui.exports.demo import TrainingJob
 from nsystui.output.files import save
 from nsystui.questions.utilisation import utilisation_table
 from nsystui.ui.app import NsystuiApp
-from nsystui.ui.gpu_lanes import held_back
-from nsystui.ui.gpu_lines import mean
+from nsystui.ui.pictures.gpu import held_back, mean
+from nsystui.ui.pictures.zoom import inside, zoomed
 from nsystui.ui.screens.gpu import GpuScreen
-from nsystui.ui.zooming import inside, zoomed
 
 NAN = math.nan
 
@@ -109,21 +108,21 @@ async def test_plus_zooms_around_the_cursor_and_0_shows_all_again(demo_job, cach
         await hit(app, pilot, "4")
         await hit(app, pilot, "greater_than_sign", "greater_than_sign", "right")
         screen = gpu(app)
-        base = screen._picture.base
+        base = screen.picture.base
         middle = sum(screen.chart.cursor_times) // 2
         await hit(app, pilot, "+")
-        window = screen._picture.window
+        window = screen.picture.window
         assert abs(window.end - window.start - (base.end - base.start) // 2) <= 1
         assert window.start <= middle < window.end
         low, high = screen.chart.cursor_times
         assert low <= middle < high
         assert "of" in screen_text(app)[0]
         await hit(app, pilot, "right_square_bracket")
-        assert screen._picture.window.start > window.start
+        assert screen.picture.window.start > window.start
         await hit(app, pilot, "left_square_bracket", "minus")
-        assert screen._picture.window == base
+        assert screen.picture.window == base
         await hit(app, pilot, "+", "+", "0")
-        assert screen._picture.window == base
+        assert screen.picture.window == base
 
 
 async def test_zooming_ends_at_a_nanosecond_a_column(demo_job, cache_directory):
@@ -133,7 +132,7 @@ async def test_zooming_ends_at_a_nanosecond_a_column(demo_job, cache_directory):
         screen = gpu(app)
         await hit(app, pilot, *["+"] * 26)
         assert "1 ns already" in screen_text(app)[-1]
-        window = screen._picture.window
+        window = screen.picture.window
         assert window.end - window.start == screen.chart.chart_width
         await hit(app, pilot, "enter")
         assert app.selection.window.end - app.selection.window.start == 1
@@ -158,7 +157,7 @@ async def test_a_marked_span_or_the_column_becomes_the_selection_of_every_screen
             assert line_with(app, "marked ")
             await hit(app, pilot, key)
             assert app.selection.window == Window(low, high)
-            assert gpu(app)._picture.window == Window(low, high)
+            assert gpu(app).picture.window == Window(low, high)
             await hit(app, pilot, "escape")
         times = gpu(app).chart.cursor_times
         await hit(app, pilot, "enter")
@@ -171,10 +170,10 @@ async def test_esc_goes_back_to_the_view_and_the_time_where_the_eye_was(demo_job
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "4")
         await hit(app, pilot, "down", "greater_than_sign", "greater_than_sign", "+", "+")
-        before, column = gpu(app)._picture.window, gpu(app).chart.cursor_column
+        before, column = gpu(app).picture.window, gpu(app).chart.cursor_column
         await hit(app, pilot, "enter", "greater_than_sign", "+", "escape")
         assert app.selection.is_everything
-        assert gpu(app)._picture.window == before
+        assert gpu(app).picture.window == before
         assert gpu(app).chart.cursor_column == column
 
 
@@ -202,7 +201,7 @@ async def test_e_exports_the_utilisation_of_the_view_as_the_command_prints_it(de
         whole = utilisation_table(job.busy(Selection()), job.extent())
         assert gpu(app).answer_to_export().rows == whole.rows
         await hit(app, pilot, "greater_than_sign", "greater_than_sign", "+", "down", "down", "down")
-        view = gpu(app)._picture.window
+        view = gpu(app).picture.window
         assert gpu(app).answer_to_export().rows == utilisation_table(job.busy(Selection()), view).rows
         assert gpu(app).row_to_copy()[:2] == (1, 0)
         save(gpu(app).answer_to_export(), tmp_path / "screen.csv", overwrite=False)

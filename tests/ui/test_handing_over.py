@@ -7,7 +7,7 @@ import threading
 
 from jobs import hit, rest, running, screen_text, shows
 
-from nsystui.ui.screens.handing_over import NcuScreen
+from nsystui.ui.screens.handover import NcuScreen
 from nsystui.ui.screens.kernels import KernelsScreen
 
 
@@ -15,7 +15,7 @@ async def test_u_shows_the_command_of_a_kernel_and_copies_it(demo_job, cache_dir
     async with running(demo_job[:1], cache_directory) as (app, pilot):
         await hit(app, pilot, "2", "u")
         assert isinstance(app.screen, NcuScreen)
-        shown = app.screen._commands[0]
+        shown = app.screen.commands[0]
         assert shown.count is None and app.clipboard == f"{shown.command}\n"
         await hit(app, pilot, "escape", "enter", "down", "u")
         assert isinstance(app.screen, NcuScreen)
@@ -47,13 +47,13 @@ async def test_capital_e_writes_a_trace_of_the_selection_and_asks_before_it_over
     monkeypatch.chdir(tmp_path)
     async with running(demo_job[:1], cache_directory) as (app, pilot):
         await hit(app, pilot, "6", "E")
-        app.screen.prompt._input.value = "job.json"
+        app.screen.prompt.value = "job.json"
         await hit(app, pilot, "enter")
         await rest(app, pilot)
         assert json.loads((tmp_path / "job.json").read_bytes())["traceEvents"]
         (tmp_path / "job.json").write_text("mine")
         await hit(app, pilot, "E")
-        app.screen.prompt._input.value = "job.json"
+        app.screen.prompt.value = "job.json"
         await hit(app, pilot, "enter")
         await rest(app, pilot)
         assert "overwrite? y/n" in "\n".join(screen_text(app))

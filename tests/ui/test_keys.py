@@ -8,12 +8,12 @@ import pytest
 
 from nsystui.commands.help import topics
 from nsystui.ui import keys
-from nsystui.ui.screens import _CLASSES, screen_of
-from nsystui.ui.screens.help import help_lines, last_line
-from nsystui.ui.words import WORDS
+from nsystui.ui.keys import WORDS
+from nsystui.ui.screens import MODES, screen_of
+from nsystui.ui.screens.dialogs import help_lines, last_line
 
 
-@pytest.mark.parametrize("mode", list(_CLASSES))
+@pytest.mark.parametrize("mode", MODES)
 def test_every_key_of_a_screen_has_an_action_there(mode):
     screen = screen_of(mode)
     for key in keys.keys_of(screen.PLACES):
@@ -22,14 +22,14 @@ def test_every_key_of_a_screen_has_an_action_there(mode):
             assert hasattr(screen, f"action_{name}"), f"{key.shown} in {mode}: no action_{name}"
 
 
-@pytest.mark.parametrize("mode", list(_CLASSES))
+@pytest.mark.parametrize("mode", MODES)
 def test_help_names_every_key_of_the_screen(mode):
     text = "\n".join(help_lines(screen_of(mode).PLACES))
     for key in keys.keys_of(screen_of(mode).PLACES):
         assert key.help in text
 
 
-@pytest.mark.parametrize("mode", list(_CLASSES))
+@pytest.mark.parametrize("mode", MODES)
 def test_the_help_of_a_screen_names_the_topics_that_explain_it(mode):
     named = re.findall(r"nsystui help ([a-z-]+)", last_line(screen_of(mode).PLACES))
     assert len(named) == 2

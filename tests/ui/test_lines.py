@@ -7,13 +7,13 @@ from functools import partial
 import pytest
 from jobs import becomes
 from textual.app import App, ComposeResult
-from textual.message import Message
 from textual.widgets import Input
 
+from nsystui.base.errors import UsageError
 from nsystui.ui.ascii import AsciiFilter, key_name
-from nsystui.ui.screens.help import help_lines
-from nsystui.ui.widgets import crumbs
-from nsystui.ui.widgets.crumbs import KeyLine, SelectionLine, TextLine, TitleLine, progress_bar
+from nsystui.ui.screens.dialogs import help_lines
+from nsystui.ui.widgets import lines
+from nsystui.ui.widgets.lines import KeyLine, SelectionLine, TextLine, TitleLine, progress_bar
 from nsystui.ui.widgets.prompt import LinePrompt
 from nsystui.ui.widgets.quiet import QuietScreen
 from nsystui.ui.widgets.window_table import WindowTable
@@ -31,7 +31,7 @@ class LinesApp(App[None]):
         self.selection_line = SelectionLine()
         self.key_line = KeyLine(KEYS)
         self.prompt = LinePrompt()
-        self.heard: list[Message] = []
+        self.answers: list[object] = []
 
     def get_default_screen(self) -> QuietScreen[None]:
         return QuietScreen(id="_default")
@@ -42,12 +42,6 @@ class LinesApp(App[None]):
         yield WindowTable()
         yield self.prompt
         yield self.key_line
-
-    def on_line_prompt_submitted(self, message: LinePrompt.Submitted) -> None:
-        self.heard.append(message)
-
-    on_line_prompt_cancelled = on_line_prompt_submitted
-    on_line_prompt_changed = on_line_prompt_submitted
 
 
 def line(widget: TextLine) -> str:
@@ -102,7 +96,7 @@ async def test_what_says_nothing_new_is_not_drawn_again(monkeypatch):
 
 async def test_progress_is_shown_twice_a_second_at_most(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(crumbs.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(lines.time, "monotonic", lambda: now[0])
     app = LinesApp()
     async with app.run_test(size=(80, 24)):
         status = app.selection_line
@@ -122,7 +116,7 @@ async def test_progress_is_shown_twice_a_second_at_most(monkeypatch):
 
 
 async def test_the_last_progress_is_shown_even_if_nothing_follows(monkeypatch):
-    monkeypatch.setattr(crumbs, "UPDATE_INTERVAL", 0.05)
+    monkeypatch.setattr(lines, "UPDATE_INTERVAL", 0.05)
     app = LinesApp()
     async with app.run_test(size=(80, 24)) as pilot:
         app.selection_line.set_status("1 %")
@@ -147,7 +141,7 @@ async def test_in_ascii_the_enter_key_has_a_name():
     ],
 )
 async def test_progress_leaves_words_away_before_it_cuts_the_bar(width, shown, monkeypatch):
-    monkeypatch.setattr(crumbs, "UPDATE_INTERVAL", 0.0)
+    monkeypatch.setattr(lines, "UPDATE_INTERVAL", 0.0)
     app = LinesApp()
     async with app.run_test(size=(width, 24)):
         app.selection_line.update("ranks 0-3 all time")
@@ -189,21 +183,27 @@ async def test_a_prompt_is_opened_typed_in_and_submitted():
     async with app.run_test(size=(80, 24)) as pilot:
         table = app.focused
         assert not app.prompt.is_open
-        app.prompt.open("filter", "/", value="nvj")
+        app.prompt.ask("/", "nvj", str.upper, app.answers.append)
         await pilot.pause()
         await pilot.press("e", "t")
         assert app.prompt.value == "nvjet"
-        assert app.heard[-1] == LinePrompt.Changed(app.prompt, "filter", "nvjet")
         await pilot.press("enter")
-        assert app.heard[-1] == LinePrompt.Submitted(app.prompt, "filter", "nvjet")
+        await pilot.pause()
+        assert app.answers == ["NVJET"]
         assert not app.prompt.is_open
         assert app.focused is table
+
+
+def time_of(text):
+    if text == "x":
+        raise UsageError("not a time: [x]")
+    return int(text)
 
 
 async def test_a_text_that_will_not_do_keeps_the_prompt_open():
     app = LinesApp()
     async with app.run_test(size=(80, 24)) as pilot:
-        app.prompt.open("time", "go to", check=lambda text: "not a time: [x]" if text == "x" else None)
+        app.prompt.ask("go to", "", time_of, app.answers.append)
         await pilot.pause()
         await pilot.press("x", "enter")
         assert app.prompt.is_open
@@ -212,17 +212,18 @@ async def test_a_text_that_will_not_do_keeps_the_prompt_open():
         await pilot.press("backspace", "1")
         assert not app.prompt.has_class("-failed")
         await pilot.press("enter")
-        assert app.heard[-1] == LinePrompt.Submitted(app.prompt, "time", "1")
+        await pilot.pause()
+        assert app.answers == [1]
 
 
 async def test_escape_cancels_and_gives_the_focus_back():
     app = LinesApp()
     async with app.run_test(size=(80, 24)) as pilot:
         table = app.focused
-        app.prompt.open("export", "export to", value="kernels.csv")
+        app.prompt.ask("export to", "kernels.csv", str, app.answers.append)
         await pilot.pause()
         await pilot.press("escape")
-        assert app.heard[-1] == LinePrompt.Cancelled(app.prompt, "export")
+        assert app.answers == []
         assert app.focused is table
         assert table is not None
 
@@ -233,7 +234,7 @@ async def test_a_closed_prompt_takes_no_focus_and_no_room():
         height = app.query_one(WindowTable).size.height
         await pilot.press("tab", "tab")
         assert not isinstance(app.focused, Input)
-        app.prompt.open("filter", "/")
+        app.prompt.ask("/", "", str, app.answers.append)
         await pilot.pause()
         assert app.query_one(WindowTable).size.height == height == 21
         assert app.query_one(Input).cursor_blink is False

@@ -15,11 +15,10 @@ from jobs import NARROW, WIDE, becomes, line_with, screen_text, shows
 from nsystui.cli import main
 from nsystui.exports.demo import training_job
 from nsystui.exports.nccl_log.files import OpenLog
-from nsystui.ui import log_loading
-from nsystui.ui.app import NsystuiApp
+from nsystui.ui import nccl_log
+from nsystui.ui.app import LogApp, NsystuiApp
 from nsystui.ui.loading import Source
-from nsystui.ui.log_app import LogApp
-from nsystui.ui.log_loading import LogLoading, LogState
+from nsystui.ui.nccl_log import LogLoading, LogState
 from nsystui.ui.screens.nccl_log import NcclLogScreen
 
 SHARED = Path(__file__).parents[3] / "shared/data/nccl-logs"
@@ -83,7 +82,7 @@ def has(app, words: str) -> bool:
 
 
 async def type_in(app, pilot, text: str) -> None:
-    app.screen.prompt._input.value = text
+    app.screen.prompt.value = text
     await pilot.press("enter")
     await pilot.pause()
 
@@ -264,8 +263,8 @@ class Gate:
             return read(log, size)
 
         monkeypatch.setattr(OpenLog, "read", gated)
-        monkeypatch.setattr(log_loading, "_FIRST_TABLES", 0.0)
-        monkeypatch.setattr(log_loading, "_LINES_AT_ONCE", 10)
+        monkeypatch.setattr(nccl_log, "_FIRST_TABLES", 0.0)
+        monkeypatch.setattr(nccl_log, "_LINES_AT_ONCE", 10)
 
 
 class TestReading:
@@ -375,7 +374,7 @@ def test_the_log_view_imports_no_data_frames(log):
     program = (
         "import asyncio, sys\n"
         "from nsystui.ui.loading import Source\n"
-        "from nsystui.ui.log_app import LogApp\n"
+        "from nsystui.ui.app import LogApp\n"
         "async def run():\n"
         f"    app = LogApp(Source((), logs=({str(log)!r},)))\n"
         "    async with app.run_test() as pilot:\n"

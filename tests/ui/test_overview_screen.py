@@ -14,7 +14,7 @@ from synthetic import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whol
 from nsystui.cli import main
 from nsystui.ui.app import FileState, NsystuiApp
 from nsystui.ui.loading import Source
-from nsystui.ui.overview_lines import failure_lines, files_answer
+from nsystui.ui.pictures.overview_lines import failure_lines, files_answer
 from nsystui.ui.screens.capture import ContentsScreen, DiagnosticsScreen, FilesScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen
 from nsystui.ui.screens.kernels import KernelsScreen
@@ -58,7 +58,7 @@ async def test_80x24_tells_what_ran_where_the_time_went_and_which_kernels(demo_j
         assert overview(app).ranks.row_count == 4
         assert sum("gpu-a0" in line for line in screen_text(app)) == 4
         assert line_with(app, "nccl")
-        picture = overview(app)._picture
+        picture = overview(app).picture
         shown = float(line_with(app, "GPU busy").split()[-2])
         place = [column.key for column in picture.tasks.columns].index("busy_percent")
         assert shown == pytest.approx(sum(row[place] for row in picture.tasks.rows) / 4, abs=0.06)
@@ -123,13 +123,13 @@ async def test_the_table_with_the_focus_is_exported_and_sorted(demo_job, cache_d
 async def test_a_resize_bins_the_strip_anew_and_keeps_the_order_of_the_user(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         screen = overview(app)
-        before = len(screen._picture.strip)
+        before = len(screen.picture.strip)
         screen.ranks.sort_by("nccl_percent")
         await rest(app, pilot)
         first = screen.values(screen.ranks)["rank"]
         await pilot.resize_terminal(110, 36)
         await rest(app, pilot)
-        assert len(screen._picture.strip) == before - 10
+        assert len(screen.picture.strip) == before - 10
         assert screen.ranks.sorted_by == ("nccl_percent", True)
         assert screen.values(screen.ranks)["rank"] == first
 
@@ -235,7 +235,7 @@ async def test_while_loading_there_are_the_files_and_a_sample(demo_job, tmp_path
 
 async def test_the_table_of_many_files_is_not_made_for_each(tmp_path, monkeypatch, demo_job):
     from nsystui.store.session import Session
-    from nsystui.ui import overview_lines
+    from nsystui.ui.pictures import overview_lines
 
     made: list[object] = []
     make, go_on = overview_lines.files_answer, threading.Event()
@@ -326,6 +326,6 @@ async def test_an_export_without_a_kernel_table_says_what_is_missing(shared_expo
 
 async def test_whole_graphs_are_nearly_all_of_the_time_of_a_real_run(shared_export, cache_directory):
     async with running([shared_export("cuda-graphs")], cache_directory) as (app, _):
-        spent = overview(app)._picture.spent
+        spent = overview(app).picture.spent
         assert spent.graph / spent.busy > 0.99
         assert spent.percent(spent.busy) > 99

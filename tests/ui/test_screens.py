@@ -24,7 +24,7 @@ from nsystui.ui.screens.events import EventsScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen
 from nsystui.ui.screens.nccl import NcclScreen
 from nsystui.ui.screens.nccl_log import NcclLogScreen
-from nsystui.ui.widgets.crumbs import KeyLine, SelectionLine, TitleLine
+from nsystui.ui.widgets.lines import KeyLine, SelectionLine, TitleLine
 
 # All of them in the long campaign: what one has besides, the tests of the tables behind the screens go through.
 FEW = ("cuda-graphs", "h100-2rank-moe-before", "no-kernel-table", "schema2021-no-metadata")
@@ -53,7 +53,7 @@ def line(app: NsystuiApp, kind: type) -> str:
 
 async def answer(app, pilot, text: str) -> None:
     """Types into the open prompt."""
-    app.screen.prompt._input.value = text
+    app.screen.prompt.value = text
     await pilot.press("enter")
     await settle(app, pilot)
 

@@ -13,7 +13,7 @@ from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import Source
-from nsystui.ui.screens import findings_table
+from nsystui.ui.screens import findings
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ WITH_FINDINGS = {"overview"}
 @pytest.fixture
 def scene_findings(scene, monkeypatch):
     if scene.name in WITH_FINDINGS:
-        monkeypatch.setattr(findings_table, "MOST_KERNELS", 5_000_000)
+        monkeypatch.setattr(findings, "MOST_KERNELS", 5_000_000)
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["120x36", "80x24"])

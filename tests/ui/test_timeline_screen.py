@@ -24,7 +24,7 @@ def labels(app: NsystuiApp) -> list[str]:
 
 
 def view(app: NsystuiApp) -> Window:
-    return timeline(app)._picture.window
+    return timeline(app).picture.window
 
 
 # Opening and going back
@@ -81,11 +81,11 @@ async def test_only_the_lanes_in_sight_are_computed(many_ranks, cache_directory)
         await hit(app, pilot, "L")
         chart = timeline(app).chart
         assert chart.count == 16 and len(chart.rows) == 6
-        assert sorted(timeline(app)._picture.pictures) == list(chart.rows)
+        assert sorted(timeline(app).picture.pictures) == list(chart.rows)
         for _ in range(3):
             await hit(app, pilot, "pagedown")
         assert chart.lane == 15 and 15 in chart.rows
-        assert sorted(timeline(app)._picture.pictures) == list(chart.rows)
+        assert sorted(timeline(app).picture.pictures) == list(chart.rows)
         assert all(chart.line(lane) is not None for lane in chart.rows)
         await hit(app, pilot, "pageup", "pageup", "pageup")
         assert chart.lane == 0 and all(chart.line(lane) is not None for lane in chart.rows)
@@ -102,7 +102,7 @@ async def test_zooming_keeps_the_time_under_the_cursor_down_to_the_nanosecond(de
         time = screen.time
         while view(app).end - view(app).start > screen.chart.width:
             await hit(app, pilot, "plus")
-            first, last = screen._times_of(screen.chart.column)
+            first, last = screen.times_of(screen.chart.column)
             assert first <= time < max(last, first + 1)
         await hit(app, pilot, "z")
         assert "1 ns already" in screen_text(app)[-1]
@@ -189,7 +189,7 @@ async def test_the_event_of_a_column_is_its_longest(demo_job, cache_directory):
         await hit(app, pilot, "left")
         await hit(app, pilot, "right")
         assert "the longest of " in line_with(app, " in this column")
-        facts = timeline(app)._facts
+        facts = timeline(app).facts
         await hit(app, pilot, "space")
         await hit(app, pilot, "enter")
         assert key_of(app.screen.table.current_row) == key_of(facts.row)
@@ -285,7 +285,7 @@ async def test_without_lanes_it_says_what_to_record_and_keys_say_so(make, tmp_pa
     path = make(tmp_path / "none.sqlite")
     async with running([path], tmp_path / "cache") as (app, pilot):
         await hit(app, pilot, "L")
-        if not timeline(app)._picture.lanes:
+        if not timeline(app).picture.lanes:
             assert line_with(app, "nsys profile -t cuda")
         for key in ("plus", "n", "space", "enter", "m", "t", "e", "y", "o", "left", "down", "g", "escape", "slash"):
             await hit(app, pilot, key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsystui.questions.algebra.distributions import Density
-from nsystui.ui.widgets.xy_plot import plot_lines
+from nsystui.ui.widgets.plots import plot_lines
 
 PLOT = Density([[0, 0, 12], [0, 3, 0], [1, 0, 0]], (1.0, 100.0), (2.0, 50.0))
 

@@ -7,13 +7,12 @@ from nsystui.base.selection import Selection
 from nsystui.questions.job import Job
 from nsystui.questions.reports import contents_table, diagnostics_table
 from nsystui.ui import keys
-from nsystui.ui.overview_lines import SHOWN_BY, files_answer
+from nsystui.ui.pictures.overview_lines import SHOWN_BY, files_answer
 from nsystui.ui.screens.going import show_table
-from nsystui.ui.screens.table_pane import TablePane
-from nsystui.ui.screens.words_pane import WordsPane
+from nsystui.ui.screens.table import TableScreen, TextTableScreen
 
 
-class DiagnosticsScreen(WordsPane):
+class DiagnosticsScreen(TextTableScreen):
     """What nsys recorded of the capture, each text once; the panel has all of the text."""
 
     def __init__(self) -> None:
@@ -25,14 +24,14 @@ class DiagnosticsScreen(WordsPane):
     def counted(self) -> str:
         return "texts"
 
-    def words(self) -> str:
+    def row_text(self) -> str:
         return str(self.values().get("text") or "")
 
     def open_row(self) -> None:
         self.say("there is nothing behind a diagnostic: the line below has all of its text")
 
 
-class ContentsScreen(TablePane):
+class ContentsScreen(TableScreen):
     """How many rows of each kind the exports hold, and what to record for the others."""
 
     MODE_KEY = "1"
@@ -64,7 +63,7 @@ class ContentsScreen(TablePane):
             self.say("no screen shows these rows yet")
 
 
-class FilesScreen(WordsPane):
+class FilesScreen(TextTableScreen):
     """Every file: what is known of it, how far it is read, or why it is left out."""
 
     def __init__(self) -> None:
@@ -76,7 +75,7 @@ class FilesScreen(WordsPane):
     def counted(self) -> str:
         return "files"
 
-    def words(self) -> str:
+    def row_text(self) -> str:
         values = self.values()
         return f"{values.get('file')}: {values.get('state')}"
 

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Hashable, Iterable
-from dataclasses import replace
+import shlex
+import threading
+from collections.abc import Collection, Hashable, Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from textual import events, on
+from textual.message import Message
 from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Row, Value
+from nsystui.base.errors import NsystuiError, UsageError
 from nsystui.base.selection import NameFilter, Selection
 from nsystui.base.text import shorten, width_of
 from nsystui.questions.comparison import TABLES, Options, Side, worded
 from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
-from nsystui.ui import keys
-from nsystui.ui.log_views import filtered
-from nsystui.ui.screens.exporting import checker
+from nsystui.ui import keys, messages
+from nsystui.ui.loading import Loading, Source
+from nsystui.ui.pictures.selection import spans
 from nsystui.ui.screens.going import show_table
-from nsystui.ui.screens.table_pane import TablePane
-from nsystui.ui.widgets.choice_line import ChoiceLine
-from nsystui.ui.widgets.crumbs import SelectionLine
-from nsystui.ui.widgets.prompt import LinePrompt
+from nsystui.ui.screens.table import FilteredTableScreen, rows_with
+from nsystui.ui.widgets.lines import ChoiceLine, SelectionLine
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nsystui.base.answer import TableAnswer
     from nsystui.questions.job import Job
 
+
 _SUMMARY = "summary"
-_FILTER = "rows with"
 _FRAME = 5
 """The lines around the table: title, sides, tables, headings, keys."""
 _LEAST_NOTES = 4
@@ -38,10 +43,10 @@ _SCREENS = {"kernels": "kernels", "nvtx": "nvtx", "nccl": "nccl", "memory": "mem
 """What shows the names of a table: a mode, or for memory operations a table of one."""
 
 
-class DiffScreen(TablePane):
+class DiffScreen(FilteredTableScreen):
     """The tables of a comparison, one at a time; ``e`` exports the one that is shown.
 
-    Without ``sides`` they are those of the application, once it has them (`nsystui.ui.diff_app.DiffApp`).
+    Without ``sides`` they are those of the application, once it has them (`nsystui.ui.app.DiffApp`).
     """
 
     PLACES = ("diff", "table", "everywhere")
@@ -53,7 +58,6 @@ class DiffScreen(TablePane):
         self._is_swapped = False
         self.options = options
         self.name_of_table = _SUMMARY
-        self.words: NameFilter | None = None
         self._current = _SUMMARY
         self._whole: TableAnswer | None = None
 
@@ -121,7 +125,7 @@ class DiffScreen(TablePane):
         if self._whole is None:
             return
         answer = worded(self._whole) if self._current == _SUMMARY else self._whole
-        super().show(filtered(answer, self.words), same_place)
+        super().show(rows_with(answer, self.words), same_place)
         self._share_room()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -146,7 +150,7 @@ class DiffScreen(TablePane):
 
     def empty_text(self, answer: Answer) -> str:
         if answer.total and self.words is not None:
-            return f'none of the {answer.total:,} rows has the words "{self.words.text}": Esc takes the filter away'
+            return super().empty_text(answer)
         return "\n".join(answer.notes) or "neither A nor B has any"
 
     def show_count(self) -> None:
@@ -205,25 +209,8 @@ class DiffScreen(TablePane):
     def action_selection(self) -> None:
         self.say("A and B are chosen: the other screens select ranks and times, x on two ranks compares them")
 
-    def action_filter(self) -> None:
-        self.prompt.open(_FILTER, _FILTER, self.words.text if self.words else "", checker(_filter_of))
-
-    @on(LinePrompt.Submitted)
-    def _words_given(self, message: LinePrompt.Submitted) -> None:
-        if message.purpose == _FILTER:
-            message.stop()
-            self._look_for(_filter_of(message.value))
-
-    def _look_for(self, words: NameFilter | None) -> None:
-        self.words = words
-        self.show_selection()
+    def show_filtered(self) -> None:
         self._show_rows(same_place=False)
-
-    def action_back(self) -> None:
-        if self.words is not None:
-            self._look_for(None)
-        else:
-            super().action_back()
 
     async def action_mode(self, name: str) -> None:
         if self._is_of_open_job:
@@ -279,7 +266,7 @@ class DiffScreen(TablePane):
     def answer_to_export(self) -> Answer | None:
         """As on the screen; of the summary the plain values, with their units beside them."""
         if self._whole is not None and self._current == _SUMMARY:
-            return filtered(self._whole, self.words)
+            return rows_with(self._whole, self.words)
         return self.table.answer
 
     def proposed_name(self, answer: Answer) -> str | None:
@@ -291,11 +278,177 @@ class DiffScreen(TablePane):
         return propose_name([f"{labels[0]}-{labels[1]}"], answer.name, self.words.text if self.words else None, ".csv")
 
 
-def _filter_of(text: str) -> NameFilter | None:
-    return NameFilter(text) if text else None
-
-
 def _exactly(name: str) -> NameFilter:
     """The filter for this name and no other; a numbered name has any number at its ``*``."""
     pattern = re.escape(name).replace(r"\*", "(?:[0-9]+|0[xX][0-9a-fA-F]+|[*])")
     return NameFilter(f"re:^{pattern}$")
+
+
+# -- from a line that a user typed ------------------------------------------------------------------------------------
+
+Groups = tuple[frozenset[int], frozenset[int]]
+
+
+def comparison_with(job: Job, selection: Selection, opened: Source, text: str) -> DiffScreen:
+    """The comparison with the job, or of the ranks, that ``text`` names; raises NsystuiError."""
+    if _names_ranks(text):
+        return comparison_of_ranks(job, selection, *groups_of(job, text))
+    return OtherJobScreen(job, opened, files_of_other(text))
+
+
+def comparison_of_ranks(job: Job, selection: Selection, first: Collection[int], second: Collection[int]) -> DiffScreen:
+    """The comparison of two groups of ranks in the selected time."""
+    own = selection.with_name(None)
+    a, b = (Side(job, own.with_tasks(job.tasks_of_ranks(frozenset(group))), _label(group)) for group in (first, second))
+    return DiffScreen((a, b))
+
+
+def _label(ranks: Collection[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}"
+
+
+def _names_ranks(text: str) -> bool:
+    """Whether a text has numbers only, as ``0-3 -- 4-7``, and no file has that name."""
+    return bool(re.fullmatch(r"[\d\s,-]+", text)) and not os.path.lexists(text.strip())
+
+
+def groups_of(job: Job, text: str) -> Groups:
+    """``0-3 -- 4-7``, or ``0-3`` against all others; raises UsageError."""
+    from nsystui.base.selection import parse_numbers
+
+    first, dashes, second = (word.strip() for word in text.partition("--"))
+    a = parse_numbers(first, "ranks")
+    b = parse_numbers(second, "ranks") if dashes else frozenset(item.rank for item in job.ranks) - a
+    for group in (a, b):
+        job.tasks_of_ranks(group)
+    if not b:
+        raise UsageError("these are all ranks: there are no others to compare with")
+    if a == b:
+        raise UsageError("these are the same ranks twice")
+    return a, b
+
+
+def files_of_other(text: str) -> tuple[str, ...]:
+    """The names in a line as it is typed, ``~`` and quotes as in a shell; raises NsystuiError if no export is there."""
+    from nsystui.exports.discover import discover
+    from nsystui.store.opened import look_at
+
+    try:
+        names = tuple(os.path.expanduser(word) for word in shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"{text}: {str(error).lower()}") from None
+    paths = discover(names)
+    if not paths:
+        raise UsageError("name the exports of the other job, or their folder")
+    look_at(paths[0])
+    return names
+
+
+class OtherJobScreen(DiffScreen):
+    """A is the open job, B the one that is read here; closing the screen ends the reading and lets go of B."""
+
+    @dataclass
+    class Read(Message):
+        """B is read, and what A and B are."""
+
+        sides: tuple[Side, Side]
+
+    @dataclass
+    class Unreadable(Message):
+        """There is nothing to compare with."""
+
+        reason: str
+
+    def __init__(self, job: Job, opened: Source, files: tuple[str, ...]) -> None:
+        super().__init__()
+        self._own = (job, opened.files)
+        source = replace(opened, files=files, logs=(), ranks="", step_range=job.step_range)
+        self._loading = Loading(source, self._hear)
+        self._other: Job | None = None
+        self._rows: dict[Path, tuple[int, int]] = {}
+        self._reasons: list[str] = []
+        self._letting_go = threading.Lock()
+        self._is_closed = self._is_read = False
+
+    def on_mount(self) -> None:
+        self.run_worker(self._read, thread=True, group="other job", exit_on_error=False)
+
+    def on_unmount(self) -> None:
+        self._loading.stop()
+        with self._letting_go:
+            self._is_closed = True
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Closes B where neither the reading nor the screen has it any more."""
+        if self._is_closed and self._is_read and self._other is not None:
+            self._other.close()
+            self._other = None
+
+    # -- in the thread of the reading -----------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        try:
+            self._loading.start()
+        except Exception as error:  # whatever a file can do: the screen says it, and A stays open
+            self.post_message(self.Unreadable(str(error).partition("\n")[0]))
+        finally:
+            with self._letting_go:
+                self._is_read = True
+                self._let_go()
+
+    def _hear(self, message: Message) -> None:
+        if isinstance(message, messages.JobStarted):
+            self._other = message.job
+        elif isinstance(message, messages.ExportFailed):
+            self._reasons.append(f"{message.path}: {message.reason}")
+        elif isinstance(message, messages.Advanced):
+            self.post_message(message)
+        elif isinstance(message, messages.LoadingEnded) and not message.cancelled:
+            self.post_message(self._ended())
+
+    def _ended(self) -> Message:
+        from nsystui.base.selection import Selection
+        from nsystui.questions.comparison import Side, job_labels
+
+        assert self._other is not None
+        if not self._other.session.reports:
+            return self.Unreadable(self._reasons[0] if self._reasons else "nothing could be read")
+        jobs = (self._own[0], self._other)
+        try:
+            labels = job_labels(jobs, (self._own[1], self._loading.source.files))
+        except NsystuiError as error:
+            return self.Unreadable(str(error))
+        a, b = (Side(job, Selection(), label) for job, label in zip(jobs, labels, strict=True))
+        return self.Read((a, b))
+
+    # -- on the screen --------------------------------------------------------------------------------------------
+
+    @on(messages.Advanced)
+    def _advanced(self, message: messages.Advanced) -> None:
+        message.stop()  # the application would take it for one of its own exports
+        self._rows[message.path] = message.rows, message.total
+        self.show_status(self.explorer.status)
+
+    def show_status(self, status: str) -> None:
+        done, total = (sum(numbers) for numbers in zip(*self._rows.values(), strict=True)) if self._rows else (0, 0)
+        own = "" if self._sides is not None else f"B: reading {100 * done // max(total, 1)} %"
+        super().show_status(own or status)
+
+    @on(Read)
+    def _compare(self, message: Read) -> None:
+        message.stop()
+        self._sides = message.sides
+        self.job_changed()
+        if self._reasons:
+            self.say(f"not all of B could be read: {self._reasons[0]}")
+
+    @on(Unreadable)
+    def _give_up(self, message: Unreadable) -> None:
+        message.stop()
+        if self.is_active:
+            self.leave()
+            self.app.screen.say(f"nothing to compare with: {message.reason}")  # type: ignore[attr-defined]
+
+    async def action_mode(self, name: str) -> None:
+        self.say("the screens are those of A: esc goes back to them")

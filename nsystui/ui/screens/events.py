@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar
 
 from textual import on
-from textual.message import Message
-from textual.timer import Timer
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.screen import ModalScreen
 
-from nsystui.base.answer import Row
+from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.units import parse_duration
 from nsystui.questions.event_kinds import EventKind, kinds_of
-from nsystui.questions.events import EventKey, EventList, Partners, key_of, partners, window_of
+from nsystui.questions.events import EVENT_COLUMNS, EventKey, EventList, Partners, key_of, partners, window_of
 from nsystui.questions.job import Job
 from nsystui.ui import keys
-from nsystui.ui.event_details import detail_lines
-from nsystui.ui.screens.asking import DETAIL_DELAY
-from nsystui.ui.screens.exporting import checker
-from nsystui.ui.screens.handing_over import Ask, TracingScreen, of_event
-from nsystui.ui.screens.partners import PartnersScreen
-from nsystui.ui.screens.table_pane import TablePane
-from nsystui.ui.widgets.prompt import LinePrompt
+from nsystui.ui.pictures.event_details import detail_lines
+from nsystui.ui.screens.handover import export_trace, ncu_of_event, show_ncu_commands
+from nsystui.ui.screens.table import TableScreen, name_filter
+from nsystui.ui.widgets.lines import KeyLine, TitleLine
+from nsystui.ui.widgets.quiet import PatientScreen, in_thread, reason_of
+from nsystui.ui.widgets.window_table import RowSelected, WindowTable
+
+
+class PartnersScreen(ModalScreen[EventKey | None], PatientScreen[EventKey | None]):
+    """Enter chooses an event, Esc none."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss(None)", "back")]
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        super().__init__()
+        self._rows = tuple(rows)
+
+    def compose(self) -> ComposeResult:
+        title = TitleLine()
+        title.update("6 Events", "launched by this call", right=f"{len(self._rows):,} operations")
+        yield title
+        yield WindowTable(TableAnswer("partners", EVENT_COLUMNS, self._rows))
+        yield KeyLine([("⏎", "go there"), ("esc", "back")])
+
+    @on(RowSelected)
+    def _chosen(self, message: RowSelected) -> None:
+        self.dismiss(key_of(self._rows[message.row]))
+
 
 _CATEGORIES = {
     "api": "api",
@@ -37,7 +58,7 @@ _CATEGORIES = {
 }
 
 
-class EventsScreen(TracingScreen, TablePane):
+class EventsScreen(TableScreen):
     """The event list; opened on an event (``target``) when another screen jumps to it."""
 
     MODE_KEY = "6"
@@ -52,35 +73,11 @@ class EventsScreen(TracingScreen, TablePane):
     EventsScreen.-wide SidePanel { width: 52; }
     """
 
-    @dataclass
-    class Found(Message):
-        """A search or jump ended at ``index`` (``None``: nowhere, for ``reason``)."""
-
-        index: int | None
-        reason: str = ""
-
-    @dataclass
-    class Detailed(Message):
-        """The detail lines of an event."""
-
-        key: EventKey
-        lines: list[str]
-
-        def can_replace(self, message: Message) -> bool:
-            return isinstance(message, EventsScreen.Detailed)
-
-    @dataclass
-    class PartnersFound(Message):
-        """What belongs to the event under the cursor."""
-
-        found: Partners
-
     def __init__(self, target: EventKey | None = None) -> None:
         super().__init__("6 Events")
         self.target = target
         self.chosen: tuple[EventKind, ...] = ()
         self.searched: NameFilter | None = None
-        self._detail_timer: Timer | None = None
 
     def free_keys(self) -> frozenset[str]:
         return frozenset({"g", "k"})
@@ -124,30 +121,23 @@ class EventsScreen(TracingScreen, TablePane):
     # -- details --------------------------------------------------------------------------------------------------
 
     def row_changed(self) -> None:
-        """Details follow when the cursor rests: a held key must not drag them over a slow line."""
-        if self._detail_timer is not None:
-            self._detail_timer.stop()
-        self._detail_timer = self.set_timer(DETAIL_DELAY, self._ask_details)
+        self.cursor_moved()
 
-    def _ask_details(self) -> None:
-        self._detail_timer = None
+    def cursor_rests(self) -> None:
         row, job = self.table.current_row, self.job
         if row is None or job is None:
             return
-        key = key_of(row)
+        key, ranks = key_of(row), job.ranks
 
-        def work() -> None:
-            lines = detail_lines(job.session, row, job.ranks)
-            self.post_message(self.Detailed(key, lines))
+        def show(lines: list[str]) -> None:
+            here = self.table.current_row
+            if here is not None and key_of(here) == key:
+                self.panel.show_lines(lines)
 
-        self.run_worker(work, thread=True, exclusive=True, group="detail", exit_on_error=False)
+        in_thread(self, "detail", lambda: detail_lines(job.session, row, ranks), show, self._say_reason)
 
-    @on(Detailed)
-    def _detailed(self, message: Detailed) -> None:
-        message.stop()
-        row = self.table.current_row
-        if row is not None and key_of(row) == message.key:
-            self.panel.show_lines(message.lines)
+    def _say_reason(self, error: Exception) -> None:
+        self.say(reason_of(error))
 
     # -- partners -------------------------------------------------------------------------------------------------
 
@@ -155,23 +145,16 @@ class EventsScreen(TracingScreen, TablePane):
         row, job = self.table.current_row, self.job
         if row is None or job is None:
             return
-        key = key_of(row)
+        key, ranks = key_of(row), job.ranks
+        in_thread(self, "partner", lambda: partners(job.session, key, ranks), self._partners_found, self._say_reason)
 
-        def work() -> None:
-            self.post_message(self.PartnersFound(partners(job.session, key, job.ranks)))
-
-        self.run_worker(work, thread=True, exclusive=True, group="partner", exit_on_error=False)
-
-    @on(PartnersFound)
-    def _partners_found(self, message: PartnersFound) -> None:
-        message.stop()
-        rows = message.found.rows
-        if not rows:
-            self.say(message.found.reason)
-        elif len(rows) == 1:
-            self.jump_to(key_of(rows[0]))
+    def _partners_found(self, found: Partners) -> None:
+        if not found.rows:
+            self.say(found.reason)
+        elif len(found.rows) == 1:
+            self.jump_to(key_of(found.rows[0]))
         else:
-            self.lay_over(PartnersScreen(rows), self._partner_chosen)
+            self.lay_over(PartnersScreen(found.rows), self._partner_chosen)
 
     def _partner_chosen(self, key: EventKey | None) -> None:
         if key is not None:
@@ -191,40 +174,39 @@ class EventsScreen(TracingScreen, TablePane):
     def open_row(self) -> None:
         self.action_partner()
 
-    def ncu_question(self) -> Ask | str:
+    def action_ncu(self) -> None:
         row = self.table.current_row
-        if row is None:
-            return "there is no event here"
-        key = key_of(row)
-        return of_event(key.kind.value, key.report, key.row)
+        key = key_of(row) if row is not None else None
+        show_ncu_commands(self, ncu_of_event(key.kind.value, key.report, key.row) if key else "there is no event here")
+
+    def action_trace(self) -> None:
+        export_trace(self)
 
     # -- search ---------------------------------------------------------------------------------------------------
 
     def action_search(self) -> None:
-        text = self.searched.text if self.searched else ""
-        self.prompt.open("search", "search", text, checker(lambda text: NameFilter(text) if text else None))
+        self.prompt.ask("search", self.searched.text if self.searched else "", name_filter, self._search)
+
+    def _search(self, name: NameFilter | None) -> None:
+        self.searched = name
+        if name is not None:
+            self.action_search_on(1)
 
     def action_go_to(self) -> None:
-        self.prompt.open("go", "go to time", "", checker(parse_duration))
+        self.prompt.ask("go to time", "", parse_duration, self._go_to)
+
+    def _go_to(self, moment: int) -> None:
+        events = self.table.answer
+        if isinstance(events, EventList):
+            self._look(lambda: events.at_time(moment), "no event then")
 
     def action_kinds(self) -> None:
         names = ",".join(kind.value for kind in self.chosen)
-        self.prompt.open("kinds", "kinds (empty: all but os)", names, checker(kinds_of))
+        self.prompt.ask("kinds (empty: all but os)", names, kinds_of, self._list_kinds)
 
-    @on(LinePrompt.Submitted)
-    def _asked_for(self, message: LinePrompt.Submitted) -> None:
-        if message.purpose == "search":
-            self.searched = NameFilter(message.value) if message.value else None
-            if self.searched is not None:
-                self.action_search_on(1)
-        elif message.purpose == "go":
-            events = self.table.answer
-            if isinstance(events, EventList):
-                moment = parse_duration(message.value)
-                self._look(lambda: events.at_time(moment), "no event then")
-        elif message.purpose == "kinds":
-            self.chosen = kinds_of(message.value)
-            self.job_changed()
+    def _list_kinds(self, kinds: tuple[EventKind, ...]) -> None:
+        self.chosen = kinds
+        self.job_changed()
 
     def action_search_on(self, direction: int) -> None:
         if self.searched is None:
@@ -246,21 +228,13 @@ class EventsScreen(TracingScreen, TablePane):
         else:
             self.say("sort by time (s) to search")
 
-    def _look(self, find: Any, reason: str) -> None:
-        def work() -> None:
-            try:
-                index = find()
-            except Exception as error:  # a query: the user gets the reason, the program lives on
-                self.post_message(self.Found(None, str(error).splitlines()[0]))
+    def _look(self, find: Callable[[], int | None], reason: str) -> None:
+        """Moves the cursor to the row that ``find`` finds in a thread; ``reason`` is for when there is none."""
+
+        def go(index: int | None) -> None:
+            if index is None:
+                self.say(reason)
             else:
-                self.post_message(self.Found(index, reason))
+                self.table.move_to(index)
 
-        self.run_worker(work, thread=True, exclusive=True, group="find", exit_on_error=False)
-
-    @on(Found)
-    def _found(self, message: Found) -> None:
-        message.stop()
-        if message.index is None:
-            self.say(message.reason)
-        else:
-            self.table.move_to(message.index)
+        in_thread(self, "find", find, go, self._say_reason)

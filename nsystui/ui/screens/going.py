@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.questions.triage.finding import View
-from nsystui.ui.overview_lines import SHOWN_BY
+from nsystui.ui.pictures.overview_lines import SHOWN_BY
+from nsystui.ui.screens import screen_of
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -58,9 +59,7 @@ async def show_finding(app: NsystuiApp, finding: Finding) -> None:
     """
     door = finding.door
     if door.view is View.DIAGNOSTICS:
-        from nsystui.ui.screens.capture import DiagnosticsScreen
-
-        app.push_screen(DiagnosticsScreen())
+        app.push_screen(screen_of("diagnostics"))
         return
     app.remember_way()
     app.select(_selection(app.selection, door))

@@ -14,9 +14,8 @@ from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
 from nsystui.questions.job import Job
 from nsystui.ui import keys
-from nsystui.ui.gpu_lanes import GpuPicture, Wanted, gpu_picture
-from nsystui.ui.gpu_lines import detail_lines
-from nsystui.ui.screens.zooming_pane import ZoomingPane
+from nsystui.ui.pictures.gpu import GpuPicture, Wanted, detail_lines, gpu_picture
+from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.widgets.strip_chart import StripChart
 
 _LABEL_WIDTH = 16
@@ -33,7 +32,7 @@ class _Eye:
     time: int | None = None
 
 
-class GpuScreen(ZoomingPane):
+class GpuScreen(ZoomableChartScreen):
     """Lanes over time, a cursor in time, and the values under it.
 
     One or few GPUs have a lane for all of their work, for each part of it and for each metric; of many there is the
@@ -55,7 +54,7 @@ class GpuScreen(ZoomingPane):
     def __init__(self) -> None:
         super().__init__("4 GPU")
         self.metrics: bool | None = None
-        self._picture: GpuPicture | None = None
+        self.picture: GpuPicture | None = None
         self._eyes: dict[Selection, _Eye] = {}  # going back to a selection goes back to where the eye was
         self._lane: tuple[Hashable, ...] = ()  # GPU and label of the lane that the cursor is in
         self._wanted = Wanted(None, 1, 1, None)
@@ -85,7 +84,7 @@ class GpuScreen(ZoomingPane):
 
     def show(self, result: Any, same_place: bool) -> None:
         picture: GpuPicture = result
-        self._picture = picture
+        self.picture = picture
         self._show_view(picture)
         if not picture.lanes:
             why = picture.notes or ("no GPU is in the selection: Esc goes back",)
@@ -119,7 +118,7 @@ class GpuScreen(ZoomingPane):
     # -- the cursor -----------------------------------------------------------------------------------------------
 
     def show_detail(self) -> None:
-        picture = self._picture
+        picture = self.picture
         if picture is None or not picture.lanes or self.chart.cursor_lane >= len(picture.owners):
             return
         here = self.chart.span or (self.chart.cursor_column, self.chart.cursor_column)
@@ -139,13 +138,13 @@ class GpuScreen(ZoomingPane):
     @on(StripChart.CursorMoved)
     def _cursor_moved(self, message: StripChart.CursorMoved) -> None:
         message.stop()
-        picture = self._picture
-        if picture is not None and picture.lanes and self._asked == self._shown:  # else it is about another view
+        picture = self.picture
+        if picture is not None and picture.lanes and self.question.is_settled:  # else it is about another view
             start, end = self.chart.cursor_times
             self._eyes[self.selection] = replace(self.eye, time=(start + end) // 2)
             lane = self.chart.cursor_lane
             self._lane = (picture.gpus[picture.owners[lane]].key, picture.lanes[lane].label)
-        self.show_detail_later()
+        self.cursor_moved()
 
     # -- the view -------------------------------------------------------------------------------------------------
 
@@ -155,7 +154,7 @@ class GpuScreen(ZoomingPane):
 
     @property
     def base(self) -> Window | None:
-        return self._picture.base if self._picture is not None else None
+        return self.picture.base if self.picture is not None else None
 
     @property
     def time(self) -> int:
@@ -167,14 +166,14 @@ class GpuScreen(ZoomingPane):
         return self.chart.chart_width
 
     def why_empty(self) -> str:
-        return "" if self._picture is not None and self._picture.lanes else "there is nothing to zoom"
+        return "" if self.picture is not None and self.picture.lanes else "there is nothing to zoom"
 
     def look_at(self, view: Window | None, time: int) -> None:
         self._eyes[self.selection] = _Eye(view, time)
         self.job_changed()
 
     def action_metrics(self) -> None:
-        picture = self._picture
+        picture = self.picture
         if picture is None:
             self.say("nothing is loaded yet")
         elif not picture.has_metrics:
@@ -197,14 +196,14 @@ class GpuScreen(ZoomingPane):
 
     def action_take_window(self) -> None:
         """Selects the marked span or the cursor's column for every screen."""
-        if self._picture is None or not self._picture.lanes:
+        if self.picture is None or not self.picture.lanes:
             self.say("there is no time to select here")
             return
         start, end = self.chart.span_times or self.chart.cursor_times
         self.select_window(Window(start, max(end, start + 1)))
 
     def action_only_rank(self) -> None:
-        picture = self._picture
+        picture = self.picture
         if picture is None or not picture.lanes:
             self.say("there is no lane here")
             return
@@ -222,11 +221,11 @@ class GpuScreen(ZoomingPane):
     # -- files ----------------------------------------------------------------------------------------------------
 
     def answer_to_export(self) -> Answer | None:
-        return self._picture.answer if self._picture is not None else None
+        return self.picture.answer if self.picture is not None else None
 
     def row_to_copy(self) -> Row | None:
         """The device of the lane under the cursor."""
-        picture = self._picture
+        picture = self.picture
         if picture is None or not picture.lanes:
             return None
         number = picture.owners[self.chart.cursor_lane]

@@ -18,8 +18,8 @@ from nsystui.questions.mpi import is_by_range
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.nvtx.listing import range_instances
 from nsystui.ui import keys
-from nsystui.ui.screens.handing_over import Ask, HandingOver, of_event
-from nsystui.ui.screens.table_pane import TablePane
+from nsystui.ui.screens.handover import ncu_of_event, show_ncu_commands
+from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.plots import histogram_lines
 
 _PANEL_WIDTH = 42
@@ -36,7 +36,7 @@ def distribution_lines(shape: Distribution) -> list[str]:
     return lines + [f"{word:7} {format_value(Unit.DURATION, value)}" for word, value in figures]
 
 
-class _InstancesScreen(TablePane):
+class _InstancesScreen(TableScreen):
     """Rows with a time: Enter goes to the event."""
 
     PLACES: ClassVar[tuple[str, ...]] = ("table", "everywhere")
@@ -67,7 +67,7 @@ class _InstancesScreen(TablePane):
         self.lay_over(EventsScreen(key))
 
 
-class KernelInstancesScreen(HandingOver, _InstancesScreen):
+class KernelInstancesScreen(_InstancesScreen):
     """Every launch of one kernel."""
 
     PLACES = ("launches", "table", "everywhere")
@@ -90,11 +90,13 @@ class KernelInstancesScreen(HandingOver, _InstancesScreen):
     def event_kind(self) -> EventKind:
         return EventKind.NCCL if is_nccl_kernel(self.kernel) else EventKind.KERNEL
 
-    def ncu_question(self) -> Ask | str:
+    def action_ncu(self) -> None:
         values = self.values()
-        if not values:
-            return "there is no launch here"
-        return of_event(self.event_kind().value, int(values["report"] or 0), int(values["row"] or 0))
+        if values:
+            question = ncu_of_event(self.event_kind().value, int(values["report"] or 0), int(values["row"] or 0))
+        else:
+            question = "there is no launch here"
+        show_ncu_commands(self, question)
 
 
 class RangeInstancesScreen(_InstancesScreen):

@@ -12,9 +12,9 @@ from nsystui.questions.job import Job
 from nsystui.questions.kernels import GroupBy, Names, kernel_summary
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui import keys
-from nsystui.ui.screens.handing_over import Ask, HandingOver
+from nsystui.ui.screens.handover import NcuQuestion, show_ncu_commands
 from nsystui.ui.screens.instances import KernelInstancesScreen, WorkInstancesScreen
-from nsystui.ui.screens.table_pane import TablePane
+from nsystui.ui.screens.table import TableScreen
 
 if TYPE_CHECKING:
     from nsystui.questions.handover.ncu_command import NcuCommand
@@ -32,7 +32,7 @@ _GROUPS: tuple[tuple[GroupBy, ...], ...] = (
 )
 
 
-class KernelsScreen(HandingOver, TablePane):
+class KernelsScreen(TableScreen):
     """Summaries by name."""
 
     MODE_KEY = "2"
@@ -137,7 +137,10 @@ class KernelsScreen(HandingOver, TablePane):
         else:
             self.lay_over(WorkInstancesScreen(name, WORKS[self._current]))
 
-    def ncu_question(self) -> Ask | str:
+    def action_ncu(self) -> None:
+        show_ncu_commands(self, self._ncu_question())
+
+    def _ncu_question(self) -> NcuQuestion | str:
         name, rank = self.values().get("name"), self.values().get("rank")
         if self._current != _KERNELS or not isinstance(name, str):
             return "ncu profiles kernels: o goes to their table"

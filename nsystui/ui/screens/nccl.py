@@ -2,25 +2,262 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
-from nsystui.base.answer import Answer, Row
+from nsystui.base.answer import Answer, Row, TableAnswer
+from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection
+from nsystui.base.text import fit
+from nsystui.base.units import format_value
+from nsystui.questions.algebra.distributions import log_density
+from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.events import EventKey
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.grouping import COLUMNS, By
-from nsystui.questions.nccl.sizes import SizeBin, size_histogram
+from nsystui.questions.nccl.listing import nccl_listing
+from nsystui.questions.nccl.sizes import SizeBin, bandwidth_by_size, durations_and_sizes, size_histogram
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.ui import keys
-from nsystui.ui.screens.nccl_calls import NcclCallsScreen, histogram, pairing_for
 from nsystui.ui.screens.nccl_log import NcclLogScreen, log_note
-from nsystui.ui.screens.table_pane import TablePane
+from nsystui.ui.screens.table import TableScreen
+from nsystui.ui.widgets.plots import histogram_lines, label_width, plot_lines
+
+if TYPE_CHECKING:
+    from nsystui.questions.nccl.pairing import NcclPairing
+
+
+def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:
+    """Calls and, beside them, bytes for each message size in ``width`` cells; nothing where no size is known."""
+    known = [bar for bar in bars if bar.label is not None]
+    if not any(bar.calls for bar in known):
+        return []
+    half = (width - len(_BETWEEN)) // 2
+    labels = [bar.label or "" for bar in known]
+    sizes = [bar.bytes or 0 for bar in known]
+    words = [format_value(Unit.BYTES, size) for size in sizes]
+    unknown = sum(bar.calls for bar in bars if bar.label is None)
+    calls = "calls by message size" + (f" ({unknown:,} of unknown size)" if unknown else "")
+    left = [calls, *histogram_lines(labels, [bar.calls for bar in known], half)]
+    right = ["bytes by message size", *histogram_lines(labels, sizes, half, words)]
+    return [fit(one, half) + _BETWEEN + other for one, other in zip(left, right, strict=True)]
+
+
+_BETWEEN = "  │  "
+
+
+def pairing_for(job: Job, groups: Collection[By]) -> NcclPairing:
+    """The pairing, with the step of each row where rows are grouped by it."""
+    from nsystui.questions.nccl.bandwidth import in_steps
+
+    return in_steps(job.pairing(), job.steps()) if By.STEP in groups else job.pairing()
+
+
+def _crumb(what: What, row: Mapping[By, Any]) -> str:
+    """``AllReduce 64KiB–1MiB kernels``, ``AllReduce stream 7 kernels``."""
+    words = [str(row[By.COLLECTIVE] or "unknown")]
+    for by, value in row.items():
+        if by in (By.SIZE, By.POW2, By.BYTES):
+            size = format_value(Unit.BYTES, value) if isinstance(value, int) else value
+            words.append(size or "of unknown size")
+        elif by is not By.COLLECTIVE:
+            words.append(f"{by.value} {'unknown' if value is None else value}")
+    return " ".join([*words, f"{what}s"])
+
+
+class NcclCallsScreen(TableScreen):
+    """The single kernels or calls of a row; Enter goes to the event, ``c`` to the event of the partner."""
+
+    MODE_KEY = "3"
+    PLACES = ("nccl calls", "table", "everywhere")
+    BINDINGS = keys.bindings("nccl calls", "table", "everywhere")
+
+    def __init__(self, what: What, row: Mapping[By, Any]) -> None:
+        super().__init__("3 NCCL", _crumb(what, row))
+        self.what = what
+        self.row = row
+
+    def ask(self, job: Job, selection: Selection) -> Answer:
+        return nccl_listing(job.session, selection, job.ranks, pairing_for(job, self.row), self.row, self.what)
+
+    def natural_order(self) -> tuple[str | None, bool]:
+        return "start", False
+
+    def counted(self) -> str:
+        return f"{self.what}s"
+
+    def row_category(self, row: Row) -> str | None:
+        return "nccl" if self.what == KERNEL else "api"
+
+    def open_row(self) -> None:
+        values = self.values()
+        if values:
+            self._go(values["report"], values["kind"], values["row"], values["start"])
+
+    def action_partner(self) -> None:
+        values = self.values()
+        if not values:
+            return
+        if values["partner_row"] is None:
+            self.say(str(values["reason"] or "it has no partner"))
+            return
+        self._go(values["partner_report"], values["partner_kind"], values["partner_row"], values["partner_start"])
+
+    def _go(self, report: Any, kind: Any, row: Any, start: Any) -> None:
+        from nsystui.ui.screens.events import EventsScreen
+
+        self.lay_over(EventsScreen(EventKey(int(report), EventKind(kind), int(row), int(start))))
+
+
+_SIZES = (By.BYTES, By.POW2, By.SIZE)
+_HEIGHT = 11
+
+
+class Drawing(Enum):
+    """What is drawn below the table; the value is its title, of one collective."""
+
+    BANDWIDTH = "{}: median bus bandwidth against message size"
+    DURATIONS = "{}: durations against message size, by kernel (· 1, ○ 2–9, ■ 10+)"
+    CALLS = "calls by power of two"
+
+
+@dataclass(frozen=True)
+class Points:
+    """Of a collective: sizes (bytes) and median bus bandwidths (bytes/s) for the curve, all kernels for the scatter."""
+
+    sizes: Sequence[float]
+    bandwidths: Sequence[float]
+    kernel_sizes: Any
+    durations: Any
+
+
+class NcclSizesScreen(TableScreen):
+    """Kernels of known size by collective and size; the drawing is of the collective under the cursor."""
+
+    MODE_KEY = "3"
+    PLACES = ("nccl sizes", "table", "everywhere")
+    BINDINGS = keys.bindings("nccl sizes", "table", "everywhere")
+    HAS_PANEL = True
+    PANEL_BORDER = ""
+    ELASTIC = "collective"
+
+    DEFAULT_CSS = f"""
+    NcclSizesScreen #body {{ layout: vertical; }}
+    NcclSizesScreen SidePanel, NcclSizesScreen.-wide SidePanel {{
+        display: block; width: 100%; height: {_HEIGHT}; margin-top: 1;
+    }}
+    NcclSizesScreen SidePanel.-empty, NcclSizesScreen.-wide SidePanel.-empty {{ display: none; }}
+    """
+
+    def __init__(self) -> None:
+        super().__init__("3 NCCL", "message sizes")
+        self.by = By.BYTES
+        self.drawing = Drawing.BANDWIDTH
+        self._points: dict[str, Points] = {}
+        self._bars: Sequence[SizeBin] = ()
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        job = self.explorer.job
+        return (self.by, job is not None and job.nccl_log is not None)
+
+    def ask(self, job: Job, selection: Selection) -> tuple[Answer, dict[str, Points], Sequence[SizeBin]]:
+        pairing = job.pairing()
+        answer = bandwidth_by_size(job.session, selection, job.ranks, pairing, self.by)
+        exact = answer if self.by is By.BYTES else bandwidth_by_size(job.session, selection, job.ranks, pairing)
+        points = {
+            name: Points(*_curve(exact, name), *durations_and_sizes(pairing, selection, name))
+            for name in dict.fromkeys(map(str, filter(None, exact.cells("collective"))))
+        }
+        return answer, points, size_histogram(pairing, selection, By.POW2)
+
+    def show(self, result: Any, same_place: bool) -> None:
+        answer, self._points, self._bars = result
+        super().show(answer, same_place)
+        self._draw()
+
+    def empty_text(self, answer: Answer) -> str:
+        return "no kernel here has a known message size\n" + super().empty_text(answer)
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    def row_changed(self) -> None:
+        self._draw()
+
+    def row_category(self, row: Row) -> str | None:
+        return "nccl"
+
+    def _draw(self) -> None:
+        lines = self._lines(self.size.width)
+        self.panel.show_lines(lines)
+        self.panel.set_class(not lines, "-empty")
+
+    def _lines(self, width: int) -> list[str]:
+        if self.drawing is Drawing.CALLS:
+            return histogram(_most(self._bars, _HEIGHT - 1), width)
+        name = self.values().get("collective")
+        points = self._points.get(str(name))
+        if points is None:
+            return []
+        is_curve = self.drawing is Drawing.BANDWIDTH
+        x, y = (points.sizes, points.bandwidths) if is_curve else (points.kernel_sizes, points.durations)
+        unit = Unit.RATE if is_curve else Unit.DURATION
+        title = self.drawing.value.format(name)
+        lines = _plot(x, y, unit, width, is_curve)
+        return [title, *(lines or ["no bandwidth: the size of the communicator is not known" if is_curve else ""])]
+
+    def action_group_by(self) -> None:
+        self.by = _SIZES[(_SIZES.index(self.by) + 1) % len(_SIZES)]
+        self.job_changed()
+
+    def action_drawing(self) -> None:
+        drawings = list(Drawing)
+        self.drawing = drawings[(drawings.index(self.drawing) + 1) % len(drawings)]
+        self._draw()
+
+    def open_row(self) -> None:
+        values = self.values()
+        if values:
+            key = {By.BYTES: "message_size", By.POW2: "size_from", By.SIZE: "bucket"}[self.by]
+            row = {By.COLLECTIVE: values["collective"], self.by: values[key]}
+            self.lay_over(NcclCallsScreen(KERNEL, row))
+
+
+def _most(bars: Sequence[SizeBin], count: int) -> list[SizeBin]:
+    """The bins that have calls, in order; of more than ``count`` those with most."""
+    used = [bar for bar in bars if bar.calls]
+    least = sorted((bar.calls for bar in used), reverse=True)[:count]
+    return [bar for bar in used if bar.calls >= least[-1]][:count] if used else []
+
+
+def _curve(answer: TableAnswer, collective: str) -> tuple[Sequence[float], Sequence[float]]:
+    """The sizes of a collective and their median bus bandwidths, where these are known."""
+    frame = answer.frame()
+    frame = frame[frame["collective"] == collective].dropna(subset=["busbw"])
+    return frame["message_size"].astype(float).tolist(), frame["busbw"].astype(float).tolist()
+
+
+def _plot(x: Any, y: Any, unit: Unit, width: int, is_curve: bool) -> list[str]:
+    def x_words(value: float) -> str:
+        return format_value(Unit.BYTES, round(value))
+
+    def y_words(value: float) -> str:
+        return format_value(unit, value).strip()
+
+    ends = log_density(x, y, 1, 1)
+    if ends is None:
+        return []
+    plot = log_density(x, y, width - label_width(y_words, ends.y), _HEIGHT - 2)
+    return [] if plot is None else plot_lines(plot, width, x_words, y_words, is_curve)
+
 
 _GROUPS: tuple[By | None, ...] = (By.SIZE, None, By.COMMUNICATOR, By.STREAM, By.RANK, By.STEP)
 """What ``b`` goes through besides the collective."""
 
 
-class NcclScreen(TablePane):
+class NcclScreen(TableScreen):
     """The summary: GPU kernels first, then CPU calls."""
 
     MODE_KEY = "3"
@@ -89,8 +326,6 @@ class NcclScreen(TablePane):
         self.job_changed()
 
     def action_sizes(self) -> None:
-        from nsystui.ui.screens.nccl_sizes import NcclSizesScreen
-
         self.lay_over(NcclSizesScreen())
 
     def open_row(self) -> None:

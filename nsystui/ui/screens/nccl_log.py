@@ -6,29 +6,23 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from textual import on
 from textual.widget import Widget
 
 from nsystui.base.answer import Answer
 from nsystui.base.columns import Unit
-from nsystui.base.selection import NameFilter
 from nsystui.base.units import format_value
 from nsystui.questions.nccl_log.tables import TABLES
-from nsystui.ui import keys, log_views
-from nsystui.ui.screens.exporting import checker
-from nsystui.ui.screens.table_pane import TablePane
-from nsystui.ui.widgets.choice_line import ChoiceLine
-from nsystui.ui.widgets.crumbs import SelectionLine
-from nsystui.ui.widgets.prompt import LinePrompt
+from nsystui.ui import keys
+from nsystui.ui.nccl_log import NATURAL_ORDER, ORDER, Inside, inside_of, rows_inside
+from nsystui.ui.screens.table import FilteredTableScreen, rows_with
+from nsystui.ui.widgets.lines import ChoiceLine, SelectionLine
 
 if TYPE_CHECKING:
     from nsystui.base.answer import TableAnswer
-    from nsystui.ui.log_loading import LogState
-
-_FILTER = "rows with"
+    from nsystui.ui.nccl_log import LogState
 
 
-class NcclLogScreen(TablePane):
+class NcclLogScreen(FilteredTableScreen):
     """The tables of the log, or, with ``inside``, the rows of one of them that make up a row of another.
 
     Their rows come from the application's ``nccl_log``, without a question in between, and change while that is being
@@ -40,11 +34,10 @@ class NcclLogScreen(TablePane):
     BINDINGS = keys.bindings("nccl log", "table", "everywhere")
     ELASTIC = "communicator"
 
-    def __init__(self, inside: log_views.Inside | None = None) -> None:
+    def __init__(self, inside: Inside | None = None) -> None:
         super().__init__("NCCL log")
         self.inside = inside
-        self.name_of_table = inside.table if inside else log_views.ORDER[0]
-        self.words: NameFilter | None = None
+        self.name_of_table = inside.table if inside else ORDER[0]
         self._tables: Mapping[str, TableAnswer] = {}
 
     def body(self) -> Iterable[Widget]:
@@ -94,26 +87,24 @@ class NcclLogScreen(TablePane):
             return
         if self.inside is None:
             there = self._tables_with_rows()
-            lacking = [name for name in log_views.ORDER if name not in there and name != self.name_of_table]
+            lacking = [name for name in ORDER if name not in there and name != self.name_of_table]
             is_whole = self.nccl_log.is_over and not self.nccl_log.is_stopped
             remark = f"no {', '.join(lacking)} in it" if lacking and is_whole else ""
             self.query_one("#choice", ChoiceLine).show_names(there, self.name_of_table, remark)
             answer = tables[self.name_of_table]
         else:
-            answer = log_views.rows_inside(tables, self.inside)
-        self.show(log_views.filtered(answer, self.words), same_place)
+            answer = rows_inside(tables, self.inside)
+        self.show(rows_with(answer, self.words), same_place)
 
     def _tables_with_rows(self) -> list[str]:
         """The tables to go through: the one that is shown stands among them even if it is empty."""
-        return [name for name in log_views.ORDER if len(self._tables[name]) or name == self.name_of_table]
+        return [name for name in ORDER if len(self._tables[name]) or name == self.name_of_table]
 
     def natural_order(self) -> tuple[str | None, bool]:
-        return log_views.NATURAL_ORDER.get(self.name_of_table), True
+        return NATURAL_ORDER.get(self.name_of_table), True
 
     def empty_text(self, answer: Answer) -> str:
-        if answer.total and self.words:
-            return f'none of the {answer.total:,} rows has the words "{self.words.text}": Esc takes the filter away'
-        if self.nccl_log.is_over or not any(map(len, self._tables.values())):
+        if (answer.total and self.words) or self.nccl_log.is_over or not any(map(len, self._tables.values())):
             return super().empty_text(answer)
         return "nothing of it in what is read so far"
 
@@ -140,31 +131,18 @@ class NcclLogScreen(TablePane):
         values = self.values()
         if not values:
             return
-        inside = log_views.inside_of(self.name_of_table, values) if self.inside is None else None
+        inside = inside_of(self.name_of_table, values) if self.inside is None else None
         if inside is None:
             self.say("a log tells no more of this row: it has no times of single calls")
         else:
             self.lay_over(NcclLogScreen(inside))
 
-    def action_filter(self) -> None:
-        self.prompt.open(_FILTER, _FILTER, self.words.text if self.words else "", checker(_filter_of))
-
-    @on(LinePrompt.Submitted)
-    def _words_given(self, message: LinePrompt.Submitted) -> None:
-        if message.purpose == _FILTER:
-            message.stop()
-            self._look_for(_filter_of(message.value))
-
-    def _look_for(self, words: NameFilter | None) -> None:
-        self.words = words
-        self.show_selection()
+    def show_filtered(self) -> None:
         self._show_table(same_place=False)
 
     def action_back(self) -> None:
-        if self.words is not None:
-            self._look_for(None)
-        elif self.is_drilled:
-            self.leave()
+        if self.words is not None or self.is_drilled:
+            super().action_back()
         elif self.explorer.stop_log():
             self.say("stopping…")
         else:
@@ -206,7 +184,3 @@ def log_note(log: LogState) -> str:
     ranks = f"{log.gpus:,} rank{'s' if log.gpus != 1 else ''}"
     found = f"{log.calls:,} calls of {ranks}, {moved}{so_far}"
     return f"NCCL log (l shows its tables): {found}"
-
-
-def _filter_of(text: str) -> NameFilter | None:
-    return NameFilter(text) if text else None

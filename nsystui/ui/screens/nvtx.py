@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from nsystui.base.answer import Answer, Row, TableAnswer
@@ -13,15 +13,98 @@ from nsystui.questions.job import Job
 from nsystui.questions.nvtx.listing import kernels_of, nvtx_tree_table
 from nsystui.questions.nvtx.paths import By, NodeKind
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
+from nsystui.questions.stats import Options, report_named
 from nsystui.ui import keys
-from nsystui.ui.nvtx_outline import ORDERS, Outline
-from nsystui.ui.screens.table_pane import TablePane
+from nsystui.ui.pictures.nvtx_outline import ORDERS, Outline
+from nsystui.ui.screens.instances import RangeInstancesScreen
+from nsystui.ui.screens.table import TableScreen
+
+_TITLES = {"nvtx_sum": "by name", "nvtx_gpu_proj_sum": "by name, projected"}
+
+
+class NvtxNamesScreen(TableScreen):
+    """The two summaries; Enter lists the single ranges of a name."""
+
+    MODE_KEY = "5"
+    PLACES = ("nvtx names", "table", "everywhere")
+    BINDINGS = keys.bindings("nvtx names", "table", "everywhere")
+    BACKGROUND = True
+
+    def __init__(self) -> None:
+        super().__init__("5 NVTX", _TITLES["nvtx_sum"])
+        self.report = "nvtx_sum"
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.report,)
+
+    def ask(self, job: Job, selection: Selection) -> Answer:
+        return report_named(self.report).ask(job.session, selection, Options())
+
+    def natural_order(self) -> tuple[str | None, bool]:
+        return "total", True
+
+    def counted(self) -> str:
+        return "names"
+
+    def action_other_table(self) -> None:
+        """From durations on the CPU to projected ones, and back."""
+        self.report = next(name for name in _TITLES if name != self.report)
+        self.crumbs = ("5 NVTX", _TITLES[self.report])
+        self._sort = None
+        self.job_changed()
+
+    def open_row(self) -> None:
+        name = self.values().get("name")
+        if isinstance(name, str):
+            self.lay_over(RangeInstancesScreen(name))
+
+
+class RangeWorkScreen(TableScreen):
+    """Kernels, memory operations and graphs in order of start; Enter goes to the event."""
+
+    MODE_KEY = "5"
+    PLACES = ("table", "everywhere")
+    BINDINGS = keys.bindings("table", "everywhere")
+    BACKGROUND = True
+
+    def __init__(self, name: str, question: Callable[[Job], Answer]) -> None:
+        super().__init__("5 NVTX", name, "GPU work")
+        self._question = question
+
+    def ask(self, job: Job, selection: Selection) -> Answer:
+        return self._question(job)
+
+    def natural_order(self) -> tuple[str | None, bool]:
+        return "start", False
+
+    def counted(self) -> str:
+        return "operations"
+
+    def row_category(self, row: Row) -> str | None:
+        return {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}.get(
+            str(self.values(row).get("kind"))
+        )
+
+    def open_row(self) -> None:
+        values = self.values()
+        if not values:
+            return
+        from nsystui.ui.screens.events import EventsScreen
+
+        key = EventKey(
+            int(values["report"] or 0),
+            EventKind(values["kind"]),
+            int(values["row"] or 0),
+            int(values["start"] or 0),
+        )
+        self.lay_over(EventsScreen(key))
+
 
 _BY_WORDS = {By.THREAD: "by rank and thread", By.RANK: "by rank", By.ALL: "all ranks together"}
 _KEY_OF_ORDER = {order: key for key, order in ORDERS.items()}
 
 
-class NvtxScreen(TablePane):
+class NvtxScreen(TableScreen):
     """The tree; Enter and → open, ← closes."""
 
     MODE_KEY = "5"
@@ -133,15 +216,11 @@ class NvtxScreen(TablePane):
         if node.index is None:
             self.say("many ranges: open a single one, or t selects their time for every screen")
             return
-        from nsystui.ui.screens.range_work import RangeWorkScreen
-
         ranges, index = self.outline.tree.ranges, node.index
         self.lay_over(RangeWorkScreen(node.label, lambda job: kernels_of(ranges, index, job.ranks)))
 
     def action_by_name(self) -> None:
         """The ranges by name instead of by path."""
-        from nsystui.ui.screens.nvtx_names import NvtxNamesScreen
-
         self.lay_over(NvtxNamesScreen())
 
     # -- arranging ------------------------------------------------------------------------------------------------

@@ -11,12 +11,14 @@ from textual.widget import Widget
 
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui import keys
-from nsystui.ui import overview_lines as words
-from nsystui.ui.screens.going import show_table
-from nsystui.ui.screens.seeking import SeekingScreen
-from nsystui.ui.widgets.part_lines import PartLines
-from nsystui.ui.widgets.table_messages import PageFailed, RowSelected, SortRequested
-from nsystui.ui.widgets.window_table import WindowTable
+from nsystui.ui.pictures import overview_lines as words
+from nsystui.ui.screens.base import JobScreen
+from nsystui.ui.screens.findings import FindingScreen, FindingsTable, NotCheckedScreen
+from nsystui.ui.screens.going import show_finding, show_table
+from nsystui.ui.screens.rank_comparison import RankComparison
+from nsystui.ui.widgets.lines import PartLines
+from nsystui.ui.widgets.quiet import reason_of
+from nsystui.ui.widgets.window_table import PageFailed, RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -24,7 +26,12 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer, Row, Value
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
-    from nsystui.ui.overview_picture import OverviewPicture
+    from nsystui.ui.pictures.overview import OverviewPicture
+
+
+_FINDINGS = 3
+"""Findings that are in sight on a terminal of 24 lines; on others there are a third of the lines more or fewer."""
+
 
 _FRAME = 4
 """Lines for the title, the selection, the heading between the tables, and the keys."""
@@ -47,7 +54,7 @@ _FEW_FILES = 16
 """Of so few files the table is made anew whenever something is known of one."""
 
 
-class OverviewScreen(SeekingScreen):
+class OverviewScreen(JobScreen):
     """The first screen: it is painted before anything heavy is imported.
 
     Three tables: the findings, which come last and in the background, the ranks, and below them the kernels; where
@@ -67,7 +74,8 @@ class OverviewScreen(SeekingScreen):
 
     def __init__(self) -> None:
         super().__init__("nsystui")
-        self._picture: OverviewPicture | None = None
+        self.comparison = RankComparison(self)
+        self.picture: OverviewPicture | None = None
         self._seen: Selection | None = None
         self._bins = 0
         self._files_shown = 0.0
@@ -79,7 +87,9 @@ class OverviewScreen(SeekingScreen):
         self.ranks = WindowTable(id="ranks", elastic="host")
         self.heading = PartLines(id="heading")
         self.kernels = WindowTable(id="kernels", row_style=_category)
-        yield from (self.head, *self.findings_body(), self.ranks, self.heading, self.kernels)
+        self.looking = PartLines(id="looking")
+        self.findings = FindingsTable(id="findings")
+        yield from (self.head, self.looking, self.findings, self.ranks, self.heading, self.kernels)
 
     # -- before a report is ready ---------------------------------------------------------------------------------
 
@@ -122,20 +132,20 @@ class OverviewScreen(SeekingScreen):
         return (self._bins,)
 
     def ask(self, job: Job, selection: Selection) -> OverviewPicture:
-        from nsystui.ui.overview_picture import overview_picture
+        from nsystui.ui.pictures.overview import overview_picture
 
         return overview_picture(job, selection, self._bins)
 
     def job_changed(self) -> None:
         super().job_changed()
-        if self._picture is not None:
-            self._show_head(self._picture)  # a file may have failed
+        if self.picture is not None:
+            self._show_head(self.picture)  # a file may have failed
         self.seek_findings()
 
     def show(self, result: Any, same_place: bool) -> None:
         picture: OverviewPicture = result
         same_place = self._seen == self.selection  # also where only the strip got another width
-        self._picture, self._seen = picture, self.selection
+        self.picture, self._seen = picture, self.selection
         self._show_head(picture)
         self._put(self.ranks, picture.tasks, same_place)
         if picture.spent is None:
@@ -147,7 +157,7 @@ class OverviewScreen(SeekingScreen):
 
     def _show_head(self, picture: OverviewPicture) -> None:
         width, height = self.app.size
-        so_far = self.explorer.loading_now or self._asked != self._shown
+        so_far = self.explorer.loading_now or not self.question.is_settled
         about, facts = words.title_and_facts(picture.facts, width, so_far)
         lines = [*facts, *words.time_lines(picture, width)]
         room = height - _FRAME - len(lines) - self.findings_lines()
@@ -181,10 +191,50 @@ class OverviewScreen(SeekingScreen):
         natural = ("total", True) if answer.name == "kernels" else (None, True)
         table.mark_sorted(*(order or natural))
 
-    def findings_changed(self) -> None:
-        if self._picture is not None:
-            self._show_head(self._picture)
+    # -- the findings ---------------------------------------------------------------------------------------------
+
+    def seek_findings(self, is_asked_for: bool = False) -> None:
+        """Looks for findings once everything is loaded and the screen's own numbers are there."""
+        job = self.job
+        if job is not None and not self.explorer.loading_now and self.question.has_ended:
+            self.findings.seek(job, self.selection, is_asked_for)
+
+    @on(FindingsTable.Changed)
+    def _findings_changed(self, message: FindingsTable.Changed) -> None:
+        message.stop()
+        status = self.findings.status
+        self.looking.show_lines([[("Findings  ", "bold"), (status, "")]] if status else [])
+        if self.picture is not None:
+            self._show_head(self.picture)
         self._share_room()
+
+    def findings_lines(self) -> int:
+        """How many lines the findings, or the line in their place, take."""
+        if not self.findings.display:
+            return int(bool(self.findings.status))
+        most = max(1, _FINDINGS + (self.app.size.height - 24) // 3)
+        return 1 + max(1, min(self.findings.row_count, most))
+
+    async def _open_finding(self) -> None:
+        """Goes to the screen that shows the finding under the cursor."""
+        if self.findings.current is not None:
+            await show_finding(self.explorer, self.findings.current)
+        else:
+            self.action_finding()
+
+    def action_finding(self) -> None:
+        """Explains the finding under the cursor; looks for findings where that waits for the user."""
+        found, place = self.findings.found, self.findings.place
+        if self.findings.waits:
+            self.seek_findings(is_asked_for=True)
+        elif found is None:
+            self.say(f"findings: {self.findings.status or 'they come when everything is loaded'}")
+        elif place is not None:
+            self.lay_over(FindingScreen(found, place))
+        elif found.not_checked and self.findings.is_last:
+            self.lay_over(NotCheckedScreen(found))
+        else:
+            self.say("no rule found anything wrong" + ("" if found.not_checked else ", and all of them could judge"))
 
     # -- room -----------------------------------------------------------------------------------------------------
 
@@ -256,7 +306,7 @@ class OverviewScreen(SeekingScreen):
     @on(PageFailed)
     def _page_failed(self, message: PageFailed) -> None:
         message.stop()
-        self.say(f"rows could not be read: {str(message.error).splitlines()[0]}")
+        self.say(f"rows could not be read: {reason_of(message.error)}")
 
     # -- going on -------------------------------------------------------------------------------------------------
 
@@ -265,14 +315,14 @@ class OverviewScreen(SeekingScreen):
         message.stop()
         if self.job is None:
             self.say("nothing is loaded yet")
-        elif self._picture is None:
+        elif self.picture is None:
             self.say("a moment: the first report is being looked at")
         elif message.table is self.findings:
-            await self.go_to_finding()
+            await self._open_finding()
         elif message.table is self.ranks:
-            await self._open_rank(self._picture)
-        elif self._picture.spent is None:
-            await self._open_held(self._picture)
+            await self._open_rank(self.picture)
+        elif self.picture.spent is None:
+            await self._open_held(self.picture)
         else:
             self._open_kernel()
 
@@ -299,8 +349,14 @@ class OverviewScreen(SeekingScreen):
         if isinstance(name, str):
             self.lay_over(KernelInstancesScreen(name, Names.FULL))
 
-    def rank_to_compare(self) -> Value:
-        return self.values(self.ranks).get("rank") if self._picture is not None else None
+    def action_compare(self) -> None:
+        self.comparison.mark(self._rank())
+
+    def action_compare_groups(self) -> None:
+        self.comparison.ask_for_groups(self._rank())
+
+    def _rank(self) -> Value:
+        return self.values(self.ranks).get("rank") if self.picture is not None else None
 
     def action_diagnostics(self) -> None:
         from nsystui.ui.screens.capture import DiagnosticsScreen

@@ -18,8 +18,8 @@ from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_
 from nsystui.questions.ranks.steps import step_times
 from nsystui.questions.tasks import RankedTask
 from nsystui.ui import keys
-from nsystui.ui.describe import spans
-from nsystui.ui.screens.chart_pane import ChartPane
+from nsystui.ui.pictures.selection import spans
+from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.widgets.plots import time_axis
 from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
@@ -54,7 +54,7 @@ class _Wanted:
     lines: int = 1
 
 
-class RankMapScreen(ChartPane):
+class RankMapScreen(ChartScreen):
     """Utilisation of every rank over time, or the times of its steps."""
 
     MODE_KEY = "7"
@@ -141,7 +141,7 @@ class RankMapScreen(ChartPane):
     @on(StripChart.CursorMoved)
     def _cursor_moved(self, message: StripChart.CursorMoved) -> None:
         message.stop()
-        self.show_detail_later()
+        self.cursor_moved()
 
     def _place(self) -> tuple[Sequence[RankedTask], int] | None:
         """The ranks of the cursor's line, and the column of the map that its cell shows."""

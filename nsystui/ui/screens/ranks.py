@@ -15,8 +15,8 @@ from nsystui.questions.ranks.table import rank_table
 from nsystui.questions.steps import Steps
 from nsystui.questions.tasks import RankedTask
 from nsystui.ui import keys
-from nsystui.ui.screens.comparing import ComparingScreen
-from nsystui.ui.screens.table_pane import TablePane
+from nsystui.ui.screens.rank_comparison import RankComparison
+from nsystui.ui.screens.table import TableScreen
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ _ORDERS = {"collective-kinds": ("waiting", True), "collectives": ("start", False
 """The column by which a table comes sorted, and whether it descends."""
 
 
-class RanksScreen(TablePane, ComparingScreen):
+class RanksScreen(TableScreen):
     """One table after the other; Enter on a row selects what it is about."""
 
     MODE_KEY = "7"
@@ -71,6 +71,7 @@ class RanksScreen(TablePane, ComparingScreen):
 
     def __init__(self) -> None:
         super().__init__("7 Ranks")
+        self.comparison = RankComparison(self)
         self.what = "ranks"
 
     def parameters(self) -> tuple[Hashable, ...]:
@@ -118,7 +119,13 @@ class RanksScreen(TablePane, ComparingScreen):
         else:
             self.say("clock: " + self.explorer.next_clock().value + "…")
 
-    def rank_to_compare(self) -> Value:
+    def action_compare(self) -> None:
+        self.comparison.mark(self._rank())
+
+    def action_compare_groups(self) -> None:
+        self.comparison.ask_for_groups(self._rank())
+
+    def _rank(self) -> Value:
         return self.values().get("rank", self.values().get("slowest"))
 
     # -- a row ----------------------------------------------------------------------------------------------------

@@ -20,16 +20,16 @@ from nsystui.questions.recipes.asking import Options, ask, draw, lacking
 from nsystui.questions.recipes.catalog import BY_RANK, NAMES, Recipe
 from nsystui.questions.recipes.maps import RecipeMap, edges_of, map_table
 from nsystui.ui import keys
-from nsystui.ui.screens.chart_pane import ChartPane
+from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen, RangeInstancesScreen, WorkInstancesScreen
-from nsystui.ui.screens.table_pane import TablePane
+from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
 _LABEL_WIDTH = 16
 _VALUE_WIDTH = 10
 
 
-class RecipeScreen(TablePane):
+class RecipeScreen(TableScreen):
     """The table of a recipe. Below it what its numbers need to be understood, and where NVIDIA's recipe errs."""
 
     PLACES = ("recipe", "table", "everywhere")
@@ -98,7 +98,7 @@ class RecipeScreen(TablePane):
             self.lay_over(screen)
 
 
-def _instances(recipe: str, name: str, names: Names) -> TablePane | None:
+def _instances(recipe: str, name: str, names: Names) -> TableScreen | None:
     """The single launches, calls or ranges of a name; ``None`` for recipes of which the rows are no names."""
     if recipe in ("cuda_gpu_kern_sum", "cuda_gpu_kern_hist", "nccl_gpu_overlap_trace"):
         return KernelInstancesScreen(name, names)
@@ -116,7 +116,7 @@ _WORKS = {
 }
 
 
-class RecipeMapScreen(ChartPane):
+class RecipeMapScreen(ChartScreen):
     """The map of a recipe, one figure at a time: a lane for each GPU, process or adapter."""
 
     PLACES = ("recipe map", "everywhere")
@@ -171,7 +171,7 @@ class RecipeMapScreen(ChartPane):
     @on(StripChart.CursorMoved)
     def _cursor_moved(self, message: StripChart.CursorMoved) -> None:
         message.stop()
-        self.show_detail_later()
+        self.cursor_moved()
 
     def show_detail(self) -> None:
         """All figures of the line at the cursor, and the first of the notes."""

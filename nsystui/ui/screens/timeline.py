@@ -2,68 +2,362 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from textual import on
-from textual.message import Message
+from textual import events, on
 
 from nsystui.base.answer import Answer, Row
-from nsystui.base.columns import Column
-from nsystui.base.selection import NameFilter, Window
-from nsystui.base.units import parse_duration
+from nsystui.base.columns import Column, Unit
+from nsystui.base.selection import NameFilter, Selection, Task, Window
+from nsystui.base.units import format_value, parse_duration
 from nsystui.questions.events import EVENT_COLUMNS, key_of, window_of
+from nsystui.questions.job import Job
 from nsystui.questions.timeline.gpu_events import Neighbours
 from nsystui.questions.timeline.lanes import Lane
 from nsystui.questions.timeline.listing import lane_events
 from nsystui.questions.timeline.nvtx_lane import range_next_to
 from nsystui.ui import keys
-from nsystui.ui.screens.exporting import checker
-from nsystui.ui.screens.handing_over import Ask, TracingScreen, of_event
-from nsystui.ui.screens.timeline_view import TimelineView
-from nsystui.ui.timeline_picture import TimelinePicture
-from nsystui.ui.widgets.prompt import LinePrompt
+from nsystui.ui.pictures.selection import describe
+from nsystui.ui.pictures.timeline import (
+    HEIGHT,
+    EventFacts,
+    TimelinePicture,
+    Wanted,
+    column_line,
+    event_facts,
+    timeline_picture,
+)
+from nsystui.ui.pictures.zoom import inside
+from nsystui.ui.screens.chart import ZoomableChartScreen
+from nsystui.ui.screens.handover import export_trace, ncu_of_event, show_ncu_commands
+from nsystui.ui.screens.table import name_filter
+from nsystui.ui.widgets.lanes import LaneChart
+from nsystui.ui.widgets.lines import SelectionLine
+from nsystui.ui.widgets.quiet import in_thread, reason_of
+
+_LABEL_WIDTH, _WIDE_LABEL_WIDTH = 11, 20
+_VALUE_WIDTH = 7
+_FRAME = 3
+"""Lines for the title, the selection and the keys."""
+_AXIS = 1
 
 
-class TimelineScreen(TracingScreen, TimelineView):
-    """The timeline with what acts on it: events, marks, the selection. ``e`` exports the operations in view."""
+@dataclass(frozen=True)
+class _Eye:
+    """Where the user looks within a selection: the view (``None``: all of it), the time and the lane of the cursor.
 
+    ``event`` is the event that the cursor was put on, until it is moved.
+    """
+
+    view: Window | None = None
+    time: int | None = None
+    lane: Lane | None = None
+    mark: int | None = None
+    event: Row | None = None
+
+
+class TimelineScreen(ZoomableChartScreen):
+    """Lanes over time, a view on them, and a cursor at a lane and a time; ``e`` exports the operations in view.
+
+    A picture is computed of the lanes in sight only. While a key is held, names and what must be read first are left
+    out; they follow when the cursor rests.
+    """
+
+    MODE_KEY = "L"
     PLACES = ("timeline", "everywhere")
     BINDINGS = keys.bindings("timeline", "everywhere")
+    chart: LaneChart
 
-    @dataclass
-    class Found(Message):
-        """The event that ``n`` or ``p`` goes to; ``None`` where there is none, or it failed for ``reason``."""
-
-        lane: Lane
-        row: Row | None
-        reason: str = ""
-
-    @dataclass
-    class Listed(Message):
-        """The events to export or to copy."""
-
-        answer: Answer | None
-        purpose: str
-        reason: str = ""
+    DEFAULT_CSS = f"""
+    TimelineScreen #detail {{ height: {HEIGHT}; }}
+    """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__("L Timeline")
+        self.opened: frozenset[Task] | None = None
+        self.found: NameFilter | None = None
+        self.picture: TimelinePicture | None = None
+        self.facts: EventFacts | None = None
+        """The details of the event under the cursor, once they are looked up."""
+        self._eyes: dict[Selection, _Eye] = {}  # going back to a selection goes back to where the eye was
+        self._rests = False
+        self._wanted = Wanted(None, 1, 1, 0, None, None, False, None)
         self._neighbours: Neighbours | None = None
         self._listed: Answer | None = None
         self._searching = False
         self._steps = 0  # events still to go on by, after the one that is being searched
 
+    def make_chart(self) -> LaneChart:
+        return LaneChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
+
+    # -- the question ---------------------------------------------------------------------------------------------
+
+    @property
+    def eye(self) -> _Eye:
+        return self._eyes.get(self.selection, _Eye())
+
+    def _look(self, **changes: Any) -> None:
+        self._eyes[self.selection] = replace(self.eye, **changes)
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        width, height = self.app.size
+        self.chart.label_width = _LABEL_WIDTH if width < 100 else _WIDE_LABEL_WIDTH
+        columns = max(1, width - len("▸ ") - self.chart.label_width - 1 - _VALUE_WIDTH - 1)
+        lines = max(1, height - _FRAME - HEIGHT - _AXIS)
+        eye = self.eye
+        self._wanted = Wanted(
+            eye.view,
+            columns,
+            lines,
+            self.chart.rows.start,
+            eye.lane,
+            self.opened,
+            self._rests,
+            self._to_mark,
+            self.chart.label_width,
+        )
+        # The lane of the cursor matters only where it lies out of sight, which the chart has seen to.
+        return (replace(self._wanted, lane=None),)
+
+    @property
+    def _to_mark(self) -> NameFilter | None:
+        """The names to mark: those looked for here, else those of the filter, which hides nothing on a timeline."""
+        return self.found or self.selection.name
+
+    def ask(self, job: Job, selection: Selection) -> TimelinePicture:
+        return timeline_picture(job, selection, self._wanted)
+
     def show(self, result: Any, same_place: bool) -> None:
         picture: TimelinePicture = result
-        if self._picture is None or self._picture.timeline is not picture.timeline:
+        if self.picture is None or self.picture.timeline is not picture.timeline:
             self._neighbours = Neighbours(picture.timeline)
-        super().show(result, same_place)
+        self.picture = picture
+        if not picture.lanes:
+            why = picture.notes or ("no GPU work and no NVTX range is in the selection: Esc goes back",)
+            self.show_title()
+            self.show_empty("\n".join((*why, "", "1 Overview shows what there is")))
+            return
+        self.show_empty("")
+        window = picture.window
+        self.chart.show(picture.labels, picture.lines, window.start, window.end)
+        self._place_cursor()
+        self.show_selection()
+        self._show_view(picture)
+        self._follow()
+
+    def _show_view(self, picture: TimelinePicture) -> None:
+        seen, whole = (window.end - window.start for window in (picture.window, picture.base))
+        time = format_value(Unit.DURATION, seen)
+        if picture.window != picture.base:
+            time += f" of {format_value(Unit.DURATION, whole)}"
+        count = len(picture.timeline.tasks)
+        lanes = f"{len(picture.lanes):,} lane{'' if len(picture.lanes) == 1 else 's'}"
+        self.show_title(right=f"{count:,} rank{'' if count == 1 else 's'} · {lanes} · {time}")
+
+    def show_selection(self) -> None:
+        text = describe(self.selection, self.job_ranks)
+        view = self.eye.view
+        if view is not None:
+            start, length = format_value(Unit.TIME, view.start), format_value(Unit.DURATION, view.end - view.start)
+            text += f" · in view {start} + {length}"
+        if self.found is not None:
+            text += f' · marks "{self.found.text}"'
+        self.query_one("#selection", SelectionLine).update(text)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._changed()
+
+    @on(LaneChart.Scrolled)
+    def _scrolled(self, message: LaneChart.Scrolled) -> None:
+        message.stop()
+        self._changed()
+
+    def _changed(self) -> None:
+        """Something else is to be drawn: at once what costs nothing, the rest when no key follows."""
+        self._rests = False
+        self.job_changed()
+
+    # -- the cursor -----------------------------------------------------------------------------------------------
+
+    @property
+    def lane(self) -> Lane | None:
+        picture = self.picture
+        return picture.lanes[self.chart.lane] if picture is not None and self.chart.lane < len(picture.lanes) else None
+
+    @property
+    def time(self) -> int:
+        """The time under the cursor: the middle of the view before it was moved."""
+        picture = self.picture
+        if self.eye.time is not None:
+            return self.eye.time
+        return (picture.window.start + picture.window.end) // 2 if picture is not None else 0
+
+    def _column_of(self, time: int) -> int:
+        assert self.picture is not None
+        window = self.picture.window
+        return (time - window.start) * self.chart.width // max(window.end - window.start, 1)
+
+    def times_of(self, column: int) -> tuple[int, int]:
+        """From and to which ns a column reaches: just those that ``_column_of`` puts into it."""
+        assert self.picture is not None
+        window, width = self.picture.window, self.chart.width
+        length = window.end - window.start
+        return window.start - (-column * length // width), window.start - (-(column + 1) * length // width)
+
+    def _place_cursor(self) -> None:
+        """Puts the cursor of the chart where the eye is."""
+        picture = self.picture
+        assert picture is not None
+        eye, lane = self.eye, self.chart.lane
+        if eye.lane is not None:
+            lane = self._nearest(picture, eye.lane)
+        else:  # kernels are what a timeline is opened for
+            lane = next((number for number, one in enumerate(picture.lanes) if not one.is_nvtx), 0)
+        mark = None if eye.mark is None else self._column_of(eye.mark)
+        self.chart.move(lane, self._column_of(self.time), mark)
+
+    def _nearest(self, picture: TimelinePicture, wanted: Lane) -> int:
+        """The lane itself, else its GPU, else another of its rank, else where the cursor is."""
+        for is_it in (
+            lambda lane: lane == wanted,
+            lambda lane: (lane.task, lane.device, lane.stream) == (wanted.task, wanted.device, None),
+            lambda lane: lane.task == wanted.task,
+        ):
+            place = next((number for number, lane in enumerate(picture.lanes) if is_it(lane)), None)
+            if place is not None:
+                return place
+        return self.chart.lane
+
+    def _follow(self) -> None:
+        """What belongs to the cursor's place: at once its column, and when the cursor rests, the event."""
+        self.facts = None
+        self.show_detail()
+        self.cursor_moved()
+
+    def show_detail(self) -> None:
+        picture = self.picture
+        shown = picture.pictures.get(self.chart.lane) if picture is not None else None
+        if shown is None:
+            return
+        column = min(self.chart.column, len(shown.columns.busy) - 1)
+        times, width = self.times_of(column), self.app.size.width
+        lines = [column_line(shown, column, times, self.time, self.eye.mark, width)]
+        if self.facts is not None:
+            first, *others = self.facts.lines
+            lines += [[(first, "bold")], *([(line, "")] for line in others)]
+        elif picture is not None and not picture.is_whole and self._waits_for_lanes(picture):
+            lines.append([("reading the streams and ranges of this rank…", "dim")])
+        elif picture is not None:
+            lines += [[(note, "dim")] for note in picture.notes[: HEIGHT - 1]]
+        self.detail.show_lines((lines + [[]] * HEIGHT)[:HEIGHT])
+
+    def _waits_for_lanes(self, picture: TimelinePicture) -> bool:
+        lane = self.lane
+        return (
+            lane is not None
+            and lane.task in picture.opened
+            and not any(one.task == lane.task and (one.is_nvtx or one.stream is not None) for one in picture.lanes)
+        )
+
+    def cursor_rests(self) -> None:
+        picture, lane = self.picture, self.lane
+        if picture is None or lane is None or not self.question.is_settled:
+            return
+        if not picture.is_whole and not self._rests:
+            self._rests = True
+            self.job_changed()
+        self._ask_facts(picture, lane)
+
+    def _ask_facts(self, picture: TimelinePicture, lane: Lane) -> None:
+        place, row = self._place(), self.eye.event
+        first, last = self.times_of(self.chart.column)
+        window = Window(first, max(last, first + 1))
+
+        def show(facts: EventFacts) -> None:
+            if self._place() == place:
+                self.facts = facts
+                self.show_detail()
+
+        def failed(error: Exception) -> None:
+            show(EventFacts(None, (reason_of(error),)))
+
+        in_thread(self, "detail", lambda: event_facts(picture.timeline, lane, window, row), show, failed)
+
+    def _place(self) -> Hashable:
+        """Where the cursor is, and in which picture."""
+        picture = self.picture
+        return (self.lane, self.chart.column, self.eye.event, picture.window if picture else None)
+
+    def action_move(self, columns: int) -> None:
+        if self._is_empty():
+            return
+        column = max(0, min(self.chart.column + columns, self.chart.width - 1))
+        first, last = self.times_of(column)
+        self._look(time=(first + last) // 2, event=None)
+        self._place_cursor()
+        self._follow()
+
+    def action_lane(self, lanes: int) -> None:
+        picture = self.picture
+        if self._is_empty() or picture is None:
+            return
+        number = max(0, min(self.chart.lane + lanes, len(picture.lanes) - 1))
+        self._look(time=self.time, lane=picture.lanes[number], event=None)
+        self._place_cursor()
+        self._follow()
+
+    def action_page(self, direction: int) -> None:
+        self.action_lane(direction * len(self.chart.rows))
+
+    def why_empty(self) -> str:
+        if self.picture is None:
+            return "a moment: the lanes are being computed"
+        return "" if self.picture.lanes else "there is no lane here"
+
+    def _is_empty(self) -> bool:
+        why = self.why_empty()
+        if why:
+            self.say(why)
+        return bool(why)
+
+    def _center(self, time: int) -> None:
+        """Moves the view so that ``time`` is in its middle."""
+        picture = self.picture
+        assert picture is not None
+        view = self._view_of(picture)
+        width = view.end - view.start
+        self._look(view=inside(Window(time - width // 2, time - width // 2 + width), picture.base))
+        self._changed()
+
+    def _view_of(self, picture: TimelinePicture) -> Window:
+        """What is in view, or is about to be: a key may come before the picture that the one before it asked for."""
+        return self.eye.view or picture.base
+
+    # -- the view -------------------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> Window | None:
+        return self.eye.view
+
+    @property
+    def base(self) -> Window | None:
+        return self.picture.base if self.picture is not None else None
+
+    @property
+    def columns(self) -> int:
+        return self.chart.width
+
+    def look_at(self, view: Window | None, time: int) -> None:
+        self._look(view=view, time=time, event=self.eye.event if time == self.time else None)
+        self._changed()
 
     # -- from event to event --------------------------------------------------------------------------------------
 
     def action_event(self, direction: int) -> None:
-        picture, lane, neighbours = self._picture, self.lane, self._neighbours
+        picture, lane, neighbours = self.picture, self.lane, self._neighbours
         if self._is_empty() or picture is None or lane is None or neighbours is None:
             return
         if self._searching:
@@ -72,34 +366,29 @@ class TimelineScreen(TracingScreen, TimelineView):
         self._searching = True
         time, forward = self.time, direction > 0
 
-        def work() -> None:
-            try:
-                if lane.is_nvtx:
-                    row = range_next_to(picture.timeline, lane, time, forward)
-                else:
-                    row = neighbours.find(lane, time, forward)
-            except Exception as error:  # a query: the user gets the reason, the program lives on
-                self.post_message(self.Found(lane, None, str(error).splitlines()[0]))
-            else:
-                self.post_message(self.Found(lane, row))
+        def find() -> Row | None:
+            if lane.is_nvtx:
+                return range_next_to(picture.timeline, lane, time, forward)
+            return neighbours.find(lane, time, forward)
 
-        self.run_worker(work, thread=True, exclusive=True, group="neighbour", exit_on_error=False)
+        def failed(error: Exception) -> None:
+            self._event_found(lane, None, reason_of(error))
 
-    @on(Found)
-    def _event_found(self, message: Found) -> None:
-        message.stop()
-        picture, steps = self._picture, self._steps
+        in_thread(self, "neighbour", find, partial(self._event_found, lane), failed)
+
+    def _event_found(self, lane: Lane, row: Row | None, reason: str = "no more events on this lane") -> None:
+        picture, steps = self.picture, self._steps
         self._searching, self._steps = False, 0
-        if picture is None or message.lane != self.lane:
+        if picture is None or lane != self.lane:
             return
-        if message.row is None:
-            self.say(message.reason or "no more events on this lane")
+        if row is None:
+            self.say(reason)
             return
-        window = window_of(message.row)
+        window = window_of(row)
         if not picture.base.start <= window.start < picture.base.end:
             self.say("the next one lies outside of the selection: Esc goes back, T selects a time")
             return
-        self._look(time=window.start, event=message.row)
+        self._look(time=window.start, event=row)
         view = self._view_of(picture)
         if view.start <= window.start < view.end:
             self._place_cursor()
@@ -111,22 +400,22 @@ class TimelineScreen(TracingScreen, TimelineView):
             self.action_event(1 if steps > 0 else -1)
 
     def action_open_event(self) -> None:
-        picture, lane = self._picture, self.lane
+        picture, lane = self.picture, self.lane
         if self._is_empty() or picture is None or lane is None:
             return
         if lane.task not in picture.opened and len(picture.timeline.tasks) > 1 and self.eye.event is None:
             self.action_open_rank()
             return
-        row = self.eye.event if self.eye.event is not None else self._facts.row if self._facts is not None else None
+        row = self.eye.event if self.eye.event is not None else self.facts.row if self.facts is not None else None
         if row is None:
-            self.say(self._facts.lines[0] if self._facts is not None else "a moment: the event is being looked up")
+            self.say(self.facts.lines[0] if self.facts is not None else "a moment: the event is being looked up")
             return
         from nsystui.ui.screens.events import EventsScreen
 
         self.lay_over(EventsScreen(key_of(row)))
 
     def action_open_rank(self) -> None:
-        picture, lane = self._picture, self.lane
+        picture, lane = self.picture, self.lane
         if self._is_empty() or picture is None or lane is None:
             return
         if not picture.timeline.has_inside(lane.task):
@@ -138,28 +427,27 @@ class TimelineScreen(TracingScreen, TimelineView):
 
     def action_go_to(self) -> None:
         if not self._is_empty():
-            self.prompt.open("go", "go to time", "", checker(parse_duration))
+            self.prompt.ask("go to time", "", parse_duration, self._go_to)
+
+    def _go_to(self, time: int) -> None:
+        picture = self.picture
+        if picture is None:
+            return
+        if not picture.base.start <= time < picture.base.end:
+            self.say("the selection does not reach there")
+            return
+        self._look(time=time, event=None)
+        self._center(time)
+        self._place_cursor()
+        self._follow()
 
     def action_highlight(self) -> None:
-        text = self.found.text if self.found else ""
-        self.prompt.open("mark", "mark names", text, checker(lambda text: NameFilter(text) if text else None))
+        self.prompt.ask("mark names", self.found.text if self.found else "", name_filter, self._highlight)
 
-    @on(LinePrompt.Submitted)
-    def _asked_for(self, message: LinePrompt.Submitted) -> None:
-        picture = self._picture
-        if message.purpose == "mark":
-            self.found = NameFilter(message.value) if message.value else None
-            self.show_selection()
-            self._changed()
-        elif message.purpose == "go" and picture is not None:
-            time = parse_duration(message.value)
-            if not picture.base.start <= time < picture.base.end:
-                self.say("the selection does not reach there")
-                return
-            self._look(time=time, event=None)
-            self._center(time)
-            self._place_cursor()
-            self._follow()
+    def _highlight(self, name: NameFilter | None) -> None:
+        self.found = name
+        self.show_selection()
+        self._changed()
 
     # -- marks and the selection ----------------------------------------------------------------------------------
 
@@ -173,7 +461,7 @@ class TimelineScreen(TracingScreen, TimelineView):
 
     def action_take_window(self) -> None:
         """Selects the time from the mark to the cursor, or what is in view, for every screen."""
-        picture = self._picture
+        picture = self.picture
         if self._is_empty() or picture is None:
             return
         mark, time = self.eye.mark, self.time
@@ -189,7 +477,7 @@ class TimelineScreen(TracingScreen, TimelineView):
         self._changed()
 
     def action_only_rank(self) -> None:
-        picture, lane = self._picture, self.lane
+        picture, lane = self.picture, self.lane
         if self._is_empty() or picture is None or lane is None:
             return
         if len(picture.timeline.tasks) == 1:
@@ -208,57 +496,50 @@ class TimelineScreen(TracingScreen, TimelineView):
         elif self.selection == way.selection or not self.explorer.undo_selection():
             self.app.call_later(self.app.switch_mode, way.mode)
 
-    # -- files ----------------------------------------------------------------------------------------------------
+    # -- files and other tools ------------------------------------------------------------------------------------
 
     def answer_to_export(self) -> Answer | None:
         return self._listed
 
     def action_export(self) -> None:
-        self._list("export")
+        self._list_events(super().action_export)
 
     def action_copy_table(self) -> None:
-        self._list("copy")
+        self._list_events(super().action_copy_table)
 
-    def _list(self, purpose: str) -> None:
-        """Has the events of the lanes in sight counted, which is a query, and goes on when they are."""
-        picture = self._picture
+    def _list_events(self, then: Callable[[], None]) -> None:
+        """Lists the events of the lanes in sight, which is a query, and goes on when they are counted."""
+        picture = self.picture
         if self._is_empty() or picture is None:
             return
         lanes, window = [picture.lanes[number] for number in self.chart.rows], self._view_of(picture)
 
-        def work() -> None:
-            try:
-                answer = lane_events(picture.timeline, lanes, window)
-            except Exception as error:  # a query: the user gets the reason, the program lives on
-                self.post_message(self.Listed(None, purpose, str(error).splitlines()[0]))
-            else:
-                self.post_message(self.Listed(answer, purpose))
+        def listed(answer: Answer) -> None:
+            self._listed = answer
+            then()
 
-        self.run_worker(work, thread=True, exclusive=True, group="list", exit_on_error=False)
+        def failed(error: Exception) -> None:
+            self._listed = None
+            self.say(reason_of(error))
 
-    @on(Listed)
-    def _lanes_listed(self, message: Listed) -> None:
-        message.stop()
-        self._listed = message.answer
-        if message.answer is None:
-            self.say(message.reason)
-        elif message.purpose == "export":
-            super().action_export()
-        else:
-            super().action_copy_table()
+        in_thread(self, "list", lambda: lane_events(picture.timeline, lanes, window), listed, failed)
 
     def row_to_copy(self) -> Row | None:
         """The event under the cursor."""
         if self.eye.event is not None:
             return self.eye.event
-        return self._facts.row if self._facts is not None else None
+        return self.facts.row if self.facts is not None else None
 
     def columns_to_copy(self) -> tuple[Column, ...]:
         return EVENT_COLUMNS
 
-    def ncu_question(self) -> Ask | str:
+    def action_ncu(self) -> None:
         row = self.row_to_copy()
         if row is None:
-            return "there is no event under the cursor: n goes to the next one"
-        key = key_of(row)
-        return of_event(key.kind.value, key.report, key.row)
+            show_ncu_commands(self, "there is no event under the cursor: n goes to the next one")
+        else:
+            key = key_of(row)
+            show_ncu_commands(self, ncu_of_event(key.kind.value, key.report, key.row))
+
+    def action_trace(self) -> None:
+        export_trace(self)

@@ -1,11 +1,15 @@
-"""Text that shows amounts: a lane of blocks over time, a time axis, a histogram. Plain functions, no screen."""
+"""Text that shows amounts: blocks over time, a time axis, a histogram, a scatter plot. Plain functions, no screen."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from nsystui.base.text import fit, safe_text, width_of
+
+if TYPE_CHECKING:
+    from nsystui.questions.algebra.distributions import Density
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 NOTHING = " "
@@ -121,3 +125,38 @@ def _bar(count: int, largest: int, width: int) -> str:
     if count <= 0 or largest <= 0:
         return ""
     return BAR * math.floor(count / largest * width + 0.5) or TRACE
+
+
+# From how many points on a cell has which mark; they differ in size, not in colour.
+_MARKS = ((10, "■"), (2, "○"), (1, "·"))
+_POINT = "●"
+_AXIS = "│"
+
+Words = Callable[[float], str]
+
+
+def label_width(y_words: Words, ends: tuple[float, float]) -> int:
+    """How many cells the labels of the y axis take, with the axis itself."""
+    return max(width_of(y_words(end)) for end in ends) + 2
+
+
+def plot_lines(plot: Density, width: int, x_words: Words, y_words: Words, is_curve: bool = False) -> list[str]:
+    """A line for each row of ``plot`` and one for the x axis, each ``width`` cells wide.
+
+    The words make a label of a value; only the ends of the axes have one. A cell of a curve has one mark, however many
+    points it holds.
+    """
+    labels = label_width(y_words, plot.y)
+    lines = []
+    for number, counts in enumerate(plot.counts):
+        at_end = {0: plot.y[1], len(plot.counts) - 1: plot.y[0]}.get(number)
+        label = y_words(at_end) if at_end is not None else ""
+        marks = "".join(_POINT if is_curve and count else _mark(count) for count in counts)
+        lines.append(fit(fit(label, labels - 2, "right") + f" {_AXIS}" + marks, width))
+    left, right = x_words(plot.x[0]), x_words(plot.x[1])
+    room = max(width - labels - width_of(left), 0)
+    return [*lines, fit(" " * labels + left + fit(right, room, "right"), width)]
+
+
+def _mark(count: int) -> str:
+    return next((mark for least, mark in _MARKS if count >= least), " ")

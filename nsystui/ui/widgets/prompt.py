@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from rich.highlighter import Highlighter
 from rich.text import Text
@@ -12,14 +11,13 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from nsystui.base.errors import NsystuiError
 from nsystui.base.text import safe_text
 
-Check = Callable[[str], str | None]
-"""Says what is wrong with a text, in a sentence for the user, or ``None`` when it will do."""
+Result = TypeVar("Result")
 
 
 class _Shown(Highlighter):
@@ -30,11 +28,11 @@ class _Shown(Highlighter):
 
 
 class LinePrompt(Widget):
-    """A line to type in, over the key line; hidden until ``open``. One for each screen is enough.
+    """A line to type in, over the key line; hidden until ``ask``. One for each screen is enough.
 
     It lies on a layer of its own and always has its place there, so that opening it moves nothing and repaints one
-    line. Enter submits, if ``check`` has nothing to say against it, and Esc cancels; either closes it and gives the
-    focus back.
+    line. Enter submits, unless ``parse`` says what is wrong with the text, and Esc cancels; either closes it and gives
+    the focus back.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel", show=False)]
@@ -53,48 +51,10 @@ class LinePrompt(Widget):
     LinePrompt Input:focus { background: $background; border: none; }
     """
 
-    @dataclass
-    class Submitted(Message):
-        """Enter, and the text was good."""
-
-        prompt: LinePrompt
-        purpose: str
-        value: str
-
-        @property
-        def control(self) -> LinePrompt:
-            return self.prompt
-
-    @dataclass
-    class Changed(Message):
-        """The text changed while the prompt is open."""
-
-        prompt: LinePrompt
-        purpose: str
-        value: str
-
-        @property
-        def control(self) -> LinePrompt:
-            return self.prompt
-
-        def can_replace(self, message: Message) -> bool:
-            return isinstance(message, LinePrompt.Changed)
-
-    @dataclass
-    class Cancelled(Message):
-        """Esc."""
-
-        prompt: LinePrompt
-        purpose: str
-
-        @property
-        def control(self) -> LinePrompt:
-            return self.prompt
-
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id, classes=classes)
-        self._purpose = ""
-        self._check: Check | None = None
+        self._parse: Callable[[str], Any] | None = None
+        self._then: Callable[[Any], object] | None = None
         self._focus_before: Widget | None = None
         self._message = Static(markup=False, classes="line-prompt--message")
         self._label = Static(markup=False, classes="line-prompt--label")
@@ -116,27 +76,32 @@ class LinePrompt(Widget):
         return self.has_class("-open")
 
     @property
-    def purpose(self) -> str:
-        """What the open prompt is for, as given to ``open``."""
-        return self._purpose
-
-    @property
     def value(self) -> str:
         """The text as it stands."""
         return self._input.value
 
-    def open(self, purpose: str, label: str, value: str = "", check: Check | None = None) -> None:
-        """Ask for a text.
+    @value.setter
+    def value(self, text: str) -> None:
+        self._input.value = text
+
+    def ask(
+        self,
+        label: str,
+        value: str,
+        parse: Callable[[str], Result],
+        then: Callable[[Result], object],
+    ) -> None:
+        """Asks for a text.
 
         Args:
-            purpose: Comes back with the messages: ``"filter"``, ``"time"``, ``"export"``.
-            label: What stands before the text: ``"/"``, ``"go to"``, ``"export to"``.
+            label: What stands before the text: ``"find"``, ``"go to time"``, ``"export to"``.
             value: The text to begin with; the cursor stands at its end.
-            check: Called with the text on Enter; what it returns is shown and the prompt stays open.
+            parse: Called with the text on Enter. The prompt stays open and shows the reason if it raises NsystuiError.
+            then: Called with the result of ``parse`` when the prompt is closed.
         """
         if not self.is_open:
             self._focus_before = self.screen.focused
-        self._purpose, self._check = purpose, check
+        self._parse, self._then = parse, then
         self._label.update(safe_text(label) + " ")
         with self.prevent(Input.Changed):
             self._input.value = value
@@ -160,21 +125,21 @@ class LinePrompt(Widget):
 
     def action_cancel(self) -> None:
         self.close()
-        self.post_message(self.Cancelled(self, self._purpose))
 
     @on(Input.Submitted)
     def _submit(self, event: Input.Submitted) -> None:
         event.stop()
-        problem = self._check(event.value) if self._check is not None else None
-        if problem:
-            self.fail(problem)
+        if self._parse is None or self._then is None:
+            return
+        try:
+            result = self._parse(event.value)
+        except NsystuiError as error:
+            self.fail(str(error))
             return
         self.close()
-        self.post_message(self.Submitted(self, self._purpose, event.value))
+        self.screen.call_later(self._then, result)
 
     @on(Input.Changed)
     def _change(self, event: Input.Changed) -> None:
         event.stop()
         self.remove_class("-failed")
-        if self.is_open:
-            self.post_message(self.Changed(self, self._purpose, event.value))

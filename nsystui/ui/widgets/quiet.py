@@ -23,6 +23,7 @@ from nsystui.base import terminal
 
 Result = TypeVar("Result")
 Other = TypeVar("Other")
+Found = TypeVar("Found")
 
 
 class PatientScreen(Screen[Result]):
@@ -96,3 +97,34 @@ class QuietFocus(Widget):
         self.focus_changed()
         if isinstance(self.parent, Widget):
             self.parent.post_message(events.DescendantBlur(self))
+
+
+def in_thread(
+    widget: Widget,
+    group: str,
+    work: Callable[[], Found],
+    then: Callable[[Found], object],
+    failed: Callable[[Exception], object],
+    *,
+    exclusive: bool = True,
+) -> None:
+    """Calls ``work`` in a thread, and then on the widget's own ``then`` with the result, or ``failed`` with the error.
+
+    Whatever a query, a file or a disk can raise: the screen says it, and the program goes on. ``exclusive`` work takes
+    the place of other work of its group; a result that is on its way nevertheless arrives.
+    """
+
+    def call() -> None:
+        try:
+            found = work()
+        except Exception as error:
+            widget.call_later(failed, error)
+        else:
+            widget.call_later(then, found)
+
+    widget.run_worker(call, thread=True, exclusive=exclusive, group=group, exit_on_error=False)
+
+
+def reason_of(error: Exception) -> str:
+    """The first line of what an error says, for a line of the screen."""
+    return (str(error) or type(error).__name__).splitlines()[0]

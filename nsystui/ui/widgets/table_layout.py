@@ -2,15 +2,149 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from rich.cells import set_cell_size
 
-from nsystui.base.answer import Row
-from nsystui.base.columns import FILES_ONLY, Column
-from nsystui.base.text import safe_text, width_of
-from nsystui.ui.widgets.columns import GAP, ColumnMeasure, Placed, place_columns, set_text
+from nsystui.base.answer import Row, Value
+from nsystui.base.columns import FILES_ONLY, Column, Unit
+from nsystui.base.text import fit, safe_text, shorten, width_of
+from nsystui.base.units import DecimalLayout, format_value
+
+GAP = 2
+"""Blanks between two columns."""
+
+NAME_MINIMUM = 24
+NAME_SHARE = 0.4
+"""The elastic column keeps this many cells, or this share of the line if that is more (or its natural width, if that is
+less), while other columns can leave instead: names are what people look for."""
+
+TEXT_WANTED = 24
+"""Cells that any other text column asks for at most; it gets more only when there is room to spare."""
+
+TEXT_MINIMUM = 6
+"""Cells that a text column keeps when nothing is left that could leave."""
+
+_INDENT = re.compile(r"[ │├└─]*(?:[▶▼▸▾] )?")
+
+
+@dataclass
+class ColumnMeasure:
+    """How wide the values of one column have been so far, in cells: as text, or as numbers on their decimal point."""
+
+    column: Column
+    text: int = 0
+    number: DecimalLayout = field(default_factory=DecimalLayout)
+
+    @property
+    def is_text(self) -> bool:
+        return self.column.unit is Unit.TEXT
+
+    @property
+    def natural(self) -> int:
+        """The width at which nothing seen so far, nor the heading with its sort mark, is cut."""
+        return max(width_of(self.column.label) + 1, self.text, self.number.width)
+
+    def format(self, value: Value) -> str:
+        """``value`` in words of a screen, without anything that a terminal would act on."""
+        return "" if self.is_text and value is None else format_value(self.column.unit, value)
+
+    def see(self, shown: str) -> None:
+        """Make room for a value, formatted."""
+        if self.is_text:
+            self.text = max(self.text, width_of(shown))
+            return
+        seen, one = self.number, DecimalLayout.of([shown])
+        self.number = DecimalLayout(
+            max(seen.whole, one.whole), max(seen.fraction, one.fraction), max(seen.unit, one.unit)
+        )
+
+    def align(self, shown: str, width: int) -> str:
+        """A formatted number in ``width`` cells, its decimal point where every other row has it."""
+        return fit(self.number.pad(shown), width, "right")
+
+    def heading(self, width: int, sort_mark: str) -> str:
+        """The column's heading in ``width`` cells, with ``sort_mark`` (may be empty) at its end."""
+        label = shorten(self.column.label, width - len(sort_mark)) + sort_mark
+        return fit(label, width, "left" if self.is_text else "right")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A column that is shown: its place in the answer's columns, and its width in cells."""
+
+    index: int
+    width: int
+
+
+def place_columns(
+    measures: Sequence[ColumnMeasure], width: int, elastic: int | None, sorted_key: str | None
+) -> tuple[Placed, ...]:
+    """Choose the columns that fit ``width`` cells and share the cells among them.
+
+    Those of the highest ``importance`` leave first, of equals the one furthest right; importance 0, the sorted column
+    and the elastic one stay. Room to spare goes to the elastic column and then to other text that was cut; with nothing
+    left to leave, text columns shrink, and after that the right edge is cut. ``FILES_ONLY`` columns never show.
+    """
+    name_room = max(NAME_MINIMUM, int(width * NAME_SHARE))
+    wanted = {
+        index: min(measure.natural, name_room if index == elastic else TEXT_WANTED)
+        if measure.is_text
+        else measure.natural
+        for index, measure in enumerate(measures)
+        if measure.column.importance < FILES_ONLY
+    }
+
+    def taken() -> int:
+        return sum(wanted.values()) + GAP * max(0, len(wanted) - 1)
+
+    def may_leave(index: int) -> bool:
+        column = measures[index].column
+        return column.importance > 0 and column.key != sorted_key and index != elastic
+
+    leaving = sorted(filter(may_leave, wanted), key=lambda index: (-measures[index].column.importance, -index))
+    for index in leaving:
+        if taken() <= width:
+            break
+        del wanted[index]
+
+    texts = sorted((index for index in wanted if measures[index].is_text), key=lambda index: index != elastic)
+    for index in texts:  # the elastic one first
+        spare = width - taken()
+        if spare > 0:
+            wanted[index] = min(measures[index].natural, wanted[index] + spare)
+        elif spare < 0:
+            wanted[index] = max(min(TEXT_MINIMUM, wanted[index]), wanted[index] + spare)
+    shown = sorted(wanted)
+    if shown and shown[-1] == elastic:  # a name at the right edge may as well own the rest of the line
+        wanted[elastic] += max(0, width - taken())
+    return tuple(Placed(index, wanted[index]) for index in shown)
+
+
+def set_text(shown: str, width: int, prefix: str = "", pan: int = 0, is_prose: bool = False) -> str:
+    """Text in exactly ``width`` cells: cut in its middle (prose at its end), or seen from its character ``pan`` on.
+
+    ``prefix`` (the indentation and mark of a tree's row) is never shortened while half the width is enough for it;
+    blanks and tree marks that the text itself begins with count as one.
+    """
+    if not prefix:
+        indent = _INDENT.match(shown)
+        prefix = indent.group() if indent else ""
+        shown = shown[len(prefix) :]
+    if width_of(prefix) > width // 2:  # very deep: the mark next to the name says more than the depth
+        prefix = "…" + prefix[-(width // 2 - 1) :] if width >= 4 else ""
+    room = width - width_of(prefix)
+    if pan and width_of(shown) > room:
+        # Cut at the right edge, not in the middle: the reader is looking at this part.
+        shown = "…" + shown[min(pan, len(shown) - 1) + 1 :]
+        return prefix + (fit(shown, room) if width_of(shown) <= room else set_cell_size(shown, room - 1) + "…")
+    if is_prose and width_of(shown) > room > 0:
+        return prefix + set_cell_size(shown, room - 1) + "…"
+    return prefix + fit(shown, room)
+
 
 PAN_STEP = 16
 """Characters by which a reader moves along names that are cut."""

@@ -2,12 +2,13 @@
 
 It asks the answer only for the pages it draws, formats only the rows in sight, and repaints only what a key changed:
 two lines for a step of the cursor. Everything is drawn from plain segments, so nothing in the data is ever read as
-markup; ``safe_text`` (in ``columns``) keeps escape sequences out.
+markup; ``safe_text`` (in ``table_layout``) keeps escape sequences out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -21,12 +22,57 @@ from textual.strip import Strip
 from textual.timer import Timer
 
 from nsystui.base.answer import Answer, Row
+from nsystui.base.columns import FILES_ONLY, Unit
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
 from nsystui.ui.widgets.pages import PageCache
+from nsystui.ui.widgets.quiet import QuietFocus, in_thread
 from nsystui.ui.widgets.table_layout import TableLayout, message_lines
-from nsystui.ui.widgets.table_messages import PageFailed, RowHighlighted, RowSelected, SortRequested
-from nsystui.ui.widgets.table_pages import PagedTable
 from nsystui.ui.widgets.window import Window
+
+
+@dataclass
+class TableMessage(Message, namespace="window_table"):
+    """From ``table``; ``@on(WindowTable.RowSelected, "#kernels")`` selects by its id."""
+
+    table: WindowTable
+
+    @property
+    def control(self) -> WindowTable:
+        return self.table
+
+
+@dataclass
+class RowHighlighted(TableMessage, namespace="window_table"):
+    """The cursor stands on ``row`` (also after ``set_answer``, and when that row's page has arrived)."""
+
+    row: int
+
+    def can_replace(self, message: Message) -> bool:
+        """A held key leaves one message in the queue, the newest."""
+        return isinstance(message, RowHighlighted) and message.table is self.table
+
+
+@dataclass
+class RowSelected(TableMessage, namespace="window_table"):
+    """Enter on ``row``, or a click on the row that has the cursor."""
+
+    row: int
+
+
+@dataclass
+class SortRequested(TableMessage, namespace="window_table"):
+    """The user wants another order. The screen sorts, then calls ``set_answer`` and ``mark_sorted``."""
+
+    key: str
+    descending: bool
+
+
+@dataclass
+class PageFailed(TableMessage, namespace="window_table"):
+    """A page could not be read; the table shows ``error`` in its body until the next ``set_answer``."""
+
+    error: Exception
+
 
 MARKER = "▸ "
 """Stands before the cursor's row, so that it is found without colour, in a capture and by a screen reader."""
@@ -35,7 +81,7 @@ PATIENCE = 0.15
 """Seconds that ``background`` waits for rows before it draws ``…`` in their places."""
 
 
-class WindowTable(PagedTable, can_focus=True):
+class WindowTable(QuietFocus, can_focus=True):
     """A scrolling table of an ``Answer``.
 
     Args:
@@ -90,7 +136,7 @@ class WindowTable(PagedTable, can_focus=True):
     cursor_row: reactive[int] = reactive(0, repaint=False, init=False)
     """The row under the cursor, from 0; 0 also in an empty table."""
 
-    # What this table posts; see ``table_messages``.
+    # The messages of a table.
     RowHighlighted = RowHighlighted
     RowSelected = RowSelected
     SortRequested = SortRequested
@@ -123,6 +169,11 @@ class WindowTable(PagedTable, can_focus=True):
         self._formatted: dict[int, list[str]] = {}  # the rows in sight, as text
         self._window_changed = True  # rows or room in sight differ from what was measured
         self._window = Window()
+        self._cache: PageCache | None = None
+        self._failure: Exception | None = None
+        self._fetching = False
+        self._sorted: tuple[str, bool] | None = None
+        self._order_asked: tuple[str, bool] | None = None  # the screen may still be sorting
         self._patience: Timer | None = None
         self._room = (0, 0)  # cells of a line and lines of rows, as last laid out
         if answer is not None:
@@ -154,11 +205,6 @@ class WindowTable(PagedTable, can_focus=True):
         return self._window.count
 
     @property
-    def position_text(self) -> str:
-        """``row 12 of 4,010``, for a screen's line of words; empty when there are no rows."""
-        return f"row {self.cursor_row + 1:,} of {self.row_count:,}" if self.row_count else ""
-
-    @property
     def current_row(self) -> Row | None:
         """The row under the cursor, as ``row_at`` gives it."""
         return self.row_at(self.cursor_row)
@@ -172,11 +218,107 @@ class WindowTable(PagedTable, can_focus=True):
         self._formatted.clear()
         self._redraw()
 
-    def page_failed(self, error: Exception) -> Message:
-        return self.PageFailed(self, error)
+    # -- the order of the rows: the table asks for it, the screen sorts ---------------------------------------------
 
-    def post_sort(self, key: str, descending: bool) -> None:
+    @property
+    def sorted_by(self) -> tuple[str, bool] | None:
+        """Column key and whether descending, as last marked."""
+        return self._sorted
+
+    def mark_sorted(self, key: str | None, descending: bool = True) -> None:
+        """Mark the heading of the column that the rows are sorted by (``None``: no column)."""
+        self._sorted = self._order_asked = None if key is None else (key, descending)
+        self.refresh_rows()
+
+    def sort_next_column(self, step: int = 1) -> None:
+        """Ask for the order of the next column (``step=-1``: the previous), those too narrow to show included."""
+        columns = [] if self._answer is None else [c for c in self._answer.columns if c.importance < FILES_ONLY]
+        if not columns:
+            return
+        keys, asked = [column.key for column in columns], self._order_asked
+        here = keys.index(asked[0]) if asked and asked[0] in keys else (-1 if step > 0 else 0)
+        self.sort_by(columns[(here + step) % len(columns)].key)
+
+    def sort_by(self, key: str) -> None:
+        """Ask for the order of column ``key``: names and times from the first on, amounts from the largest on."""
+        if self._answer is None:
+            return
+        unit = next(column.unit for column in self._answer.columns if column.key == key)
+        self._ask_for_order(key, descending=unit not in (Unit.TEXT, Unit.TIME))
+
+    def reverse_sort(self) -> None:
+        """Ask for the opposite of the present order."""
+        if self._order_asked is not None:
+            self._ask_for_order(self._order_asked[0], not self._order_asked[1])
+
+    def _ask_for_order(self, key: str, descending: bool) -> None:
+        self._order_asked = (key, descending)
         self.post_message(self.SortRequested(self, key, descending))
+
+    # -- the pages of the answer ----------------------------------------------------------------------------------
+
+    def row_at(self, index: int) -> Row | None:
+        """Row ``index``; ``None`` if there is none, or (``background``) if its page has not arrived."""
+        if self._cache is None or not 0 <= index < len(self._cache):
+            return None
+        row = self._cache.row(index)
+        if row is None and not self.background and self._failure is None:
+            self._fetch_now(self._cache.missing(index, 1))
+            row = self._cache.row(index)
+        return row
+
+    def _missing(self) -> list[int]:
+        """The pages that the window lacks (none once one failed: not to ask again and again)."""
+        if self._cache is None or self._failure is not None:
+            return []
+        return self._cache.missing(self._window.top, self._window.height)
+
+    def _fetch_now(self, numbers: Sequence[int]) -> None:
+        """Fetch pages and wait for them."""
+        assert self._cache is not None
+        for number in numbers:
+            try:
+                self._cache.put(number, self._cache.fetch(number))
+            except Exception as error:  # whatever a query can raise: the table says it, the program lives on
+                self._fail(error)
+                return
+
+    def _fetch_in_thread(self, numbers: Sequence[int]) -> None:
+        """Fetch pages in a thread, one request at a time.
+
+        While one runs nothing is queued: when it is back, the window as it is by then asks for what it lacks.
+        """
+        cache = self._cache
+        assert cache is not None
+        if self._fetching:
+            return
+        self._fetching = True
+
+        def arrived(pages: dict[int, Sequence[Row]], error: Exception | None = None) -> None:
+            self._fetching = False
+            if cache is self._cache:
+                cursor_was_missing = cache.row(self.cursor_row) is None
+                for number, rows in pages.items():
+                    cache.put(number, rows)
+                if error is not None:
+                    self._fail(error)
+                if cursor_was_missing and cache.row(self.cursor_row) is not None:
+                    self._announce()
+            self._redraw()
+
+        in_thread(
+            self,
+            "pages",
+            lambda: {number: cache.fetch(number) for number in numbers},
+            arrived,
+            lambda error: arrived({}, error),
+            exclusive=False,
+        )
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        # Not posted here: this may be a repaint, where Textual takes the screen for the sender and does not tell it.
+        self.call_next(lambda: self.post_message(self.PageFailed(self, error)))
 
     # -- moving ---------------------------------------------------------------------------------------------------
 
@@ -256,7 +398,7 @@ class WindowTable(PagedTable, can_focus=True):
         row = self._window.top + event.y - 1
         if event.y == 0:
             key = self._table.column_at(event.x - len(MARKER))
-            if key is not None and self._asked is not None and self._asked[0] == key:
+            if key is not None and self._order_asked is not None and self._order_asked[0] == key:
                 self.reverse_sort()
             elif key is not None:
                 self.sort_by(key)

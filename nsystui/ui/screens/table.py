@@ -1,7 +1,8 @@
-"""A screen that is one table: sorting, the time window of a row, "N of M", and an optional panel beside it."""
+"""The base of the screens that are one table; two kinds of them: long texts in a panel, a filter of their own."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,22 +11,24 @@ from textual import on
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from nsystui.ui.screens.pane import Pane
-from nsystui.ui.widgets.note_lines import NoteLines
-from nsystui.ui.widgets.side_panel import SidePanel
-from nsystui.ui.widgets.table_messages import PageFailed, RowHighlighted, RowSelected, SortRequested
-from nsystui.ui.widgets.window_table import WindowTable
+from nsystui.base.columns import Unit
+from nsystui.base.selection import NameFilter
+from nsystui.ui import keys
+from nsystui.ui.screens.base import JobScreen
+from nsystui.ui.widgets.lines import NoteLines, SidePanel
+from nsystui.ui.widgets.quiet import reason_of
+from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Answer, Row, Value
+    from nsystui.base.answer import Answer, Row, TableAnswer, Value
     from nsystui.base.columns import Column
     from nsystui.base.selection import Window
 
 
-class TablePane(Pane):
-    """Base of the screens that show one answer in one table.
+class TableScreen(JobScreen):
+    """Shows one answer in one table: its order, "N of M", the time of a row, and an optional panel beside it.
 
-    ``ask`` gives an ``Answer``; a screen with a panel fills it when the cursor moves or the answer comes.
+    ``ask`` returns an ``Answer``; a screen with a panel fills it when the cursor moves or the answer arrives.
     """
 
     PLACES: ClassVar[tuple[str, ...]] = ("table", "everywhere")
@@ -36,11 +39,11 @@ class TablePane(Pane):
     """The text column that takes the room to spare; else the last one."""
 
     DEFAULT_CSS = """
-    TablePane #body { height: 1fr; }
-    TablePane #body WindowTable { width: 1fr; }
-    TablePane SidePanel { width: 44; display: none; }
-    TablePane.-wide SidePanel { display: block; }
-    TablePane.-wide SidePanel.-empty { display: none; }
+    TableScreen #body { height: 1fr; }
+    TableScreen #body WindowTable { width: 1fr; }
+    TableScreen SidePanel { width: 44; display: none; }
+    TableScreen.-wide SidePanel { display: block; }
+    TableScreen.-wide SidePanel.-empty { display: none; }
     """
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 
@@ -89,19 +92,20 @@ class TablePane(Pane):
         return None, True
 
     def empty_text(self, answer: Answer) -> str:
-        """Why there are no rows."""
+        """The reason why there are no rows."""
         if answer.total:
             return f"none of the {answer.total:,} rows is in the selection: Esc goes back"
         return "\n".join(answer.notes) or "nothing in the selection"
 
     def show_waiting(self) -> None:
-        self.show_title()
-        self.table.empty_text = "opening…"
-        self.table.refresh_rows()
+        self._show_in_place_of_rows("opening…")
 
     def show_asking(self) -> None:
+        self._show_in_place_of_rows("computing…")
+
+    def _show_in_place_of_rows(self, text: str) -> None:
         self.show_title()
-        self.table.empty_text = "computing…"
+        self.table.empty_text = text
         self.table.refresh_rows()
 
     def show_count(self) -> None:
@@ -112,7 +116,7 @@ class TablePane(Pane):
             self.show_title(right=f"{len(answer):,} of {total:,} {self.counted()}")
 
     def counted(self) -> str:
-        """What the rows are, for "N of M …"."""
+        """The word for the rows in "N of M …"."""
         return "rows"
 
     # -- the row under the cursor ---------------------------------------------------------------------------------
@@ -151,7 +155,32 @@ class TablePane(Pane):
         else:
             self.select_window(window)
 
-    # -- sorting --------------------------------------------------------------------------------------------------
+    @on(RowSelected)
+    def _row_selected(self, message: RowSelected) -> None:
+        message.stop()
+        if self.question.is_outdated:
+            self.say("these rows are of before: the new ones are not there yet")
+        else:
+            self.open_row()
+
+    def open_row(self) -> None:
+        """Enter."""
+
+    @on(RowHighlighted)
+    def _row_highlighted(self, message: RowHighlighted) -> None:
+        message.stop()
+        if not self.question.is_outdated:
+            self.row_changed()
+
+    def row_changed(self) -> None:
+        """The cursor stands on another row."""
+
+    @on(PageFailed)
+    def _page_failed(self, message: PageFailed) -> None:
+        message.stop()
+        self.say(f"rows could not be read: {reason_of(message.error)}")
+
+    # -- the order of the rows ------------------------------------------------------------------------------------
 
     def action_sort(self) -> None:
         self.table.sort_next_column()
@@ -175,32 +204,68 @@ class TablePane(Pane):
         self.table.set_answer(answer.sorted_by(key, descending))
         self.table.mark_sorted(key, descending)
 
-    @on(RowSelected)
-    def _row_selected(self, message: RowSelected) -> None:
-        message.stop()
-        if self.is_of_before:
-            self.say("these rows are of before: the new ones are not there yet")
-        else:
-            self.open_row()
 
-    def open_row(self) -> None:
-        """Enter."""
+class TextTableScreen(TableScreen):
+    """A table whose texts are longer than a line: the panel below it has all of the text under the cursor."""
 
-    @on(RowHighlighted)
-    def _row_highlighted(self, message: RowHighlighted) -> None:
-        message.stop()
-        if not self.is_of_before:
-            self.row_changed()
+    MODE_KEY = "1"
+    PLACES = ("table", "everywhere")
+    BINDINGS = keys.bindings("table", "everywhere")
+    HAS_PANEL = True
+
+    DEFAULT_CSS = """
+    TextTableScreen #body { layout: vertical; }
+    TextTableScreen SidePanel { display: block; width: 100%; height: 4; }
+    """
+
+    def row_text(self) -> str:
+        """All of the text of the row under the cursor."""
+        raise NotImplementedError
 
     def row_changed(self) -> None:
-        """The cursor stands on another row."""
-
-    @on(PageFailed)
-    def _page_failed(self, message: PageFailed) -> None:
-        message.stop()
-        self.say(f"rows could not be read: {str(message.error).splitlines()[0]}")
+        self.panel.show_lines(textwrap.wrap(self.row_text(), max(20, self.app.size.width - 3)))
 
 
-def without_name(selection: Any) -> Any:
-    """The selection of a drilled list: the name filter chose the row that was opened, not what is inside."""
-    return replace(selection, name=None)
+class FilteredTableScreen(TableScreen):
+    """A table with a filter of its own, over the words of its rows, in place of the one that all screens share."""
+
+    def __init__(self, *crumbs: str) -> None:
+        super().__init__(*crumbs)
+        self.words: NameFilter | None = None
+
+    def show_filtered(self) -> None:
+        """Shows the rows that pass the filter, which has changed."""
+        raise NotImplementedError
+
+    def action_filter(self) -> None:
+        self.prompt.ask("rows with", self.words.text if self.words else "", name_filter, self._filter_rows)
+
+    def _filter_rows(self, words: NameFilter | None) -> None:
+        self.words = words
+        self.show_selection()
+        self.show_filtered()
+
+    def action_back(self) -> None:
+        if self.words is not None:
+            self._filter_rows(None)
+        else:
+            super().action_back()
+
+    def empty_text(self, answer: Answer) -> str:
+        if answer.total and self.words is not None:
+            return f'none of the {answer.total:,} rows has the words "{self.words.text}": Esc takes the filter away'
+        return super().empty_text(answer)
+
+
+def rows_with(answer: TableAnswer, words: NameFilter | None) -> TableAnswer:
+    """The rows whose texts (not numbers), joined by blanks, pass the filter; all of them without one."""
+    if words is None:
+        return answer
+    texts = [index for index, column in enumerate(answer.columns) if column.unit is Unit.TEXT]
+    found = [row for row in answer.rows if words.matches(" ".join(str(row[i]) for i in texts if row[i] is not None))]
+    return replace(answer, rows=found)
+
+
+def name_filter(text: str) -> NameFilter | None:
+    """The filter that a user typed; ``None`` for an empty line."""
+    return NameFilter(text) if text else None

@@ -1,23 +1,22 @@
-"""The lines around every screen: where I am (top), what is selected (second), which keys act here (bottom).
-
-Each is one line of plain text, drawn only when it says something new. Nothing here blinks, ticks or animates; words
-that a running operation changes all the time are shown at most twice a second.
-"""
+"""The lines of a screen: title, selection and keys; words in colours; notes below a table; a panel of plain lines."""
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
-from textual.geometry import Region
+from rich.style import Style
+from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.timer import Timer
 from textual.widget import Widget
 
-from nsystui.base.text import safe_text, shorten, width_of
+from nsystui.base.text import fit, safe_text, shorten, width_of
 from nsystui.ui.ascii import key_name
+from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
 
 CRUMB = " › "
 GAP = "   "
@@ -32,7 +31,7 @@ SHORTEST_CUT = 8
 UPDATE_INTERVAL = 0.5
 """Seconds between two updates of words that progress changes."""
 
-Part = tuple[str, str]
+StyledText = tuple[str, str]
 """Text and the component class that styles it (empty: the line's own style)."""
 
 
@@ -52,17 +51,17 @@ class TextLine(Widget):
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id, classes=classes)
-        self._left: tuple[Part, ...] = ()
-        self._right: tuple[Part, ...] = ()
+        self._left: tuple[StyledText, ...] = ()
+        self._right: tuple[StyledText, ...] = ()
 
-    def show_parts(self, left: Iterable[Part], right: Iterable[Part] = ()) -> None:
+    def show_parts(self, left: Iterable[StyledText], right: Iterable[StyledText] = ()) -> None:
         """Draw these parts; nothing happens if they stand there already."""
         new = (tuple(left), tuple(right))
         if new != (self._left, self._right):
             self._left, self._right = new
             self.refresh(Region(0, 0, self.size.width, 1))
 
-    def parts_for(self, width: int) -> tuple[Sequence[Part], Sequence[Part]]:
+    def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
         """Left and right parts for a line of ``width`` cells."""
         return self._left, self._right
 
@@ -94,9 +93,9 @@ def _fewer_phrases(text: str, room: int) -> str:
     return text
 
 
-def _cut(parts: Sequence[Part], room: int) -> list[Part]:
+def _cut(parts: Sequence[StyledText], room: int) -> list[StyledText]:
     """``parts`` in at most ``room`` cells; the one that does not fit is cut in its middle, later ones leave."""
-    kept: list[Part] = []
+    kept: list[StyledText] = []
     for text, name in parts:
         if width_of(text) > room and kept and room < SHORTEST_CUT:
             break
@@ -139,12 +138,12 @@ class TitleLine(TextLine):
 
         ``right`` stands in the place of the screens' names: ``"9,600 of 9,600 instances"``.
         """
-        left: list[Part] = [(CRUMB.join(safe_text(crumb) for crumb in crumbs), "title-line--here")]
+        left: list[StyledText] = [(CRUMB.join(safe_text(crumb) for crumb in crumbs), "title-line--here")]
         if about:
             left += [("  ", ""), (safe_text(about), "")]
         self.show_parts(left, [(safe_text(right), "")] if right else [])
 
-    def parts_for(self, width: int) -> tuple[Sequence[Part], Sequence[Part]]:
+    def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
         if self._right or not self._modes:
             return self._left, self._right
         room = width - len(GAP) - sum(width_of(text) for text, _ in self._left)
@@ -156,8 +155,8 @@ class TitleLine(TextLine):
                 return self._left, modes
         return self._left, ()
 
-    def _mode_parts(self, shown: Iterable[tuple[str, str]], all_names: bool) -> list[Part]:
-        parts: list[Part] = []
+    def _mode_parts(self, shown: Iterable[tuple[str, str]], all_names: bool) -> list[StyledText]:
+        parts: list[StyledText] = []
         for key, name in shown:
             active = key == self._active
             if parts:
@@ -203,7 +202,7 @@ class StatusText(TextLine):
         right = [(self._status, "status-text--status")] if self._status else []
         self.show_parts([(self._text, "")] if self._text else [], right)
 
-    def parts_for(self, width: int) -> tuple[Sequence[Part], Sequence[Part]]:
+    def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
         room = width - sum(width_of(text) for text, _ in self._left) - len(GAP)
         return self._left, [(_fewer_phrases(text, room), name) for text, name in self._right]
 
@@ -261,13 +260,13 @@ class KeyLine(TextLine):
         """Show the keys again."""
         self.show_parts([])
 
-    def parts_for(self, width: int) -> tuple[Sequence[Part], Sequence[Part]]:
+    def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
         if self._left:
             return self._left, ()
         keys = [(key_name(key, self.app), label) for key, label in self._keys]
         sizes = [width_of(key) + 1 + width_of(label) for key, label in keys]
         room = width - sum(size + 2 for size, (key, _) in zip(sizes, keys, strict=True) if key == self.ALWAYS)
-        parts: list[Part] = []
+        parts: list[StyledText] = []
         full = False
         for size, (key, label) in zip(sizes, keys, strict=True):
             if key != self.ALWAYS:
@@ -278,3 +277,187 @@ class KeyLine(TextLine):
             gap = [("  ", "key-line--label")] if parts else []
             parts += [*gap, (key, "key-line--key"), (" " + label, "key-line--label")]
         return parts, ()
+
+
+_GAP = "  "
+
+
+class ChoiceLine(TextLine):
+    """``ops  [sizes]  calls``. What does not fit is left out from the far end, never the chosen name."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"choice-line--chosen", "choice-line--other"}
+
+    DEFAULT_CSS = """
+    ChoiceLine > .choice-line--chosen { text-style: bold; }
+    ChoiceLine > .choice-line--other { color: $foreground 75%; }
+    """
+
+    def show_names(self, names: Sequence[str], chosen: str, remark: str = "") -> None:
+        """Shows these names, and at the right a ``remark``, if there is room for all of it."""
+        parts: list[StyledText] = []
+        for name in names:
+            style = "choice-line--chosen" if name == chosen else "choice-line--other"
+            text = f"[{safe_text(name)}]" if name == chosen else f" {safe_text(name)} "
+            parts.append((text, style))
+        self.show_parts(parts, [(safe_text(remark), "choice-line--other")] if remark else [])
+
+    def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
+        taken = sum(width_of(text) for text, _ in (*self._left, *self._right)) + len(_GAP)
+        return (self._left, self._right) if taken <= width else (self._left, ())
+
+
+Part = tuple[str, str]
+"""Words and what they are: a category (``"nccl"``), ``"bold"``, ``"dim"``, or nothing."""
+
+_OWN = {"bold", "dim"}
+
+
+def wrapped(parts: Sequence[Part], width: int, indent: Part = ("", "")) -> list[list[Part]]:
+    """``parts`` two blanks apart, on as many lines of ``width`` cells as they need, each beginning like ``indent``.
+
+    The first line begins with ``indent``, the others with as many blanks.
+    """
+    margin = width_of(indent[0])
+    lines: list[list[Part]] = []
+    room = -1
+    for text, style in parts:
+        if room < 2 + width_of(text):
+            lines.append([(" " * margin, "") if lines else indent])
+            room = width - margin
+        else:
+            lines[-1].append(("  ", ""))
+            room -= 2
+        lines[-1].append((text, style))
+        room -= width_of(text)
+    return lines
+
+
+class PartLines(Widget):
+    """Lines of parts, each cut at the right edge; as high as there are lines, unless its CSS says otherwise."""
+
+    ALLOW_SELECT = False
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"part-lines--bold", "part-lines--dim", *CATEGORY_CLASSES}
+
+    DEFAULT_CSS = """
+    PartLines { height: auto; }
+    PartLines > .part-lines--bold { text-style: bold; color: $foreground; }
+    PartLines > .part-lines--dim { color: $foreground 75%; }
+    PartLines:ansi > .part-lines--dim { color: $foreground; }
+    """ + category_css("PartLines", is_text=True)
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
+        self._lines: tuple[tuple[Part, ...], ...] = ()
+
+    @property
+    def texts(self) -> list[str]:
+        """The lines as plain text."""
+        return ["".join(text for text, _ in line) for line in self._lines]
+
+    def show_lines(self, lines: Sequence[Sequence[Part]]) -> None:
+        """Shows these lines; strings from files may be among them. Only lines that changed are drawn again."""
+        before = self._lines
+        self._lines = tuple(tuple((safe_text(text), style) for text, style in line) for line in lines)
+        if len(before) != len(self._lines):
+            self.refresh(layout=True)
+            return
+        for y, (old, new) in enumerate(zip(before, self._lines, strict=True)):
+            if old != new:
+                self.refresh(Region(0, y, self.size.width, 1))
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self._lines)
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        line = self._lines[y] if y < len(self._lines) else ()
+        segments, room = [], width
+        for text, style in line:
+            text = shorten(text, room)
+            segments.append(Segment(text, self._style_of(style)))
+            room -= width_of(text)
+            if room <= 0:
+                break
+        segments.append(Segment(" " * room, self.rich_style))
+        return Strip(Segment.simplify(segment for segment in segments if segment.text), width)
+
+    def _style_of(self, style: str) -> Style:
+        if not style:
+            return self.rich_style
+        return self.get_component_rich_style(f"part-lines--{style}" if style in _OWN else category_class(style))
+
+
+_MOST_LINES = 4
+
+
+class NoteLines(Widget):
+    """As many lines as the notes need, at most four unless a screen allows more; none where there is nothing to say."""
+
+    ALLOW_SELECT = False
+
+    DEFAULT_CSS = """
+    NoteLines { height: auto; color: $foreground 75%; }
+    NoteLines:ansi { color: $foreground; }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
+        self._notes: tuple[str, ...] = ()
+        self._most = _MOST_LINES
+
+    def allow(self, lines: int) -> None:
+        """How many lines there may be at most."""
+        if lines != self._most:
+            self._most = lines
+            self.refresh(layout=True)
+
+    def show_notes(self, notes: Sequence[str]) -> None:
+        """Shows these sentences, each beginning on its own line."""
+        safe = tuple(safe_text(note) for note in notes)
+        if safe != self._notes:
+            self._notes = safe
+            self.refresh(layout=True)
+
+    def _lines(self, width: int) -> list[str]:
+        lines = [line for note in self._notes for line in textwrap.wrap(note, max(width, 20))]
+        if len(lines) > self._most:
+            lines = [*lines[: self._most - 1], fit(f"{lines[self._most - 1]} …", width)]
+        return lines
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self._lines(width))
+
+    def render_line(self, y: int) -> Strip:
+        lines = self._lines(self.size.width)
+        text = fit(lines[y] if y < len(lines) else "", self.size.width)
+        return Strip([Segment(text, self.rich_style)], self.size.width)
+
+
+class SidePanel(Widget):
+    """Lines of text, cut at the right edge; only those that change are drawn again."""
+
+    ALLOW_SELECT = False
+
+    DEFAULT_CSS = "SidePanel { height: 1fr; }"
+
+    def __init__(self, *, border: str = "│ ", id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
+        self._border = border
+        self._lines: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return self._lines
+
+    def show_lines(self, lines: Sequence[str]) -> None:
+        """Shows these lines; strings from files may be among them."""
+        before, self._lines = self._lines, tuple(safe_text(line) for line in lines)
+        for y in range(max(len(before), len(self._lines))):
+            if before[y : y + 1] != self._lines[y : y + 1]:
+                self.refresh(Region(0, y, self.size.width, 1))
+
+    def render_line(self, y: int) -> Strip:
+        text = self._lines[y] if y < len(self._lines) else ""
+        line = fit(self._border + text, self.size.width)
+        return Strip([Segment(line, self.rich_style)], self.size.width)

@@ -11,7 +11,7 @@ from nsystui.base.columns import Column, Unit
 from nsystui.base.text import safe_text, shorten, width_of
 from nsystui.base.units import format_value
 from nsystui.ui import keys
-from nsystui.ui.widgets.part_lines import Part, wrapped
+from nsystui.ui.widgets.lines import Part, wrapped
 from nsystui.ui.widgets.plots import blocks
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from nsystui.questions.device_time import Breakdown
     from nsystui.questions.overview import JobFacts
     from nsystui.ui.app import FileState
-    from nsystui.ui.overview_picture import Held, OverviewPicture
+    from nsystui.ui.pictures.overview import Held, OverviewPicture
+
 
 Line = list[Part]
 

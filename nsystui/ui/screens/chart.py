@@ -1,0 +1,121 @@
+"""The base of the screens that draw over time, with details below the chart; and of those that can be zoomed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual import events
+from textual.widget import Widget
+
+from nsystui.base.selection import Window
+from nsystui.ui.pictures.zoom import panned, zoomed
+from nsystui.ui.screens.base import JobScreen
+from nsystui.ui.widgets.lines import PartLines
+from nsystui.ui.widgets.window_table import WindowTable
+
+
+class ChartScreen(JobScreen):
+    """Draws over time, or says why it cannot. A subclass makes the chart, and gives ``#detail`` a height."""
+
+    DEFAULT_CSS = """
+    ChartScreen #empty { display: none; }
+    """
+
+    def make_chart(self) -> Widget:
+        """The chart, which takes the keys."""
+        raise NotImplementedError
+
+    def body(self) -> Iterable[Widget]:
+        self.chart = self.make_chart()
+        self.detail = PartLines(id="detail")
+        self.empty = WindowTable(id="empty")
+        yield from (self.chart, self.detail, self.empty)
+
+    def show_waiting(self) -> None:
+        self.show_title()
+        self.show_empty("opening…")
+
+    def show_asking(self) -> None:
+        self.show_title()
+        self.show_empty("computing…")
+
+    def show_empty(self, text: str) -> None:
+        """Words in place of the chart, or the chart again."""
+        self.empty.display = bool(text)
+        self.chart.display = self.detail.display = not text
+        self.empty.empty_text = text
+        self.empty.refresh_rows()
+        if not text and self.focused is not self.chart and not self.prompt.has_focus_within:
+            self.chart.focus()
+
+    def show_detail(self) -> None:
+        """Shows the details of the cursor's place."""
+        raise NotImplementedError
+
+    def cursor_rests(self) -> None:
+        self.show_detail()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.job_changed()
+
+
+class ZoomableChartScreen(ChartScreen):
+    """A chart with a view on the selected time, which is zoomed and moved along it."""
+
+    @property
+    def view(self) -> Window | None:
+        """The time in view, also while it is being drawn; ``None`` for all of the selection."""
+        raise NotImplementedError
+
+    @property
+    def base(self) -> Window | None:
+        """All of the selection; ``None`` as long as nothing is drawn."""
+        raise NotImplementedError
+
+    @property
+    def time(self) -> int:
+        """The time under the cursor, ns."""
+        raise NotImplementedError
+
+    @property
+    def columns(self) -> int:
+        """Of the chart: a column is a nanosecond at least."""
+        raise NotImplementedError
+
+    def why_empty(self) -> str:
+        """Why there is nothing to zoom; empty where there is something."""
+        raise NotImplementedError
+
+    def look_at(self, view: Window | None, time: int) -> None:
+        """Shows another view, the cursor at ``time``."""
+        raise NotImplementedError
+
+    def action_zoom(self, direction: int) -> None:
+        base, why = self.base, self.why_empty()
+        if base is None or why:
+            self.say(why)
+            return
+        view = self.view or base
+        if direction > 0 and view.end - view.start <= self.columns:
+            self.say("a column is 1 ns already")
+        elif direction < 0 and self.view is None:
+            self.say("this is all of the selection: Esc goes back to the one before")
+        else:
+            self.look_at(zoomed(view, base, self.time, direction > 0, self.columns), self.time)
+
+    def action_pan(self, direction: int) -> None:
+        base, view = self.base, self.view
+        if base is None or view is None:
+            self.say("all of the selection is in view: + zooms in")
+            return
+        moved = panned(view, base, direction)
+        if moved is None:
+            self.say("the selection ends here")
+        else:
+            self.look_at(moved, self.time + moved.start - view.start)
+
+    def action_whole(self) -> None:
+        if self.view is None:
+            self.say("all of the selection is in view")
+        else:
+            self.look_at(None, self.time)

@@ -1,0 +1,298 @@
+"""The findings: the table of them on the overview, one with its evidence, and the rules that could not judge."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from textual.message import Message
+from textual.widget import Widget
+from textual.worker import get_current_worker
+
+from nsystui.base.answer import Answer, Row, TableAnswer
+from nsystui.base.columns import FILES_ONLY, Column, Unit
+from nsystui.base.text import safe_text
+from nsystui.base.units import format_value
+from nsystui.ui import keys
+from nsystui.ui.screens.going import show_finding
+from nsystui.ui.screens.table import TableScreen, TextTableScreen
+from nsystui.ui.widgets.lines import Part, PartLines
+from nsystui.ui.widgets.quiet import in_thread, reason_of
+from nsystui.ui.widgets.window_table import WindowTable
+
+if TYPE_CHECKING:
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job
+    from nsystui.questions.triage.finding import Finding, NotChecked
+    from nsystui.questions.triage.run import Triage
+
+
+COLUMNS = (
+    Column("severity", header="Severity", label=""),
+    Column("cost", header="Cost (ns)", label="cost", unit=Unit.DURATION),
+    Column("percent", header="Cost (%)", label="of job", unit=Unit.PERCENT, decimals=1),
+    Column("screen", header="Screen", label="see"),
+    Column("sentence", header="Finding", label="finding"),
+    Column("number", header="Number", label="number", unit=Unit.NUMBER, importance=FILES_ONLY),
+)
+HEALTHY, NOT_CHECKED = "ok", "-"
+"""What stands for a severity in the rows that are no findings."""
+NOT_CHECKED_COLUMNS = (
+    Column("rule", header="Rule", label="not checked"),
+    Column("why", header="Why", label="why"),
+)
+
+
+def findings_answer(found: Triage) -> TableAnswer:
+    """A row for each finding, worst first; the last one says how many rules could not judge, where there are any."""
+    rows: list[Row] = [_row(number, one) for number, one in enumerate(found.findings)]
+    if found.is_healthy:
+        rows.insert(0, (HEALTHY, None, None, "", "no rule found anything wrong", None))
+    if found.not_checked:
+        rules = ", ".join(one.rule for one in found.not_checked)
+        rows.append((NOT_CHECKED, None, None, "", f"{len(found.not_checked)} not checked: {rules}", None))
+    return TableAnswer("findings", COLUMNS, tuple(rows))
+
+
+def _row(number: int, one: Finding) -> Row:
+    letter, screen = one.severity.value[0].upper(), screen_words(one.door.view.screen)
+    return (letter, one.cost, one.percent, screen, f"{one.id}: {one.sentence}", number)
+
+
+def not_checked_answer(rules: Sequence[NotChecked]) -> TableAnswer:
+    """The rules that could not judge, and what they need."""
+    return TableAnswer("not-checked", NOT_CHECKED_COLUMNS, tuple((one.rule, one.why) for one in rules))
+
+
+def screen_words(screen: str) -> str:
+    """``GPU`` as ``4 GPU``: the key that goes there, and its name."""
+    return next((f"{key} {name}" for key, name in keys.MODES if name == screen), screen)
+
+
+def finding_lines(one: Finding, width: int) -> list[list[Part]]:
+    """What is found, what it costs and how that was measured, what to try and why."""
+    severity = one.severity.value.capitalize()
+    cost = ""
+    if one.cost is not None and one.percent is not None:
+        cost = f"{format_value(Unit.DURATION, one.cost)}, {one.percent:.1f} % of the job"
+    lines: list[list[Part]] = [[(f"{severity}: {one.id}  ", "bold"), (cost, "")]]
+    for label, text in (
+        ("", one.sentence),
+        ("try", one.advice.text),
+        ("why", one.advice.reason),
+        ("cost", one.measured),
+        ("when", _place(one)),
+    ):
+        wrapped = textwrap.wrap(safe_text(text), max(20, width - 6), break_on_hyphens=False)
+        lines += [
+            [(label.ljust(6) if not number else " " * 6, "bold"), (line, "")] for number, line in enumerate(wrapped)
+        ]
+    return lines
+
+
+def _place(one: Finding) -> str:
+    words = []
+    if one.window is not None:
+        length = format_value(Unit.DURATION, one.window.end - one.window.start)
+        words.append(f"at {format_value(Unit.TIME, one.window.start)}, for {length}")
+    if one.ranks:
+        shown = " ".join(map(str, one.ranks[:16]))
+        words.append(f"rank{'s' if len(one.ranks) > 1 else ''} {shown}{' …' if len(one.ranks) > 16 else ''}")
+    return "; ".join(words)
+
+
+MOST_KERNELS = 5_000_000
+"""Of a job with more kernels nothing is looked for unasked: all rules over them take longer than a glance."""
+
+
+class _CancelledError(Exception):
+    """Nobody waits for the findings any more."""
+
+
+class FindingsTable(WindowTable):
+    """A table of findings that looks for them itself: ``seek`` says of what, ``found`` is what came of it."""
+
+    @dataclass
+    class Changed(Message):
+        """Findings came, or ``status`` says something else."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id, elastic="sentence", is_prose=True, row_style=_category)
+        self.found: Triage | None = None
+        self.status = ""
+        """What stands in place of the table until there are findings."""
+        self.waits = False
+        """Whether nothing is looked for until the user says so."""
+        self._token: object = None
+        self._is_asked_for = False
+        self.display = False
+
+    def seek(self, job: Job, selection: Selection, is_asked_for: bool = False) -> None:
+        """Looks for the findings of a selection, unless it did; of a huge job only where the user asks for it."""
+        token = (job.session.version, selection)
+        if token == self._token and not (is_asked_for and self.waits):
+            return
+        self._token = token
+        self._is_asked_for |= is_asked_for
+        kernels = _kernels(job)
+        self.waits = kernels > MOST_KERNELS and not self._is_asked_for
+        if self.waits:
+            self._say(f"not looked for yet in so many kernels ({kernels:,}): v looks")
+            return
+        self._say("looking for what is wrong…")
+        self._look(job, selection, token)
+
+    @property
+    def place(self) -> int | None:
+        """Which finding the row under the cursor shows, in the order of ``found``; ``None`` where it shows none."""
+        row, number = self.current_row, None
+        if row is not None and self.answer is not None:
+            number = dict(zip((column.key for column in self.answer.columns), row, strict=True))["number"]
+        return number if isinstance(number, int) else None
+
+    @property
+    def current(self) -> Finding | None:
+        """The finding under the cursor."""
+        place = self.place
+        return None if self.found is None or place is None else self.found.findings[place]
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the row under the cursor is the one of what was not checked."""
+        row = self.current_row
+        return row is not None and row[0] == NOT_CHECKED
+
+    def _say(self, words: str) -> None:
+        """One line instead of findings."""
+        self.found, self.status, self.display = None, words, False
+        self.post_message(self.Changed())
+
+    def _look(self, job: Job, selection: Selection, token: object) -> None:
+        def look() -> Triage:
+            from nsystui.questions.triage.run import triage
+
+            worker = get_current_worker()
+
+            def advanced(done: int, rules: int) -> None:
+                if worker.is_cancelled:
+                    raise _CancelledError
+                self.call_later(self._advanced, token, done, rules)
+
+            return job.once(("triage", selection), lambda: triage(job, selection, told=advanced))
+
+        in_thread(self, "findings", look, partial(self._arrived, token), partial(self._failed, token))
+
+    def _advanced(self, token: object, done: int, rules: int) -> None:
+        if token == self._token and self.found is None:
+            self._say(f"looking for what is wrong: {done} of {rules} rules")
+
+    def _failed(self, token: object, error: Exception) -> None:
+        if token == self._token:
+            self._say(f"could not be looked for: {reason_of(error)}")
+
+    def _arrived(self, token: object, triage: Triage) -> None:
+        if token == self._token:
+            self.found, self.status, self.display = triage, "", True
+            self.set_answer(findings_answer(triage))
+            self.post_message(self.Changed())
+
+
+def _kernels(job: Job) -> int:
+    from nsystui.store import tables
+
+    return job.session.count(tables.kernels)
+
+
+def _category(row: Row) -> str | None:
+    """What is only a remark stands back."""
+    return "idle" if row[0] in ("I", NOT_CHECKED, HEALTHY) else None
+
+
+_NO_EVIDENCE = TableAnswer("finding", (), ())
+
+
+class FindingScreen(TableScreen):
+    """A finding of a triage by its place; ``n`` and ``p`` go through all. Its table is the evidence."""
+
+    MODE_KEY = "1"
+    PLACES = ("finding", "table", "everywhere")
+    BINDINGS = keys.bindings("finding", "table", "everywhere")
+
+    DEFAULT_CSS = """
+    FindingScreen #finding { margin-bottom: 1; }
+    """
+
+    def __init__(self, found: Triage, place: int) -> None:
+        super().__init__("1 Overview", "finding")
+        self.found = found
+        self.place = place
+
+    @property
+    def finding(self) -> Finding:
+        return self.found.findings[self.place]
+
+    def body(self) -> Iterable[Widget]:
+        self.words = PartLines(id="finding")
+        yield self.words
+        yield from super().body()
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.place,)
+
+    def ask(self, job: Job, selection: Selection) -> Answer:
+        return self.finding.evidence or _NO_EVIDENCE
+
+    def show(self, result: object, same_place: bool) -> None:
+        self._show_words()
+        super().show(result, same_place)
+
+    def _show_words(self) -> None:
+        self.words.show_lines(finding_lines(self.finding, self.app.size.width))
+
+    def on_resize(self) -> None:
+        self._show_words()
+
+    def show_count(self) -> None:
+        self.show_title(right=f"{self.place + 1} of {len(self.found.findings)} findings")
+
+    def empty_text(self, answer: Answer) -> str:
+        return "there is no table behind this one: the words above are all"
+
+    def action_next_finding(self, step: int) -> None:
+        place = self.place + step
+        if 0 <= place < len(self.found.findings):
+            self.place = place
+            self.job_changed()
+        else:
+            self.say("this is the " + ("last" if step > 0 else "first") + " finding")
+
+    def free_keys(self) -> frozenset[str]:
+        """Where there is no row to open there is a screen to go to all the same."""
+        return frozenset({"enter"})
+
+    def action_show_finding(self) -> None:
+        self.leave()
+        self.app.call_later(show_finding, self.explorer, self.finding)
+
+
+class NotCheckedScreen(TextTableScreen):
+    """The rules that could not judge; the panel says all of what one needs."""
+
+    def __init__(self, found: Triage) -> None:
+        super().__init__("1 Overview", "not checked")
+        self.found = found
+
+    def ask(self, job: Job, selection: Selection) -> Answer:
+        return not_checked_answer(self.found.not_checked)
+
+    def counted(self) -> str:
+        return "rules"
+
+    def row_text(self) -> str:
+        return f"{self.values().get('rule')}: {self.values().get('why')}"
+
+    def open_row(self) -> None:
+        self.say("there is nothing behind this: the lines below say what it needs")

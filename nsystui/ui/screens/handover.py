@@ -1,0 +1,117 @@
+"""From a screen to other tools: the ``ncu`` command for a kernel, and a trace of the selection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import BindingType
+
+from nsystui.ui.screens.dialogs import TextDialog
+from nsystui.ui.widgets.quiet import in_thread, reason_of
+
+if TYPE_CHECKING:
+    from nsystui.questions.handover.ncu_command import NcuCommand
+    from nsystui.questions.job import Job
+    from nsystui.ui.screens.base import JobScreen, Writer
+
+NcuQuestion = Callable[["Job"], "list[NcuCommand]"]
+"""Finds the commands for the kernel under the cursor."""
+
+_MOST = 8
+"""Commands that are shown and copied: as many ranks as one looks at."""
+
+
+def show_ncu_commands(screen: JobScreen, question: NcuQuestion | str) -> None:
+    """Shows and copies the ``ncu`` commands for the kernel under the cursor, or says why there are none."""
+    job = screen.job
+    if job is None:
+        screen.say("a moment: the export is being read")
+        return
+    if isinstance(question, str):
+        screen.say(question)
+        return
+
+    def found(commands: Sequence[NcuCommand]) -> None:
+        if commands:
+            screen.lay_over(NcuScreen(commands))
+        else:
+            screen.say("there is no kernel here")
+
+    in_thread(screen, "ncu", lambda: question(job), found, lambda error: screen.say(reason_of(error)))
+
+
+def ncu_of_event(kind: str, report: int, row: int) -> NcuQuestion | str:
+    """The question for an event of a list, by its kind, report and row."""
+    if kind not in ("kernel", "nccl"):
+        return "ncu profiles kernels: go to one first (c jumps from an API call to its kernel)"
+
+    def ask(job: Job) -> list[NcuCommand]:
+        from nsystui.base.selection import Selection
+        from nsystui.questions.handover.ncu import ncu_commands, one_launch
+
+        return ncu_commands(job, Selection(), one_launch(report, row))
+
+    return ask
+
+
+class NcuScreen(TextDialog):
+    """The commands, which are on the clipboard already; ``y`` copies them again."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,q,enter,u", "dismiss", "close"), ("y", "copy", "copy")]
+
+    DEFAULT_CSS = "NcuScreen VerticalScroll { width: 100; }"
+
+    def __init__(self, commands: Sequence[NcuCommand]) -> None:
+        super().__init__(ncu_lines(commands))
+        self.commands = tuple(commands)
+
+    def on_mount(self) -> None:
+        self.action_copy()
+
+    def action_copy(self) -> None:
+        self.app.copy_to_clipboard("\n".join(one.command for one in self.commands[:_MOST]) + "\n")
+
+
+def ncu_lines(commands: Sequence[NcuCommand]) -> list[str]:
+    """The lines of the dialog: each command with the kernel that it profiles, then the cautions."""
+    from nsystui.questions.handover.ncu import cautions
+
+    shown = commands[:_MOST]
+    lines = [line for one in shown for line in (one.what, "", one.command, "")]
+    if len(commands) > _MOST:
+        lines += [f"{len(commands) - _MOST:,} more: `nsystui ncu` prints them, r selects ranks", ""]
+    lines += [f"- {caution}" for caution in cautions(shown)]
+    copied = "the command" if len(shown) == 1 else f"the {len(shown)} commands"
+    return [
+        *lines,
+        "",
+        f"copied {copied}, if the terminal allows OSC 52 (tmux: set -g set-clipboard on); y again, esc back",
+    ]
+
+
+def export_trace(screen: JobScreen) -> None:
+    """Asks for a file and writes a trace of the selection to it."""
+    from nsystui.output.files import check_ending, propose_name
+
+    if screen.job is None:
+        screen.say("a moment: the export is being read")
+        return
+
+    def writer() -> tuple[str, Writer] | None:
+        job, selection = screen.job, screen.selection
+        if job is None:
+            return None
+
+        def write(path: Path, overwrite: bool) -> int:
+            from nsystui.output.files import save_trace
+            from nsystui.questions.handover.kinds import Contents
+            from nsystui.questions.handover.trace import Trace
+
+            return save_trace(Trace.of(job, selection, Contents()), path, overwrite)
+
+        return "a trace of the selection", write
+
+    proposed = propose_name(screen.job.report_names, "trace", None, ".json.gz")
+    screen.file_export.ask_for_name("trace to", proposed, check_ending, writer)

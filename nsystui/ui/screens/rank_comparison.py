@@ -1,0 +1,64 @@
+"""Comparing ranks from a screen that has them in its rows: two of them, or two groups, in the selected time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsystui.ui.pictures.selection import spans
+
+if TYPE_CHECKING:
+    from nsystui.base.answer import Value
+    from nsystui.ui.screens.base import JobScreen
+
+
+class RankComparison:
+    """Compares ``x`` on one rank with ``x`` on another one, or two groups of ranks that the user types."""
+
+    def __init__(self, screen: JobScreen) -> None:
+        self._screen = screen
+        self._marked: int | None = None
+
+    def mark(self, rank: Value) -> None:
+        """Marks a rank, or compares it with the one that is marked."""
+        if not self._can_compare():
+            return
+        if rank is None or not str(rank).isdecimal():
+            self._screen.say("ranks can be compared: this row is of none")
+        elif self._marked is None:
+            self._marked = int(rank)
+            self._screen.say(f"A = rank {rank}: x on another rank compares")
+        elif self._marked == int(rank):
+            self._marked = None
+            self._screen.say(f"rank {rank} is not marked any more")
+        else:
+            from nsystui.ui.screens.diff import comparison_of_ranks
+
+            screen, marked, self._marked = self._screen, self._marked, None
+            assert screen.job is not None
+            screen.lay_over(comparison_of_ranks(screen.job, screen.selection, {marked}, {int(rank)}))
+
+    def ask_for_groups(self, rank: Value) -> None:
+        """Asks for two groups of ranks; the selected ones, or the one under the cursor, are proposed as the first."""
+        if not self._can_compare():
+            return
+        from nsystui.ui.screens.diff import comparison_of_ranks, groups_of
+
+        screen = self._screen
+        job, chosen = screen.job, screen.selection.tasks
+        assert job is not None
+        first = [item.rank for item in screen.job_ranks if chosen is not None and item.task in chosen]
+        if not first and str(rank).isdecimal():
+            first = [int(str(rank))]
+
+        def compare(groups: tuple[frozenset[int], frozenset[int]]) -> None:
+            self._marked = None
+            screen.lay_over(comparison_of_ranks(job, screen.selection, *groups))
+
+        words = "ranks A -- B (no B: all others)"
+        screen.prompt.ask(words, spans(first), lambda text: groups_of(job, text), compare)
+
+    def _can_compare(self) -> bool:
+        screen = self._screen
+        if screen.has_job() and len(screen.job_ranks) < 2:
+            screen.say("there is one rank only: ctrl+p and diff compares with another job")
+        return screen.job is not None and len(screen.job_ranks) > 1
