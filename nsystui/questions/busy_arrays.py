@@ -13,7 +13,7 @@ from nsystui.questions.device_time import BusyParts
 from nsystui.questions.interval_blocks import IntervalBlocks, Steps
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
+    from nsystui.store.results import Arrays
 
 Place = tuple[int, ...]
 """A device of a report, (process, CUDA ordinal), or a stream of it: what `DEVICE_KEYS` or `STREAM_KEYS` name."""

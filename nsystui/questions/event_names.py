@@ -12,24 +12,23 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from nsystui.base.selection import NameFilter
+from nsystui.questions.derived import of_each_report
 from nsystui.questions.event_kinds import KIND_TABLES, EventKind
-from nsystui.questions.kept_facts import facts_of
 from nsystui.questions.where import matches
-from nsystui.store.kept import json_array, json_of
 from nsystui.store.report import Report
+from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
+    from nsystui.store.results import Arrays
 
-_VERSION = 1
 _OF_FEW_NAMES = frozenset({EventKind.API, EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.OS})
 _MANY = 1_000_000  # events, below which they are searched as fast as their names are found
 
 
 def kinds_with_name(session: Session, kinds: Sequence[EventKind], wanted: NameFilter) -> tuple[EventKind, ...]:
     """Those of ``kinds`` that may have an event whose name passes."""
-    if any(session.kept(report).directory is None for report in session.reports):
+    if any(session.results(report).directory is None for report in session.reports):
         return tuple(kinds)  # to find the names each time would take as long as the search
     known = {kind: _names(session, kind) for kind in kinds if _is_known(session, kind)}
     every = sorted(set().union(*known.values()))
@@ -55,7 +54,7 @@ def _names(session: Session, kind: EventKind) -> frozenset[str]:
         }
 
     having = [one for one in session.reports if one.count(source.table)]
-    kept = facts_of(session, having, f"names-{kind.value}", _VERSION, compute, by=source.table)
+    kept = of_each_report(session, having, f"names-{kind.value}", compute, by=source.table)
     return frozenset(name for arrays in kept.values() for name in json_of(arrays["names"]))
 
 

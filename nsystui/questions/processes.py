@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from nsystui.base.selection import Task
-from nsystui.questions.kept_facts import facts_of
+from nsystui.questions.derived import of_each_report
 from nsystui.store import tables
-from nsystui.store.kept import json_array, json_of
 from nsystui.store.report import Report
+from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
-
-_VERSION = 1
+    from nsystui.store.results import Arrays
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def _facts(session: Session) -> Mapping[int, Arrays]:
             for report in reports
         }
 
-    return facts_of(session, session.reports, "processes", _VERSION, compute, is_small=True)
+    return of_each_report(session, session.reports, "processes", compute, in_memory=True)
 
 
 _Rows = dict[int, list[tuple[Any, ...]]]

@@ -11,10 +11,10 @@ import numpy as np
 from nsystui.base.selection import Task
 from nsystui.questions.intervals import Times
 from nsystui.questions.projection import Projection
-from nsystui.store.kept import json_array, json_of
+from nsystui.store.results import json_array, json_of
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
+    from nsystui.store.results import Arrays
 
 NO_STEP = -1
 

@@ -23,7 +23,7 @@ from nsystui.base.whole_number import whole_number
 from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.identifiers import pid_of
 from nsystui.exports.metadata import LOCAL_RANK_VARIABLES, RANK_VARIABLES, SIZE_VARIABLES
-from nsystui.questions.kept_facts import facts_of
+from nsystui.questions.derived import of_each_report
 from nsystui.questions.numbering import SOURCE as GIVEN
 from nsystui.questions.numbering import Numbering
 from nsystui.questions.processes import process_names, rows_of_tasks, used_devices
@@ -32,9 +32,8 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
+    from nsystui.store.results import Arrays
 
-_VERSION = 1
 _HIGHEST = 999_999
 BY_ORDER = "order of files and devices"
 """The source where nothing tells who is which rank."""
@@ -201,7 +200,7 @@ def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
 
 def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
     """The rank that a process has in the largest communicator it made."""
-    kept = facts_of(session, session.reports, "nccl-ranks", _VERSION, _nccl_ranks, is_small=True)
+    kept = of_each_report(session, session.reports, "nccl-ranks", _nccl_ranks, in_memory=True)
     found = {
         Task(report, process): rank
         for report, arrays in kept.items()

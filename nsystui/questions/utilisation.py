@@ -16,9 +16,9 @@ from nsystui.base.note_words import which_of
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports import canonical
 from nsystui.questions.busy_arrays import Place, of_arrays, to_arrays
+from nsystui.questions.derived import of_each_report
 from nsystui.questions.device_time import NOTHING, Breakdown, BusyParts, Device, DeviceIntervals, DeviceLanes, shifted
 from nsystui.questions.extent import recorded, selected_reports, shares_clock
-from nsystui.questions.kept_facts import facts_of
 from nsystui.questions.processes import used_devices
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.work_intervals import DEVICE, busy_parts
@@ -27,9 +27,8 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
+    from nsystui.store.results import Arrays
 
-_KEPT_VERSION = 4
 _NAME_NOTE = "the name filter is left out here: how busy a GPU is depends on all of its work"
 _WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
 
@@ -163,7 +162,7 @@ def _parts(session: Session, selection: Selection, reports: Sequence[Report]) ->
         return _computed(part, selection.streams, missing)
 
     if selection.streams is None:
-        found = facts_of(session, reports, "busy", _KEPT_VERSION, compute)
+        found = of_each_report(session, reports, "busy", compute)
     else:
         found = compute(session.part(report.index for report in reports), list(reports))
     return {report.index: of_arrays(found[report.index], report.clock_offset) for report in reports}

@@ -30,6 +30,7 @@ from nsystui.base.columns import (
 from nsystui.base.selection import Selection
 from nsystui.exports.identifiers import tid_column
 from nsystui.questions import statistics
+from nsystui.questions.derived import of_all_reports
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.missing import missing_note
 from nsystui.questions.mpi import has_mpi, mpi_notes, mpi_rows
@@ -37,7 +38,6 @@ from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.query_rows import query_rows
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.where import duration, job_start, where
-from nsystui.questions.whole_job import whole_job_rows
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -70,7 +70,7 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
         names, conditions = [label.label("name")], where(table, selection, label)
         return statistics.summary_rows(session, table, duration(table), names, conditions, columns, table.c.row)
 
-    rows = whole_job_rows(session, selection, work.table, work.name, ask)
+    rows = of_all_reports(session, selection, work.table, work.name, ask)
     return TableAnswer(work.name, columns, rows, _names(session, selection, work, rows), _notes(session, work))
 
 

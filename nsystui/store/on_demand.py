@@ -19,9 +19,9 @@ from nsystui.store.column_cache import ColumnFiles, PartialColumns, find_columns
 from nsystui.store.columns import ColumnReader, Sink
 from nsystui.store.damage import raise_of_damage, remembered_damage
 from nsystui.store.device_rows import WORK_TABLES, device_rows
-from nsystui.store.kept import Kept, json_array, json_of
 from nsystui.store.left_out import LeftOut
 from nsystui.store.nccl_rows import make_table
+from nsystui.store.results import Results
 from nsystui.store.tally import Tally, count, tally, tally_columns
 from nsystui.store.written import has_extent
 
@@ -50,15 +50,14 @@ class ColumnTable:
 
 Columns = ColumnFiles | ColumnTable
 _TALLIED = frozenset({"start", "end", "process"})
-_TALLIES, _TALLIES_VERSION = "tallies", 1
-_LEFT_OUT, _LEFT_OUT_VERSION = "left-out", 1
+_TALLIES, _LEFT_OUT = "tallies", "left-out"
 
 
 @dataclass
 class OnDemand:
     """One report that is not packed; has the facts of a packed one. Not to be used by two threads at once.
 
-    ``connection`` is its own, to the database of the session. ``kept`` is where its tallies are found the next time.
+    ``connection`` is its own, to the database of the session. ``results`` has its tallies for the next time.
     """
 
     path: Path
@@ -68,7 +67,7 @@ class OnDemand:
     index: int
     cache: Cache | None
     warn: Callable[[str], object]
-    kept: Kept
+    results: Results
     loaded: dict[str, Columns] = field(default_factory=dict)
     _counted: dict[str, int] = field(default_factory=dict)
     _loads: int = 0
@@ -90,9 +89,8 @@ class OnDemand:
     @cached_property
     def left_out(self) -> dict[str, LeftOut]:
         """The rows of canonical tables that were left out, as far as they were read, now or before."""
-        kept = self.kept.load(_LEFT_OUT, _LEFT_OUT_VERSION)
-        known = json_of(kept[_LEFT_OUT]).items() if kept else ()
-        return {name: LeftOut.from_json(found) for name, found in known}
+        known = self.results.load(_LEFT_OUT) or {}
+        return {name: LeftOut.from_json(found) for name, found in known.items()}
 
     def _leave_out(self, found: Mapping[str, LeftOut]) -> None:
         """Keeps what was left out, for what is kept of a table does not tell it."""
@@ -100,7 +98,7 @@ class OnDemand:
         if new:
             self.left_out.update(new)
             known = {name: rows.by_reason for name, rows in self.left_out.items()}
-            self.kept.save(_LEFT_OUT, _LEFT_OUT_VERSION, {_LEFT_OUT: json_array(known)})
+            self.results.save(_LEFT_OUT, known)
 
     @property
     def first_event(self) -> int | None:
@@ -232,7 +230,7 @@ class OnDemand:
         if table in self._tallies:
             return self._tallies[table].rows
         if table not in self._counted:
-            with remembered_damage(self.kept):
+            with remembered_damage(self.results):
                 self._counted[table] = self._count(table)
         return self._counted[table]
 
@@ -281,19 +279,19 @@ class OnDemand:
         if missing:
             connection = opening.connect(self.path)
             try:
-                with remembered_damage(self.kept), opening.sqlite_errors(self.path):
+                with remembered_damage(self.results), opening.sqlite_errors(self.path):
                     self._tallies.update({name: self._tally(connection, name) for name in missing})
             finally:
                 connection.close()
             known = {name: found.to_json() for name, found in self._tallies.items()}
-            self.kept.save(_TALLIES, _TALLIES_VERSION, {_TALLIES: json_array(known)})
+            self.results.save(_TALLIES, known)
         return {name: self._tallies[name] for name in names}
 
     @cached_property
     def _tallies(self) -> dict[str, Tally]:
         """Those that are known, by canonical table."""
-        kept = self.kept.load(_TALLIES, _TALLIES_VERSION)
-        return {name: Tally.from_json(values) for name, values in json_of(kept[_TALLIES]).items()} if kept else {}
+        known = self.results.load(_TALLIES) or {}
+        return {name: Tally.from_json(values) for name, values in known.items()}
 
     def _tally(self, connection: sqlite3.Connection, table: str) -> Tally:
         """By SQLite, or out of columns that are there."""

@@ -52,7 +52,7 @@ def test_the_workers_compute_what_the_table_is_made_of(scheduler, packed, opened
     session = opened(*sorted(packed.glob("reports/*")))
     on_dask.compute_on_dask(session, scheduler, only_collectives=False)
     for report in session.reports:
-        assert {name for name, _ in session.kept(report).at_hand} >= {
+        assert {question for question, _ in session.held(report)} >= {
             "busy",
             "collectives",
             "counts",

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection
 from nsystui.questions.busy_arrays import blocks_at, put_blocks
+from nsystui.questions.derived import of_each_report
 from nsystui.questions.interval_blocks import BlockBuilder, IntervalBlocks, UnionBuilder, slices
 from nsystui.questions.intervals import subtract
-from nsystui.questions.kept_facts import facts_of
 from nsystui.questions.mpi import is_mpi_range
 from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
@@ -22,9 +22,7 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
-
-_VERSION = 4
+    from nsystui.store.results import Arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +48,8 @@ def host_calls(session: Session, selection: Selection, ranks: Sequence[RankedTas
     chosen = [item for item in ranks if item.devices and (selection.tasks is None or item.task in selection.tasks)]
     wanted = {item.task.report for item in chosen}
     reports = {report.index: report for report in session.reports if report.index in wanted}
-    found = facts_of(
-        session, reports.values(), "host-calls", _VERSION, _computed, by=tables.api_calls, doing="calls of the CPU"
+    found = of_each_report(
+        session, reports.values(), "host-calls", _computed, by=tables.api_calls, doing="calls of the CPU"
     )
     offsets = {index: report.clock_offset for index, report in reports.items()}
     return [_calls_of(item, found[item.task.report], offsets[item.task.report]) for item in chosen]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from nsystui.questions.kept_facts import runs_of, told
+from nsystui.questions.derived import runs_of, with_progress
 from nsystui.questions.nccl import recorded
 from nsystui.questions.nccl.assembly import assemble
 from nsystui.questions.nccl.from_log import LogSizes, kernels_with_log_sizes, log_notes, with_log_sizes
@@ -71,7 +71,9 @@ class NcclPairing:
         every = [report for report in session.reports if reports is None or report.index in reports]
         if log is None:
             # A run at a time: DuckDB would join the kernels of all with the calls of all.
-            runs = told(session, list(runs_of(every, tables.api_calls)) or [[]], "pairs of NCCL calls and kernels")
+            runs = with_progress(
+                session, list(runs_of(every, tables.api_calls)) or [[]], "pairs of NCCL calls and kernels"
+            )
             return cls(*joined([assemble(*_recorded(session, ranks, run)) for run in runs]))
         calls, *rest = _recorded(session, ranks, every)
         paired = assemble(calls, *rest)

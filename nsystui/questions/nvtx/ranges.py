@@ -29,8 +29,8 @@ from nsystui.questions.nvtx.report_ranges import (
 )
 from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
-from nsystui.store.kept import json_of
 from nsystui.store.report import Report
+from nsystui.store.results import json_of
 from nsystui.store.session import Session
 
 __all__ = [

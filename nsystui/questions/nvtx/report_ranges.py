@@ -19,21 +19,19 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection
+from nsystui.questions.derived import of_each_report
 from nsystui.questions.event_kinds import KIND_TABLES, EventKind
-from nsystui.questions.kept_facts import facts_of
 from nsystui.questions.nesting import NO_PARENT, nest
 from nsystui.questions.nvtx.launches import has_launches, launch_calls
 from nsystui.questions.projection import project
 from nsystui.store import tables
-from nsystui.store.kept import json_array
 from nsystui.store.report import Report
+from nsystui.store.results import json_array
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
+    from nsystui.store.results import Arrays
 
-_RANGES_VERSION = 2
-_PROJECTION_VERSION = 1
 
 UNKNOWN = -1
 """In ``op_count``: nothing can say what the range launched."""
@@ -54,7 +52,7 @@ def ranges_of(session: Session, report: Report) -> Arrays:
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         return {one.index: _nested(_read(part, one)) for one in reports}
 
-    return facts_of(session, [report], "nvtx", _RANGES_VERSION, compute)[report.index]
+    return of_each_report(session, [report], "nvtx", compute)[report.index]
 
 
 def projection_of(session: Session, report: Report, ranges: Arrays, selection: Selection) -> Arrays:
@@ -65,7 +63,7 @@ def projection_of(session: Session, report: Report, ranges: Arrays, selection: S
 
     if selection.devices is not None or selection.streams is not None:
         return compute(session.part([report.index]), [report])[report.index]
-    return facts_of(session, [report], "nvtx-gpu", _PROJECTION_VERSION, compute)[report.index]
+    return of_each_report(session, [report], "nvtx-gpu", compute)[report.index]
 
 
 def _read(session: Session, report: Report) -> tuple[dict[str, NDArray[Any]], list[str]]:

@@ -14,22 +14,21 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.questions.busy_arrays import STREAM_KEYS, of_arrays, to_arrays
+from nsystui.questions.derived import of_each_report
 from nsystui.questions.extent import recorded
 from nsystui.questions.interval_blocks import blocks_of
 from nsystui.questions.intervals import Times, union
-from nsystui.questions.kept_facts import facts_of
 from nsystui.questions.nvtx.report_ranges import ranges_of
 from nsystui.questions.timeline.lane_work import LaneWork
 from nsystui.questions.work_intervals import STREAM, busy_parts
 from nsystui.store import tables
-from nsystui.store.kept import json_of
 from nsystui.store.report import Report
+from nsystui.store.results import json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
+    from nsystui.store.results import Arrays
 
-_STREAMS_VERSION = 2
 _WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
 
 LEVELS = 4
@@ -84,7 +83,7 @@ def _streams(session: Session, report: Report) -> dict[Stream, LaneWork]:
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         return {one.index: _stream_arrays(part, one) for one in reports}
 
-    kept = facts_of(session, [report], "streams", _STREAMS_VERSION, compute)[report.index]
+    kept = of_each_report(session, [report], "streams", compute)[report.index]
     found = of_arrays(kept, report.clock_offset, STREAM_KEYS)
     seen = recorded(report)
     return {(place[0], place[1], place[2]): LaneWork.of_device(parts, seen) for place, parts in found.items()}
