@@ -7,20 +7,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from nsystui.exports import canonical, opening, sources
+from nsystui.base.errors import ExportError
+from nsystui.exports import canonical, nccl_calls, opening, sources
 from nsystui.exports.metadata import Metadata
+from nsystui.exports.nccl_payload import PayloadSchemas
+from nsystui.exports.reading import ArrowReader
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import Source, Transform
 from nsystui.exports.whole import check_rows
 from nsystui.store.cache import Cache
+from nsystui.store.chunks import Chunks
 from nsystui.store.column_cache import ColumnFiles, PartialColumns, find_columns
-from nsystui.store.columns import ColumnReader, Sink
 from nsystui.store.damage import raise_of_damage, remembered_damage
 from nsystui.store.device_rows import WORK_TABLES, device_rows
 from nsystui.store.left_out import LeftOut
-from nsystui.store.nccl_rows import make_table
+from nsystui.store.reader import CHUNK_ROWS, Fields, Lookups, Reader, make_table
 from nsystui.store.results import Results
 from nsystui.store.tally import Tally, count, tally, tally_columns
 from nsystui.store.written import has_extent
@@ -37,6 +40,13 @@ class Expected:
 
     columns: Mapping[str, frozenset[str]]
     tallied: tuple[str, ...]
+
+
+class Sink(Protocol):
+    """Where the columns of one table go."""
+
+    def write(self, connection: duckdb.DuckDBPyConnection, select: str) -> int:
+        """Adds the rows that ``select`` gives; how many they are."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +83,7 @@ class OnDemand:
     _loads: int = 0
 
     def __post_init__(self) -> None:
-        self._reader = ColumnReader(self.path, self.native, self.connection)
+        self._lookups: Lookups | None = None
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -187,9 +197,71 @@ class OnDemand:
             self.loaded[table] = ColumnTable(names, rows[table], sinks[table].name)
 
     def _read(self, missing: Mapping[str, Collection[str]], sinks: Mapping[str, Sink]) -> dict[str, int]:
-        rows = self._reader.read(missing, sinks)
-        self._leave_out(self._reader.left_out)
+        """Reads the ``missing`` fields of each canonical table into its sink; how many rows each has.
+
+        Raises ExportError where the file cannot be read whole, and OSError or duckdb.Error where a sink cannot write.
+        """
+        import duckdb
+
+        rows, left_out = dict.fromkeys(missing, 0), dict[str, LeftOut]()
+        try:
+            with ArrowReader(self.path) as export:
+                for source in self._sources:
+                    # NCCL calls are read apart: of most other ranges the payload then stays unread.
+                    for fed in (source.makes, source.decoded) if self.native.has(source.table) else ():
+                        if fields := {table: names for table, names in missing.items() if table in fed}:
+                            for table, found in self._read_source(export, source, fields, sinks, left_out):
+                                rows[table] += found
+        except duckdb.OutOfMemoryException:
+            raise ExportError(str(self.path), "its columns do not fit into the memory allowed") from None
+        self._leave_out(left_out)
         return rows
+
+    def _read_source(
+        self,
+        export: ArrowReader,
+        source: Source,
+        fields: Fields,
+        sinks: Mapping[str, Sink],
+        left_out: dict[str, LeftOut],
+    ) -> Iterator[tuple[str, int]]:
+        """Reads fields that one native table feeds; gives the rows that a chunk has for each canonical table."""
+        only_calls = not source.decoded.keys().isdisjoint(fields)
+        if self._lookups is None:
+            self._lookups = Lookups(self.path, self.native, self.connection)
+        self._lookups.fill(export, source.of_fields(fields).words)
+        connection = self.connection.cursor()
+        try:
+            self._lookups.share(connection)
+            payload = self._payload() if only_calls else PayloadSchemas({})
+            reader = Reader(connection, self._lookups, source, fields, left_out, payload, only_calls)
+            chunks, read = Chunks([reader.source], self.native.last_rowid, CHUNK_ROWS), 0
+            while (chunk := chunks.take()) is not None:
+                found = reader.read(export, chunk)
+                read += found
+                for table, select in reader.parts() if found else ():
+                    yield table.name, sinks[table.name].write(connection, select)
+                if not found:
+                    chunks.skip_to(reader.source, reader.row_after(export, chunk))
+            if not only_calls:
+                check_rows(self.path, source.table, read, self.native.last_rowid[source.table])
+        finally:
+            connection.close()
+
+    def _payload(self) -> PayloadSchemas:
+        connection = opening.connect(self.path)
+        try:
+            with opening.sqlite_errors(self.path):
+                return nccl_calls.payload_schemas(connection, self.native)
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Lets go of what was needed to read the export."""
+        if self._lookups is not None:
+            self._lookups.drop()
+            self._lookups = None
+        self.connection.close()
 
     def _load_devices(self) -> None:
         """Who used which GPU, out of the columns of what GPUs worked on."""

@@ -178,11 +178,11 @@ class Results:
         """Makes all results in these files the results of other reports, in another directory. Raises OSError."""
         if self.directory is None or other.directory is None:
             return
-        for file in sorted(self.directory.glob(_file_name("*", "*"))):
-            _, question, version = file.stem.split("=")
-            content = seals.read(file, Key(self.reports, question, version).text)
+        for file in sorted(self.directory.glob(_file_name("*", ""))):
+            _, question, *version = file.stem.split("=")
+            content = seals.read(file, Key(self.reports, question, *version).text)
             if content is not None:
-                key = Key(other.reports, question, version)
+                key = Key(other.reports, question, *version)
                 seals.write(other.directory / file.name, key.text, [content], other.directory)
             file.unlink(missing_ok=True)
 
@@ -216,7 +216,7 @@ def json_of(array: np.ndarray[Any, Any]) -> Any:
 
 
 def _file_name(question: str, version: str) -> str:
-    return f"result={question}={version}.bin"
+    return f"result={question}={version}.bin" if version else f"result={question}.bin"
 
 
 def _trim(directory: Path, caps: Caps) -> None:

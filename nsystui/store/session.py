@@ -106,7 +106,7 @@ class Session:
     def close(self) -> None:
         """Lets go of every file and of the memory."""
         for report in self._on_demand.values():
-            report.connection.close()
+            report.close()
         self._database.close()
 
     def add(
@@ -306,7 +306,7 @@ class Session:
             raise error
         self.warn(str(error))
         self.reports = tuple(report for report in self.reports if report.index != index)
-        self._on_demand.pop(index).connection.close()
+        self._on_demand.pop(index).close()
         self._forget_views()
 
     def _rows(self, table: CanonicalTable) -> Iterator[Rows]:

@@ -22,7 +22,7 @@ def packed(demo_job: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Pa
     directory = tmp_path_factory.mktemp("packed") / "job"
     assert main(["pack", *map(str, demo_job), "-o", str(directory)]) == 0
     for rank in (1, 2):
-        for kept in directory.glob(f"reports/rank={rank}/kept-*"):
+        for kept in directory.glob(f"reports/rank={rank}/result=*"):
             kept.unlink()
     return directory
 
