@@ -128,7 +128,7 @@ def _new(cache: Cache, found: ReportRanks) -> NewReport:
     files = cache.find(path)
     if files is None:  # somebody has changed the export, or removed what was written
         raise ExportError(str(path), "changed while it was packed", "pack it again")
-    return NewReport(found.report.name, found.ranks, found.source, files, cache.kept_of(path))
+    return NewReport(found.report.name, found.ranks, found.source, files, cache.results_of(path))
 
 
 def _line(found: ReportRanks, added: JobReport) -> str:

@@ -13,8 +13,10 @@ the column and says nothing in it. The ``nic`` of a switch's sample is the switc
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 
 NO_PROCESS = 0
 """The process of GPU work that is of none that is known: no program has this globalPid."""
@@ -240,3 +242,10 @@ TABLES: tuple[CanonicalTable, ...] = (
 )
 
 BY_NAME: dict[str, CanonicalTable] = {table.name: table for table in TABLES}
+
+
+@cache
+def fingerprint() -> str:
+    """A short text that is another one as soon as a canonical table has other fields, or fields of other kinds."""
+    tables = [(table.name, [(field.name, field.kind.value) for field in table.fields]) for table in TABLES]
+    return hashlib.sha256(repr(tables).encode()).hexdigest()[:12]

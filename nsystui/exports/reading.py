@@ -11,7 +11,7 @@ from nsystui.exports import opening
 _BATCH_ROWS = 16_384
 
 
-class Reader:
+class ArrowReader:
     """An ADBC connection to one export; a context manager."""
 
     def __init__(self, path: Path) -> None:
@@ -26,7 +26,7 @@ class Reader:
             raise opening.corrupt(path, error) from None
         self._statement: Any = None
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> ArrowReader:
         return self
 
     def __exit__(

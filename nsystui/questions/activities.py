@@ -23,11 +23,11 @@ from nsystui.questions.algebra import statistics
 from nsystui.questions.algebra.statistics import query_rows
 from nsystui.questions.conditions import duration, job_start, where
 from nsystui.questions.data_notes import missing_note
+from nsystui.questions.derived import of_all_reports
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.mpi import has_mpi, mpi_notes, mpi_rows
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.whole_job import whole_job_rows
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -60,7 +60,7 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
         names, conditions = [label.label("name")], where(table, selection, label)
         return statistics.summary_rows(session, table, duration(table), names, conditions, columns, table.c.row)
 
-    rows = whole_job_rows(session, selection, work.table, work.name, ask)
+    rows = of_all_reports(session, selection, work.table, work.name, ask)
     return TableAnswer(work.name, columns, rows, _names(session, selection, work, rows), _notes(session, work))
 
 

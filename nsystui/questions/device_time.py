@@ -42,7 +42,7 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
+    from nsystui.store.results import Arrays
 
 
 Shares = NDArray[np.float64]

@@ -14,17 +14,15 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.questions.conditions import Condition, by_report
+from nsystui.questions.derived import of_each_report
 from nsystui.questions.event_kinds import KIND_TABLES, EventKind
-from nsystui.questions.kept_facts import facts_of
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
+    from nsystui.store.results import Arrays
 
 Counts = NDArray[np.int64]
-
-_VERSION = 1
 
 
 def spans(session: Session, kind: EventKind) -> dict[int, tuple[int, int, int]]:
@@ -37,7 +35,7 @@ def spans(session: Session, kind: EventKind) -> dict[int, tuple[int, int, int]]:
         return {report.index: {"span": np.array(rows.get(report.index, []), np.int64)} for report in reports}
 
     having = [report for report in session.reports if report.count(KIND_TABLES[kind].table)]
-    kept = facts_of(session, having, f"span-{kind.value}", _VERSION, compute, by=KIND_TABLES[kind].table)
+    kept = of_each_report(session, having, f"span-{kind.value}", compute, by=KIND_TABLES[kind].table)
     found = {index: arrays["span"].tolist() for index, arrays in kept.items()}
     return {index: (span[0], span[1], span[2]) for index, span in found.items() if span}
 
@@ -59,7 +57,7 @@ def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins
 
     total = np.zeros(bins, np.int64)
     table = KIND_TABLES[kind].table
-    for arrays in facts_of(session, reports, f"starts-{kind.value}", _VERSION, compute, fits, by=table).values():
+    for arrays in of_each_report(session, reports, f"starts-{kind.value}", compute, fits, by=table).values():
         total += arrays["counts"]
     return total
 

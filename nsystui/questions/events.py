@@ -19,28 +19,27 @@ from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions.conditions import matches
+from nsystui.questions.derived import of_each_report
 from nsystui.questions.event_index import counts_per_bin, spans
 from nsystui.questions.event_kinds import DEFAULT_KINDS, KIND_TABLES, EventKind, events_query
-from nsystui.questions.kept_facts import facts_of
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
-from nsystui.store.kept import json_array, json_of
 from nsystui.store.report import Report
+from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
+    from nsystui.store.results import Arrays
 
 
-_VERSION = 1
 _OF_FEW_NAMES = frozenset({EventKind.API, EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.OS})
 _MANY = 1_000_000  # events, below which they are searched as fast as their names are found
 
 
 def kinds_with_name(session: Session, kinds: Sequence[EventKind], wanted: NameFilter) -> tuple[EventKind, ...]:
     """Those of ``kinds`` that may have an event whose name passes."""
-    if any(session.kept(report).directory is None for report in session.reports):
+    if any(session.results(report).directory is None for report in session.reports):
         return tuple(kinds)  # to find the names each time would take as long as the search
     known = {kind: _names(session, kind) for kind in kinds if _is_known(session, kind)}
     every = sorted(set().union(*known.values()))
@@ -66,7 +65,7 @@ def _names(session: Session, kind: EventKind) -> frozenset[str]:
         }
 
     having = [one for one in session.reports if one.count(source.table)]
-    kept = facts_of(session, having, f"names-{kind.value}", _VERSION, compute, by=source.table)
+    kept = of_each_report(session, having, f"names-{kind.value}", compute, by=source.table)
     return frozenset(name for arrays in kept.values() for name in json_of(arrays["names"]))
 
 

@@ -1,20 +1,19 @@
 """A job: the open reports, who is which rank, and what several questions share, computed once.
 
-What is kept here (pairings, busy intervals, NVTX ranges) belongs to one state of the session: when another report
-joins, it is computed anew.
+The results in its memory (pairings, busy intervals, NVTX ranges) belong to one state of the session: when another
+report joins, they are computed anew.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.tasks import RankedTask, ranked_tasks
+from nsystui.store.results import Key, Memory
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from nsystui.questions.utilisation import BusyIntervals
 
 T = TypeVar("T")
-# The last few selections stay at hand, so that going back a crumb costs nothing.
-_KEPT = 12
+# The results of the last few selections stay in memory, so that going back a crumb costs nothing.
+_MOST_RESULTS = 12
 _EVERYTHING = Selection()
 
 
@@ -50,10 +49,8 @@ class Job:
     """How the clocks of the reports were made one, once `align` was asked for."""
     tell: Callable[[str], object] = lambda note: None
     """Takes what is to be said of all that was asked, in the end."""
-    _kept: OrderedDict[tuple[int, Hashable], Any] = field(default_factory=OrderedDict)
+    _memory: Memory = field(default_factory=lambda: Memory(_MOST_RESULTS))
     _whole_busy: BusyIntervals | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _turns: dict[Hashable, threading.RLock] = field(default_factory=dict)
 
     def close(self) -> None:
         """Lets go of the session, after it was told which rows were left out of whatever was asked."""
@@ -184,25 +181,7 @@ class Job:
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """``make()``, or what it gave for the same key and the same state of the session."""
-        full = (self.session.version, key)
-        with self._lock:
-            if full in self._kept:
-                self._kept.move_to_end(full)
-                return self._kept[full]  # type: ignore[no-any-return]
-        # Two states of the session ask the same one after the other: side by side they would take twice the memory.
-        with self._turn_of(key):
-            made = make()
-        with self._lock:
-            # Of hundreds of reports that join one by one each state would else keep the intervals of all before it.
-            for old in [one for one in self._kept if one[0] < full[0]]:
-                del self._kept[old]
-            self._kept[full] = made
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
+        made = self._memory.once(Key((str(self.session.version),), key), make)
+        # Else each state of hundreds of reports that join one by one would hold the intervals of all before it.
+        self._memory.forget_others((str(self.session.version),))
         return made
-
-    def _turn_of(self, key: Hashable) -> threading.RLock:
-        """Whose turn it is among the questions of a kind, which the first part of a key names."""
-        kind = key[0] if isinstance(key, tuple) else key
-        with self._lock:
-            return self._turns.setdefault(kind, threading.RLock())

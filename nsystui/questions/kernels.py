@@ -28,9 +28,9 @@ from nsystui.base.selection import Selection
 from nsystui.questions.algebra import statistics
 from nsystui.questions.conditions import by_report, duration, job_start, where
 from nsystui.questions.data_notes import missing_note
+from nsystui.questions.derived import of_all_reports
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.whole_job import whole_job_rows
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -104,7 +104,7 @@ def kernel_summary(
         conditions = where(table, selection, name)
         return statistics.summary_rows(session, table, duration(table), keys, conditions, columns)
 
-    rows = ask() if group_by else whole_job_rows(session, selection, table, f"kernels {names.value}", ask)
+    rows = ask() if group_by else of_all_reports(session, selection, table, f"kernels {names.value}", ask)
     return TableAnswer(
         "kernels", columns, rows, _names(session, selection, name, rows, group_by), kernel_notes(session)
     )

@@ -17,8 +17,8 @@ from nsystui.base.columns import HOST, PID, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.identifiers import pid_of
 from nsystui.questions.conditions import where
+from nsystui.questions.derived import of_each_report
 from nsystui.questions.device_time import NOTHING, Breakdown
-from nsystui.questions.kept_facts import facts_of
 from nsystui.questions.tasks import RankedTask, rows_of_tasks, used_devices
 from nsystui.questions.time_window import extent, extents, recorded, selected_reports, shares_clock
 from nsystui.questions.utilisation import SHARE_COLUMNS, BusyIntervals, recording_notes, shares
@@ -27,9 +27,7 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
-
-_KEPT_VERSION = 1
+    from nsystui.store.results import Arrays
 
 
 @dataclass(frozen=True)
@@ -227,7 +225,7 @@ def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]
         found = {name: rows_of_tasks(part, table, reports) for name, table in _COUNTED.items()}
         return {report.index: _count_arrays(report.index, found) for report in reports}
 
-    kept = facts_of(session, selected_reports(session, of_tasks), "counts", _KEPT_VERSION, compute)
+    kept = of_each_report(session, selected_reports(session, of_tasks), "counts", compute)
     return {
         name: {
             Task(report, process): count

@@ -6,67 +6,60 @@ They are kept in the cache as plain values; a remembered answer is the answer th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsystui import __version__
 from nsystui.base.answer import Answer, TableAnswer, iter_rows
 from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.exports import opening
-from nsystui.store.answers import Answers
 from nsystui.store.cache import Cache
 from nsystui.store.damage import damage_line, known_damage
+from nsystui.store.results import Results, version_of
 
 if TYPE_CHECKING:
     from nsystui.questions.job import Job
 
 MOST_ROWS = 20_000
 """Answers of more rows are not worth remembering: reading them is no faster than asking again."""
-VERSION = 1
-"""Raised whenever the same question gets another answer from the same files."""
 
 
 @dataclass(frozen=True)
 class Remembered:
-    """The answers to questions about ``files``, each known by its place and state."""
+    """The answers to questions about files."""
 
-    answers: Answers
-    files: Sequence[str]
+    results: Results
     damage: tuple[str, ...] = ()
-    """What is known of damage in the files."""
+    """One line for each file that is known to be damaged."""
 
     @classmethod
     def of_files(cls, cache: Cache, paths: Iterable[Path]) -> Remembered:
-        """What is remembered of exports. Raises ExportError and OSError for one that cannot be opened."""
+        """The remembered answers about exports. Raises ExportError and OSError for one that cannot be opened."""
         files, damage = [], []
         for path in paths:
             opening.check(path)
             # Its name and its state, and in which columns it was read. The path, as notes name files.
             files.append(f"{path.name}|{cache.place_of(path).name}")
-            damage.append(damage_line(path, known_damage(cache.kept_of(path))))
-        return cls(Answers(cache.directory / "answers"), files, tuple(filter(None, damage)))
+            damage.append(damage_line(path, known_damage(cache.results_of(path))))
+        return cls(cache.results_of_several(files), tuple(filter(None, damage)))
 
     def recall(self, *question: str) -> tuple[str, TableAnswer] | None:
-        """What was kept as the answer to ``question``, with its title."""
-        kept = self.answers.load(self._key(question))
-        if kept is None:
+        """The answer to ``question`` that was given before, with its title."""
+        found = self.results.load(json.dumps(question), version_of())
+        if found is None:
             return None
-        answer = from_json(kept["answer"])
-        return str(kept["title"]), replace(answer, notes=(*answer.notes, *self.damage))
+        answer = from_json(found["answer"])
+        return str(found["title"]), replace(answer, notes=(*answer.notes, *self.damage))
 
     def keep(self, job: Job, answer: Answer, title: str, *question: str) -> None:
         """Keeps an answer that is in memory and not too long, if it is one about all of the files."""
         is_small = isinstance(answer, TableAnswer) and len(answer) <= MOST_ROWS
-        # Which rows were left out is told by whoever reads them.
+        # A note on rows that were left out comes from reading them.
         is_whole = not any(any(report.packed.left_out.values()) for report in job.session.reports)
-        if is_small and is_whole and len(job.session.reports) == len(self.files):
-            self.answers.save(self._key(question), {"title": title, "answer": to_json(answer)})
-
-    def _key(self, question: Sequence[str]) -> str:
-        return json.dumps([__version__, VERSION, question, self.files])
+        if is_small and is_whole and len(job.session.reports) == len(self.results.reports):
+            self.results.save(json.dumps(question), {"title": title, "answer": to_json(answer)}, version_of())
 
 
 def remember_first_questions(job: Job, cache: Cache, paths: Iterable[Path]) -> None:

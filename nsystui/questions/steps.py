@@ -29,18 +29,18 @@ from nsystui.base.text import few, whole_number
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.conditions import Condition, job_start, matches
-from nsystui.questions.kept_facts import facts_of, runs_of
+from nsystui.questions.derived import of_each_report, runs_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL
 from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
-from nsystui.store.kept import json_array, json_of
 from nsystui.store.report import Report
+from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nsystui.store.kept import Arrays
+    from nsystui.store.results import Arrays
 
 
 NO_STEP = -1
@@ -122,7 +122,6 @@ _WORDS = tuple(re.compile(word, re.IGNORECASE) for word in ("ProfilerStep", "ste
 _NUMBER = re.compile("[0-9]+")
 _LARGEST = 10**15 - 1
 _WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
-_KEPT_VERSION = 1
 _TEMPLATE = sa.func.regexp_replace(FOLDED_LABEL, "[0-9]+", "*", "g", type_=sa.Text)
 """The name that ranges of one kind share: ``step *`` of ``step 7``."""
 _JOINED = 1 << 17
@@ -223,7 +222,7 @@ def _found_by_themselves(session: Session, by_report: Mapping[int, Mapping[Task,
         found = _found(part, _tasks_of(missing, by_report), None)
         return {report.index: to_arrays(_of_report(found, report), report.clock_offset) for report in missing}
 
-    kept = facts_of(session, reports, "steps", _KEPT_VERSION, compute, by=tables.api_calls, doing="steps")
+    kept = of_each_report(session, reports, "steps", compute, by=tables.api_calls, doing="steps")
     return {
         steps.task: steps
         for report in reports

@@ -23,19 +23,16 @@ from nsystui.base.text import whole_number
 from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.identifiers import pid_of
 from nsystui.exports.metadata import LOCAL_RANK_VARIABLES, RANK_VARIABLES, SIZE_VARIABLES
-from nsystui.questions.kept_facts import facts_of
+from nsystui.questions.derived import of_each_report
 from nsystui.questions.numbering import SOURCE as GIVEN
 from nsystui.questions.numbering import Numbering
 from nsystui.store import tables
-from nsystui.store.kept import json_array, json_of
 from nsystui.store.report import Report
+from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
-
-
-_PROCESSES_VERSION = 1
+    from nsystui.store.results import Arrays
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ def _facts(session: Session) -> Mapping[int, Arrays]:
             for report in reports
         }
 
-    return facts_of(session, session.reports, "processes", _PROCESSES_VERSION, compute, is_small=True)
+    return of_each_report(session, session.reports, "processes", compute, in_memory=True)
 
 
 _Rows = dict[int, list[tuple[Any, ...]]]
@@ -118,7 +115,6 @@ def _by_report(session: Session, query: sa.Select[Any], indices: list[int]) -> _
     return found
 
 
-_RANKS_VERSION = 1
 _HIGHEST = 999_999
 BY_ORDER = "order of files and devices"
 """The source where nothing tells who is which rank."""
@@ -285,7 +281,7 @@ def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
 
 def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
     """The rank that a process has in the largest communicator it made."""
-    kept = facts_of(session, session.reports, "nccl-ranks", _RANKS_VERSION, _nccl_ranks, is_small=True)
+    kept = of_each_report(session, session.reports, "nccl-ranks", _nccl_ranks, in_memory=True)
     found = {
         Task(report, process): rank
         for report, arrays in kept.items()

@@ -18,6 +18,7 @@ from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few, which_of
 from nsystui.exports import canonical
+from nsystui.questions.derived import of_each_report
 from nsystui.questions.device_time import (
     DEVICE_KEYS,
     NOTHING,
@@ -32,7 +33,6 @@ from nsystui.questions.device_time import (
     shifted,
     to_arrays,
 )
-from nsystui.questions.kept_facts import facts_of
 from nsystui.questions.tasks import RankedTask, used_devices
 from nsystui.questions.time_window import recorded, selected_reports, shares_clock
 from nsystui.store import tables
@@ -40,10 +40,9 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
+    from nsystui.store.results import Arrays
 
 
-_KEPT_VERSION = 4
 _NAME_NOTE = "the name filter is left out here: how busy a GPU is depends on all of its work"
 _GPU_TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches)
 
@@ -170,7 +169,7 @@ def _parts(session: Session, selection: Selection, reports: Sequence[Report]) ->
         return _computed(part, selection.streams, missing)
 
     if selection.streams is None:
-        found = facts_of(session, reports, "busy", _KEPT_VERSION, compute)
+        found = of_each_report(session, reports, "busy", compute)
     else:
         found = compute(session.part(report.index for report in reports), list(reports))
     return {report.index: of_arrays(found[report.index], report.clock_offset) for report in reports}

@@ -18,21 +18,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsystui.base.parquet_file import copy_to_parquet
+from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.own_directory import why_not_ours
 from nsystui.exports.partial import partial_name, remove
 from nsystui.store import trimming
-from nsystui.store.kept import Kept
 from nsystui.store.pack import PackedReport
 from nsystui.store.pack_files import PackFiles
 from nsystui.store.place import CachePlace
+from nsystui.store.results import Caps, Results
 from nsystui.store.seals import Seal, read_facts, write_facts
 from nsystui.store.written import Written, written_of
 
 if TYPE_CHECKING:
     import duckdb
 
-# Raised whenever packed reports change their form: older ones are then packed again.
+# Raised whenever packed reports change their form, or rows are read otherwise: older ones are then packed again. The
+# fields of the canonical tables need no new version.
 STORE_VERSION = 14
 # The delta encodings of the second version are smaller by a third, and faster to write and to read.
 PARQUET_FORM = "COMPRESSION zstd, PARQUET_VERSION V2"
@@ -80,17 +82,21 @@ class Cache(CachePlace):
         """The directory of ``export``; another size, time or store version is another place."""
         real = os.path.realpath(export)
         status = os.stat(real)
-        identity = f"{STORE_VERSION}|{real}|{status.st_size}|{status.st_mtime_ns}"
+        identity = f"{STORE_VERSION}|{canonical.fingerprint()}|{real}|{status.st_size}|{status.st_mtime_ns}"
         digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:24]
         name = os.path.splitext(os.path.basename(real))[0]
         stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)[:40]
         return self.directory / f"{stem}-{digest}"
 
-    def kept_of(self, export: Path) -> Kept:
-        """The arrays that were computed of ``export``, whether it is packed or not."""
+    def results_of(self, export: Path) -> Results:
+        """The results that were computed of ``export``, whether it is packed or not."""
         place = self.place_of(export)
-        directory = place.with_name(place.name + trimming.KEPT)
-        return Kept(directory, directory.name, partials=self.directory)
+        directory = place.with_name(place.name + trimming.RESULTS)
+        return Results((directory.name,), directory, partials=self.directory)
+
+    def results_of_several(self, reports: Collection[str]) -> Results:
+        """The results that were computed of several reports together, by their identities."""
+        return Results(tuple(reports), self.directory / trimming.ANSWERS, partials=self.directory, caps=Caps())
 
     def find(self, export: Path) -> PackedFiles | None:
         """The packed form of ``export``, or ``None``. A damaged one goes."""

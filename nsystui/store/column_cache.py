@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsystui.base.errors import ExportError
 from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.exports.partial import partial_name, remove
 from nsystui.store import trimming
@@ -73,7 +72,6 @@ class PartialColumns:
         """Raises OSError where the cache cannot be written."""
         self._names = sorted(names)
         digest = hashlib.sha256(" ".join(self._names).encode()).hexdigest()[:12]
-        self._export = export
         self._place = cache.place_of(export)
         self._place = self._place.with_name(f"{self._place.name}.{table}-{digest}")
         cache.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -85,17 +83,12 @@ class PartialColumns:
     def write(self, connection: duckdb.DuckDBPyConnection, select: str) -> int:
         """Adds the rows that ``select`` gives; how many they are.
 
-        Raises ExportError where the memory is too little, and duckdb.Error where the cache cannot be written.
+        Raises duckdb.Error where the memory is too little, or the cache cannot be written.
         """
-        import duckdb
-
         file = self._temporary / f"{self._files:06d}.parquet"
         # The delta encodings of the second version leave little to compress, and more effort takes as long again.
         form = "COMPRESSION zstd, COMPRESSION_LEVEL 1, PARQUET_VERSION V2"
-        try:
-            ((rows,),) = copy_to_parquet(connection, select, file, form)
-        except duckdb.OutOfMemoryException:  # which memory is no way out of
-            raise ExportError(str(self._export), "its columns do not fit into the memory allowed") from None
+        ((rows,),) = copy_to_parquet(connection, select, file, form)
         if rows:
             self._files += 1
         else:

@@ -10,36 +10,35 @@ from nsystui.base.errors import DamagedError, ExportError
 from nsystui.exports.partial import remove
 from nsystui.store.cache import Cache, PackedFiles
 from nsystui.store.column_cache import ColumnFiles
-from nsystui.store.kept import Kept, json_array, json_of
+from nsystui.store.results import Results
 from nsystui.store.seals import changed
 
-_KNOWN, _VERSION = "damage", 1
+_KNOWN = "damage"
 
 
 @contextmanager
-def remembered_damage(kept: Kept) -> Iterator[None]:
+def remembered_damage(results: Results) -> Iterator[None]:
     """Damage of an export that is met meanwhile is known from then on."""
     try:
         yield
     except DamagedError as error:
-        remember_damage(kept, {error.table: error.cause})
+        remember_damage(results, {error.table: error.cause})
         raise
 
 
-def remember_damage(kept: Kept, causes: Mapping[str, str]) -> None:
+def remember_damage(results: Results, causes: Mapping[str, str]) -> None:
     """Keeps what is damaged in an export: causes by native table; the empty name where that is not known."""
-    before = known_damage(kept)
+    before = known_damage(results)
     known = {**before, **causes}
     if len(known) > 1:
         known.pop("", None)  # one of the others, most likely
     if known != before:
-        kept.save(_KNOWN, _VERSION, {_KNOWN: json_array(known)})
+        results.save(_KNOWN, known)
 
 
-def known_damage(kept: Kept) -> dict[str, str]:
+def known_damage(results: Results) -> dict[str, str]:
     """The causes for which other questions about an export were refused, by native table."""
-    found = kept.load(_KNOWN, _VERSION)
-    return dict(json_of(found[_KNOWN])) if found is not None else {}
+    return dict(results.load(_KNOWN) or {})
 
 
 def damage_line(path: Path, causes: Mapping[str, str]) -> str:

@@ -22,8 +22,8 @@ from nsystui.exports.packed_job import FACTS, REPORTS, is_packed_report, name_of
 from nsystui.exports.partial import drop_abandoned, partial_name
 from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
 from nsystui.store.database import Limits, connect
-from nsystui.store.kept import Kept
 from nsystui.store.packed_job import RENAMED, JobReport, facts_to_json, read_report
+from nsystui.store.results import Results
 from nsystui.store.seals import facts_text, sealed
 
 _NO_CAP = 1 << 62
@@ -33,14 +33,14 @@ _NO_CAP = 1 << 62
 class NewReport:
     """A report to be put into a packed job: its name, which rank each process is, and what told so.
 
-    ``files`` and ``kept`` (arrays that were computed of it) lie in the cache that ``JobWriter.staging`` gave.
+    ``files`` and ``results`` (what was computed of it) lie in the cache that ``JobWriter.staging`` gave.
     """
 
     name: str
     ranks: Mapping[int, int]
     source: str
     files: PackedFiles
-    kept: Kept
+    results: Results
 
     @property
     def rank(self) -> int:
@@ -96,7 +96,7 @@ class JobWriter:
             identity = uuid4().hex[:12]
             prepared = staging / f"report-{identity}"
             prepared.mkdir()
-            report.kept.move(Kept(prepared, identity))
+            report.results.move(Results((identity,), prepared))
             moves = {self._target(report.rank, identity, file): file for file in _prepared(report.files, prepared)}
             of_files = {target: sealed(file) for target, file in moves.items()}
             seals = {str(target.relative_to(self.directory)): seal for target, seal in of_files.items()}

@@ -7,21 +7,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from nsystui.exports import canonical, opening, sources
+from nsystui.base.errors import ExportError
+from nsystui.exports import canonical, nccl_calls, opening, sources
 from nsystui.exports.metadata import Metadata
+from nsystui.exports.nccl_payload import PayloadSchemas
+from nsystui.exports.reading import ArrowReader
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import Source, Transform
 from nsystui.exports.whole import check_rows
 from nsystui.store.cache import Cache
+from nsystui.store.chunks import Chunks
 from nsystui.store.column_cache import ColumnFiles, PartialColumns, find_columns
-from nsystui.store.columns import ColumnReader, Sink
 from nsystui.store.damage import raise_of_damage, remembered_damage
 from nsystui.store.device_rows import WORK_TABLES, device_rows
-from nsystui.store.kept import Kept, json_array, json_of
 from nsystui.store.left_out import LeftOut
-from nsystui.store.nccl_rows import make_table
+from nsystui.store.reader import CHUNK_ROWS, Fields, Lookups, Reader, make_table
+from nsystui.store.results import Results
 from nsystui.store.tally import Tally, count, tally, tally_columns
 from nsystui.store.written import has_extent
 
@@ -39,6 +42,13 @@ class Expected:
     tallied: tuple[str, ...]
 
 
+class Sink(Protocol):
+    """Where the columns of one table go."""
+
+    def write(self, connection: duckdb.DuckDBPyConnection, select: str) -> int:
+        """Adds the rows that ``select`` gives; how many they are."""
+
+
 @dataclass(frozen=True)
 class ColumnTable:
     """Columns of one canonical table in a table of the session's database."""
@@ -50,15 +60,14 @@ class ColumnTable:
 
 Columns = ColumnFiles | ColumnTable
 _TALLIED = frozenset({"start", "end", "process"})
-_TALLIES, _TALLIES_VERSION = "tallies", 1
-_LEFT_OUT, _LEFT_OUT_VERSION = "left-out", 1
+_TALLIES, _LEFT_OUT = "tallies", "left-out"
 
 
 @dataclass
 class OnDemand:
     """One report that is not packed; has the facts of a packed one. Not to be used by two threads at once.
 
-    ``connection`` is its own, to the database of the session. ``kept`` is where its tallies are found the next time.
+    ``connection`` is its own, to the database of the session. ``results`` has its tallies for the next time.
     """
 
     path: Path
@@ -68,13 +77,13 @@ class OnDemand:
     index: int
     cache: Cache | None
     warn: Callable[[str], object]
-    kept: Kept
+    results: Results
     loaded: dict[str, Columns] = field(default_factory=dict)
     _counted: dict[str, int] = field(default_factory=dict)
     _loads: int = 0
 
     def __post_init__(self) -> None:
-        self._reader = ColumnReader(self.path, self.native, self.connection)
+        self._lookups: Lookups | None = None
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -90,9 +99,8 @@ class OnDemand:
     @cached_property
     def left_out(self) -> dict[str, LeftOut]:
         """The rows of canonical tables that were left out, as far as they were read, now or before."""
-        kept = self.kept.load(_LEFT_OUT, _LEFT_OUT_VERSION)
-        known = json_of(kept[_LEFT_OUT]).items() if kept else ()
-        return {name: LeftOut.from_json(found) for name, found in known}
+        known = self.results.load(_LEFT_OUT) or {}
+        return {name: LeftOut.from_json(found) for name, found in known.items()}
 
     def _leave_out(self, found: Mapping[str, LeftOut]) -> None:
         """Keeps what was left out, for what is kept of a table does not tell it."""
@@ -100,7 +108,7 @@ class OnDemand:
         if new:
             self.left_out.update(new)
             known = {name: rows.by_reason for name, rows in self.left_out.items()}
-            self.kept.save(_LEFT_OUT, _LEFT_OUT_VERSION, {_LEFT_OUT: json_array(known)})
+            self.results.save(_LEFT_OUT, known)
 
     @property
     def first_event(self) -> int | None:
@@ -189,9 +197,71 @@ class OnDemand:
             self.loaded[table] = ColumnTable(names, rows[table], sinks[table].name)
 
     def _read(self, missing: Mapping[str, Collection[str]], sinks: Mapping[str, Sink]) -> dict[str, int]:
-        rows = self._reader.read(missing, sinks)
-        self._leave_out(self._reader.left_out)
+        """Reads the ``missing`` fields of each canonical table into its sink; how many rows each has.
+
+        Raises ExportError where the file cannot be read whole, and OSError or duckdb.Error where a sink cannot write.
+        """
+        import duckdb
+
+        rows, left_out = dict.fromkeys(missing, 0), dict[str, LeftOut]()
+        try:
+            with ArrowReader(self.path) as export:
+                for source in self._sources:
+                    # NCCL calls are read apart: of most other ranges the payload then stays unread.
+                    for fed in (source.makes, source.decoded) if self.native.has(source.table) else ():
+                        if fields := {table: names for table, names in missing.items() if table in fed}:
+                            for table, found in self._read_source(export, source, fields, sinks, left_out):
+                                rows[table] += found
+        except duckdb.OutOfMemoryException:
+            raise ExportError(str(self.path), "its columns do not fit into the memory allowed") from None
+        self._leave_out(left_out)
         return rows
+
+    def _read_source(
+        self,
+        export: ArrowReader,
+        source: Source,
+        fields: Fields,
+        sinks: Mapping[str, Sink],
+        left_out: dict[str, LeftOut],
+    ) -> Iterator[tuple[str, int]]:
+        """Reads fields that one native table feeds; gives the rows that a chunk has for each canonical table."""
+        only_calls = not source.decoded.keys().isdisjoint(fields)
+        if self._lookups is None:
+            self._lookups = Lookups(self.path, self.native, self.connection)
+        self._lookups.fill(export, source.of_fields(fields).words)
+        connection = self.connection.cursor()
+        try:
+            self._lookups.share(connection)
+            payload = self._payload() if only_calls else PayloadSchemas({})
+            reader = Reader(connection, self._lookups, source, fields, left_out, payload, only_calls)
+            chunks, read = Chunks([reader.source], self.native.last_rowid, CHUNK_ROWS), 0
+            while (chunk := chunks.take()) is not None:
+                found = reader.read(export, chunk)
+                read += found
+                for table, select in reader.parts() if found else ():
+                    yield table.name, sinks[table.name].write(connection, select)
+                if not found:
+                    chunks.skip_to(reader.source, reader.row_after(export, chunk))
+            if not only_calls:
+                check_rows(self.path, source.table, read, self.native.last_rowid[source.table])
+        finally:
+            connection.close()
+
+    def _payload(self) -> PayloadSchemas:
+        connection = opening.connect(self.path)
+        try:
+            with opening.sqlite_errors(self.path):
+                return nccl_calls.payload_schemas(connection, self.native)
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Lets go of what was needed to read the export."""
+        if self._lookups is not None:
+            self._lookups.drop()
+            self._lookups = None
+        self.connection.close()
 
     def _load_devices(self) -> None:
         """Who used which GPU, out of the columns of what GPUs worked on."""
@@ -232,7 +302,7 @@ class OnDemand:
         if table in self._tallies:
             return self._tallies[table].rows
         if table not in self._counted:
-            with remembered_damage(self.kept):
+            with remembered_damage(self.results):
                 self._counted[table] = self._count(table)
         return self._counted[table]
 
@@ -281,19 +351,19 @@ class OnDemand:
         if missing:
             connection = opening.connect(self.path)
             try:
-                with remembered_damage(self.kept), opening.sqlite_errors(self.path):
+                with remembered_damage(self.results), opening.sqlite_errors(self.path):
                     self._tallies.update({name: self._tally(connection, name) for name in missing})
             finally:
                 connection.close()
             known = {name: found.to_json() for name, found in self._tallies.items()}
-            self.kept.save(_TALLIES, _TALLIES_VERSION, {_TALLIES: json_array(known)})
+            self.results.save(_TALLIES, known)
         return {name: self._tallies[name] for name in names}
 
     @cached_property
     def _tallies(self) -> dict[str, Tally]:
         """Those that are known, by canonical table."""
-        kept = self.kept.load(_TALLIES, _TALLIES_VERSION)
-        return {name: Tally.from_json(values) for name, values in json_of(kept[_TALLIES]).items()} if kept else {}
+        known = self.results.load(_TALLIES) or {}
+        return {name: Tally.from_json(values) for name, values in known.items()}
 
     def _tally(self, connection: sqlite3.Connection, table: str) -> Tally:
         """By SQLite, or out of columns that are there."""

@@ -20,21 +20,19 @@ from nsystui.exports import canonical, metadata, nccl_calls, opening, schema, so
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import Metadata
 from nsystui.exports.nccl_payload import PayloadSchemas
-from nsystui.exports.reading import Reader
+from nsystui.exports.reading import ArrowReader
+from nsystui.exports.sources import Transform
 from nsystui.exports.whole import check_rows
-from nsystui.store.chunk_packer import ChunkPacker, reading, shared_lookups
-from nsystui.store.chunks import Chunks
-from nsystui.store.device_rows import device_rows
+from nsystui.store.chunks import Chunk, Chunks
+from nsystui.store.device_rows import WORK_TABLES, device_rows
 from nsystui.store.left_out import LeftOut
 from nsystui.store.priority import step_back
 from nsystui.store.read_ahead import ReadAhead
+from nsystui.store.reader import ALL_FIELDS, CHUNK_ROWS, Lookups, Reader, make_table, read_errors
 from nsystui.store.written import Written
 
 if TYPE_CHECKING:
     import duckdb
-
-# Wide enough that few files are written, narrow enough that two chunks of kernels at work stay under 100 MB.
-CHUNK_ROWS = 32_768
 
 
 class PackingCancelled(Exception):
@@ -104,6 +102,94 @@ class Sink(Protocol):
 
 
 @dataclass
+class Packed:
+    """What was packed so far: rows per canonical table, those left out, (process, device) that worked, first start and
+    last end, ns.
+
+    OS runtime calls have an extent of their own: they go on long after the program's work, and would make a busy GPU
+    look idle at the end.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
+    devices: set[tuple[int, int]] = field(default_factory=set)
+    extents: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def count(self, table: CanonicalTable, written: Written) -> None:
+        """Adds rows of a table with their extent."""
+        self.counts[table.name] = self.counts.get(table.name, 0) + written.rows
+        if written.first is not None and written.last is not None:
+            self._stretch("os" if table is canonical.OS_CALLS else "work", written.first, written.last)
+
+    def add(self, other: Packed) -> None:
+        """Adds what another thread packed of the same export."""
+        for name, rows in other.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + rows
+        for name, left_out in other.left_out.items():
+            self.left_out[name] = self.left_out.get(name, LeftOut()) + left_out
+        self.devices |= other.devices
+        for which, (first, last) in other.extents.items():
+            self._stretch(which, first, last)
+
+    def _stretch(self, which: str, first: int, last: int) -> None:
+        before = self.extents.get(which)
+        self.extents[which] = (first, last) if before is None else (min(before[0], first), max(before[1], last))
+
+
+class ChunkPacker:
+    """Packs chunks, one after the other, and knows what it packed."""
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, lookups: Lookups, sink: Sink, payload: PayloadSchemas
+    ) -> None:
+        self.connection = connection
+        self.packed = Packed()
+        self._lookups = lookups
+        self._sink = sink
+        self._payload = payload
+        self._readers: dict[str, Reader] = {}
+        lookups.share(connection)
+
+    def pack(self, export: ArrowReader, chunk: Chunk) -> int:
+        """Packs the rows of a chunk; how many the native table has there."""
+        reader = self._reader(chunk)
+        rows = reader.read(export, chunk)
+        place = chunk.source.first_row + chunk.first
+        for table, select in reader.parts() if rows else ():
+            self._write(table, select, place)
+            if table.name in WORK_TABLES:
+                self._note_devices(reader.source.makes[table.name])
+        return rows
+
+    def row_after(self, export: ArrowReader, chunk: Chunk) -> int:
+        """The first row behind a chunk; behind the last one where there is none."""
+        return self._reader(chunk).row_after(export, chunk)
+
+    def write_rows(self, table: CanonicalTable, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Writes rows that Python made."""
+        make_table(self.connection, table, rows, "made")
+        self._write(table, "SELECT * FROM made", 0)
+
+    def _reader(self, chunk: Chunk) -> Reader:
+        table = chunk.source.table
+        if table not in self._readers:
+            left_out, lookups = self.packed.left_out, self._lookups
+            self._readers[table] = Reader(self.connection, lookups, chunk.source, ALL_FIELDS, left_out, self._payload)
+        return self._readers[table]
+
+    def _write(self, table: CanonicalTable, select: str, place: int) -> None:
+        """Hands rows to the sink, whose columns have the names and the canonical types of ``table``."""
+        written = self._sink.write(table, self.connection, select, place)
+        if written.rows:
+            self.packed.count(table, written)
+
+    def _note_devices(self, work: Transform) -> None:
+        used = work.of_fields(("process", "device")).select(tie="")
+        pairs = self.connection.execute(f"SELECT DISTINCT process, device FROM ({used})").fetchall()
+        self.packed.devices.update((process, device) for process, device in pairs if process is not None)
+
+
+@dataclass
 class Packer:
     """Packs one export. ``connection`` is a DuckDB connection of its own; ``report_progress`` is called per chunk.
 
@@ -162,7 +248,11 @@ class Packer:
 
     def _pack(self, tables: schema.Schema, facts: Metadata, payload: PayloadSchemas) -> PackedReport:
         every = sources.sources(tables)
-        with shared_lookups(self.path, self.connection, tables) as lookups:
+        lookups = Lookups(self.path, tables, self.connection)
+        try:
+            with ArrowReader(self.path) as export:
+                # The strings are read in any case: then it is known whether the export has them all.
+                lookups.fill(export, {"strings"}.union(*(source.words for source in every)))
             chunks = Chunks([source for source in every if tables.has(source.table)], tables.last_rowid, CHUNK_ROWS)
             every_worker = range(self.workers)
             workers = [ChunkPacker(self.connection.cursor(), lookups, self.sink, payload) for _ in every_worker]
@@ -181,10 +271,12 @@ class Packer:
                     packed.add(worker.packed)
                 rows = device_rows(facts, sorted(packed.devices))
                 if rows:
-                    workers[0].keep_rows(canonical.DEVICES, rows, 0)
+                    workers[0].write_rows(canonical.DEVICES, rows)
             finally:
                 for worker in workers:
                     worker.connection.close()
+        finally:
+            lookups.drop()
         # A native table without rows says that there was nothing; one that is not there says nothing at all.
         counts = {**{name: 0 for source in every for name in source.feeds}, **packed.counts}
         first, last = packed.extents.get("work") or packed.extents.get("os") or (None, None)
@@ -194,15 +286,15 @@ class Packer:
 
     def _work(self, worker: ChunkPacker, chunks: Chunks, ahead: ReadAhead) -> None:
         """Packs chunks until there are none."""
-        with Reader(self.path) as reader:
+        with ArrowReader(self.path) as export:
             while (chunk := chunks.take()) is not None:
                 if self.is_cancelled():
                     raise PackingCancelled
                 ahead.reach(chunk.part)
-                with self.slots, reading(self.path, chunk.source.table):
-                    rows = worker.pack(reader, chunk)
+                with self.slots, read_errors(self.path, chunk.source.table):
+                    rows = worker.pack(export, chunk)
                     if not rows:
-                        chunks.skip_to(chunk.source, worker.row_after(reader, chunk))
+                        chunks.skip_to(chunk.source, worker.row_after(export, chunk))
                 with self._lock:
                     self._found[chunk.source.table] = self._found.get(chunk.source.table, 0) + rows
                     done = min(chunks.done(), chunks.total)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +27,6 @@ from nsystui.store.cache import Cache, PackedFiles, Room
 from nsystui.store.column_cache import ColumnFiles
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
 from nsystui.store.database import Limits, connect, engine_of, memory_errors, series
-from nsystui.store.kept import Kept
 from nsystui.store.on_demand import Expected, OnDemand
 from nsystui.store.opened import open_export
 from nsystui.store.pack import Progress
@@ -35,6 +35,7 @@ from nsystui.store.packing import PackedTables, Packing
 from nsystui.store.priority import step_back
 from nsystui.store.relations import Rows, loaded_rows, make_view, packed_rows
 from nsystui.store.report import Clock, Report, aligned
+from nsystui.store.results import Key, Memory, Results
 from nsystui.store.tally import Tally
 from nsystui.store.trimming import size_of
 from nsystui.store.used_columns import used_columns
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import sqlalchemy as sa
 
-    from nsystui.store.kept import Arrays
+    from nsystui.store.results import Arrays
 
 
 # So many reports are planned for as fast as one.
@@ -54,6 +55,7 @@ _FEW = 4
 # Of DuckDB's vectors of 2,048 rows.
 _VECTORS = 32
 _PLACE = frozenset({"report", "clock_offset"})
+_NO_RESULTS: Mapping[tuple[str, str], Arrays] = {}
 
 
 @dataclass
@@ -75,8 +77,9 @@ class Session:
     _fresh: set[str] = field(default_factory=set)
     _on_demand: dict[int, OnDemand] = field(default_factory=dict)
     _identities: dict[int, str] = field(default_factory=dict)
-    _at_hand: dict[int, dict[tuple[str, int], Arrays]] = field(default_factory=dict)
-    _small: dict[int, dict[tuple[str, int], Arrays]] = field(default_factory=dict)
+    _memory: Memory = field(default_factory=Memory)
+    _in_memory: set[int] = field(default_factory=set)
+    """The reports of which every result is in memory, as long as the session."""
     _expected: Expected | None = None
     _shown: dict[str, frozenset[str]] = field(default_factory=dict)
     _parts_made: dict[tuple[int, ...], Session] = field(default_factory=dict)
@@ -103,7 +106,7 @@ class Session:
     def close(self) -> None:
         """Lets go of every file and of the memory."""
         for report in self._on_demand.values():
-            report.connection.close()
+            report.close()
         self._database.close()
 
     def add(
@@ -166,16 +169,16 @@ class Session:
         partly: bool,
     ) -> PackedFiles | PackedTables | OnDemand:
         """Reads an export that nothing whole is kept of."""
-        kept = self._kept(path)
-        with remembered_damage(kept):
+        results = self._results(path)
+        with remembered_damage(results):
             if partly:
                 read = self._packing.pack_partly(path, index, report_progress, is_cancelled)
-                remember_damage(kept, read.damaged)
+                remember_damage(results, read.damaged)
                 return read
             if whole:
                 return self._packing.pack(path, index, report_progress, is_cancelled)
             found = self._unpacked(path, index)
-        if line := damage_line(path, known_damage(kept)):
+        if line := damage_line(path, known_damage(results)):
             self.warn(line)
         return found
 
@@ -190,8 +193,8 @@ class Session:
 
     def _unpacked(self, path: Path, index: int) -> OnDemand:
         opened = open_export(path)
-        cursor, kept = self._database.cursor(), self._kept(path)
-        return OnDemand(path, opened.metadata, opened.native, cursor, index, self.cache, self.warn, kept)
+        cursor, results = self._database.cursor(), self._results(path)
+        return OnDemand(path, opened.metadata, opened.native, cursor, index, self.cache, self.warn, results)
 
     def expect(self, columns: Mapping[sa.Table, Collection[str]], tallied: Collection[sa.Table] = ()) -> None:
         """Says what will be asked of every report: whatever has to be read of one that is not packed, all that is read.
@@ -281,7 +284,7 @@ class Session:
 
         def failure(report: OnDemand) -> ExportError | None:
             try:
-                with memory_errors(self.limits, self.cache is not None, report.path), remembered_damage(report.kept):
+                with memory_errors(self.limits, self.cache is not None, report.path), remembered_damage(report.results):
                     report.load(wanted)
                     if self._expected is not None:
                         report.tallies({*self._expected.tallied, *report.timed})
@@ -303,7 +306,7 @@ class Session:
             raise error
         self.warn(str(error))
         self.reports = tuple(report for report in self.reports if report.index != index)
-        self._on_demand.pop(index).connection.close()
+        self._on_demand.pop(index).close()
         self._forget_views()
 
     def _rows(self, table: CanonicalTable) -> Iterator[Rows]:
@@ -389,26 +392,36 @@ class Session:
         """Rows of a table over all reports, without a query."""
         return sum(report.count(table) for report in self.reports)
 
-    def kept(self, report: Report, is_small: bool = False) -> Kept:
-        """What was computed of a report before; nothing where its columns are in memory.
+    def results(self, report: Report, in_memory: bool = False) -> Results:
+        """The results that were computed of a report; no files where its columns are in memory.
 
-        Unless it ``is_small``: the session itself keeps that too.
+        ``in_memory``: the session has those that are loaded or saved there, too.
         """
-        at_hand = self._at_hand.get(report.index)
-        if at_hand is None and is_small:
-            at_hand = self._small.setdefault(report.index, {})
         if report.index in self._identities:
-            return Kept(report.path, self._identities[report.index], at_hand)
-        if isinstance(self._packed.get(report.index), PackedTables):
-            return Kept(None, at_hand=at_hand)
-        return replace(self._kept(report.path), at_hand=at_hand)
+            found = Results((self._identities[report.index],), report.path)
+        elif isinstance(self._packed.get(report.index), PackedTables):
+            found = self._without_files(report.path)
+        else:
+            found = self._results(report.path)
+        in_memory = in_memory or report.index in self._in_memory
+        return replace(found, memory=self._memory) if in_memory else found
 
-    def hold(self, report: Report, arrays: dict[tuple[str, int], Arrays]) -> None:
-        """Keeps what is computed of a report in ``arrays`` too, and finds it there first."""
-        self._at_hand[report.index] = arrays
+    def hold(self, report: Report, results: Mapping[tuple[str, str], Arrays] = _NO_RESULTS) -> None:
+        """Has all results of a report in memory from now on, and these ``results`` by question and version at once."""
+        self._in_memory.add(report.index)
+        memory = self.results(report)
+        for (question, version), arrays in results.items():
+            self._memory.save(Key(memory.reports, question, version), arrays)
 
-    def _kept(self, path: Path) -> Kept:
+    def held(self, report: Report) -> dict[tuple[str, str], Arrays]:
+        """The results of a report that are in memory, by question and version."""
+        return self._memory.of_reports(self.results(report).reports)
+
+    def _results(self, path: Path) -> Results:
         if self.cache is not None:
             with suppress(OSError):
-                return self.cache.kept_of(path)
-        return Kept(None)
+                return self.cache.results_of(path)
+        return self._without_files(path)
+
+    def _without_files(self, path: Path) -> Results:
+        return Results((os.path.realpath(path),), None)

@@ -1,7 +1,7 @@
 """What lies in the cache directory, and what goes first when it is too much.
 
-Everything that the program keeps there counts: packs, single columns, arrays kept beside them, remembered
-answers, and exports that were converted from reports. What is not the program's is neither counted nor removed.
+Everything that the program keeps there counts: packs, single columns, the results of single reports and of
+several, and exports that were converted from reports. What is not the program's is neither counted nor removed.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 from nsystui.exports.partial import PARTIAL, drop_abandoned, is_abandoned, remove
 
 ANSWERS = "answers"
-"""The folder of the remembered answers: a file for each."""
+"""The folder of the results of several reports together: a file for each."""
 CONVERTED = "exports"
 """The folder of the converted exports: a directory for each."""
 FACTS = "report.json"
 """What a pack, or a set of single columns, says of itself; its time is that of the last use."""
-KEPT = ".kept"
-"""How the name ends of the directory of arrays that were computed of a report; its own time is that of the last use."""
-_PACK_NAME = re.compile(r"[A-Za-z0-9-]*-[0-9a-f]{24}(\.[a-z_]+-[0-9a-f]{12}|\.kept)?")
+RESULTS = ".results"
+"""How the name ends of the directory of a report's results; its own time is that of the last use."""
+_PACK_NAME = re.compile(r"[A-Za-z0-9-]*-[0-9a-f]{24}(\.[a-z_]+-[0-9a-f]{12}|\.results|\.kept)?")
 _CONVERTED_NAME = re.compile(r"[0-9a-f]{16}")
 
 
@@ -39,7 +39,7 @@ class Item:
 def trim(directory: Path, cap: int, keep: Collection[Path] = ()) -> int:
     """Removes what was used longest ago until the cache is under ``cap`` bytes; how many bytes more it may then hold.
 
-    What is in ``keep``, or belongs to a pack that is (its single columns and arrays), stays, even over the cap. Never
+    What is in ``keep``, or belongs to a pack that is (its single columns and results), stays, even over the cap. Never
     raises: another process may be at it.
     """
     items = sorted(_items(directory))
@@ -78,7 +78,7 @@ def _items(directory: Path) -> Iterator[Item]:
                 yield Item(place.stat().st_mtime, size_of(place), place, may_go=False)
             elif (place / FACTS).exists():
                 yield Item((place / FACTS).stat().st_mtime, size_of(place), place)
-            # Arrays, or what was left by a removal that was interrupted.
+            # Results, or what was left by a removal that was interrupted.
             elif _PACK_NAME.fullmatch(place.name) and place.is_dir():
                 yield Item(place.stat().st_mtime, size_of(place), place)
     for file in _in(directory / ANSWERS):
@@ -99,7 +99,7 @@ def _in(directory: Path) -> list[Path]:
 
 
 def _pack_of(place: Path) -> Path:
-    """Where the pack is that single columns and arrays belong to; a pack's own place is that of the pack."""
+    """Where the pack is that single columns and results belong to; a pack's own place is that of the pack."""
     return place.with_name(place.name.partition(".")[0] or place.name)
 
 

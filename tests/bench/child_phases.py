@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 
@@ -29,10 +30,10 @@ def main() -> None:
     mark = lap("import of DuckDB and its dialect", mark)
     from nsystui.base.selection import Selection
     from nsystui.exports import opening, schema, sources
-    from nsystui.exports.reading import Reader
+    from nsystui.exports.reading import ArrowReader
     from nsystui.questions.stats import report_of
     from nsystui.store.cache import Cache
-    from nsystui.store.columns import CHUNK_ROWS
+    from nsystui.store.reader import CHUNK_ROWS
     from nsystui.store.session import Session
 
     mark = lap("import of the rest", mark)
@@ -47,11 +48,11 @@ def main() -> None:
 
     native = schema.probe(path, opening.connect(path))
     source = next(one for one in sources.sources(native) if "kernels" in one.makes)
-    columns = {"row_id", "start", "end", "name_id"} & {"row_id", *source.columns}
+    scan = replace(source, columns={name: source.columns[name] for name in ("start", "end", "name_id")}).scan
     counting = session._database.cursor()
-    with Reader(path) as reader:
+    with ArrowReader(path) as reader:
         for first in range(0, native.last_rowid[source.table] + 1, CHUNK_ROWS):
-            rows = reader.stream(source.scan_of(columns) % (first, first + CHUNK_ROWS - 1))
+            rows = reader.stream(scan % (first, first + CHUNK_ROWS - 1))
             counting.register("arriving", rows)
             counting.execute("SELECT count(*) FROM arriving").fetchall()
             counting.unregister("arriving")

@@ -101,7 +101,7 @@ class TestAnswers:
 
     def test_where_the_job_can_only_be_read(self, run, tmp_path, packed, demo_job, unprivileged):
         job = copied(packed, tmp_path)
-        for kept in job.glob("reports/rank=1/kept-*"):
+        for kept in job.glob("reports/rank=1/result=*"):
             kept.unlink()
         places = [job, *job.rglob("*")]
         for place in places:
@@ -323,11 +323,11 @@ def test_two_jobs_do_not_share_what_is_remembered_of_one(run, tmp_path, packed, 
     for job in (packed, other):
         session = Session()
         session.add(job / "reports/rank=0")
-        with_identities.append(session.kept(session.reports[0]).identity)
+        with_identities.append(session.results(session.reports[0]).reports)
         session.close()
-    assert with_identities[0] == with_identities[1] != ""
+    assert with_identities[0] == with_identities[1] != ("",)
     run("pack", demo_job[0], "-o", tmp_path / "again")
     session = Session()
     session.add(tmp_path / "again/reports/rank=0")
-    assert session.kept(session.reports[0]).identity != with_identities[0]
+    assert session.results(session.reports[0]).reports != with_identities[0]
     session.close()

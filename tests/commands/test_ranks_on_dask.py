@@ -22,7 +22,7 @@ def packed(demo_job: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Pa
     directory = tmp_path_factory.mktemp("packed") / "job"
     assert main(["pack", *map(str, demo_job), "-o", str(directory)]) == 0
     for rank in (1, 2):
-        for kept in directory.glob(f"reports/rank={rank}/kept-*"):
+        for kept in directory.glob(f"reports/rank={rank}/result=*"):
             kept.unlink()
     return directory
 
@@ -52,7 +52,7 @@ def test_the_workers_compute_what_the_table_is_made_of(scheduler, packed, opened
     session = opened(*sorted(packed.glob("reports/*")))
     on_dask.compute_on_dask(session, scheduler, only_collectives=False)
     for report in session.reports:
-        assert {name for name, _ in session.kept(report).at_hand} >= {
+        assert {question for question, _ in session.held(report)} >= {
             "busy",
             "collectives",
             "counts",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -18,7 +16,7 @@ import nsystui.commands.arguments as shared
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import NAME, Column, Unit
 from nsystui.base.selection import Selection
-from nsystui.questions import event_index, whole_job
+from nsystui.questions import derived, event_index
 from nsystui.questions.activities import API, work_summary
 from nsystui.questions.algebra import statistics
 from nsystui.questions.alignment import ClockMode
@@ -26,7 +24,6 @@ from nsystui.questions.events import EventList
 from nsystui.questions.job import Job
 from nsystui.questions.remembered import from_json, to_json
 from nsystui.store import cache as cache_module
-from nsystui.store.answers import Answers
 from nsystui.store.cache import Cache
 from nsystui.store.place import default_directory
 from nsystui.store.session import Session
@@ -198,43 +195,9 @@ class TestAskedAnew:
     def test_of_memories_of_another_form(self, run, export, opened, directory):
         before = run(*SUM, export).out
         (file,) = (directory / "answers").iterdir()
-        file.write_text(file.read_text().replace('"columns"', '"pillars"'))
+        file.write_bytes(file.read_bytes().replace(b'"columns"', b'"pillars"'))
         assert run(*SUM, export).out == before
         assert opened == ["opened"] * 2
-
-
-class TestAnswers:
-    @pytest.fixture
-    def answers(self, tmp_path: Path) -> Callable[..., Answers]:
-        return lambda **limits: Answers(tmp_path / "answers", **limits)
-
-    def test_what_was_kept_comes_back(self, answers):
-        value = {"rows": [[1, 2.5, "ä\udce9", None, 2**63]], "nothing": None}
-        answers().save("question", value)
-        assert answers().load("question") == value
-        assert answers().load("another") is None
-
-    def test_only_the_user_may_read_them(self, answers, tmp_path):
-        answers().save("question", 1)
-        (file,) = (tmp_path / "answers").iterdir()
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-
-    @pytest.mark.parametrize("limits", [{"most": 3}, {"cap": 3 * 60}])
-    def test_those_used_longest_ago_go_first(self, answers, tmp_path, limits):
-        for number in range(5):
-            answers(**limits).save(f"question {number}", "x" * 20)
-            for age, file in enumerate(sorted((tmp_path / "answers").iterdir(), key=lambda path: path.stat().st_mtime)):
-                os.utime(file, (1_000 + 10 * number + age, 1_000 + 10 * number + age))
-        known = [number for number in range(5) if answers().load(f"question {number}") is not None]
-        assert known == list(range(5 - len(known), 5))
-        assert 1 <= len(known) <= 3
-
-    def test_a_place_that_cannot_be_written_is_no_failure(self, tmp_path):
-        (tmp_path / "answers").write_text("a file")
-        answers = Answers(tmp_path / "answers")
-        answers.save("question", 1)
-        assert answers.load("question") is None
 
 
 class TestRows:
@@ -263,7 +226,7 @@ class TestRememberedWhileLoading:
         assert told.out == run(*words, "--no-cache", *demo_job).out != ""
 
     def test_the_event_list_and_api_summary_compute_nothing_then(self, demo_job, directory, monkeypatch):
-        monkeypatch.setattr(whole_job, "_MANY", 1)
+        monkeypatch.setattr(derived, "_MANY_ROWS", 1)
         Loading(Source(tuple(map(str, demo_job)), default_directory()), lambda message: None).start()
 
         def compute(*arguments: object) -> object:

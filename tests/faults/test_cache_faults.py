@@ -268,9 +268,9 @@ class TestTampered:
         [
             ("report.json", 0.2),
             ("report.json", 0.9),
-            ("answers/*.json", 0.5),
-            ("*.kept/kept-*", 0.2),
-            ("*.kept/kept-*", 0.9),
+            ("answers/*.bin", 0.5),
+            ("*.results/result=*", 0.2),
+            ("*.results/result=*", 0.9),
         ],
     )
     def test_everything_else_that_is_kept(self, export, tmp_path, monkeypatch, what, place):

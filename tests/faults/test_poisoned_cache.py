@@ -235,14 +235,14 @@ class TestPackedJob:
     def test_what_was_computed_is_computed_anew(self, packed, tmp_path, way):
         job = self.copy(packed, tmp_path)
         for words in (("overview",), ("nvtx",)):
-            for file in job.glob("reports/*/kept-*"):
+            for file in job.glob("reports/*/result=*"):
                 _keeping_time(WAYS[way])(file)
             ran, right = (program.run(*words, one, *_ANSWERED) for one in (job, packed))
             assert (ran.out, ran.err, ran.trouble) == (right.out, right.err, "")
 
     def test_what_was_computed_of_another_rank_is_computed_anew(self, packed, tmp_path):
         job = self.copy(packed, tmp_path)
-        for file in job.glob("reports/rank=0/kept-*"):
+        for file in job.glob("reports/rank=0/result=*"):
             other = job / "reports" / "rank=1" / file.name
             if other.exists():
                 _keeping_time(lambda one, other=other: one.write_bytes(other.read_bytes()))(file)

@@ -366,7 +366,7 @@ class TestKeptCounts:
     def test_they_are_the_same_computed_and_kept(self, ranks: list[Path], tmp_path: Path) -> None:
         expected = self.listed(ranks, None)
         assert self.listed(ranks, tmp_path / "cache") == expected
-        assert list((tmp_path / "cache").glob("*/kept-starts-kernel-*"))
+        assert list((tmp_path / "cache").glob("*/result=starts-kernel=*"))
         assert self.listed(ranks, tmp_path / "cache") == expected
 
     def test_other_reports_beside_it_are_other_bins(self, ranks: list[Path], tmp_path: Path) -> None:
@@ -405,7 +405,7 @@ class TestKeptCounts:
                 listed = build(kept)
                 for search, number in zip(searches, expected, strict=True):
                     assert listed.find(*search) == number, search
-            assert list((tmp_path / "cache").glob("*/kept-names-kernel-*"))
+            assert list((tmp_path / "cache").glob("*/result=names-kernel=*"))
 
     def test_kinds_without_a_name_that_passes_are_not_searched(
         self, ranks: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,7 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 from nsystui.exports.demo import NcclPayloads, TrainingJob
-from nsystui.questions import kept_facts
+from nsystui.questions import derived
 from nsystui.questions.nccl.pairing import NcclPairing, joined
 
 
@@ -30,7 +30,7 @@ def without_numbers(frame: pd.DataFrame) -> pd.DataFrame:
 def test_reports_one_at_a_time_give_the_same(exports, opened, monkeypatch):
     session = opened(*exports)
     whole = NcclPairing.load(session)
-    monkeypatch.setattr(kept_facts, "_MOST_ROWS", 1)
+    monkeypatch.setattr(derived, "_MOST_ROWS", 1)
     apart = NcclPairing.load(session)
     assert len(whole.kernels) and len(whole.calls)
     for one, other in ((apart.kernels, whole.kernels), (apart.calls, whole.calls)):

@@ -13,7 +13,7 @@ from support import damage_rows, edit, native
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import demo
-from nsystui.exports.reading import Reader
+from nsystui.exports.reading import ArrowReader
 from nsystui.questions.job import Job
 from nsystui.questions.overview import TALLIED, job_facts, task_table
 from nsystui.questions.time_window import event_span
@@ -121,9 +121,9 @@ def job(tmp_path: Path) -> list[Path]:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is asked of SQLite: the queries of readers, and ``tally`` with the name of a native table."""
     asked: list[str] = []
-    stream, tally = Reader.stream, on_demand.tally
+    stream, tally = ArrowReader.stream, on_demand.tally
 
-    def spied_stream(reader: Reader, query: str) -> object:
+    def spied_stream(reader: ArrowReader, query: str) -> object:
         asked.append(query)
         return stream(reader, query)
 
@@ -132,7 +132,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.extend(f"tally {source.table}" for source, _ in found)
         return tally(connection, found)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Reader, "stream", spied_stream)
+    monkeypatch.setattr(ArrowReader, "stream", spied_stream)
     monkeypatch.setattr(on_demand, "tally", spied_tally)
     return asked
 
@@ -205,7 +205,7 @@ class TestWhatIsRead:
     ) -> None:
         expected = asked(job, cache)
         for place in cache.directory.iterdir():
-            if not place.name.endswith(".kept"):
+            if not place.name.endswith(".results"):
                 shutil.rmtree(place)
         read.clear()
         assert asked(job, cache) == expected
@@ -214,15 +214,9 @@ class TestWhatIsRead:
     def test_what_is_written(self, job: list[Path], cache: Cache) -> None:
         asked(job, cache)
         written = {place.name.partition(".")[2].partition("-")[0] for place in cache.directory.iterdir()}
-        assert written == {"kept", "kernels", "memory_ops", "processes", "nccl_calls"}
-        kept = {file.name for file in cache.directory.glob("*.kept/*")}
-        assert {name.rpartition("-")[0] for name in kept} == {
-            "kept-busy",
-            "kept-counts",
-            "kept-nccl-ranks",
-            "kept-processes",
-            "kept-tallies",
-        }
+        assert written == {"results", "kernels", "memory_ops", "processes", "nccl_calls"}
+        results = {file.stem.split("=")[1] for file in cache.directory.glob("*.results/*")}
+        assert results == {"busy", "counts", "nccl-ranks", "processes", "tallies"}
 
 
 class TestBesideAPack:

@@ -11,7 +11,7 @@ from synthetic import two_process_export
 
 from nsystui.base.answer import Answer, iter_rows
 from nsystui.base.selection import NameFilter, Selection
-from nsystui.questions import whole_job
+from nsystui.questions import derived
 from nsystui.questions.activities import API, work_summary
 from nsystui.questions.kernels import GroupBy, Names, kernel_summary
 from nsystui.store.cache import Cache
@@ -23,7 +23,7 @@ EVERYTHING = Selection()
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The queries that were asked of DuckDB."""
-    monkeypatch.setattr(whole_job, "_MANY", 1)
+    monkeypatch.setattr(derived, "_MANY_ROWS", 1)
     queries: list[str] = []
     batches = Session.batches
 

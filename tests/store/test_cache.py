@@ -20,7 +20,6 @@ from synthetic import empty_export, hostile_names_export, two_process_export
 from nsystui.cli import main
 from nsystui.store import cache as cache_module
 from nsystui.store import place, tables
-from nsystui.store.answers import Answers
 from nsystui.store.cache import Cache, PackedFiles, PartialPack
 from nsystui.store.pack import PackedReport, Packer
 from nsystui.store.session import Session
@@ -277,8 +276,8 @@ class TestTrimming:
     def test_everything_that_is_kept_counts(self, tmp_path):
         self.make(Cache(tmp_path / "cache"), "pack")
         cache = Cache(tmp_path / "cache", cap=5_000)
-        self.put(cache, "pack/kept-nvtx-1.bin", 1_000, 1)
-        self.put(cache, "answers/0123.json", 1_000, 2_000_000)
+        self.put(cache, "pack/result=nvtx=1.bin", 1_000, 1)
+        self.put(cache, "answers/0123.bin", 1_000, 2_000_000)
         self.put(cache, "exports/0123456789abcdef/rank0.sqlite", 1_000, 2_000_001)
         self.put(cache, ".partial-1-abc/kernels-0.parquet", 1_000, 2_000_002)
         cache.trim()
@@ -286,7 +285,7 @@ class TestTrimming:
         Cache(cache.directory, cap=4_999).trim()
         assert self.everything(cache) == [
             ".partial-1-abc/kernels-0.parquet",
-            "answers/0123.json",
+            "answers/0123.bin",
             "exports/0123456789abcdef/rank0.sqlite",
         ]
 
@@ -296,7 +295,7 @@ class TestTrimming:
         files = {
             "pack": f"rank0-{'0' * 24}/report.json",
             "columns": f"rank1-{'1' * 24}.kernels-{'1' * 12}/report.json",
-            "answer": "answers/2222.json",
+            "answer": "answers/2222.bin",
             "conversion": f"exports/{'3' * 16}/rank3.sqlite",
         }
         for number, (kind, name) in enumerate(files.items()):
@@ -470,16 +469,16 @@ class TestFullDisk:
 
     def test_arrays_are_not_kept(self, export, tmp_path):
         with small_disk(tmp_path) as disk, closing(Session(Cache(disk / "cache"), warn=pytest.fail)) as session:
-            kept = session.kept(session.add(export))
+            results = session.results(session.add(export))
             fill(disk)
-            kept.save("facts", 1, {"numbers": np.arange(1 << 16)})
-            assert kept.load("facts", 1) is None
+            results.save("facts", {"numbers": np.arange(1 << 16)})
+            assert results.load("facts") is None
             assert half_written(disk) == []
             assert int(session.scalar(sa.select(sa.func.count()).select_from(tables.kernels))) == 200
 
     def test_answers_are_not_remembered(self, tmp_path):
         with small_disk(tmp_path) as disk:
-            answers = Answers(disk / "answers")
+            answers = Cache(disk).results_of_several(["rank0"])
             answers.save("before", 1)
             fill(disk)
             answers.save("question", "x" * 10_000)

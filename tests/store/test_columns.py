@@ -29,10 +29,10 @@ from synthetic import (
 from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
 from nsystui.exports.demo import TrainingJob
-from nsystui.exports.reading import Reader
+from nsystui.exports.reading import ArrowReader
 from nsystui.questions.kernels import kernel_summary
 from nsystui.questions.stats import Report, all_reports, report_of
-from nsystui.store import columns, on_demand, tables
+from nsystui.store import on_demand, tables
 from nsystui.store.cache import Cache
 from nsystui.store.column_cache import PartialColumns
 from nsystui.store.pack import Packer
@@ -102,13 +102,13 @@ def cache(tmp_path: Path) -> Cache:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The queries that went to SQLite by the reader."""
     queries: list[str] = []
-    stream = Reader.stream
+    stream = ArrowReader.stream
 
-    def spied(reader: Reader, query: str) -> object:
+    def spied(reader: ArrowReader, query: str) -> object:
         queries.append(query)
         return stream(reader, query)
 
-    monkeypatch.setattr(Reader, "stream", spied)
+    monkeypatch.setattr(ArrowReader, "stream", spied)
     return queries
 
 
@@ -174,7 +174,7 @@ class TestSameAsPacked:
         with closing(Session()) as whole:
             whole.add(export)
             expected = whole.rows(query.order_by(CALLS.c.row))
-        monkeypatch.setattr(columns, "CHUNK_ROWS", 7)
+        monkeypatch.setattr(on_demand, "CHUNK_ROWS", 7)
         assert partly(export).rows(query.order_by(CALLS.c.row)) == expected
 
     def test_kernels_without_a_demangled_name_have_the_short_one(self, export, partly):

@@ -202,15 +202,17 @@ class TestTooLittleMemory:
         assert warnings == []
         assert not is_kept or list((tmp_path / "cache").iterdir()) == []
 
-    def test_for_writing_them(self, tmp_path, export):
-        class Small:
-            def execute(self, *_: object) -> None:
-                raise duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate")
+    def test_for_writing_them(self, tmp_path, export, monkeypatch):
+        def fail(*_: object) -> None:
+            raise duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate")
 
-        partial = PartialColumns(Cache(tmp_path / "cache"), export, "kernels", ["name"])
-        with pytest.raises(ExportError, match="memory") as error:
-            partial.write(Small(), "SELECT 1")
+        monkeypatch.setattr(PartialColumns, "write", fail)
+        with closing(Session(Cache(tmp_path / "cache"), warn=pytest.fail)) as session:
+            session.add(export, whole=False)
+            with pytest.raises(ExportError, match="memory") as error:
+                session.rows(sa.select(tables.kernels.c.name))
         assert error.value.path == str(export)
+        assert list((tmp_path / "cache").iterdir()) == []
 
     @pytest.mark.parametrize("how", ["rows", "frame", "arrays", "batches"])
     def test_for_a_query(self, larger_export, tmp_path, how):

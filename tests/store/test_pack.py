@@ -21,7 +21,7 @@ from nsystui.exports import reading
 from nsystui.exports.demo import ExportWriter, NcclPayloads, TrainingJob
 from nsystui.questions.events import EventList
 from nsystui.questions.tasks import ranked_tasks
-from nsystui.store import chunk_packer, pack, tables
+from nsystui.store import pack, reader, tables
 from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
 from nsystui.store.pack import PackingCancelled, Progress
@@ -428,7 +428,7 @@ class TestChunks:
 
     def test_neither_does_looking_for_the_strings_that_each_names(self, exports, whole, monkeypatch):
         """As is done where an export has many."""
-        monkeypatch.setattr(chunk_packer, "_FEW_STRINGS", -1)
+        monkeypatch.setattr(reader, "_FEW_STRINGS", -1)
         monkeypatch.setattr(pack, "CHUNK_ROWS", 16)
         assert self.everything(exports) == whole
 
@@ -507,7 +507,7 @@ class TestStopping:
         with closing(Session(cache=cache, warn=pytest.fail)) as session:
             with pytest.raises(ExportError, match="malformed"):
                 session.add(path)
-            assert [file.name for file in cache.directory.rglob("*") if file.is_file()] == ["kept-damage-1.bin"]
+            assert [file.name for file in cache.directory.rglob("*") if file.is_file()] == ["result=damage.bin"]
             assert session.add(demo_job[1]).index == 0
 
     def test_a_failure_half_way_leaves_nothing_in_memory(self, demo_job, tmp_path, session):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.schema import Schema
@@ -35,32 +35,33 @@ class Transform:
         possible = "" if self.times is None else self.times.possible
         return f"({self.where}) AND {possible}" if self.where and possible else self.where or possible
 
-    def select(self, names: Collection[str] | None = None, first_choice: bool = False, tie: str = "row_id") -> str:
-        """The SELECT over ``chunk`` of these fields, or of all; without a ``tie`` in the order of the chunk.
+    def select(self, tie: str = "row_id") -> str:
+        """The SELECT over ``chunk``; without a ``tie`` in the order of the chunk.
 
         ``tie`` is the column that decides between equal values of ``order``.
         """
-        fields = self._chosen(names, first_choice)
-        columns = ", ".join(f'{sql} AS "{name}"' for name, sql in fields.items())
-        parts = [f"SELECT {'DISTINCT ' if self.is_distinct else ''}{columns} FROM chunk c", *self._joined(fields)]
+        columns = ", ".join(f'{sql} AS "{name}"' for name, sql in self.fields.items())
+        parts = [f"SELECT {'DISTINCT ' if self.is_distinct else ''}{columns} FROM chunk c", *self._joined]
         parts += [f"WHERE {self.kept}"] if self.kept else []
         parts += [f'ORDER BY c."{self.order}", c.{tie}'] if self.order and tie else []
         return " ".join(parts)
 
-    def words(self, names: Collection[str], first_choice: bool = False) -> frozenset[str]:
-        """Every word in the SELECT of these fields, among them the columns of ``chunk`` that it needs."""
-        fields = self._chosen(names, first_choice)
-        return words_of(" ".join([*fields.values(), *self._joined(fields), self.kept, self.order]))
-
-    def _chosen(self, names: Collection[str] | None, first_choice: bool) -> dict[str, str]:
-        chosen = {name: sql for name, sql in self.fields.items() if names is None or name in names}
+    def of_fields(self, names: Collection[str], first_choice: bool = False) -> Transform:
+        """The same for these fields alone, if asked for with their first choices."""
+        chosen = {name: sql for name, sql in self.fields.items() if name in names}
         if first_choice:
             chosen.update({name: sql for name, sql in self.first_choice.items() if name in chosen})
-        return chosen
+        return replace(self, fields=chosen)
 
-    def _joined(self, fields: Mapping[str, str]) -> list[str]:
+    @property
+    def words(self) -> frozenset[str]:
+        """Every word in the SELECT, among them the columns of ``chunk`` that it needs."""
+        return words_of(" ".join([*self.fields.values(), *self._joined, self.kept, self.order]))
+
+    @property
+    def _joined(self) -> list[str]:
         """The joins that the fields or the condition use."""
-        used = words_of(" ".join([*fields.values(), self.where]))
+        used = words_of(" ".join([*self.fields.values(), self.where]))
         return [join for alias, join in self.joins.items() if alias in used]
 
 
@@ -73,15 +74,15 @@ def words_of(sql: str) -> frozenset[str]:
 class Source:
     """One native table: the columns to read (SQLite's SQL by our names), and the canonical tables that they make.
 
-    ``first_row`` is added to rowids, so that two native tables can share one canonical table. ``decoded`` are the
-    canonical tables that it feeds besides, by way of Python.
+    ``first_row`` is added to rowids, so that two native tables can share one canonical table. ``decoded`` has
+    DuckDB's SQL for the rows of ``chunk`` that Python decodes, by the canonical table that they go to.
     """
 
     table: str
     columns: Mapping[str, str]
     makes: Mapping[str, Transform]
     first_row: int = 0
-    decoded: tuple[str, ...] = ()
+    decoded: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def feeds(self) -> tuple[str, ...]:
@@ -91,13 +92,24 @@ class Source:
     @property
     def scan(self) -> str:
         """The SQLite query for one chunk; the two rowids are to be filled in as integers."""
-        return self.scan_of({"row_id", *self.columns})
+        columns = ", ".join(f'{sql} AS "{name}"' for name, sql in {"row_id": "rowid", **self.columns}.items())
+        return f'SELECT {columns} FROM "{self.table}" WHERE rowid BETWEEN %d AND %d'
 
-    def scan_of(self, names: Collection[str]) -> str:
-        """``scan`` with only those columns whose name is among ``names``; one of them may be ``row_id``."""
-        readable = {"row_id": "rowid", **self.columns}
-        columns = [f'{sql} AS "{name}"' for name, sql in readable.items() if name in names]
-        return f'SELECT {", ".join(columns) or "rowid"} FROM "{self.table}" WHERE rowid BETWEEN %d AND %d'
+    @property
+    def words(self) -> frozenset[str]:
+        """Every word in the SQL that makes rows of a chunk."""
+        made = (transform.words for transform in self.makes.values())
+        return frozenset().union(*made, *map(words_of, self.decoded.values()))
+
+    def of_fields(self, fields: Mapping[str, Collection[str]], first_choice: bool = False) -> Source:
+        """The same for these fields by canonical table, with the columns alone that they need."""
+        makes = {
+            name: made.of_fields(fields[name], first_choice) for name, made in self.makes.items() if name in fields
+        }
+        decoded = {name: sql for name, sql in self.decoded.items() if name in fields}
+        chosen = replace(self, makes=makes, decoded=decoded)
+        words = chosen.words
+        return replace(chosen, columns={name: sql for name, sql in self.columns.items() if name in words})
 
 
 def process_of(thread: str) -> str:

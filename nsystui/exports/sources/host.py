@@ -110,7 +110,7 @@ def nvtx(schema: Schema) -> Source:
             "nvtx_ranges": Transform(ranges, joins, f"c.event_type IN ({types})"),
             "nvtx_marks": Transform(marks, joins, f"c.event_type = {MARK_TYPE}"),
         },
-        decoded=("nccl_calls",),
+        decoded={"nccl_calls": NCCL_RANGES},
     )
 
 

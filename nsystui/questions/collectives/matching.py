@@ -13,24 +13,23 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import Task
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.kept_facts import facts_of, runs_of
+from nsystui.questions.derived import of_each_report, runs_of
 from nsystui.questions.nccl.names import collective_of_kernel
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.store import tables
-from nsystui.store.kept import json_array, json_of
 from nsystui.store.report import Report
+from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nsystui.store.kept import Arrays
+    from nsystui.store.results import Arrays
 
 
 UNKNOWN = -1
 """A message size that is not known."""
 
-_KEPT_VERSION = 1
 _MOST_TO_ALIGN = 1 << 12
 """Collectives of a stream that tell enough of a clock."""
 _NUMBERS = ("process", "device", "stream", "row", "start", "end")
@@ -84,9 +83,7 @@ def sequences(session: Session, reports: Sequence[Report]) -> list[KernelSequenc
         indices = {report.index for report in missing}
         return _computed(part, [report for report in part.reports if report.index in indices])
 
-    kept = facts_of(
-        session, with_kernels, "collectives", _KEPT_VERSION, compute, by=tables.kernels, doing="collectives"
-    )
+    kept = of_each_report(session, with_kernels, "collectives", compute, by=tables.kernels, doing="collectives")
     return [one for report in with_kernels for one in _split(report, kept[report.index])]
 
 
@@ -103,7 +100,7 @@ def stream_sequences(session: Session, reports: Sequence[Report]) -> list[Kernel
 
     found: list[KernelSequence] = []
     for run in runs_of(with_kernels, tables.kernels):
-        kept = facts_of(session, run, "nccl-streams", _KEPT_VERSION, compute)
+        kept = of_each_report(session, run, "nccl-streams", compute)
         found += [_thinned(one) for report in run for one in _split(report, kept[report.index])]
     return found
 

@@ -38,8 +38,8 @@ from nsystui.questions.algebra.interval_blocks import (
     slices,
 )
 from nsystui.questions.algebra.intervals import subtract
+from nsystui.questions.derived import of_each_report
 from nsystui.questions.efficiency.device import ratio
-from nsystui.questions.kept_facts import facts_of
 from nsystui.questions.mpi import is_mpi_range
 from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
@@ -47,10 +47,7 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
-
-
-_VERSION = 4
+    from nsystui.store.results import Arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +73,8 @@ def host_calls(session: Session, selection: Selection, ranks: Sequence[RankedTas
     chosen = [item for item in ranks if item.devices and (selection.tasks is None or item.task in selection.tasks)]
     wanted = {item.task.report for item in chosen}
     reports = {report.index: report for report in session.reports if report.index in wanted}
-    found = facts_of(
-        session, reports.values(), "host-calls", _VERSION, _computed, by=tables.api_calls, doing="calls of the CPU"
+    found = of_each_report(
+        session, reports.values(), "host-calls", _computed, by=tables.api_calls, doing="calls of the CPU"
     )
     offsets = {index: report.clock_offset for index, report in reports.items()}
     return [_calls_of(item, found[item.task.report], offsets[item.task.report]) for item in chosen]

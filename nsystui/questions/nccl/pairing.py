@@ -16,7 +16,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.questions.conditions import job_start
-from nsystui.questions.kept_facts import runs_of, told
+from nsystui.questions.derived import runs_of, with_progress
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.nccl.from_log import LogSizes, kernels_with_log_sizes, log_notes, with_log_sizes
 from nsystui.questions.nccl.matching import SHARED_KEYS, Found, find, place_in_group
@@ -364,7 +364,9 @@ class NcclPairing:
         every = [report for report in session.reports if reports is None or report.index in reports]
         if log is None:
             # A run at a time: DuckDB would join the kernels of all with the calls of all.
-            runs = told(session, list(runs_of(every, tables.api_calls)) or [[]], "pairs of NCCL calls and kernels")
+            runs = with_progress(
+                session, list(runs_of(every, tables.api_calls)) or [[]], "pairs of NCCL calls and kernels"
+            )
             return cls(*joined([assemble(*_recorded(session, ranks, run)) for run in runs]))
         calls, *rest = _recorded(session, ranks, every)
         paired = assemble(calls, *rest)

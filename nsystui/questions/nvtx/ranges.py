@@ -18,7 +18,7 @@ from nsystui.exports.identifiers import pid_of, process_of, tid_of
 from nsystui.questions.algebra.nesting import NO_PARENT, nest
 from nsystui.questions.algebra.projection import project
 from nsystui.questions.data_notes import missing_note
-from nsystui.questions.kept_facts import facts_of
+from nsystui.questions.derived import of_each_report
 from nsystui.questions.nvtx.loading import (
     FOLDED_LABEL,
     LABEL,
@@ -32,12 +32,12 @@ from nsystui.questions.nvtx.loading import (
 )
 from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
-from nsystui.store.kept import json_array, json_of
 from nsystui.store.report import Report
+from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
+    from nsystui.store.results import Arrays
 
 UNKNOWN = -1
 """In ``op_count``: nothing can tell what the range launched."""
@@ -334,10 +334,6 @@ def _arranged(values: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return {key: values[key].astype(kind, copy=False) for key, kind in _TYPES.items()}
 
 
-_RANGES_VERSION = 2
-_PROJECTION_VERSION = 1
-
-
 def ranges_of(session: Session, report: Report) -> Arrays:
     """The ranges of ``report`` and how they nest, kept beside its pack. Shapes ``(n,)`` for n ranges by start.
 
@@ -353,7 +349,7 @@ def ranges_of(session: Session, report: Report) -> Arrays:
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         return {one.index: _nested(part, one) for one in reports}
 
-    return facts_of(session, [report], "nvtx", _RANGES_VERSION, compute)[report.index]
+    return of_each_report(session, [report], "nvtx", compute)[report.index]
 
 
 def projection_of(session: Session, report: Report, ranges: Arrays, selection: Selection) -> Arrays:
@@ -368,7 +364,7 @@ def projection_of(session: Session, report: Report, ranges: Arrays, selection: S
 
     if selection.devices is not None or selection.streams is not None:
         return compute(session.part([report.index]), [report])[report.index]
-    return facts_of(session, [report], "nvtx-gpu", _PROJECTION_VERSION, compute)[report.index]
+    return of_each_report(session, [report], "nvtx-gpu", compute)[report.index]
 
 
 def _nested(session: Session, report: Report) -> Arrays:

@@ -25,7 +25,7 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from distributed import Client
 
-    from nsystui.store.kept import Arrays
+    from nsystui.store.results import Arrays
 
 VERSION = "nsystui:__version__"
 """Where the version of nsystui is found, as ``pkgutil.resolve_name`` takes it."""
@@ -35,7 +35,7 @@ _BETWEEN_LOOKS = 5
 """How long is waited for the scheduler, for a worker, and between two looks whether there still is one, seconds."""
 
 
-def report_arrays(path: str, limits: Limits, only_collectives: bool) -> dict[tuple[str, int], Arrays] | str:
+def report_arrays(path: str, limits: Limits, only_collectives: bool) -> dict[tuple[str, str], Arrays] | str:
     """Runs on a worker: the arrays of one report of a packed job, by name and version; a text says why not."""
     from nsystui.base.selection import Selection
     from nsystui.questions.collectives.matching import stream_sequences
@@ -44,20 +44,20 @@ def report_arrays(path: str, limits: Limits, only_collectives: bool) -> dict[tup
 
     if not os.path.isdir(path):
         return f"{path} is not there for the worker on {os.uname().nodename}: it must see the packed job as you do"
-    found: dict[tuple[str, int], Arrays] = {}
     session = Session(limits=limits)
     try:
-        session.hold(session.add(Path(path)), found)
+        report = session.add(Path(path))
+        session.hold(report)
         job, everything = Job(session), Selection()
         stream_sequences(session, session.reports)  # of which the common clock is made
         job.collectives()
         if not only_collectives:
             rank_table(session, everything, job.ranks, job.rank_facts(everything))
+        return session.held(report)
     except ExportError as error:
         return f"on {os.uname().nodename}: {error}"
     finally:
         session.close()
-    return found
 
 
 def compute_on_dask(

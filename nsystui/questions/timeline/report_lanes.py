@@ -15,20 +15,19 @@ from numpy.typing import NDArray
 
 from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import Times, union
+from nsystui.questions.derived import of_each_report
 from nsystui.questions.device_time import STREAM_KEYS, busy_parts, of_arrays, to_arrays
-from nsystui.questions.kept_facts import facts_of
 from nsystui.questions.nvtx.ranges import ranges_of
 from nsystui.questions.time_window import recorded
 from nsystui.questions.timeline.lane_work import LaneWork
 from nsystui.store import tables
-from nsystui.store.kept import json_of
 from nsystui.store.report import Report
+from nsystui.store.results import json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.kept import Arrays
+    from nsystui.store.results import Arrays
 
-_STREAMS_VERSION = 2
 _WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
 
 LEVELS = 4
@@ -83,7 +82,7 @@ def _streams(session: Session, report: Report) -> dict[Stream, LaneWork]:
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         return {one.index: _stream_arrays(part, one) for one in reports}
 
-    kept = facts_of(session, [report], "streams", _STREAMS_VERSION, compute)[report.index]
+    kept = of_each_report(session, [report], "streams", compute)[report.index]
     found = of_arrays(kept, report.clock_offset, STREAM_KEYS)
     seen = recorded(report)
     return {(place[0], place[1], place[2]): LaneWork.of_device(parts, seen) for place, parts in found.items()}

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from nsystui.exports.demo import TrainingJob
-from nsystui.questions import kept_facts
-from nsystui.questions.kept_facts import facts_of
+from nsystui.questions import derived
+from nsystui.questions.derived import of_each_report
 from nsystui.store import tables
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
@@ -26,7 +26,7 @@ def exports(tmp_path_factory) -> list[Path]:
 @pytest.fixture
 def session(exports, tmp_path, monkeypatch) -> Iterator[Session]:
     """Five reports, of which no two fit into memory together."""
-    monkeypatch.setattr(kept_facts, "_MOST_ROWS", 1)
+    monkeypatch.setattr(derived, "_MOST_ROWS", 1)
     with closing(Session(cache=Cache(tmp_path / "cache"))) as session:
         for path in exports:
             session.add(path)
@@ -44,7 +44,7 @@ def test_a_run_is_given_a_session_of_its_reports(session):
         seen.append(([report.index for report in reports], [report.index for report in part.reports]))
         return indices(part, reports)
 
-    facts_of(session, session.reports, "test", 1, compute, by=tables.kernels)
+    of_each_report(session, session.reports, "test", compute, by=tables.kernels)
     assert seen == [([number], [number]) for number in range(5)]
 
 
@@ -55,13 +55,12 @@ def test_what_was_computed_before_an_interruption_is_kept(session):
         return indices(part, reports)
 
     with pytest.raises(KeyboardInterrupt):
-        facts_of(session, session.reports, "test", 1, compute, by=tables.kernels)
+        of_each_report(session, session.reports, "test", compute, by=tables.kernels)
     asked = []
-    found = facts_of(
+    found = of_each_report(
         session,
         session.reports,
         "test",
-        1,
         lambda part, reports: asked.extend(reports) or indices(part, reports),
         by=tables.kernels,
     )
@@ -72,9 +71,9 @@ def test_what_was_computed_before_an_interruption_is_kept(session):
 def test_it_is_told_how_far_the_runs_are_and_when_they_are_over(session):
     told: list[Working | None] = []
     session.tell = told.append
-    facts_of(session, session.reports, "test", 1, indices, by=tables.kernels, doing="tests")
+    of_each_report(session, session.reports, "test", indices, by=tables.kernels, doing="tests")
     assert [str(one) for one in told[:-1]] == [f"tests: {done} of 5 reports" for done in range(1, 5)]
     assert told[-1] is None
     told.clear()
-    facts_of(session, session.reports, "test", 1, indices, by=tables.kernels, doing="tests")
+    of_each_report(session, session.reports, "test", indices, by=tables.kernels, doing="tests")
     assert told == []

@@ -1,10 +1,13 @@
-"""Kept arrays: there whole or not at all, and what is made of them is what is made without them."""
+"""Derived results: there whole or not at all, and answers that use them are the answers without them."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
+import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +25,7 @@ from nsystui.questions.nvtx.tree import NvtxTree
 from nsystui.questions.overview import job_facts, task_table
 from nsystui.questions.utilisation import utilisation_over_time
 from nsystui.store.cache import Cache
-from nsystui.store.kept import Kept, json_array, json_of
+from nsystui.store.results import Caps, Key, Memory, Results, json_array, json_of
 from nsystui.store.session import Session
 
 ARRAYS = {
@@ -41,8 +44,8 @@ class TestTheFile:
     """One file of arrays."""
 
     def test_arrays_come_back_as_they_were(self, tmp_path: Path) -> None:
-        Kept(tmp_path).save("some", 1, ARRAYS)
-        found = Kept(tmp_path).load("some", 1)
+        Results(("rank0",), tmp_path).save("some", ARRAYS, "1")
+        found = Results(("rank0",), tmp_path).load("some", "1")
         assert found is not None
         assert list(found) == list(ARRAYS)
         for name, array in ARRAYS.items():
@@ -51,45 +54,137 @@ class TestTheFile:
         assert json_of(found["words"]) == ["µ", None, "a\n", [1, 2**60]]
 
     def test_small_numbers_take_little_room(self, tmp_path: Path) -> None:
-        Kept(tmp_path).save("some", 1, {"numbers": np.arange(100_000) % 100})
+        Results(("rank0",), tmp_path).save("some", {"numbers": np.arange(100_000) % 100}, "1")
         (file,) = tmp_path.iterdir()
         assert file.stat().st_size < 101_000
 
     def test_another_version_or_name_is_another_file(self, tmp_path: Path) -> None:
-        Kept(tmp_path).save("some", 1, ARRAYS)
-        assert Kept(tmp_path).load("some", 2) is None
-        assert Kept(tmp_path).load("other", 1) is None
+        Results(("rank0",), tmp_path).save("some", ARRAYS, "1")
+        assert Results(("rank0",), tmp_path).load("some", "2") is None
+        assert Results(("rank0",), tmp_path).load("other", "1") is None
 
     @pytest.mark.parametrize("part", range(12))
     def test_what_is_damaged_is_absent(self, tmp_path: Path, part: int) -> None:
-        Kept(tmp_path).save("some", 1, ARRAYS)
+        Results(("rank0",), tmp_path).save("some", ARRAYS, "1")
         (file,) = tmp_path.iterdir()
         whole = file.read_bytes()
         place = len(whole) * part // 12
         for damaged in (whole[:place], whole[:place] + b"\0\xff" + whole[place + 2 :], whole + b"x"):
             file.write_bytes(damaged)
-            assert Kept(tmp_path).load("some", 1) is None
+            assert Results(("rank0",), tmp_path).load("some", "1") is None
 
     def test_without_a_directory_nothing_is_kept(self) -> None:
-        Kept(None).save("some", 1, ARRAYS)
-        assert Kept(None).load("some", 1) is None
+        Results(("rank0",), None).save("some", ARRAYS, "1")
+        assert Results(("rank0",), None).load("some", "1") is None
 
     def test_their_directory_is_made_for_the_first(self, tmp_path: Path) -> None:
-        Kept(tmp_path / "new").save("some", 1, ARRAYS)
-        assert Kept(tmp_path / "new").load("some", 1) is not None
+        Results(("rank0",), tmp_path / "new").save("some", ARRAYS, "1")
+        assert Results(("rank0",), tmp_path / "new").load("some", "1") is not None
 
     def test_a_directory_that_cannot_be_made_is_no_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("no directory")
-        Kept(tmp_path / "file" / "new").save("some", 1, ARRAYS)
-        assert Kept(tmp_path / "file" / "new").load("some", 1) is None
+        Results(("rank0",), tmp_path / "file" / "new").save("some", ARRAYS, "1")
+        assert Results(("rank0",), tmp_path / "file" / "new").load("some", "1") is None
 
     def test_a_full_disk_leaves_nothing_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(*paths: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(os, "replace", full)
-        Kept(tmp_path).save("some", 1, ARRAYS)
+        Results(("rank0",), tmp_path).save("some", ARRAYS, "1")
         assert list(tmp_path.iterdir()) == []
+
+
+class TestOfSeveralReports:
+    """Results of many sets of reports in one folder, under its caps."""
+
+    @pytest.fixture
+    def results(self, tmp_path: Path) -> Callable[..., Results]:
+        return lambda *reports, **caps: Results(reports or ("rank0",), tmp_path / "answers", caps=Caps(**caps))
+
+    def test_json_comes_back_as_it_was(self, results: Callable[..., Results]) -> None:
+        value = {"rows": [[1, 2.5, "ä\udce9", None, 2**63]], "nothing": None}
+        results().save("question", value)
+        assert results().load("question") == value
+        assert results().load("another") is None
+        assert results().load("question", "1") is None
+        assert results("rank0", "rank1").load("question") is None
+
+    def test_only_the_user_may_read_them(self, results: Callable[..., Results], tmp_path: Path) -> None:
+        results().save("question", 1)
+        (file,) = (tmp_path / "answers").iterdir()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+    @pytest.mark.parametrize("caps", [{"files": 3}, {"size": 3 * 100}])
+    def test_those_used_longest_ago_go_first(
+        self, results: Callable[..., Results], tmp_path: Path, caps: dict[str, int]
+    ) -> None:
+        for number in range(5):
+            results(**caps).save(f"question {number}", "x" * 20)
+            for age, file in enumerate(sorted((tmp_path / "answers").iterdir(), key=lambda path: path.stat().st_mtime)):
+                os.utime(file, (1_000 + 10 * number + age, 1_000 + 10 * number + age))
+        known = [number for number in range(5) if results().load(f"question {number}") is not None]
+        assert known == list(range(5 - len(known), 5))
+        assert 1 <= len(known) <= 3
+
+    def test_a_folder_that_cannot_be_written_is_no_failure(
+        self, results: Callable[..., Results], tmp_path: Path
+    ) -> None:
+        (tmp_path / "answers").write_text("a file")
+        results().save("question", 1)
+        assert results().load("question") is None
+
+
+class TestMemory:
+    """Results in the memory of the process."""
+
+    def test_what_is_in_memory_needs_no_file(self, tmp_path: Path) -> None:
+        results = Results(("rank0",), tmp_path, memory=Memory())
+        results.save("some", ARRAYS)
+        shutil.rmtree(tmp_path)
+        assert results.load("some") is ARRAYS
+        assert results.load("some", "1") is None
+
+    def test_of_more_than_the_most_those_used_longest_ago_go(self) -> None:
+        memory = Memory(2)
+        keys = [Key(("rank0",), number) for number in range(3)]
+        for key in keys[:2]:
+            memory.save(key, "value")
+        memory.load(keys[0])
+        memory.save(keys[2], "value")
+        assert [memory.load(key) for key in keys] == ["value", None, "value"]
+
+    def test_it_is_computed_once_for_each_state_of_the_reports(self) -> None:
+        memory, computed = Memory(), []
+        for state in ("1", "1", "2", "1"):
+            memory.once(Key((state,), "question"), lambda: computed.append(None))
+            memory.forget_others((state,))
+        assert len(computed) == 3
+
+
+class TestTheVersion:
+    """The version of a question's code."""
+
+    def test_it_follows_from_the_source_of_the_module(self, tmp_path: Path) -> None:
+        code = "from question import compute; from nsystui.store.results import version_of; print(version_of(compute))"
+        versions = []
+        for body in ("return 1", "return 1", "return 2"):
+            (tmp_path / "question.py").write_text(f"def compute():\n    {body}\n")
+            versions.append(printed(code, tmp_path))
+        assert versions[0] == versions[1] != versions[2]
+
+    def test_another_release_or_other_tables_are_another_version(self, tmp_path: Path) -> None:
+        changes = ("pass", "nsystui.__version__ = '9'", "canonical.fingerprint = lambda: 'other'")
+        code = "import nsystui; from nsystui.exports import canonical; {}\n"
+        code += "from nsystui.store.results import version_of; print(version_of())"
+        assert len({printed(code.format(change), tmp_path) for change in changes}) == 3
+
+
+def printed(code: str, directory: Path) -> str:
+    """What another Python prints that runs ``code`` in ``directory``."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=directory, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +199,7 @@ def packs(exports: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path
     directory = tmp_path_factory.mktemp("packs")
     with opened(exports, directory) as job:
         assert job.session.reports
-    assert kept_files(directory) == []
+    assert result_files(directory) == []
     return directory
 
 
@@ -123,8 +218,8 @@ def opened(paths: Sequence[Path], cache: Path | None) -> Iterator[Job]:
     job.close()
 
 
-def kept_files(cache: Path) -> list[Path]:
-    return sorted(cache.glob("*/kept-*"))
+def result_files(cache: Path) -> list[Path]:
+    return sorted(cache.glob("*/result=*"))
 
 
 def overview(job: Job, selection: Selection) -> object:
@@ -172,8 +267,8 @@ class TestWhatIsMadeOfThem:
             with opened(exports, cache) as first, opened(exports, cache) as second:
                 assert everything(first, chosen) == found
                 assert everything(second, chosen) == found
-        kinds = {file.name.rpartition("-")[0] for file in kept_files(cache)}
-        assert kinds == {"kept-busy", "kept-counts", "kept-nccl-ranks", "kept-nvtx", "kept-nvtx-gpu", "kept-processes"}
+        kinds = {file.name.split("=")[1] for file in result_files(cache)}
+        assert kinds == {"busy", "counts", "nccl-ranks", "nvtx", "nvtx-gpu", "processes"}
 
     def test_nothing_is_computed_twice(self, exports: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with opened(exports, cache) as job:
@@ -194,22 +289,23 @@ class TestWhatIsMadeOfThem:
     ) -> None:
         with opened(exports, cache) as job:
             expected = everything(job, Selection())
-        whole = {file: file.read_bytes() for file in kept_files(cache)}
+        whole = {file: file.read_bytes() for file in result_files(cache)}
         for file, data in whole.items():
             file.write_bytes(damage(data))
         with opened(exports, cache) as job:
             assert everything(job, Selection()) == expected
-        assert {file: file.read_bytes() for file in kept_files(cache)} == whole
+        assert {file: file.read_bytes() for file in result_files(cache)} == whole
 
-    def test_what_an_older_version_kept_is_left_alone(
+    def test_the_results_of_another_version_are_left_alone(
         self, exports: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with opened(exports, cache) as job:
             expected = tree(job, Selection())
-        monkeypatch.setattr("nsystui.questions.nvtx.ranges._RANGES_VERSION", 2)
+        monkeypatch.setattr("nsystui.questions.derived.version_of", lambda compute: "another")
         with opened(exports, cache) as job:
             assert tree(job, Selection()) == expected
-        assert len(list(cache.glob("*/kept-nvtx-2.bin"))) == len(exports)
+        assert len(list(cache.glob("*/result=nvtx=*.bin"))) == 2 * len(exports)
+        assert len(list(cache.glob("*/result=nvtx=another.bin"))) == len(exports)
 
     def test_times_are_right_whatever_else_is_open(self, exports: list[Path], cache: Path) -> None:
         """The clock offset of a report depends on which report started first."""
@@ -231,14 +327,14 @@ class TestWhatIsMadeOfThem:
         monkeypatch.setattr(os, "replace", refused)
         with opened(exports, cache) as job:
             assert everything(job, Selection()) == expected
-        assert kept_files(cache) == []
+        assert result_files(cache) == []
 
     def test_one_rank_keeps_only_its_own(self, exports: list[Path], cache: Path) -> None:
         with opened(exports, cache) as job:
             item: DeviceIntervals
             (item,) = job.busy(Selection(tasks=frozenset({job.ranks[1].task}))).devices
             assert item.parts.kernels.length > 0
-        assert len(list(cache.glob("*/kept-busy-*"))) == 1
+        assert len(list(cache.glob("*/result=busy=*"))) == 1
 
     def test_a_narrowed_tree_is_that_of_its_selection(self, exports: list[Path], cache: Path) -> None:
         with opened(exports, cache) as job:

@@ -1,0 +1,278 @@
+"""Derived results: computed once of some reports, then found in memory or in a file of the cache.
+
+A result has one key: the identities of its reports, its question, and the version of the code that answers it. In a
+file it is sealed with that key, so that it is only ever the result of that question about those reports. A file is
+read, not memory-mapped: a cache may lie on a network file system, where a mapped file that another machine removes ends
+the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.abc import InspectLoader
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from nsystui import __version__
+from nsystui.exports import canonical
+from nsystui.exports.partial import drop_abandoned
+from nsystui.store import seals
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+T = TypeVar("T")
+_LENGTH_BYTES = 4
+
+
+class Key(NamedTuple):
+    """The key of a result. ``reports`` identify the reports and their state; in files ``question`` is a text."""
+
+    reports: tuple[str, ...]
+    question: Hashable
+    version: str = ""
+
+    @property
+    def text(self) -> str:
+        return json.dumps(self)
+
+
+def version_of(compute: Callable[..., object] | None = None) -> str:
+    """The version of the results of ``compute``: it follows from the code, so nobody has to remember to raise it.
+
+    Another release of nsystui, other canonical tables or another source of the module of ``compute`` is another
+    version.
+    """
+    return _version_of(None if compute is None else compute.__module__)
+
+
+@cache
+def _version_of(module: str | None) -> str:
+    source = None
+    if module is not None:
+        loader = sys.modules[module].__loader__
+        source = loader.get_source(module) if isinstance(loader, InspectLoader) else None
+    definition = json.dumps([__version__, canonical.fingerprint(), module, source])
+    return hashlib.sha256(definition.encode()).hexdigest()[:12]
+
+
+class Memory:
+    """Results in the memory of this process. Of more than ``most`` those used longest ago go."""
+
+    def __init__(self, most: int = sys.maxsize) -> None:
+        self._most = most
+        self._results: OrderedDict[Key, Any] = OrderedDict()
+        self._turns: dict[Hashable, threading.RLock] = {}
+        self._lock = threading.Lock()
+
+    def load(self, key: Key) -> Any | None:
+        """The result; ``None`` where it is not in memory."""
+        with self._lock:
+            if key in self._results:
+                self._results.move_to_end(key)
+            return self._results.get(key)
+
+    def save(self, key: Key, value: Any) -> None:
+        with self._lock:
+            self._results[key] = value
+            self._results.move_to_end(key)
+            while len(self._results) > self._most:
+                self._results.popitem(last=False)
+
+    def of_reports(self, reports: tuple[str, ...]) -> dict[tuple[Any, str], Any]:
+        """All results of these reports, by question and version."""
+        with self._lock:
+            return {
+                (key.question, key.version): value for key, value in self._results.items() if key.reports == reports
+            }
+
+    def once(self, key: Key, make: Callable[[], T]) -> T:
+        """The result, which ``make`` computes where it is not in memory.
+
+        Questions whose first part is the same wait for each other: side by side they would take twice the memory.
+        """
+        with self._lock:
+            if key in self._results:
+                self._results.move_to_end(key)
+                return self._results[key]  # type: ignore[no-any-return]
+            kind = key.question[0] if isinstance(key.question, tuple) else key.question
+            turn = self._turns.setdefault(kind, threading.RLock())
+        with turn:
+            made = make()
+        self.save(key, made)
+        return made
+
+    def forget_others(self, reports: tuple[str, ...]) -> None:
+        """Removes the results of all but these reports in this state."""
+        with self._lock:
+            for key in [key for key in self._results if key.reports != reports]:
+                del self._results[key]
+
+
+@dataclass(frozen=True)
+class Caps:
+    """The limits of a folder in which the results of many sets of reports lie: bytes and files."""
+
+    size: int = 64 << 20
+    files: int = 2000
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of ``reports``, which lie in ``directory``, if there is one, and in ``memory``, if there is one.
+
+    The directory is made for the first result, and has those of these reports alone unless it has ``caps``. Files are
+    written in ``partials`` and renamed; without it, in the directory itself.
+    """
+
+    reports: tuple[str, ...]
+    directory: Path | None
+    partials: Path | None = None
+    memory: Memory | None = field(default=None, compare=False)
+    caps: Caps | None = None
+
+    def load(self, question: str, version: str = "") -> Any | None:
+        """The result; ``None`` where there is none, or it is damaged.
+
+        Without a ``version`` it is as old as the identities of the reports.
+        """
+        key = Key(self.reports, question, version)
+        if self.memory is None:
+            return self._read(key)
+        found = self.memory.load(key)
+        if found is None and (found := self._read(key)) is not None:
+            self.memory.save(key, found)
+        return found
+
+    def save(self, question: str, value: Any, version: str = "") -> None:
+        """Saves plain JSON values, or arrays of one dimension by name (of integers, floats and flags).
+
+        Never raises for the cache: where it is full, read-only or gone, nothing is saved there.
+        """
+        key = Key(self.reports, question, version)
+        if self.memory is not None:
+            self.memory.save(key, value)
+        if self.directory is None:
+            return
+        partials = self.partials or self.directory
+        if self.partials is None:
+            drop_abandoned(partials)
+        with suppress(OSError):
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            seals.write(self._file(self.directory, key), key.text, _encoded(value), partials)
+            if self.caps is not None:
+                _trim(self.directory, self.caps)
+
+    def move(self, other: Results) -> None:
+        """Makes all results in these files the results of other reports, in another directory. Raises OSError."""
+        if self.directory is None or other.directory is None:
+            return
+        for file in sorted(self.directory.glob(_file_name("*", ""))):
+            _, question, *version = file.stem.split("=")
+            content = seals.read(file, Key(self.reports, question, *version).text)
+            if content is not None:
+                key = Key(other.reports, question, *version)
+                seals.write(other.directory / file.name, key.text, [content], other.directory)
+            file.unlink(missing_ok=True)
+
+    def _read(self, key: Key) -> Any | None:
+        if self.directory is None:
+            return None
+        file = self._file(self.directory, key)
+        content = seals.read(file, key.text)
+        if content is None:
+            return None
+        with suppress(OSError):  # a cache that is only read serves as well
+            os.utime(self.directory if self.caps is None else file)
+        return _decoded(content)
+
+    def _file(self, directory: Path, key: Key) -> Path:
+        if self.caps is None:
+            return directory / _file_name(str(key.question), key.version)
+        return directory / f"{hashlib.sha256(key.text.encode()).hexdigest()[:32]}.bin"
+
+
+def json_array(value: Any) -> np.ndarray[Any, Any]:
+    """A small value of JSON (texts, rows with missing values) as an array among others."""
+    import numpy as np
+
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
+
+
+def json_of(array: np.ndarray[Any, Any]) -> Any:
+    """The inverse of ``json_array``; tuples have become lists."""
+    return json.loads(array.tobytes())
+
+
+def _file_name(question: str, version: str) -> str:
+    return f"result={question}={version}.bin" if version else f"result={question}.bin"
+
+
+def _trim(directory: Path, caps: Caps) -> None:
+    """Removes what was used longest ago once there is too much."""
+    found = []
+    for file in directory.iterdir():
+        with suppress(OSError):
+            status = file.stat()
+            found.append((status.st_mtime, status.st_size, file))
+    total, number = sum(size for _, size, _ in found), len(found)
+    for _, size, file in sorted(found):
+        if total <= caps.size and number <= caps.files:
+            return
+        with suppress(OSError):
+            file.unlink()
+        total, number = total - size, number - 1
+
+
+def _encoded(value: Any) -> list[bytes | memoryview]:
+    """A header of JSON after its length, then the bytes of the arrays: the header describes these, or is the value."""
+    arrays = _narrow(value)
+    described = [[name, array.dtype.str, value[name].dtype.str, len(array)] for name, array in arrays.items()]
+    head = json.dumps({"arrays": described} if arrays else {"value": value}, separators=(",", ":")).encode()
+    parts = [array.view("u1").data for array in arrays.values()]
+    return [len(head).to_bytes(_LENGTH_BYTES, "little"), head, *parts]
+
+
+def _decoded(content: memoryview) -> Any:
+    start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
+    head = json.loads(bytes(content[_LENGTH_BYTES:start]))
+    if "arrays" not in head:
+        return head["value"]
+    import numpy as np
+
+    found = {}
+    for name, stored, kind, length in head["arrays"]:
+        array = np.frombuffer(content, stored, length, start)
+        found[name] = array.astype(kind, copy=False)
+        start += array.nbytes
+    return found
+
+
+def _narrow(value: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays as they are stored; none where ``value`` is plain JSON."""
+    if not isinstance(value, Mapping) or not any(hasattr(item, "dtype") for item in value.values()):
+        return {}
+    import numpy as np
+
+    return {name: np.ascontiguousarray(_narrowest(array)) for name, array in value.items()}
+
+
+def _narrowest(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Integers in as few bytes as hold them all: most are small, and what is half as long is read twice as fast."""
+    import numpy as np
+
+    if array.dtype.kind not in "iu" or not len(array):
+        return array
+    kind = np.result_type(np.min_scalar_type(int(array.min())), np.min_scalar_type(int(array.max())))
+    return array.astype(kind) if kind.kind in "iu" and kind.itemsize < array.itemsize else array
