@@ -65,7 +65,7 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
 
 
 def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, sa.ColumnElement[Any]]:
-    """What holds the rows of some work, and their names: its table, but for MPI calls that are NVTX ranges."""
+    """The rows of an activity and the expression for their names: its table, or the NVTX ranges that are MPI calls."""
     if work is not MPI:
         return work.table, work.label
     rows = mpi_rows(session)
@@ -78,7 +78,7 @@ def has_rows(session: Session, work: Work) -> bool:
 
 
 def _names(session: Session, selection: Selection, work: Work, rows: Sequence[Row]) -> int:
-    """How many names there are without the selection."""
+    """The number of names without the selection."""
     if selection.is_everything:
         return sum(name is not None for *_, name in rows)
     _, label = rows_of(session, work)
@@ -198,7 +198,7 @@ _STAGED = 64_000
 
 
 class MemoryCalls(Enum):
-    """What is looked for."""
+    """The kind of memory operation that is looked for."""
 
     SYNCHRONOUS_COPIES = "synchronous copies"
     PAGEABLE_COPIES = "pageable copies"
@@ -214,7 +214,7 @@ def with_calls() -> sa.Join:
 
 
 def are(kind: MemoryCalls) -> list[sa.ColumnElement[bool]]:
-    """Which rows of `with_calls` are of this kind."""
+    """The conditions for rows of `with_calls` of this kind."""
     memory, name = tables.memory_ops.c, tables.api_calls.c.name
     is_async = sa.func.contains(sa.func.lower(name), "async", type_=sa.Boolean)
     is_set = sa.cast(memory.is_memset, sa.Boolean)

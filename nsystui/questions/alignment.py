@@ -23,7 +23,7 @@ ENDING_TOGETHER = ("AllReduce", "AllGather")
 
 @dataclass(frozen=True)
 class ClockFit:
-    """What the collectives say of the clocks.
+    """The clocks as the collectives show them.
 
     ``shifts``: ns to add to the times of a report, by its index; only of those that took part. ``errors``: the median
     deviation of a report's ends from the mean after that, ns; missing where only one collective was there to tell.
@@ -74,7 +74,7 @@ def _ends(group: MatchedCollectives, reports: Sequence[int]) -> np.ndarray[tuple
 
 
 class ClockMode(Enum):
-    """What puts the reports on one clock: UTC and then collectives, UTC alone, or nothing (each from its own start)."""
+    """The way to put reports on one clock: UTC refined by collectives, UTC alone, or none (each from its own start)."""
 
     COLLECTIVES = "collectives"
     UTC = "utc"
@@ -83,7 +83,7 @@ class ClockMode(Enum):
 
 @dataclass(frozen=True)
 class Alignment:
-    """How the reports of a session were put on one clock. ``fit`` is empty unless collectives told."""
+    """The way the reports of a session were put on one clock. ``fit`` is empty unless collectives were used."""
 
     mode: ClockMode = ClockMode.UTC
     fit: ClockFit = field(default_factory=ClockFit)

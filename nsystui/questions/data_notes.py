@@ -1,4 +1,4 @@
-"""What an export lacks is a fact to show: one sentence that says so and what to record."""
+"""Notes on the data itself: tables that an export lacks, with what to record, and rows that were left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the time of one GPU was spent: the categories of its work, their overlaps, and what is left.
+"""The time of one GPU by category: kernels, NCCL, memory operations, their overlaps, and idle time.
 
 See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time.
 
@@ -61,7 +61,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """How the time of a window was spent, ns; of one device, or the sum over several.
+    """The time of a window by category, ns: of one device, or the sum over several.
 
     ``kernels + exposed_nccl + memory_only + graph_only + idle == time``, exactly; and so do ``kernels_only``,
     ``nccl_only``, ``memory_only``, the three overlaps of two, ``all_three``, ``graph_only`` and ``idle``.
@@ -198,7 +198,7 @@ class BusyParts:
     def of(
         cls, kernels: IntervalBlocks, nccl: IntervalBlocks, memory: IntervalBlocks, graph: IntervalBlocks
     ) -> BusyParts:
-        """What follows from the categories, computed a slice of time after the other."""
+        """The parts that follow from the categories, computed one slice of time after the other."""
         builders = [BlockBuilder() for _ in range(7)]
         for parts in slices([kernels, nccl, memory, graph]):
             for builder, part in zip(builders, _exposed(*parts), strict=True):
@@ -237,7 +237,7 @@ class DeviceIntervals:
     recorded: Window
     parts: BusyParts
     clock_offset: int = 0
-    """What was added to the report's own times, ns."""
+    """The offset that was added to the report's own times, ns."""
 
     def breakdown(self, window: Window) -> Breakdown:
         """The totals inside ``window``; operations are cut at its edges."""

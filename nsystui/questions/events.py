@@ -39,7 +39,7 @@ _MANY = 1_000_000  # events, below which they are searched as fast as their name
 
 
 def kinds_with_name(session: Session, kinds: Sequence[EventKind], wanted: NameFilter) -> tuple[EventKind, ...]:
-    """Those of ``kinds`` that may have an event whose name passes."""
+    """The ``kinds`` that may have an event whose name passes the filter."""
     if any(session.kept(report).directory is None for report in session.reports):
         return tuple(kinds)  # to find the names each time would take as long as the search
     known = {kind: _names(session, kind) for kind in kinds if _is_known(session, kind)}
@@ -71,7 +71,7 @@ def _names(session: Session, kind: EventKind) -> frozenset[str]:
 
 
 def _passing(session: Session, names: Sequence[str], wanted: NameFilter) -> frozenset[str]:
-    """Those of ``names`` that pass, as the same SQL finds that searches the events."""
+    """The ``names`` that pass the filter, by the same SQL that searches the events."""
     name = sa.func.unnest(sa.literal(list(names), sa.ARRAY(sa.Text)), type_=sa.Text).label("name")
     rows = sa.select(name).subquery()
     return frozenset(found for (found,) in session.rows(sa.select(rows.c.name).where(matches(rows.c.name, wanted))))
@@ -109,7 +109,7 @@ ByTable = Callable[[sa.Table], list[sa.ColumnElement[bool]]]
 
 @dataclass(frozen=True)
 class EventKey:
-    """Which event: its report, kind and row; ``start`` (job time, ns) finds it fast."""
+    """The identity of an event: its report, kind and row; ``start`` (job time, ns) finds it fast."""
 
     report: int
     kind: EventKind
@@ -305,7 +305,7 @@ def _count_all(session: Session, kind: EventKind) -> int:
 
 
 def _whole_index(session: Session, kinds: tuple[EventKind, ...]) -> Index:
-    """What ``_index`` gives where everything is selected: from counts that are kept."""
+    """The result of ``_index`` where everything is selected, from cached counts."""
     moved = {report.index: report.clock_offset for report in session.reports}
     found = [(moved[index], *span) for kind in kinds for index, span in spans(session, kind).items()]
     if not found:
@@ -379,7 +379,7 @@ _LAUNCHED = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH
 
 @dataclass(frozen=True)
 class Partners:
-    """What belongs to an event on the other side. ``reason`` says why ``rows`` (of an event list) is empty."""
+    """The events at the other end of a launch. ``reason`` says why ``rows`` (of an event list) is empty."""
 
     rows: tuple[Row, ...]
     reason: str = ""
@@ -458,7 +458,7 @@ def _value(row: Row, key: str) -> Value:
 
 
 def facts(session: Session, key: EventKey) -> list[tuple[str, Any, str]]:
-    """What the export says of one event beyond its row: (word, value, canonical field), for a detail panel."""
+    """The details of one event beyond its row: (word, value, canonical field), for a panel."""
     table, session = KIND_TABLES[key.kind].table, session.part([key.report])
     found = session.rows(sa.select(table).where(table.c.report == key.report, table.c.row == key.row, _at(table, key)))
     if not found:

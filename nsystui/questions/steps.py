@@ -107,7 +107,7 @@ def of_arrays(report: int, arrays: Arrays, clock_offset: int) -> Iterator[TaskSt
 
 
 def _without_holes(gpu: Projection) -> Projection:
-    """What launched nothing has no place in time: 0, on whatever clock."""
+    """A time of the GPU; 0, on any clock, for a step that launched nothing."""
     is_empty = gpu.op_count == 0
     return replace(gpu, start=np.where(is_empty, 0, gpu.start), end=np.where(is_empty, 0, gpu.end))
 
@@ -195,7 +195,7 @@ class _Candidate:
 
     @property
     def time(self) -> int:
-        """How long the ranges last on the CPU, ns."""
+        """The durations of the ranges on the CPU, ns."""
         return int((self.ends - self.starts).sum())
 
     def add(self, launches: Times, starts: Times, ends: Times) -> None:
@@ -247,7 +247,7 @@ def _found(session: Session, tasks: Mapping[Task, int], wanted: NameFilter | Non
 
 
 def _candidates(session: Session, tasks: Mapping[Task, int], wanted: NameFilter | None) -> list[_Candidate]:
-    """What may be the steps of each task: the longest names on each thread, or what the user named."""
+    """The candidates for the steps of each task: the longest names on each thread, or those that the user named."""
     if not tasks or not session.count(tables.nvtx_ranges):
         return []
     kinds: set[tuple[Any, ...]] | None = None
@@ -290,7 +290,7 @@ def _named_query(tasks: Iterable[Task], wanted: NameFilter) -> sa.Select[Any]:
 
 
 def _kinds_query(tasks: Iterable[Task]) -> sa.Select[Any]:
-    """What ranges with a number in their names share, report, process, thread and template: the longest of each task.
+    """The common part of numbered ranges (report, process, thread and template): the longest of each task.
 
     Asked apart from the ranges, which would all be in memory in the meantime.
     """
@@ -333,7 +333,7 @@ def _candidate(task: Task, name: str, ranges: pd.DataFrame, wanted: NameFilter |
 
 
 def _told(pattern: re.Pattern[str], name: str) -> str:
-    """What a pattern of the user's says of the number: its first group, or the whole name."""
+    """The number of a step by the user's pattern: its first group, or the whole name."""
     match = pattern.search(name)
     return (match[1] or "") if match is not None and pattern.groups else name
 

@@ -182,12 +182,12 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
 
 
 def ranks_alone(session: Session, tasks: list[Task]) -> tuple[Ranks, str]:
-    """Which ranks these tasks are if no others are open, and what tells it."""
+    """The ranks of these tasks if no others are open, and their source."""
     return _numbered(session, tasks, _devices(session), None)
 
 
 def world_size(session: Session) -> int | None:
-    """How many ranks the job had, where all reports that tell it say the same."""
+    """The number of ranks of the job, where all reports that record it agree."""
     told = set()
     for report in session.reports:
         sizes = (_number(report.metadata.environment.get(variable, "")) for variable in SIZE_VARIABLES)
@@ -265,7 +265,7 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
 
 
 def _from_packed_job(session: Session, tasks: list[Task]) -> Ranks:
-    """What the packing found, or was told."""
+    """The ranks that packing found or was given."""
     found = {}
     for task in tasks:
         rank = _report(session, task).ranks.get(task.process)

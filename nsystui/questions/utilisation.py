@@ -210,7 +210,7 @@ def _computed(session: Session, streams: frozenset[int] | None, reports: Sequenc
 
 
 def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
-    """What to know before reading a utilisation of this selection."""
+    """The notes on a utilisation of this selection."""
     idle = [report.name for report in reports if not any(report.count(table) for table in _GPU_TABLES)]
     if idle:
         yield f"no GPU work in {which_of(idle, len(reports))}: {canonical.KERNELS.record}"
@@ -327,7 +327,7 @@ def _table_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
 
 
 def recording_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
-    """Which ranks were not recorded for all of ``window``: their totals count what is missing as idle."""
+    """Notes on ranks that were not recorded for all of ``window``: their totals count the rest as idle."""
     width = window.end - window.start
     partly = dict.fromkeys(
         item.device.task.rank for item in busy.devices if item.recorded_in(window) < _NEARLY_ALL * width

@@ -1,4 +1,4 @@
-"""How values are spread: a histogram with round logarithmic edges, and percentiles."""
+"""Distributions of values: histograms and percentiles, exact medians in little memory, and densities on a grid."""
 
 from __future__ import annotations
 

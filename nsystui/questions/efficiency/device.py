@@ -104,7 +104,7 @@ def _union(sets: Sequence[IntervalBlocks]) -> IntervalBlocks:
 
 
 class Useful(Enum):
-    """What of a GPU's time counts as useful; the value is its name in a flag."""
+    """The part of a GPU's time that counts as useful; the value is its name in a flag."""
 
     POP = "pop"
     """Kernels but NCCL's; NCCL kernels, copies and memsets are communication. BSC's basicanalysis, nsys2prv."""

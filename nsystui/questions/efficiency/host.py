@@ -153,7 +153,7 @@ def _rows_of(processes: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.boo
 
 @dataclass(frozen=True)
 class HostTime:
-    """How one process spent ``time`` (the window), ns: ``mpi + cuda + useful == time``.
+    """The ``time`` of one process (the window) by use, ns: ``mpi + cuda + useful == time``.
 
     ``cuda`` is the time in CUDA calls outside of MPI. ``mpi`` is ``None`` where MPI was not traced, ``cuda`` and
     ``useful`` where no CUDA calls were.
@@ -204,7 +204,7 @@ class HostEfficiency:
 
 
 def host_times(calls: Sequence[HostCalls], window: Window) -> list[HostTime]:
-    """How the processes of ``calls`` spent ``window``."""
+    """The time of the processes of ``calls`` in ``window``, by use."""
     lo, hi = window.start, window.end
     return [
         HostTime(

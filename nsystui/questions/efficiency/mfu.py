@@ -62,7 +62,7 @@ def known_peak(model: str) -> Peak | None:
 
 @dataclass(frozen=True)
 class MfuRequest:
-    """What the user gives. ``peak_tflops`` and ``gpus`` are ``None`` where the exports shall tell."""
+    """The user's values. ``peak_tflops`` and ``gpus`` are ``None`` where those of the exports are wanted."""
 
     flops_per_step: float
     peak_tflops: float | None = None
@@ -123,7 +123,7 @@ def whole_steps(steps: TaskSteps, window: Window) -> Times:
 
 
 def _gpus(request: MfuRequest, gpus: Sequence[Gpu], reports: Sequence[Report]) -> tuple[int, str]:
-    """How many GPUs share a step, and where that is from."""
+    """The number of GPUs that share a step, and its source."""
     if request.gpus is not None:
         return request.gpus, f"GPUs that share a step: {request.gpus} (--gpus)"
     here, size = len(gpus), told_size(reports)
@@ -133,7 +133,7 @@ def _gpus(request: MfuRequest, gpus: Sequence[Gpu], reports: Sequence[Report]) -
 
 
 def told_size(reports: Iterable[Report]) -> int:
-    """How many processes the job has, as the captured environment says; 0 where it does not."""
+    """The number of processes of the job by the captured environment; 0 where it does not record it."""
     return max((_number(report, name) or 0 for report in reports for name in SIZE_VARIABLES), default=0)
 
 

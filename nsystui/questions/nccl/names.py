@@ -103,7 +103,7 @@ def collective_of_label(text: str) -> str | None:
 
 
 EDGES: tuple[int, ...] = (64 * 1024, 1024**2, 16 * 1024**2)
-"""Where the second, third and fourth bucket begin, bytes (inclusive)."""
+"""The lower edges of the second, third and fourth bucket, bytes (inclusive)."""
 
 _FIRST, _SECOND, _THIRD = map(size_label, EDGES)
 BUCKETS: tuple[str, ...] = (f"<{_FIRST}", f"{_FIRST}–{_SECOND}", f"{_SECOND}–{_THIRD}", f">{_THIRD}")
@@ -116,7 +116,7 @@ def bucket_of(size: int | None) -> str | None:
 
 
 class State(StrEnum):
-    """How sure it is what belongs to a call or a kernel."""
+    """The certainty of a pairing of a call or a kernel."""
 
     PAIRED = "paired"
     ESTIMATED = "estimated"  # the export does not prove it, or not how the bytes divide among several kernels

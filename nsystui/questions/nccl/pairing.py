@@ -155,7 +155,7 @@ def assemble(
 
 
 def _ranks(calls: pd.DataFrame) -> pd.Series[Any]:
-    """How many ranks the communicator of each call has; missing where no call of this capture tells.
+    """The number of ranks in each call's communicator; missing where no call of this capture records it.
 
     A communicator's id is the same on all its ranks. NCCL before 2.25 does not tell it: there, a process that made one
     communicator, before it communicated at all, can have used no other.
@@ -346,7 +346,7 @@ class NcclPairing:
     kernels: pd.DataFrame
     calls: pd.DataFrame
     notes: tuple[str, ...] = ()
-    """What to know of columns that were added."""
+    """The values of each column that may be added, by column."""
 
     @classmethod
     def load(
@@ -386,7 +386,7 @@ class NcclPairing:
 
 
 def _recorded(session: Session, ranks: Sequence[RankedTask], reports: Sequence[Report]) -> tuple[pd.DataFrame, ...]:
-    """What some reports recorded: calls, kernels, labels, and each process's first correlation id."""
+    """The rows of some reports: calls, kernels, labels, and each process's first correlation id."""
     indices = [report.index for report in reports]
     part = session.part(indices)
     kernels = part.frame(kernels_query(ranks, indices))
@@ -399,7 +399,7 @@ def _recorded(session: Session, ranks: Sequence[RankedTask], reports: Sequence[R
 
 @dataclass(frozen=True)
 class PairingQuality:
-    """How many kernels and communication calls are in which state, and why the unpaired ones are.
+    """The numbers of kernels and communication calls in each state, and the reasons of the unpaired ones.
 
     ``kernel_reasons`` and ``call_reasons``: (reason, count), most frequent first.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true report.nsys-rep"
-"""What writes the payload of NVTX ranges, and so NCCL's message sizes, into an export.
+"""The command that writes the payload of NVTX ranges, and so NCCL's message sizes, into an export.
 
 See docs/exports.md#nvtx-payloads.
 """
@@ -38,7 +38,7 @@ _SOURCES = {"payload": "NVTX payload", "instrumented": "the text of instrumented
 def nccl_notes(
     session: Session, selection: Selection, ranks: Sequence[RankedTask], pairing: NcclPairing
 ) -> tuple[str, ...]:
-    """What an answer about NCCL has to say of itself.
+    """The notes of an answer about NCCL.
 
     The line on the pairing is about the selected rows; what is missing, about the selected tasks at any time.
     """

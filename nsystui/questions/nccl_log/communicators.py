@@ -77,7 +77,7 @@ class Communicators:
         self._name(member, line)
 
     def member_of(self, signature: Signature, calls: int = 1) -> Member:
-        """Who makes the calls of ``signature`` now; there are so many ``calls`` of it."""
+        """The member that makes the next of ``calls`` calls of ``signature``."""
         member = self._caller(signature)
         if signature.writer is not None:
             member.written_devices[signature.writer.device] += calls

@@ -111,14 +111,14 @@ _JUDGED = (
     (Measure("late", 3.0, 0.0, only_high=True), "late"),
     (Measure("wait_caused", 100_000.0, 0.0, only_high=True), "wait caused"),
 )
-"""What is judged, and how an odd one is called. Percentages must differ by two points, other figures by some share."""
+"""The figures that are judged, with their words. Percentages must differ by two points, other figures by some share."""
 
 _MOST_REASONS = 3
 
 
 @dataclass(frozen=True, eq=False)
 class RankFacts:
-    """What the table is made of, each by task; what is not known of a task is not in it.
+    """The figures of the table, each by task; an unknown figure of a task is left out.
 
     ``busy`` comes from ``BusyIntervals.load`` with the same selection (its window may differ). ``steps`` and
     ``lateness`` are those of the window.

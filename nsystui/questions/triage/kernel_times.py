@@ -1,4 +1,4 @@
-"""How long the launches of the same kernel take: by GPU and over time, of the kernels that hold most of the time.
+"""Durations of the launches of the same kernel: by GPU, over time, and how they scatter (median and MAD).
 
 Kernels are the same that have name, grid and block in common. The run is cut in parts; what is usual for a kernel on a
 GPU is the median of the means of its parts, so that one stall of many launches leaves it alone, in one pass of sums.
@@ -142,7 +142,7 @@ def _grouped(case: Case, bounds: Mapping[int, tuple[int, int]], top: sa.CTE | No
 
 
 def begins(bounds: Mapping[int, tuple[int, int]]) -> sa.ColumnElement[Any]:
-    """From when on the kernels of a report count, job time; NULL for a report without bounds."""
+    """The time from which the kernels of a report count, job time; NULL for a report without bounds."""
     return by_report(tables.kernels, {report: lo for report, (lo, _) in bounds.items()})
 
 
@@ -157,7 +157,7 @@ def part_bounds(case: Case) -> dict[int, tuple[int, int]]:
 
 
 def shape_columns() -> list[sa.Label[Any]]:
-    """What makes kernels the same."""
+    """The columns by which launches are of the same kernel."""
     columns = tables.kernels.c
     name = sa.func.coalesce(columns.short_name, "(no name)").label(_NAME)
     return [name, *(sa.func.coalesce(columns[key.removeprefix("key_")], _NO_SIZE).label(key) for key in _SIZES)]
@@ -171,7 +171,7 @@ def conditions(case: Case) -> list[Condition]:
 
 
 def usual_times(launches: Sequence[Launches]) -> dict[Kernel, float]:
-    """What is usual for each kernel, ns: the median over the GPUs."""
+    """The usual duration of each kernel, ns: the median over the GPUs."""
     found: dict[Kernel, list[float]] = {}
     for one in launches:
         found.setdefault(one.kernel, []).append(one.usual)
@@ -250,7 +250,7 @@ def _edge(number: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def tails(case: Case, kernels: Sequence[Kernel], times: float, score: float, rare: float) -> dict[Kernel, float]:
-    """What `Classes.tail` says of each kernel."""
+    """The result of `Classes.tail` for each kernel."""
     bounds = part_bounds(case)
     if not kernels or not bounds:
         return {}
