@@ -1,9 +1,12 @@
-"""Summaries of everything but kernels: memory operations, API calls, OS runtime and MPI calls, and their instances.
+"""Summaries of activities other than kernels: memory operations, API calls, OS runtime and MPI calls; their instances.
 
 The memory, API and OS runtime tables have the columns, order and values of nsys's ``cuda_gpu_mem_time_sum``,
 ``cuda_gpu_mem_size_sum`` (but in bytes), ``cuda_api_sum`` and ``osrt_sum``; calls that ``--cudabacktrace`` wrote twice
-count once.
-MPI calls are those that nsys recorded as such, or as NVTX ranges (`mpi`).
+count once. MPI calls are those that nsys recorded as such, or as NVTX ranges (`mpi`).
+
+`MemoryCalls` are kinds of memory operations by the calls that launched them: synchronous and pageable copies, and
+synchronous memsets, as nsys's rules ``cuda_memcpy_sync``, ``cuda_memcpy_async`` and ``cuda_memset_sync`` choose them
+(docs/numbers.md#expert-rules), but a call belongs to an operation by (report, process, correlation id).
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from nsystui.store.session import Session
 
 @dataclass(frozen=True)
 class Work:
-    """A table that is summarised by name: what it is called, what nsys calls its count and its name column."""
+    """An activity that is summarised by name: its title, its table, and nsys's headings of the count and the name."""
 
     name: str
     title: str
@@ -194,7 +197,7 @@ def _detail(table: sa.FromClause) -> sa.ColumnElement[Any]:
 
 _HOST_TO_DEVICE = 1
 _STAGED = 64_000
-"""A host-to-device copy of so many bytes or fewer returns before it is done, although its call is synchronous."""
+"""A host-to-device copy of at most so many bytes returns before it is done, although its call is synchronous."""
 
 
 class MemoryCalls(Enum):
@@ -206,7 +209,7 @@ class MemoryCalls(Enum):
 
 
 def with_calls() -> sa.Join:
-    """The memory operations beside the calls that asked for them."""
+    """The memory operations joined with the calls that launched them."""
     memory, calls = tables.memory_ops, tables.api_calls
     return memory.join(
         calls, sa.and_(*[calls.c[key] == memory.c[key] for key in ("report", "process", "correlation_id")])

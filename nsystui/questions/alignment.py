@@ -1,4 +1,9 @@
-"""One clock for all reports of a job, and how good it is (docs/ranks.md#clock)."""
+"""One clock for all reports of a job, from UTC and from collectives, and its residual error (docs/ranks.md#clock).
+
+A synchronous collective of all ranks ends at the same time on each of them, within microseconds inside a machine and
+tens of microseconds over a network. A report's clock is ahead by as much as its ends lie after the mean of all; the
+median over the collectives is not affected by a few that were disturbed. (``nsys_jax`` of JAX's toolbox does the same.)
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ from nsystui.store.report import Clock, Report, aligned
 from nsystui.store.session import Session
 
 ENDING_TOGETHER = ("AllReduce", "AllGather")
-"""Collectives that no rank can leave before the last one has brought its part."""
+"""Collectives that no rank can leave before the last one has contributed."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +31,8 @@ class ClockFit:
     """The clocks as the collectives show them.
 
     ``shifts``: ns to add to the times of a report, by its index; only of those that took part. ``errors``: the median
-    deviation of a report's ends from the mean after that, ns; missing where only one collective was there to tell.
-    ``collectives``: how many were used.
+    deviation of a report's ends from the mean after that, ns; missing with a single collective. ``collectives``: the
+    number of those that were used.
     """
 
     shifts: Mapping[int, int] = field(default_factory=dict)

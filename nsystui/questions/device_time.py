@@ -13,6 +13,9 @@ categories:
 A = K ∪ C ∪ M ∪ G is all of them. U(X) is the union of the intervals of X, and |U(X)| its length: the time in which at
 least one operation ran. Two kernels at once count once, so that nothing here exceeds the window w (the rule
 ``gpu_time_util`` of nsys sums them, and may exceed 100 %).
+
+`busy_parts` reads the intervals of devices or streams, each table in one pass; `to_arrays` and `of_arrays` store them
+next to the columns of a report, on its own clock.
 """
 
 from __future__ import annotations
@@ -373,7 +376,7 @@ _PARTS = tuple(item.name for item in fields(BusyParts))
 
 
 def to_arrays(found: Mapping[Place, BusyParts], keys: Sequence[str] = DEVICE_KEYS) -> Arrays:
-    """``of_arrays`` is the inverse: the places, and for each part of each device its blocks, their steps in a row."""
+    """The places, and for each part of each place its blocks, their steps in a row; `of_arrays` is the inverse."""
     arrays: dict[str, NDArray[Any]] = {
         key: np.array([place[number] for place in found], np.int64) for number, key in enumerate(keys)
     }

@@ -1,4 +1,4 @@
-"""The open reports, one row each: what wrote them, where, when, and which ranks they hold."""
+"""The open reports: their origin and ranks, the contents of their tables, and nsys's messages about the capture."""
 
 from __future__ import annotations
 

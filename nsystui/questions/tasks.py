@@ -1,10 +1,9 @@
-"""Tasks and ranks: which processes did the job's work, and which number each has in the job.
+"""Processes, tasks and ranks: the names and GPUs of processes, the tasks of the job, and their rank numbers.
 
 See docs/ranks.md#rank-numbers.
 
 A task is a (report, process) that used a GPU; in a report without any GPU work it is a process with events of another
-kind. A rank number is taken from the first source that gives every task a number of its own; the source is kept, so
-that a screen can show it.
+kind. A rank number is taken from the first source that gives every task a number of its own; screens show the source.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def used_devices(session: Session) -> list[UsedDevice]:
     """Every (process, GPU) of the open reports, by report, process and ordinal."""
     return [
         UsedDevice(Task(report, process), device, gpu, name, uuid)
-        for report, arrays in sorted(_facts(session).items())
+        for report, arrays in sorted(_process_facts(session).items())
         for process, device, gpu, name, uuid in json_of(arrays["devices"])
     ]
 
@@ -62,7 +61,7 @@ def process_names(session: Session) -> dict[Task, str]:
     """The path of the program of each process that has one."""
     return {
         Task(report, process): name
-        for report, arrays in _facts(session).items()
+        for report, arrays in _process_facts(session).items()
         for process, name in json_of(arrays["names"])
     }
 
@@ -84,7 +83,7 @@ def rows_of_tasks(session: Session, table: sa.Table, reports: Iterable[Report]) 
     return found
 
 
-def _facts(session: Session) -> Mapping[int, Arrays]:
+def _process_facts(session: Session) -> Mapping[int, Arrays]:
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         devices, names = _rows(part, reports)
         return {
@@ -99,7 +98,7 @@ _Rows = dict[int, list[tuple[Any, ...]]]
 
 
 def _rows(session: Session, reports: list[Report]) -> tuple[_Rows, _Rows]:
-    """Of each report (process, device, gpu, name, uuid) of its devices and (process, name) of its processes."""
+    """By report, (process, device, gpu, name, uuid) of its devices, and (process, name) of its processes."""
     indices = [report.index for report in reports]
     used, known = tables.devices.c, tables.processes.c
     devices = (

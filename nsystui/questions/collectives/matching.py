@@ -1,4 +1,14 @@
-"""The NCCL kernels of each communicator of each rank, in order: what can be matched across ranks."""
+"""Collective operations across ranks: the NCCL kernels of each rank in order, matched with each other.
+
+See docs/ranks.md#matching. `sequences` gives the kernels of each communicator of each rank, and `match` finds those of
+several ranks that are one operation.
+
+All members of a communicator run the same collectives in the same order, so the n-th of one is the n-th of the others,
+if they have equally many. Where the payload records the communicator, its members are known. Where it does not, members
+whose streams ran the same sequence may be of one communicator, or of several that do the same side by side (tensor
+parallel groups, for instance). In one communicator all kernels of an operation end together, whatever the clocks say,
+so the difference between the ends of two members hardly changes from operation to operation.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The factors of an efficiency in order, each with what it is and what a low one says."""
+"""The factors of an efficiency in order, each with its meaning and what a low one says; and those between two jobs.
+
+Scalability compares two jobs of different size (docs/numbers.md#device-efficiency). Both must have done the same work
+(strong scaling), or the same work for each device (weak scaling): as many steps, for instance.
+"""
 
 from __future__ import annotations
 

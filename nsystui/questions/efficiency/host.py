@@ -16,6 +16,8 @@ With T the window and P the processes that used a GPU::
 A process is in a call while any of its threads is: the calls of all threads are one union. So in PyTorch, where another
 thread launches the backward pass while the main one waits, the process counts as launching. Time outside of these
 calls counts as useful whatever the process did then: UsefulHost is an upper bound, as basicanalysis says of nsys data.
+
+`host_calls` finds when each process was inside CUDA calls, MPI and UCX, merged over its threads, once for each report.
 """
 
 from __future__ import annotations

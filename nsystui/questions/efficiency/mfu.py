@@ -1,10 +1,14 @@
-"""Model FLOPs utilisation: how much of the GPUs' peak went into the model's own arithmetic (docs/numbers.md#mfu).
+"""Model FLOPs utilisation: the share of the GPUs' peak that went into the model's own arithmetic (docs/numbers.md#mfu).
 
     MFU = FLOPs of a step / step time / GPUs / peak
 
-The FLOPs of a step are the user's to give, of the whole job: about 6·N·tokens for training a transformer of N
-parameters (8·N·tokens where activations are recomputed and that shall count). A step lasts from the first GPU operation
-that was launched in it to the first of the next one, so that no idle time is left out; the median is taken.
+The user gives the FLOPs of a step of the whole job: about 6·N·tokens for training a transformer of N parameters
+(8·N·tokens where activations are recomputed and that shall count). A step lasts from the first GPU operation that was
+launched in it to the first of the next one, so that no idle time is left out; the median is taken.
+
+The known peaks are those of dense matrix products in BF16 in NVIDIA's data sheets. Data sheets that give the figure
+with sparsity give twice of it. Where a name stands for several products, or the figure depends on a power limit that is
+not recorded, there is no known peak: a user can give it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The efficiency of a job, or of what is selected of it: everything that its tables are made of."""
+"""The efficiency of a job or of a selection: one window for every rank, and everything that its tables are made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The selection and grouping of NCCL's rows: by collective, message size, communicator, stream, rank, step, …"""
+"""The selection and grouping of NCCL's rows: by collective, message size, communicator, stream, rank, step, …
+
+`selected` leaves the rows of a pairing that a selection leaves, by the rules that `conditions.where` has for SQL.
+"""
 
 from __future__ import annotations
 

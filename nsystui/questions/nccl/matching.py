@@ -1,4 +1,9 @@
-"""Matching calls with kernels, and describing what they do together, by the rules of docs/nccl.md#pairing."""
+"""Operations: NCCL calls matched with the kernels that ran them, and described by them (docs/nccl.md#pairing).
+
+One kernel may run many calls (a group of sends and receives), and one group may launch many kernels (one for each
+communicator). The calls and kernels of a unit that belong together and cannot be separated further are an *operation*:
+most often one call and one kernel.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
-"""NCCL's names: which kernels and ranges are NCCL's, and which collective a name stands for.
+"""NCCL's names: its kernels, ranges and collectives, the buckets of message sizes, and the states of a pairing.
 
 A collective is named as NCCL's API spells it without the prefix: ``AllReduce``, ``AlltoAll``, ``Send``. A kernel's name
 is a container: the algorithm, protocol, reduction and data type in it are those of the specialised kernel that NCCL
 picked, not of the operation that ran, so they are not parsed (NCCL, ``src/device/generate.py``, ``best_kernel``).
+
+A bucket is that of the message size of one call: count × size of the data type, as in NCCL's payload, not multiplied by
+the ranks. The edges are those of the ``nsys-profiling`` workflow (``4-histogram.awk``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""NCCL's calls paired with NCCL's kernels: which call launched which kernel, and so how many bytes a kernel moved.
+"""NCCL's calls paired with NCCL's kernels: the call that launched each kernel, and so the bytes that the kernel moved.
 
-NVTX tells the calls and their sizes, CUPTI the kernels, and nothing in an export joins them. A kernel belongs to the
+NVTX records the calls and their sizes, CUPTI the kernels, and nothing in an export joins them. A kernel belongs to the
 calls in whose launch window its own launch lies (docs/nccl.md#pairing): in the call itself, or in the ``ncclGroupEnd``
-of its group. Pairing is done over everything that is open, for a launch may lie before the time window that is looked
-at.
+of its group. Pairing covers everything that is open, because a launch may lie before the selected time window.
+
+The queries read what was recorded of NCCL, `assemble` makes the frames of a pairing, and `joined` makes one pairing of
+those of single reports.
 """
 
 from __future__ import annotations
@@ -346,7 +348,7 @@ class NcclPairing:
     kernels: pd.DataFrame
     calls: pd.DataFrame
     notes: tuple[str, ...] = ()
-    """The values of each column that may be added, by column."""
+    """The remarks on columns that were added (the sizes of a debug log)."""
 
     @classmethod
     def load(

@@ -1,4 +1,7 @@
-"""The sentences that belong to NCCL's numbers: what is missing, of whom, and how to record or export it."""
+"""The NCCL table: GPU kernels and CPU calls by collective, message size and other groupings, with its notes.
+
+The notes say what is missing, of which ranks, and how to record or export it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Units: which NCCL calls act together, and in which call their kernels are launched (docs/nccl.md#pairing).
+"""Units: the NCCL calls that act together, the call that launches their kernels, and the time line of both.
+
+See docs/nccl.md#pairing.
 
 A communication call outside of groups is a unit of its own and launches its kernels itself. The calls between an
 outermost ``ncclGroupStart`` and its ``ncclGroupEnd`` are one unit, and its kernels are launched in that

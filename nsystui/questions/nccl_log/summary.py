@@ -1,6 +1,8 @@
 """A debug log summed up while it is read: not the calls themselves, only their numbers by kind.
 
 The memory grows with how many different things there are (message sizes, GPUs, communicators), not with the log.
+
+`notes` say what the numbers leave out, and how to record it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every table that a debug log gives, by the name that a user asks for it."""
+"""The tables of a debug log, by the names that users know: calls, communicators, ranks, GPUs, tuning, steps, lines."""
 
 from __future__ import annotations
 

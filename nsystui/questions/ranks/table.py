@@ -1,4 +1,9 @@
-"""The table of ranks: a row for each, with what it did, how it kept up with the others, and what is odd about it."""
+"""The table of ranks: a row for each with its work, its lateness, and the figures in which it is odd.
+
+A rank is odd by the modified z-score of Iglewicz and Hoaglin (1993), 0.6745 · (x − median) / MAD with MAD the median
+absolute deviation: unlike a mean and a standard deviation it is not affected by the odd ranks themselves. Above 3.5 a
+value is odd. Ranks that agree to the last digit have no MAD: a figure must also differ by a share that matters.
+"""
 
 from __future__ import annotations
 

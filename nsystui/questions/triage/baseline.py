@@ -1,8 +1,8 @@
-"""A triage against that of another job, the baseline: what is new, what is gone, what costs more or less.
+"""A triage compared with that of a baseline job: new findings, gone ones, and those that cost more or less.
 
-Findings are compared by their share of the job, for two captures are seldom equally long; ``worse_points`` says from
-how many percentage points on it is another one. A finding is there or not by a threshold: so that one just above it is
-not called new where the baseline has it just below, the baseline's is sought once more with every such threshold at 0.
+Findings are compared by their share of the job, because two captures are seldom equally long; ``worse_points`` is the
+minimum change in percentage points. A finding depends on a threshold: so that one just above it is not called new where
+the baseline has it just below, the baseline's findings are computed again with every such threshold at 0.
 """
 
 from __future__ import annotations

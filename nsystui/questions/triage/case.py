@@ -1,4 +1,7 @@
-"""The case that rules judge: a job and a selection, with the figures that several rules share."""
+"""The case that rules judge: a job and a selection, with the figures that several rules share.
+
+`spans` gives the times of the rows of a table, merged for each process or GPU, which rules subtract and intersect.
+"""
 
 from __future__ import annotations
 

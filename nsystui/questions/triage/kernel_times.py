@@ -1,8 +1,13 @@
 """Durations of the launches of the same kernel: by GPU, over time, and how they scatter (median and MAD).
 
-Kernels are the same that have name, grid and block in common. The run is cut in parts; what is usual for a kernel on a
-GPU is the median of the means of its parts, so that one stall of many launches leaves it alone, in one pass of sums.
-(`kernel_spread` has the medians of the launches themselves, for those kernels that may have outliers.)
+Kernels are the same that have name, grid and block in common. The run is cut in parts; the usual duration of a kernel
+on a GPU is the median of the means of its parts, so that one stall of many launches does not change it, and one pass of
+sums is enough.
+
+`spreads` gives the medians of the launches themselves, and of their distances from it (MAD), for the kernels that may
+have outliers. Neither is affected by the outliers themselves, as a mean and a standard deviation would be. Both are
+exact, over all launches of the kernel on all GPUs, and take four passes: `tails` finds in one the kernels that are
+worth them.
 """
 
 from __future__ import annotations

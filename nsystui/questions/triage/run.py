@@ -77,7 +77,7 @@ _JUDGED = frozenset().union(*READS.values())
 
 @dataclass(frozen=True)
 class Triage:
-    """The findings of the rules. ``time``: 100 % of a cost, ns; ``gpus``: the number of GPUs that costs are the mean of.
+    """The findings of the rules. ``time``: 100 % of a cost, ns; ``gpus``: a cost is their mean.
 
     ``unsaid``: the modules of the rules that could not judge something.
     """
