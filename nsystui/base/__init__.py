@@ -1,1 +1,1 @@
-"""What every room may use: errors, text, units, answers, the selection, and what the machine and the terminal allow."""
+"""Shared by every room: errors, text, units, columns, answers, the selection, resources and the terminal."""

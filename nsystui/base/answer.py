@@ -31,7 +31,7 @@ class Answer(Protocol):
 
     @property
     def total(self) -> int | None:
-        """How many rows there are without the filter (the M of "N of M"); ``None`` where that has no meaning."""
+        """The number of rows without the filter (the M of "N of M"); ``None`` where that has no meaning."""
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ FILES_ONLY = 9
 
 
 class Unit(Enum):
-    """What a value measures; it decides alignment and how a screen words it. Files always get the plain value."""
+    """The quantity of a value: it decides the alignment and the words on a screen. Files always get the plain value."""
 
     TIME = "time"  # ns: a point in time
     DURATION = "duration"  # ns

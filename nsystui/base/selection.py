@@ -36,7 +36,7 @@ class Window:
 
     @classmethod
     def of_event(cls, start: int, end: int) -> Window:
-        """That of an event in an export; one that ends before it starts, which is damage, has no length."""
+        """The window of an event in an export; a damaged one that ends before it starts has no length."""
         return cls(start, max(start, end))
 
 
@@ -111,7 +111,7 @@ def _lower(name: str) -> str:
 
 @dataclass(frozen=True)
 class Selection:
-    """What is looked at. Empty (``Selection()``) is everything; each set field narrows it.
+    """The part of a job that is looked at. Empty (``Selection()``) is everything; each set field narrows it.
 
     ``tasks``, ``devices`` (CUDA ordinals inside a process) and ``streams`` are ``None`` for "all". ``windows`` are
     windows of single reports, by their index: of a report that is not among them nothing is selected.

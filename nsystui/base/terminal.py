@@ -1,4 +1,4 @@
-"""What kind of terminal this is. Pure functions of the environment, so that each can be tried without a terminal.
+"""The kind of terminal: pure functions of the environment, so that each can be tested without a terminal.
 
 ``environ`` should be what the user's shell gave, see `original_environ`: Python itself changes ``LC_CTYPE`` at start.
 """

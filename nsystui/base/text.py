@@ -104,7 +104,7 @@ def _escaped(char: str) -> str:
 
 
 def width_of(text: str) -> int:
-    """How many terminal cells ``text`` takes (it must be safe already: a control has no width)."""
+    """The number of terminal cells of ``text`` (it must be safe already: a control has no width)."""
     # Below U+0300 there are neither combining nor wide characters, so that most text does not need rich's tables.
     if text.isascii() or max(text) < "\u0300":
         return len(text)

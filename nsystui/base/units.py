@@ -28,7 +28,7 @@ from nsystui.base.text import safe_text
 
 MISSING = "–"
 MEGABYTE = 1_000_000.0
-"""What nsys calls a MB, bytes."""
+"""A megabyte as nsys counts it, bytes."""
 
 _Scales = tuple[tuple[int, str], ...]
 _DURATIONS: _Scales = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
@@ -139,7 +139,7 @@ def _parts(cell: str) -> tuple[str, str, str]:
 
 @dataclass(frozen=True)
 class DecimalLayout:
-    """How many characters a column of worded values needs before the decimal point, from it on, and for the unit.
+    """The characters that a column of worded values needs before the decimal point, from it on, and for the unit.
 
     A value of its own object, so that a table of millions of rows can measure its first page and lay out the rest.
     """

@@ -25,7 +25,7 @@ Progress = Callable[[int], object]
 
 
 class Sink(Protocol):
-    """Where the bytes go."""
+    """The target of the bytes."""
 
     def write(self, data: bytes, /) -> object: ...
 

@@ -74,7 +74,7 @@ def refuse_existing(path: str | os.PathLike[str]) -> None:
 
 
 def _saved(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[Path], int]) -> int:
-    """What ``fill`` gives, which writes to a temporary file that takes the name at the end."""
+    """The result of ``fill``, which writes to a temporary file that takes the name at the end."""
     target = Path(os.path.expanduser(path))
     shown = safe_text(str(target))
     if os.path.isdir(target):
@@ -205,7 +205,7 @@ def _stem(name: str) -> str:
 
 
 def _common(stems: Sequence[str]) -> str:
-    """What the names begin with alike, but no word or number that is cut through, and no less than three letters."""
+    """The common beginning of the names, without a word or number that is cut through; at least three letters long."""
     alike = takewhile(lambda characters: len(set(characters)) == 1, zip(*stems, strict=False))
     common = "".join(characters[0] for characters in alike).rstrip("0123456789")  # rank1, rank12
     if any(stem[len(common) : len(common) + 1].isalpha() for stem in stems):  # train-a100, train-amd

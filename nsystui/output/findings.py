@@ -45,7 +45,7 @@ def not_checked_lines(found: Triage) -> list[str]:
 
 
 def headline(found: Triage) -> str:
-    """How many findings of each severity there are, or that the job is healthy; and what was judged."""
+    """The number of findings of each severity, or that the job is healthy; and what was judged."""
     counts = {severity: sum(one.severity is severity for one in found.findings) for severity in Severity}
     words = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "remark"}
     told = [f"{count} {words[one]}{'s' if count > 1 else ''}" for one, count in counts.items() if count]

@@ -42,7 +42,7 @@ _PAGE = 10_000
 
 
 class Writable(Protocol):
-    """What answers are written to: an open text file, or anything else that takes text."""
+    """The target of answers: an open text file, or anything else that takes text."""
 
     def write(self, text: str, /) -> object: ...
 
@@ -115,7 +115,7 @@ def write(
 
 
 class _CsvLine:
-    """What the csv writer writes to: it keeps the line, with ``\n`` as its end.
+    """The target of the csv writer: it keeps the line, with ``\n`` as its end.
 
     The csv module of Python 3.11 quotes a carriage return only if it is in the line end. So the line end is CR LF
     there, for the quotes, and LF in the file, as nsys has it. The writer makes one call for each row.
@@ -218,7 +218,7 @@ def _write_markdown(answer: Answer, stream: Writable, progress: Progress | None)
 
 
 class _TableColumn:
-    """How one column of a text table is laid out, measured on the first page."""
+    """The layout of one column of a text table, measured on the first page."""
 
     def __init__(self, column: Column, values: Sequence[Value]) -> None:
         self._unit = column.unit

@@ -7,6 +7,9 @@ The records are as BSC's reader (paraver-kernel) takes them: a first line
 thread is one of its CPU threads or a stream (or a lane of one, where its work overlaps), each with a CPU of its own.
 An event sets the value of its row until the next one: the innermost range or call, 0 for nothing. Times are ns from
 the first event of the trace.
+
+Types of CUDA work and calls have the numbers of BSC's nsys2prv, and states those of Extrae, so that configurations made
+for these fit. NVTX push/pop ranges and MPI calls have other numbers than there.
 """
 
 from __future__ import annotations

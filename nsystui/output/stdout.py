@@ -16,7 +16,7 @@ from nsystui.base.text import ascii_glyphs, safe_text
 from nsystui.output.formats import write
 
 SIGPIPE_STATUS = 141
-"""What a shell reports for a program that SIGPIPE ended (128 + 13)."""
+"""The exit status that a shell reports for a program ended by SIGPIPE (128 + 13)."""
 
 
 @contextmanager

@@ -1,9 +1,12 @@
-"""Summaries of everything but kernels: memory operations, API calls, OS runtime and MPI calls, and their instances.
+"""Summaries of activities other than kernels: memory operations, API calls, OS runtime and MPI calls; their instances.
 
 The memory, API and OS runtime tables have the columns, order and values of nsys's ``cuda_gpu_mem_time_sum``,
 ``cuda_gpu_mem_size_sum`` (but in bytes), ``cuda_api_sum`` and ``osrt_sum``; calls that ``--cudabacktrace`` wrote twice
-count once.
-MPI calls are those that nsys recorded as such, or as NVTX ranges (`mpi`).
+count once. MPI calls are those that nsys recorded as such, or as NVTX ranges (`mpi`).
+
+`MemoryCalls` are kinds of memory operations by the calls that launched them: synchronous and pageable copies, and
+synchronous memsets, as nsys's rules ``cuda_memcpy_sync``, ``cuda_memcpy_async`` and ``cuda_memset_sync`` choose them
+(docs/numbers.md#expert-rules), but a call belongs to an operation by (report, process, correlation id).
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from nsystui.store.session import Session
 
 @dataclass(frozen=True)
 class Work:
-    """A table that is summarised by name: what it is called, what nsys calls its count and its name column."""
+    """An activity that is summarised by name: its title, its table, and nsys's headings of the count and the name."""
 
     name: str
     title: str
@@ -65,7 +68,7 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
 
 
 def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, sa.ColumnElement[Any]]:
-    """What holds the rows of some work, and their names: its table, but for MPI calls that are NVTX ranges."""
+    """The rows of an activity and the expression for their names: its table, or the NVTX ranges that are MPI calls."""
     if work is not MPI:
         return work.table, work.label
     rows = mpi_rows(session)
@@ -78,7 +81,7 @@ def has_rows(session: Session, work: Work) -> bool:
 
 
 def _names(session: Session, selection: Selection, work: Work, rows: Sequence[Row]) -> int:
-    """How many names there are without the selection."""
+    """The number of names without the selection."""
     if selection.is_everything:
         return sum(name is not None for *_, name in rows)
     _, label = rows_of(session, work)
@@ -194,11 +197,11 @@ def _detail(table: sa.FromClause) -> sa.ColumnElement[Any]:
 
 _HOST_TO_DEVICE = 1
 _STAGED = 64_000
-"""A host-to-device copy of so many bytes or fewer returns before it is done, although its call is synchronous."""
+"""A host-to-device copy of at most so many bytes returns before it is done, although its call is synchronous."""
 
 
 class MemoryCalls(Enum):
-    """What is looked for."""
+    """The kind of memory operation that is looked for."""
 
     SYNCHRONOUS_COPIES = "synchronous copies"
     PAGEABLE_COPIES = "pageable copies"
@@ -206,7 +209,7 @@ class MemoryCalls(Enum):
 
 
 def with_calls() -> sa.Join:
-    """The memory operations beside the calls that asked for them."""
+    """The memory operations joined with the calls that launched them."""
     memory, calls = tables.memory_ops, tables.api_calls
     return memory.join(
         calls, sa.and_(*[calls.c[key] == memory.c[key] for key in ("report", "process", "correlation_id")])
@@ -214,7 +217,7 @@ def with_calls() -> sa.Join:
 
 
 def are(kind: MemoryCalls) -> list[sa.ColumnElement[bool]]:
-    """Which rows of `with_calls` are of this kind."""
+    """The conditions for rows of `with_calls` of this kind."""
     memory, name = tables.memory_ops.c, tables.api_calls.c.name
     is_async = sa.func.contains(sa.func.lower(name), "async", type_=sa.Boolean)
     is_set = sa.cast(memory.is_memset, sa.Boolean)

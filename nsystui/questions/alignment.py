@@ -1,4 +1,9 @@
-"""One clock for all reports of a job, and how good it is (docs/ranks.md#clock)."""
+"""One clock for all reports of a job, from UTC and from collectives, and its residual error (docs/ranks.md#clock).
+
+A synchronous collective of all ranks ends at the same time on each of them, within microseconds inside a machine and
+tens of microseconds over a network. A report's clock is ahead by as much as its ends lie after the mean of all; the
+median over the collectives is not affected by a few that were disturbed. (``nsys_jax`` of JAX's toolbox does the same.)
+"""
 
 from __future__ import annotations
 
@@ -18,16 +23,16 @@ from nsystui.store.report import Clock, Report, aligned
 from nsystui.store.session import Session
 
 ENDING_TOGETHER = ("AllReduce", "AllGather")
-"""Collectives that no rank can leave before the last one has brought its part."""
+"""Collectives that no rank can leave before the last one has contributed."""
 
 
 @dataclass(frozen=True)
 class ClockFit:
-    """What the collectives say of the clocks.
+    """The clocks as the collectives show them.
 
     ``shifts``: ns to add to the times of a report, by its index; only of those that took part. ``errors``: the median
-    deviation of a report's ends from the mean after that, ns; missing where only one collective was there to tell.
-    ``collectives``: how many were used.
+    deviation of a report's ends from the mean after that, ns; missing with a single collective. ``collectives``: the
+    number of those that were used.
     """
 
     shifts: Mapping[int, int] = field(default_factory=dict)
@@ -74,7 +79,7 @@ def _ends(group: MatchedCollectives, reports: Sequence[int]) -> np.ndarray[tuple
 
 
 class ClockMode(Enum):
-    """What puts the reports on one clock: UTC and then collectives, UTC alone, or nothing (each from its own start)."""
+    """The way to put reports on one clock: UTC refined by collectives, UTC alone, or none (each from its own start)."""
 
     COLLECTIVES = "collectives"
     UTC = "utc"
@@ -83,7 +88,7 @@ class ClockMode(Enum):
 
 @dataclass(frozen=True)
 class Alignment:
-    """How the reports of a session were put on one clock. ``fit`` is empty unless collectives told."""
+    """The way the reports of a session were put on one clock. ``fit`` is empty unless collectives were used."""
 
     mode: ClockMode = ClockMode.UTC
     fit: ClockFit = field(default_factory=ClockFit)

@@ -103,7 +103,7 @@ def duration(table: sa.FromClause) -> sa.ColumnElement[int]:
 
 
 def by_report(table: sa.FromClause, values: Mapping[int, int]) -> sa.ColumnElement[Any]:
-    """What ``values`` has for the index of a row's report; NULL where it has none. There must be some."""
+    """The value of ``values`` for the index of a row's report; NULL where it has none. ``values`` must not be empty."""
     given = [values.get(report) for report in range(max(values) + 1)]
     return sa.func.list_extract(sa.literal(given, sa.ARRAY(sa.BigInteger)), table.c.report + 1, type_=sa.BigInteger)
 

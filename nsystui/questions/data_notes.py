@@ -1,4 +1,4 @@
-"""What an export lacks is a fact to show: one sentence that says so and what to record."""
+"""Notes on the data itself: tables that an export lacks, with what to record, and rows that were left out."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from nsystui.store.session import Session
 
 
 def missing_note(session: Session, table: sa.Table) -> str:
-    """A sentence if no open report has rows of ``table``, or some have none; else the empty string.
+    """The note on reports without rows of ``table``; empty where all have some.
 
-    Rows that were left out were recorded.
+    A report whose rows were left out has recorded them, and is not among these.
     """
     lacking = [report for report in session.reports if not report.count(table)]
     return lacking_note(session, table, [one for one in lacking if not one.packed.left_out.get(table.name)])
 
 
 def absent_note(session: Session, table: sa.Table) -> str:
-    """As ``missing_note``, of reports where nothing was recorded: a table that is there without rows says 0."""
+    """The note on reports without the table itself: a table without rows says that there was nothing to record."""
     return lacking_note(session, table, [report for report in session.reports if not report.has(table)])
 
 
 def lacking_note(session: Session, table: sa.Table, lacking: Sequence[Report]) -> str:
-    """The sentence on the reports of ``lacking``; empty where there are none."""
+    """The note on the reports of ``lacking``; empty where there are none."""
     if not lacking:
         return ""
     what, record = canonical.BY_NAME[table.name].what, canonical.BY_NAME[table.name].record
@@ -44,7 +44,7 @@ def lacking_note(session: Session, table: sa.Table, lacking: Sequence[Report]) -
 
 
 def left_out_note(session: Session) -> str:
-    """The sentence; empty where no row was left out, as far as rows were read."""
+    """The note on rows with impossible times, which are in no answer; empty where none is known."""
     having = [report for report in session.reports if any(report.packed.left_out.values())]
     found: dict[str, LeftOut] = {}
     for report in having:

@@ -1,4 +1,4 @@
-"""How the time of one GPU was spent: the categories of its work, their overlaps, and what is left.
+"""The time of one GPU by category: kernels, NCCL, memory operations, their overlaps, and idle time.
 
 See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time.
 
@@ -13,6 +13,9 @@ categories:
 A = K ∪ C ∪ M ∪ G is all of them. U(X) is the union of the intervals of X, and |U(X)| its length: the time in which at
 least one operation ran. Two kernels at once count once, so that nothing here exceeds the window w (the rule
 ``gpu_time_util`` of nsys sums them, and may exceed 100 %).
+
+`busy_parts` reads the intervals of devices or streams, each table in one pass; `to_arrays` and `of_arrays` store them
+next to the columns of a report, on its own clock.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """How the time of a window was spent, ns; of one device, or the sum over several.
+    """The time of a window by category, ns: of one device, or the sum over several.
 
     ``kernels + exposed_nccl + memory_only + graph_only + idle == time``, exactly; and so do ``kernels_only``,
     ``nccl_only``, ``memory_only``, the three overlaps of two, ``all_three``, ``graph_only`` and ``idle``.
@@ -198,7 +201,7 @@ class BusyParts:
     def of(
         cls, kernels: IntervalBlocks, nccl: IntervalBlocks, memory: IntervalBlocks, graph: IntervalBlocks
     ) -> BusyParts:
-        """What follows from the categories, computed a slice of time after the other."""
+        """The parts that follow from the categories, computed one slice of time after the other."""
         builders = [BlockBuilder() for _ in range(7)]
         for parts in slices([kernels, nccl, memory, graph]):
             for builder, part in zip(builders, _exposed(*parts), strict=True):
@@ -237,7 +240,7 @@ class DeviceIntervals:
     recorded: Window
     parts: BusyParts
     clock_offset: int = 0
-    """What was added to the report's own times, ns."""
+    """The offset that was added to the report's own times, ns."""
 
     def breakdown(self, window: Window) -> Breakdown:
         """The totals inside ``window``; operations are cut at its edges."""
@@ -373,7 +376,7 @@ _PARTS = tuple(item.name for item in fields(BusyParts))
 
 
 def to_arrays(found: Mapping[Place, BusyParts], keys: Sequence[str] = DEVICE_KEYS) -> Arrays:
-    """``of_arrays`` is the inverse: the places, and for each part of each device its blocks, their steps in a row."""
+    """The places, and for each part of each place its blocks, their steps in a row; `of_arrays` is the inverse."""
     arrays: dict[str, NDArray[Any]] = {
         key: np.array([place[number] for place in found], np.int64) for number, key in enumerate(keys)
     }

@@ -18,7 +18,7 @@ from nsystui.store import tables
 
 
 class EventKind(Enum):
-    """What an event is; the value is how it is called on screen, in CSV and on the command line."""
+    """The kind of an event; the value is its name on screen, in CSV and on the command line."""
 
     API = "api"
     KERNEL = "kernel"
@@ -63,7 +63,7 @@ def kinds_of(text: str) -> tuple[EventKind, ...]:
 
 @dataclass(frozen=True)
 class KindTable:
-    """How one kind is read: its table, its name expression, and a condition that tells it from its neighbours."""
+    """The source of one kind: its table, its name expression, and the condition that separates it from others."""
 
     kind: EventKind
     table: sa.Table

@@ -1,7 +1,14 @@
-"""The event list: everything that happened, in time order, at any size.
+"""The event list: everything that happened, in time order, at any size; and both ends of a launch.
 
 Ten million rows cannot be sorted for each screen. Instead the events are counted once per bin of time; a page is then
 found by its bins, and only these bins are read and sorted (Parquet skips the rest).
+
+A name filter leaves out the kinds of which no name passes (`kinds_with_name`). Kernels and calls have a few hundred
+names, whatever their number; those of each report are stored next to its columns. NVTX ranges may each have a name of
+their own, so that they are always searched.
+
+An API call and the GPU work that it launched are found from each other by (report, process, correlation id): see
+docs/exports.md#launches.
 """
 
 from __future__ import annotations
@@ -31,49 +38,6 @@ from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     from nsystui.store.results import Arrays
-
-
-_OF_FEW_NAMES = frozenset({EventKind.API, EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.OS})
-_MANY = 1_000_000  # events, below which they are searched as fast as their names are found
-
-
-def kinds_with_name(session: Session, kinds: Sequence[EventKind], wanted: NameFilter) -> tuple[EventKind, ...]:
-    """Those of ``kinds`` that may have an event whose name passes."""
-    if any(session.results(report).directory is None for report in session.reports):
-        return tuple(kinds)  # to find the names each time would take as long as the search
-    known = {kind: _names(session, kind) for kind in kinds if _is_known(session, kind)}
-    every = sorted(set().union(*known.values()))
-    passing = _passing(session, every, wanted) if every else frozenset()
-    return tuple(kind for kind in kinds if kind not in known or known[kind] & passing)
-
-
-def _is_known(session: Session, kind: EventKind) -> bool:
-    return kind in _OF_FEW_NAMES and session.count(KIND_TABLES[kind].table) >= _MANY
-
-
-def _names(session: Session, kind: EventKind) -> frozenset[str]:
-    """The names of the events of a kind in all reports; of one without a name it is empty."""
-    source = KIND_TABLES[kind]
-    report = source.table.c.report
-
-    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        query = sa.select(report, sa.func.coalesce(source.name, "")).distinct()
-        query = query.where(report.in_([one.index for one in reports]))
-        rows = part.rows(query if source.condition is None else query.where(source.condition))
-        return {
-            one.index: {"names": json_array([name for index, name in rows if index == one.index])} for one in reports
-        }
-
-    having = [one for one in session.reports if one.count(source.table)]
-    kept = of_each_report(session, having, f"names-{kind.value}", compute, by=source.table)
-    return frozenset(name for arrays in kept.values() for name in json_of(arrays["names"]))
-
-
-def _passing(session: Session, names: Sequence[str], wanted: NameFilter) -> frozenset[str]:
-    """Those of ``names`` that pass, as the same SQL finds that searches the events."""
-    name = sa.func.unnest(sa.literal(list(names), sa.ARRAY(sa.Text)), type_=sa.Text).label("name")
-    rows = sa.select(name).subquery()
-    return frozenset(found for (found,) in session.rows(sa.select(rows.c.name).where(matches(rows.c.name, wanted))))
 
 
 EVENT_COLUMNS = (
@@ -108,7 +72,7 @@ ByTable = Callable[[sa.Table], list[sa.ColumnElement[bool]]]
 
 @dataclass(frozen=True)
 class EventKey:
-    """Which event: its report, kind and row; ``start`` (job time, ns) finds it fast."""
+    """The identity of an event: its report, kind and row; ``start`` (job time, ns) finds it fast."""
 
     report: int
     kind: EventKind
@@ -304,7 +268,7 @@ def _count_all(session: Session, kind: EventKind) -> int:
 
 
 def _whole_index(session: Session, kinds: tuple[EventKind, ...]) -> Index:
-    """What ``_index`` gives where everything is selected: from counts that are kept."""
+    """The result of ``_index`` where everything is selected, from cached counts."""
     moved = {report.index: report.clock_offset for report in session.reports}
     found = [(moved[index], *span) for kind in kinds for index, span in spans(session, kind).items()]
     if not found:
@@ -373,12 +337,55 @@ def window_of(row: Row) -> Window:
     return Window.of_event(start, start + int(values["duration"] or 0))
 
 
+_OF_FEW_NAMES = frozenset({EventKind.API, EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.OS})
+_MANY = 1_000_000  # events, below which they are searched as fast as their names are found
+
+
+def kinds_with_name(session: Session, kinds: Sequence[EventKind], wanted: NameFilter) -> tuple[EventKind, ...]:
+    """The ``kinds`` that may have an event whose name passes the filter."""
+    if any(session.results(report).directory is None for report in session.reports):
+        return tuple(kinds)  # to find the names each time would take as long as the search
+    known = {kind: _names(session, kind) for kind in kinds if _is_known(session, kind)}
+    every = sorted(set().union(*known.values()))
+    passing = _passing(session, every, wanted) if every else frozenset()
+    return tuple(kind for kind in kinds if kind not in known or known[kind] & passing)
+
+
+def _is_known(session: Session, kind: EventKind) -> bool:
+    return kind in _OF_FEW_NAMES and session.count(KIND_TABLES[kind].table) >= _MANY
+
+
+def _names(session: Session, kind: EventKind) -> frozenset[str]:
+    """The names of the events of a kind in all reports; of one without a name it is empty."""
+    source = KIND_TABLES[kind]
+    report = source.table.c.report
+
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+        query = sa.select(report, sa.func.coalesce(source.name, "")).distinct()
+        query = query.where(report.in_([one.index for one in reports]))
+        rows = part.rows(query if source.condition is None else query.where(source.condition))
+        return {
+            one.index: {"names": json_array([name for index, name in rows if index == one.index])} for one in reports
+        }
+
+    having = [one for one in session.reports if one.count(source.table)]
+    kept = of_each_report(session, having, f"names-{kind.value}", compute, by=source.table)
+    return frozenset(name for arrays in kept.values() for name in json_of(arrays["names"]))
+
+
+def _passing(session: Session, names: Sequence[str], wanted: NameFilter) -> frozenset[str]:
+    """The ``names`` that pass the filter, by the same SQL that searches the events."""
+    name = sa.func.unnest(sa.literal(list(names), sa.ARRAY(sa.Text)), type_=sa.Text).label("name")
+    rows = sa.select(name).subquery()
+    return frozenset(found for (found,) in session.rows(sa.select(rows.c.name).where(matches(rows.c.name, wanted))))
+
+
 _LAUNCHED = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
 
 
 @dataclass(frozen=True)
 class Partners:
-    """What belongs to an event on the other side. ``reason`` says why ``rows`` (of an event list) is empty."""
+    """The events at the other end of a launch. ``reason`` says why ``rows`` (of an event list) is empty."""
 
     rows: tuple[Row, ...]
     reason: str = ""
@@ -457,7 +464,7 @@ def _value(row: Row, key: str) -> Value:
 
 
 def facts(session: Session, key: EventKey) -> list[tuple[str, Any, str]]:
-    """What the export says of one event beyond its row: (word, value, canonical field), for a detail panel."""
+    """The details of one event beyond its row: (word, value, canonical field), for a panel."""
     table, session = KIND_TABLES[key.kind].table, session.part([key.report])
     found = session.rows(sa.select(table).where(table.c.report == key.report, table.c.row == key.row, _at(table, key)))
     if not found:

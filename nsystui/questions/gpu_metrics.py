@@ -31,7 +31,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ("PCIe TX", r"PCIe TX (Throughput|Bandwidth)"),
     ("PCIe RX", r"PCIe RX (Throughput|Bandwidth)"),
 )
-"""What is worth a lane, in the order of the lanes: our name, and how versions and chips begin theirs."""
+"""The metrics that get a lane, in order: our name, and the beginnings of NVIDIA's names on the various chips."""
 
 
 @dataclass(frozen=True, order=True)

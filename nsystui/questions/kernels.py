@@ -36,7 +36,7 @@ from nsystui.store.session import Session
 
 
 class Names(Enum):
-    """Which name of a kernel is shown: the demangled one with its arguments, the bare one, the compiler's."""
+    """The name of a kernel that is shown: the demangled one with its arguments, the bare one, or the compiler's."""
 
     FULL = "full"
     SHORT = "short"
@@ -44,7 +44,7 @@ class Names(Enum):
 
 
 class GroupBy(Enum):
-    """What else splits the rows of the summary."""
+    """A further grouping of the rows of the summary."""
 
     RANK = "rank"
     DEVICE = "device"
@@ -117,7 +117,7 @@ def _names(
     rows: Sequence[Row],
     group_by: Sequence[GroupBy],
 ) -> int | None:
-    """How many names there are without the selection; with groups the question has no meaning."""
+    """The number of names without the selection; ``None`` with groups, where it has no meaning."""
     if group_by:
         return None
     if selection.is_everything:
@@ -163,7 +163,7 @@ def block_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
 
 
 def kernel_notes(session: Session) -> tuple[str, ...]:
-    """What belongs to every table of kernels: exports without any, and work that was not traced kernel by kernel."""
+    """The notes of every table of kernels: exports without kernels, and work that was not traced kernel by kernel."""
     lacking = missing_note(session, tables.kernels)
     notes = [lacking] if lacking else []
     graphs = session.count(tables.graph_launches)

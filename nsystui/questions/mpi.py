@@ -64,7 +64,7 @@ def is_by_range(session: Session, report: int) -> bool:
 
 
 def mpi_notes(session: Session) -> tuple[str, ...]:
-    """Which reports have no MPI calls, and of which they are NVTX ranges."""
+    """Notes on the reports without MPI calls, and on those whose MPI calls are NVTX ranges."""
     by_range = nvtx_reports(session)
     notes = [
         lacking_note(session, _CALLS, [one for one in session.reports if not one.count(_CALLS) and one not in by_range])

@@ -15,7 +15,7 @@ _HIGHEST = 999_999_999
 
 @dataclass(frozen=True)
 class Numbering:
-    """Which rank each report is: ``pattern`` has one group, the number in a report's name; else ``given`` by name."""
+    """The rank of each report: ``pattern`` has one group, the number in a report's name; else ``given`` by name."""
 
     text: str
     pattern: re.Pattern[str] | None = None

@@ -1,4 +1,4 @@
-"""What ran: the facts of the job, and one row for each of its tasks."""
+"""The overview: the facts of the job, and one row for each of its tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What the open reports say of the job they were recorded from. Empty tuples and ``None`` are what none says.
+    """The facts of the job that the open reports record. Empty tuples and ``None`` stand for what none of them records.
 
     ``gpus`` counts the GPUs that worked, ``duration`` (ns) is the length of the sessions on their common clock,
     ``events`` the span of the events in job time, ``session_start`` the earliest start as ns since 1970 UTC.
@@ -53,7 +53,7 @@ class JobFacts:
     events: Window
     session_start: int | None
     rank_source: str
-    """Where the rank numbers come from, as ``RankedTask.source`` words it; empty without tasks."""
+    """The source of the rank numbers, as ``RankedTask.source`` words it; empty without tasks."""
     clocks_aligned: bool
     """Whether all times lie on one clock. If not, the reports are of different runs, or one does not say its start."""
     start_spread: int | None
@@ -95,7 +95,7 @@ _NUMBERED = re.compile(r"(?:^|[\W_]+)(?:rank|node|task|proc|profile|report|n|r)?
 
 
 def _title(reports: Sequence[Report]) -> str:
-    """What the names of the reports have in common before the rank; else their folder, else the command."""
+    """The common beginning of the reports' names before the rank; else their folder, else the command."""
     names = [report.name for report in reports]
     if len(names) == 1:
         return names[0]
@@ -109,7 +109,7 @@ def _title(reports: Sequence[Report]) -> str:
 
 
 def _common_start(first: str, last: str) -> str:
-    """What two names begin with; of the first and the last in alphabetical order, what all between begin with."""
+    """The common beginning of two names, and of all names between them in alphabetical order."""
     return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
 
 
@@ -201,7 +201,7 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
 def task_counts(
     session: Session, selection: Selection, chosen: Sequence[RankedTask]
 ) -> Mapping[str, Mapping[Task, int | None]]:
-    """How many ``kernels``, ``graphs``, ``memory_ops`` and ``api_calls`` each of the ``chosen`` has in the selection.
+    """The numbers of ``kernels``, ``graphs``, ``memory_ops`` and ``api_calls`` of each ``chosen`` task selected.
 
     ``None`` is what was not traced.
     """
@@ -260,7 +260,7 @@ def _counted(session: Session, selection: Selection, table: sa.Table) -> dict[Ta
 
 
 def _none_or_zero(session: Session, item: RankedTask, name: str) -> int | None:
-    """What it means that a task has no rows: nothing happened, or nothing was traced."""
+    """The value for a task without rows: 0 where nothing happened, missing where nothing was traced."""
     if name == "api_calls":
         report = next(report for report in session.reports if report.index == item.task.report)
         return 0 if report.count(tables.api_calls) else None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReportRanks:
-    """Which rank each process of a report is, and what told so."""
+    """The rank of each process of a report, and its source."""
 
     report: Report
     ranks: Mapping[int, int]

@@ -22,7 +22,7 @@ _TABLE = tables.profiler_overhead
 
 
 def overhead_by_name(session: Session, selection: Selection) -> Mapping[Task, Mapping[str, Intervals]]:
-    """What nsys noticed of its own work in each selected process that has any, by what it did; job time."""
+    """The work of nsys itself in each selected process, as it recorded it; job time."""
     if not session.count(_TABLE):
         return {}
     columns = _TABLE.c
@@ -49,7 +49,7 @@ def profiler_overhead(session: Session, selection: Selection) -> Mapping[Task, I
 
 
 def overhead_conditions(selection: Selection) -> list[Condition]:
-    """Which rows count: those of the selected processes and window, whatever their names."""
+    """The conditions for the rows of the selected processes and window, whatever their names."""
     chosen = Selection(selection.window, selection.tasks)
     return [*where(_TABLE, chosen), _TABLE.c.end.is_not(None), _TABLE.c.process.is_not(None)]
 

@@ -1,4 +1,4 @@
-"""The open reports, one row each: what wrote them, where, when, and which ranks they hold."""
+"""The open reports: their origin and ranks, the contents of their tables, and nsys's messages about the capture."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ _LOST = re.compile(r"\blost\b|\bdropp|\bnot all\b|overflow|incomplete|discarded|
 
 
 def diagnostics_table(session: Session, selection: Selection) -> TableAnswer:
-    """What nsys recorded about the capture: one row for each text and severity, errors first, then warnings.
+    """The messages of nsys about the capture: one row for each text and severity, errors first, then warnings.
 
     ``time`` is the first time it was said, in job time. Of the selection the reports of its tasks and the name filter
     apply (to the text): what went wrong with a capture concerns every window and every process of it. The notes tell

@@ -23,7 +23,7 @@ _STRATA = 64
 _ROWS_PER_STRATUM = 64
 _SPAN = 4096
 _SHARES = (0.01, 0.05)
-"""What part of the rows the later rounds reach."""
+"""The shares of the rows that the later rounds reach."""
 
 # More files add little to a first look, and each costs reads on a slow file system.
 _MOST_FILES = 8
@@ -41,7 +41,7 @@ Span = tuple[int, int]
 
 @dataclass
 class _Sums:
-    """What was sampled so far: rows and summed durations (ns) by short name."""
+    """The rows and summed durations (ns) sampled so far, by short name."""
 
     sampled: int = 0
     names: dict[str, tuple[int, int]] = field(default_factory=dict)

@@ -2,15 +2,14 @@
 
 See docs/ranks.md#steps.
 
-A step is found by name: ``step 0``, ``step 1`` … are one name with a number in it. Of the names on each thread of a
-task, those with at least three ranges that follow one another are asked how much of the task's GPU work was launched
-while they lasted, by whatever thread. Names that hold at least half of it cut the run into steps, and the first of
-these words in a name decides: ``ProfilerStep``, ``step``, ``iter``, ``batch``, ``epoch``, any other; then the
-outermost. Names of other words count only if no number comes twice, for layers are numbered too. A user may name the
-ranges instead.
+A step is found by name: ``step 0``, ``step 1`` … are one name with a number in it. A name on a thread is a candidate
+if at least three of its ranges follow one another and at least half of the task's GPU work was launched, by any
+thread, during them. Of several candidates the first of these words in the name decides: ``ProfilerStep``, ``step``,
+``iter``, ``batch``, ``epoch``, any other; then the outermost. Other words count only if no number occurs twice, because
+layers are numbered too. A user may name the ranges instead.
 
-The CPU runs ahead, so a step has two spans: its range on the CPU, and from the first to the last GPU operation launched
-in it.
+The CPU runs ahead of the GPU, so a step has two spans: its range on the CPU, and the time from the first to the last
+GPU operation launched in it. ``to_arrays`` and ``of_arrays`` store the steps of a report next to its columns.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ def of_arrays(report: int, arrays: Arrays, clock_offset: int) -> Iterator[TaskSt
 
 
 def _without_holes(gpu: Projection) -> Projection:
-    """What launched nothing has no place in time: 0, on whatever clock."""
+    """The projection with times of 0 where a step launched nothing and so has no place on any clock."""
     is_empty = gpu.op_count == 0
     return replace(gpu, start=np.where(is_empty, 0, gpu.start), end=np.where(is_empty, 0, gpu.end))
 
@@ -121,7 +120,7 @@ _MOST_NAMES = 4
 _WORDS = tuple(re.compile(word, re.IGNORECASE) for word in ("ProfilerStep", "step", "iter", "batch", "epoch"))
 _NUMBER = re.compile("[0-9]+")
 _LARGEST = 10**15 - 1
-_WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
+_GPU_TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches)
 _TEMPLATE = sa.func.regexp_replace(FOLDED_LABEL, "[0-9]+", "*", "g", type_=sa.Text)
 """The name that ranges of one kind share: ``step *`` of ``step 7``."""
 _JOINED = 1 << 17
@@ -194,7 +193,7 @@ class _Candidate:
 
     @property
     def time(self) -> int:
-        """How long the ranges last on the CPU, ns."""
+        """The durations of the ranges on the CPU, ns."""
         return int((self.ends - self.starts).sum())
 
     def add(self, launches: Times, starts: Times, ends: Times) -> None:
@@ -246,7 +245,7 @@ def _found(session: Session, tasks: Mapping[Task, int], wanted: NameFilter | Non
 
 
 def _candidates(session: Session, tasks: Mapping[Task, int], wanted: NameFilter | None) -> list[_Candidate]:
-    """What may be the steps of each task: the longest names on each thread, or what the user named."""
+    """The candidates for the steps of each task: the longest names on each thread, or those that the user named."""
     if not tasks or not session.count(tables.nvtx_ranges):
         return []
     kinds: set[tuple[Any, ...]] | None = None
@@ -289,7 +288,7 @@ def _named_query(tasks: Iterable[Task], wanted: NameFilter) -> sa.Select[Any]:
 
 
 def _kinds_query(tasks: Iterable[Task]) -> sa.Select[Any]:
-    """What ranges with a number in their names share, report, process, thread and template: the longest of each task.
+    """The common part of numbered ranges (report, process, thread and template): the longest of each task.
 
     Asked apart from the ranges, which would all be in memory in the meantime.
     """
@@ -332,7 +331,7 @@ def _candidate(task: Task, name: str, ranges: pd.DataFrame, wanted: NameFilter |
 
 
 def _told(pattern: re.Pattern[str], name: str) -> str:
-    """What a pattern of the user's says of the number: its first group, or the whole name."""
+    """The number of a step by the user's pattern: its first group, or the whole name."""
     match = pattern.search(name)
     return (match[1] or "") if match is not None and pattern.groups else name
 
@@ -358,7 +357,7 @@ def _add_gpu_work(session: Session, candidates: Sequence[_Candidate]) -> None:
     for one in candidates:
         by_task.setdefault(one.task, []).append(one)
     total: dict[Task, int] = {}
-    work = [table for table in _WORK if session.count(table)]
+    work = [table for table in _GPU_TABLES if session.count(table)]
     for ids in _id_spans(session, by_task):
         for table in work:
             for batch in session.array_batches(_launches_query(table, by_task, ids)):

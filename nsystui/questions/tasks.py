@@ -1,10 +1,9 @@
-"""Tasks and ranks: which processes did the job's work, and which number each has in the job.
+"""Processes, tasks and ranks: the names and GPUs of processes, the tasks of the job, and their rank numbers.
 
 See docs/ranks.md#rank-numbers.
 
 A task is a (report, process) that used a GPU; in a report without any GPU work it is a process with events of another
-kind. A rank number is taken from the first source that gives every task a number of its own; the source is kept, so
-that a screen can show it.
+kind. A rank number is taken from the first source that gives every task a number of its own; screens show the source.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def used_devices(session: Session) -> list[UsedDevice]:
     """Every (process, GPU) of the open reports, by report, process and ordinal."""
     return [
         UsedDevice(Task(report, process), device, gpu, name, uuid)
-        for report, arrays in sorted(_facts(session).items())
+        for report, arrays in sorted(_process_facts(session).items())
         for process, device, gpu, name, uuid in json_of(arrays["devices"])
     ]
 
@@ -59,7 +58,7 @@ def process_names(session: Session) -> dict[Task, str]:
     """The path of the program of each process that has one."""
     return {
         Task(report, process): name
-        for report, arrays in _facts(session).items()
+        for report, arrays in _process_facts(session).items()
         for process, name in json_of(arrays["names"])
     }
 
@@ -81,7 +80,7 @@ def rows_of_tasks(session: Session, table: sa.Table, reports: Iterable[Report]) 
     return found
 
 
-def _facts(session: Session) -> Mapping[int, Arrays]:
+def _process_facts(session: Session) -> Mapping[int, Arrays]:
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         devices, names = _rows(part, reports)
         return {
@@ -96,7 +95,7 @@ _Rows = dict[int, list[tuple[Any, ...]]]
 
 
 def _rows(session: Session, reports: list[Report]) -> tuple[_Rows, _Rows]:
-    """Of each report (process, device, gpu, name, uuid) of its devices and (process, name) of its processes."""
+    """By report, (process, device, gpu, name, uuid) of its devices, and (process, name) of its processes."""
     indices = [report.index for report in reports]
     used, known = tables.devices.c, tables.processes.c
     devices = (
@@ -178,12 +177,12 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
 
 
 def ranks_alone(session: Session, tasks: list[Task]) -> tuple[Ranks, str]:
-    """Which ranks these tasks are if no others are open, and what tells it."""
+    """The ranks of these tasks if no others are open, and their source."""
     return _numbered(session, tasks, _devices(session), None)
 
 
 def world_size(session: Session) -> int | None:
-    """How many ranks the job had, where all reports that tell it say the same."""
+    """The number of ranks of the job, where all reports that record it agree."""
     told = set()
     for report in session.reports:
         sizes = (_number(report.metadata.environment.get(variable, "")) for variable in SIZE_VARIABLES)
@@ -261,7 +260,7 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
 
 
 def _from_packed_job(session: Session, tasks: list[Task]) -> Ranks:
-    """What the packing found, or was told."""
+    """The ranks that packing found or was given."""
     found = {}
     for task in tasks:
         rank = _report(session, task).ranks.get(task.process)

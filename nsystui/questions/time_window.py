@@ -1,4 +1,4 @@
-"""From when to when: the span of job time that is shown where the user has not chosen a window.
+"""The time window of a question: the user's, or the span of job time that is shown without one.
 
 Times are ns on the job's clock (a report's own time plus its ``clock_offset``). A session may be far longer than what
 was recorded in it (a capture of 0.3 s in a run of two minutes), so the default is to fit the events

@@ -1,7 +1,7 @@
-"""GPU utilisation: what kept each GPU of the job busy, in a window or over time.
+"""GPU utilisation: the busy time of each GPU of the job by category, in a window or over time, and its tables.
 
-The intervals are read and merged once; every window and every number of bins is then a matter of numpy. What is
-counted, and how, says ``nsystui.questions.device_time``.
+The intervals are read and merged once; every window and every number of bins is then computed with numpy.
+``nsystui.questions.device_time`` defines the categories.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def _computed(session: Session, streams: frozenset[int] | None, reports: Sequenc
 
 
 def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
-    """What to know before reading a utilisation of this selection."""
+    """The notes on a utilisation of this selection."""
     idle = [report.name for report in reports if not any(report.count(table) for table in _GPU_TABLES)]
     if idle:
         yield f"no GPU work in {which_of(idle, len(reports))}: {canonical.KERNELS.record}"
@@ -223,7 +223,7 @@ def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
         yield "only the selected streams: idle is the time in which none of them worked"
 
 
-# The name in ``Breakdown`` and ``DeviceLanes``, the key of the columns, the headings in a file and on a screen, the
+# The field of ``Breakdown`` and ``DeviceLanes``, the key of the columns, the headings in a file and on a screen, the
 # importance.
 _PARTS = (
     ("busy", "busy", "Busy", "busy", 0),
@@ -274,38 +274,28 @@ def shares(spent: Breakdown | None) -> list[float | None]:
     """The percentages of ``SHARE_COLUMNS``; all missing where there is no GPU."""
     if spent is None:
         return [None] * len(SHARE_COLUMNS)
-    return [spent.percent(part) for part in _shares_of(spent)]
+    return [spent.percent(part) for part in _times_of(spent)]
 
 
 def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
-    """One row for each device: what it was busy with in ``window``, in percent of it and in ns.
+    """One row for each device: its busy time in ``window`` by category, in percent of the window and in ns.
 
-    See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time.
-
-    The parts are unions, so they overlap and add up to more than busy where compute (kernels but
-    NCCL's), NCCL and copies run side by side.
+    See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time. The parts are unions, so they overlap and add up to
+    more than busy where compute (kernels but NCCL's), NCCL and copies run side by side.
     """
     rows: list[Row] = []
     for item in busy.devices:
         spent = item.breakdown(window)
+        gpu = (*_rank_and_device(item.device), item.device.gpu, item.device.model)
         rest = (spent.overlap, spent.exposed_memory, spent.recorded, spent.time)
-        rows.append(
-            (
-                *_rank_and_device(item.device),
-                item.device.gpu,
-                item.device.model,
-                *shares(spent),
-                *_shares_of(spent),
-                *rest,
-            )
-        )
+        rows.append((*gpu, *shares(spent), *_times_of(spent), *rest))
     return TableAnswer("gpu", COLUMNS, rows, len(rows), _table_notes(busy, window))
 
 
 def utilisation_over_time(busy: BusyIntervals, window: Window, bins: int) -> TableAnswer:
     """One row for each device and each of ``bins`` equal spans of ``window``: percentages of the span.
 
-    ``start`` is the span's begin in job time, ns (rounded down). Spans outside the report's session are missing.
+    ``start`` is the start of the span in job time, ns (rounded down). Spans outside the report's session are missing.
     Raises ``ValueError`` where ``bins < 1``.
     """
     width = window.end - window.start
@@ -326,7 +316,7 @@ def _table_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
 
 
 def recording_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
-    """Which ranks were not recorded for all of ``window``: their totals count what is missing as idle."""
+    """Notes on ranks that were not recorded for all of ``window``: their totals count the rest as idle."""
     width = window.end - window.start
     partly = dict.fromkeys(
         item.device.task.rank for item in busy.devices if item.recorded_in(window) < _NEARLY_ALL * width
@@ -337,7 +327,7 @@ def recording_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
     return (f"{who} not recorded for all of this time: what is missing counts as idle in totals",)
 
 
-def _shares_of(spent: Breakdown) -> list[int]:
+def _times_of(spent: Breakdown) -> list[int]:
     return [getattr(spent, name) for name, *_ in _PARTS]
 
 

@@ -49,7 +49,7 @@ class Steps(NamedTuple):
 
     @property
     def intervals(self) -> int:
-        """How many intervals they are of."""
+        """The number of intervals."""
         return len(self.low) // 2
 
     def edges(self, first: int) -> Times:
@@ -113,7 +113,7 @@ class IntervalBlocks:
         return int(covered[1] - covered[0])
 
     def covered_per_bin(self, lo: int, hi: int, bins: int) -> NDArray[np.float64]:
-        """How much of each of ``bins`` equal spans of ``[lo, hi)`` is covered, ns; see ``intervals.covered_per_bin``.
+        """The covered time of each of ``bins`` equal spans of ``[lo, hi)``, ns; see ``intervals.covered_per_bin``.
 
         Raises ``ValueError`` where ``bins < 1`` or ``hi < lo``.
         """
@@ -159,7 +159,7 @@ class IntervalBlocks:
 
     @property
     def end(self) -> int:
-        """Where the last interval ends, ns; there must be one."""
+        """The end of the last interval, ns; there must be one."""
         return int(self._edges_of(len(self.firsts) - 1)[-1])
 
 
@@ -183,7 +183,7 @@ class BlockBuilder:
 
     @property
     def end(self) -> int | None:
-        """Where the set ends so far, ns."""
+        """The end of the set so far, ns."""
         return int(self._pending[-1].ends[-1]) if self._pending else None
 
     def append(self, part: Intervals) -> None:
@@ -274,7 +274,7 @@ def without(blocks: IntervalBlocks, taken: Intervals) -> IntervalBlocks:
 
 
 def slices(sets: Sequence[IntervalBlocks], window: tuple[int, int] | None = None) -> Iterator[list[Intervals]]:
-    """What lies of each set in one slice of time after the other; no slice holds many intervals.
+    """The parts of each set in one slice of time after the other; no slice holds many intervals.
 
     Only what lies in ``window``, ``[start, end)``, where there is one. An interval across a slice's end is cut there.
     """

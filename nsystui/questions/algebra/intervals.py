@@ -126,7 +126,7 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 
 def covered_per_bin(intervals: Intervals, lo: int, hi: int, bins: int) -> NDArray[np.float64]:
-    """How much of each of ``bins`` equal spans of ``[lo, hi)`` is covered, ns.
+    """The covered time of each of ``bins`` equal spans of ``[lo, hi)``, ns.
 
     Shape ``(bins,)``. Exact also where a bin is no whole number of ns; the sum is the length of ``clip(lo, hi)``.
     Divide by ``(hi - lo) / bins`` for a utilisation. O(n + bins log n).

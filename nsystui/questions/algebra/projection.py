@@ -47,7 +47,7 @@ class LaunchCalls:
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """What n ranges launched, aligned with them: every array has the shape ``(n,)`` and is int64.
+    """The GPU work that n ranges launched, aligned with them: every array has the shape ``(n,)`` and is int64.
 
     ``op_count``: GPU operations, one for each correlation id (``NumGPUOps`` of nsys). ``start``, ``end``: the projected
     range, ns; both are 0 where ``op_count`` is 0. ``op_time``: the sum of the durations of the operations, ns; less
@@ -102,7 +102,7 @@ class Inside:
 def calls_inside(
     starts: Times, ends: Times, threads: Times, call_starts: Times, call_ends: Times, call_threads: Times
 ) -> Iterator[Inside]:
-    """Which of m calls lie whole in which of n ranges of their thread (``[start, end]``, both ends belong to it).
+    """The pairs of m calls and n ranges of the same thread that contain them whole (both ends included).
 
     Each call is in exactly one of the parts. Raises ``ValueError`` where the shapes of the ranges differ.
     """

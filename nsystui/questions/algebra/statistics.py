@@ -159,14 +159,14 @@ def _group_number(keys: Sequence[sa.Label[Any]]) -> sa.ColumnElement[int]:
 
 
 def frame_groups(frame: pd.DataFrame, value: str, keys: Sequence[str]) -> pd.DataFrame:
-    """What ``grouped`` gives, for rows that are in memory (names that no SQL can make)."""
+    """The same as ``grouped``, for rows that are in memory (names that SQL cannot make)."""
     groups = frame.groupby(list(keys), observed=True, sort=False, dropna=False)[value]
     sizes = groups.agg(total="sum", count="size")
     return sizes.join(frame_spread(groups)).reset_index()
 
 
 def frame_spread(groups: pd.api.typing.SeriesGroupBy, prefix: str = "") -> pd.DataFrame:
-    """What ``spread`` gives, for groups that are in memory."""
+    """The same as ``spread``, for groups that are in memory."""
     found = groups.agg(avg="mean", median="median", min="min", max="max", stddev="std")
     found["stddev"] = found["stddev"].fillna(0.0)
     return found.add_prefix(prefix)

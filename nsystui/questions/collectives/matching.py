@@ -1,4 +1,14 @@
-"""The NCCL kernels of each communicator of each rank, in order: what can be matched across ranks."""
+"""Collective operations across ranks: the NCCL kernels of each rank in order, matched with each other.
+
+See docs/ranks.md#matching. `sequences` gives the kernels of each communicator of each rank, and `match` finds those of
+several ranks that are one operation.
+
+All members of a communicator run the same collectives in the same order, so the n-th of one is the n-th of the others,
+if they have equally many. Where the payload records the communicator, its members are known. Where it does not, members
+whose streams ran the same sequence may be of one communicator, or of several that do the same side by side (tensor
+parallel groups, for instance). In one communicator all kernels of an operation end together, whatever the clocks say,
+so the difference between the ends of two members hardly changes from operation to operation.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +48,7 @@ _TEXTS = ("collective", "communicator")
 
 @dataclass(frozen=True, order=True)
 class Member:
-    """Who takes part in a collective: a GPU of a task, ``device`` being its CUDA ordinal."""
+    """A participant in a collective: a GPU of a task, ``device`` being its CUDA ordinal."""
 
     task: Task
     device: int
@@ -61,14 +71,14 @@ class KernelSequence:
     start: Times
     end: Times
     whole: int = -1
-    """How many kernels there were, where only some of them are here."""
+    """The number of kernels in the report, where only some of them are here."""
 
     def __len__(self) -> int:
         return len(self.start)
 
     @property
     def count(self) -> int:
-        """How many kernels the member ran."""
+        """The number of kernels that the member ran."""
         return len(self) if self.whole < 0 else self.whole
 
 
@@ -115,11 +125,11 @@ def _thinned(whole: KernelSequence) -> KernelSequence:
 
 
 STREAM_COLUMNS = ("process", "device", "stream", "start", "end", "short_name", "is_nccl")
-"""What ``stream_sequences`` reads of the kernels."""
+"""The columns of the kernels that ``stream_sequences`` reads."""
 
 
 def _streams(session: Session, reports: Collection[int]) -> dict[int, Arrays]:
-    """What is kept for ``stream_sequences``, on the reports' own clocks."""
+    """The cached arrays of ``stream_sequences``, on the reports' own clocks."""
     columns = tables.kernels.c
     chosen = [columns[name] for name in STREAM_COLUMNS[:-1]]
     is_whole = (columns.start.is_not(None), columns.end.is_not(None))
@@ -142,7 +152,7 @@ def _computed(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
 
 
 def _plain_arrays(frame: pd.DataFrame, clock_offset: int) -> Arrays:
-    """What is kept of NCCL kernels, on their report's own clock; ``clock_offset`` is in the times of the frame."""
+    """The cached columns of NCCL kernels, on their report's own clock; the frame's times include ``clock_offset``."""
     found: dict[str, Any] = {name: frame[name].to_numpy(np.int64) for name in _NUMBERS}
     found["start"] = found["start"] - clock_offset
     found["end"] = found["end"] - clock_offset
@@ -225,7 +235,7 @@ class MatchedCollectives:
 
 @dataclass(frozen=True, eq=False)
 class Matching:
-    """What could be matched; ``unmatched`` are the members whose counts or order fit to nobody's, with their number."""
+    """The matched groups; ``unmatched`` are the members whose counts or order match nobody's, with their number."""
 
     groups: tuple[MatchedCollectives, ...]
     unmatched: tuple[Member, ...] = ()

@@ -1,4 +1,4 @@
-"""Who came late to a collective, and how long the others waited (docs/ranks.md#waiting).
+"""Late ranks and waiting at collectives, by rank and as tables of operations and kinds (docs/ranks.md#waiting).
 
 All kernels of a synchronous collective end together, so the one that ran shortest began last: ``wait = duration − the
 shortest duration``, whatever the clocks say. The shortest duration is the transfer; the rest of each kernel is waiting.
@@ -45,7 +45,7 @@ class Arrivals:
 
     group: MatchedCollectives
     operations: NDArray[np.int64]
-    """Which operations of the group these are, shape ``(n,)``."""
+    """The places of these operations in the group, shape ``(n,)``."""
     wait: Matrix
     transfer: Times
     spread: Times
@@ -76,7 +76,7 @@ class Arrivals:
 
     @property
     def others_waited(self) -> Times:
-        """How long a member that was not last typically (median) waited at each operation, ns, shape ``(n,)``."""
+        """The median wait of the members that were not last at each operation, ns, shape ``(n,)``."""
         members = len(self.wait)
         # The last one waited 0: what is left after taking one 0 out are the others.
         others = np.sort(self.wait, axis=0)[1:]
@@ -87,7 +87,7 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Lateness:
-    """What a task has to do with waiting, over ``operations`` synchronous collectives that it took part in; times ns.
+    """The waiting of a task over the ``operations`` synchronous collectives that it took part in; times in ns.
 
     ``late``: how often it was the last; ``caused``: the sum of what a typical other rank waited then; ``suffered``:
     what it waited itself; ``transfer``: the rest of its time in these collectives; ``median_lateness``: of the

@@ -1,4 +1,4 @@
-"""How well a job used its GPUs and hosts: a breakdown that adds up, and the efficiencies of POP and TALP.
+"""The efficiency of a job on its GPUs and hosts: a breakdown that adds up, and the factors of POP and TALP.
 
 The formulas are those of BSC's basicanalysis (``06_metrics.rst``) and DLB (``perf_metrics.c``), see
 docs/numbers.md#efficiency: products of factors, each 100 % where nothing is lost, so that the lowest factor says where

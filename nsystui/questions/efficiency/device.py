@@ -1,4 +1,4 @@
-"""The efficiency of the GPUs: what of their time was useful, and to which loss the rest belongs.
+"""The efficiency of the GPUs: the useful part of their time, and the losses to which the rest belongs.
 
 See docs/numbers.md#device-efficiency.
 
@@ -12,6 +12,8 @@ window and D the number of devices::
 
 A factor with nothing to divide by is 0, as in DLB. What counts as useful is a choice: see ``Useful``. Whole CUDA graphs
 count as useful, whatever ran in them. Useful_d + Moved_d is the device's busy time under either choice.
+
+A GPU that several processes share counts once (`gpus_of`).
 """
 
 from __future__ import annotations
@@ -104,7 +106,7 @@ def _union(sets: Sequence[IntervalBlocks]) -> IntervalBlocks:
 
 
 class Useful(Enum):
-    """What of a GPU's time counts as useful; the value is its name in a flag."""
+    """The part of a GPU's time that counts as useful; the value is its name in a flag."""
 
     POP = "pop"
     """Kernels but NCCL's; NCCL kernels, copies and memsets are communication. BSC's basicanalysis, nsys2prv."""

@@ -1,4 +1,8 @@
-"""The factors of an efficiency in order, each with what it is and what a low one says."""
+"""The factors of an efficiency in order, each with its meaning and what a low one says; and those between two jobs.
+
+Scalability compares two jobs of different size (docs/numbers.md#device-efficiency). Both must have done the same work
+(strong scaling), or the same work for each device (weak scaling): as many steps, for instance.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from nsystui.questions.efficiency.host import HostEfficiency
 
 
 class Scaling(Enum):
-    """What stayed the same between the two jobs; the value is its name in a flag."""
+    """The size that stayed the same between the two jobs; the value is its name in a flag."""
 
     STRONG = "strong"
     """The problem as a whole."""
@@ -53,7 +57,7 @@ class Scalability:
 
 
 def scalability(job: Sized, baseline: Sized, scaling: Scaling) -> Scalability:
-    """What became of the computation from ``baseline`` to ``job``, whichever is larger."""
+    """The change of the computation from ``baseline`` to ``job``, whichever is larger."""
     after, before = job.device, baseline.device
     if not after.useful or not before.devices:
         return Scalability(scaling, job, baseline, None, None)
@@ -77,7 +81,7 @@ class Factor:
     formula: str
     low: str
     record: str = ""
-    """What to record where it is not known."""
+    """The advice on what to record where it is not known."""
 
 
 # By key: name, depth, formula, what a low value says. The screens named there are those of the program.
@@ -134,7 +138,7 @@ _SCALING = {
 
 
 def device_factors(device: DeviceEfficiency, scaled: Scalability | None = None) -> list[Factor]:
-    """Those of the GPUs, unknown without any; with a baseline also scalability and global efficiency."""
+    """The factors of the GPUs, unknown without GPUs; with a baseline also scalability and global efficiency."""
     known = device if device.devices else None
     found = [
         Factor(f"device_{key}", name, None if known is None else getattr(known, key), depth, formula, low)
@@ -152,7 +156,7 @@ def device_factors(device: DeviceEfficiency, scaled: Scalability | None = None) 
 
 
 def host_factors(host: HostEfficiency) -> list[Factor]:
-    """Those of the processes; of MPI only what was traced."""
+    """The factors of the processes; those of MPI only where it was traced."""
     return [
         Factor(
             f"host_{key}" if key in ("parallel", "offload") else key,

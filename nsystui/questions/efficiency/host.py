@@ -16,6 +16,8 @@ With T the window and P the processes that used a GPU::
 A process is in a call while any of its threads is: the calls of all threads are one union. So in PyTorch, where another
 thread launches the backward pass while the main one waits, the process counts as launching. Time outside of these
 calls counts as useful whatever the process did then: UsefulHost is an upper bound, as basicanalysis says of nsys data.
+
+`host_calls` finds when each process was inside CUDA calls, MPI and UCX, merged over its threads, once for each report.
 """
 
 from __future__ import annotations
@@ -150,7 +152,7 @@ def _rows_of(processes: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.boo
 
 @dataclass(frozen=True)
 class HostTime:
-    """How one process spent ``time`` (the window), ns: ``mpi + cuda + useful == time``.
+    """The ``time`` of one process (the window) by use, ns: ``mpi + cuda + useful == time``.
 
     ``cuda`` is the time in CUDA calls outside of MPI. ``mpi`` is ``None`` where MPI was not traced, ``cuda`` and
     ``useful`` where no CUDA calls were.
@@ -201,7 +203,7 @@ class HostEfficiency:
 
 
 def host_times(calls: Sequence[HostCalls], window: Window) -> list[HostTime]:
-    """How the processes of ``calls`` spent ``window``."""
+    """The time of the processes of ``calls`` in ``window``, by use."""
     lo, hi = window.start, window.end
     return [
         HostTime(

@@ -1,10 +1,14 @@
-"""Model FLOPs utilisation: how much of the GPUs' peak went into the model's own arithmetic (docs/numbers.md#mfu).
+"""Model FLOPs utilisation: the share of the GPUs' peak that went into the model's own arithmetic (docs/numbers.md#mfu).
 
     MFU = FLOPs of a step / step time / GPUs / peak
 
-The FLOPs of a step are the user's to give, of the whole job: about 6·N·tokens for training a transformer of N
-parameters (8·N·tokens where activations are recomputed and that shall count). A step lasts from the first GPU operation
-that was launched in it to the first of the next one, so that no idle time is left out; the median is taken.
+The user gives the FLOPs of a step of the whole job: about 6·N·tokens for training a transformer of N parameters
+(8·N·tokens where activations are recomputed and that shall count). A step lasts from the first GPU operation that was
+launched in it to the first of the next one, so that no idle time is left out; the median is taken.
+
+The known peaks are those of dense matrix products in BF16 in NVIDIA's data sheets. Data sheets that give the figure
+with sparsity give twice of it. Where a name stands for several products, or the figure depends on a power limit that is
+not recorded, there is no known peak: a user can give it.
 """
 
 from __future__ import annotations
@@ -62,7 +66,7 @@ def known_peak(model: str) -> Peak | None:
 
 @dataclass(frozen=True)
 class MfuRequest:
-    """What the user gives. ``peak_tflops`` and ``gpus`` are ``None`` where the exports shall tell."""
+    """The user's values. ``peak_tflops`` and ``gpus`` are ``None`` where those of the exports are wanted."""
 
     flops_per_step: float
     peak_tflops: float | None = None
@@ -123,7 +127,7 @@ def whole_steps(steps: TaskSteps, window: Window) -> Times:
 
 
 def _gpus(request: MfuRequest, gpus: Sequence[Gpu], reports: Sequence[Report]) -> tuple[int, str]:
-    """How many GPUs share a step, and where that is from."""
+    """The number of GPUs that share a step, and its source."""
     if request.gpus is not None:
         return request.gpus, f"GPUs that share a step: {request.gpus} (--gpus)"
     here, size = len(gpus), told_size(reports)
@@ -133,7 +137,7 @@ def _gpus(request: MfuRequest, gpus: Sequence[Gpu], reports: Sequence[Report]) -
 
 
 def told_size(reports: Iterable[Report]) -> int:
-    """How many processes the job has, as the captured environment says; 0 where it does not."""
+    """The number of processes of the job by the captured environment; 0 where it does not record it."""
     return max((_number(report, name) or 0 for report in reports for name in SIZE_VARIABLES), default=0)
 
 

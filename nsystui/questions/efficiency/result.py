@@ -1,4 +1,4 @@
-"""The efficiency of a job, or of what is selected of it: everything that its tables are made of."""
+"""The efficiency of a job or of a selection: one window for every rank, and everything that its tables are made of."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def common_window(session: Session, selection: Selection) -> Window:
 
 
 def window_note(session: Session, selection: Selection, window: Window) -> str:
-    """From when to when, in words."""
+    """The note on the window."""
     width = format_value(Unit.DURATION, window.end - window.start)
     span = f"{width} from {format_value(Unit.TIME, window.start)}"
     if selection.window is not None:
@@ -107,7 +107,7 @@ def efficiency(job: Job, selection: Selection, useful: Useful = Useful.POP) -> E
 
 
 def _clock_notes(job: Job, selection: Selection) -> Iterator[str]:
-    """How the reports came to share a clock, where several do."""
+    """The note on the clock, where several reports share one."""
     reports = selected_reports(job.session, selection)
     if len(reports) > 1 and job.alignment is not None:
         yield job.alignment.words(reports)
@@ -120,7 +120,7 @@ def mfu_of(job: Job, selection: Selection, found: Efficiency, request: MfuReques
 
 
 def steps_in(job: Job, found: Efficiency, name: str | None = None) -> int | None:
-    """How many steps begin in the window, of the task that has most; ``None`` where no steps are known."""
+    """The number of steps that begin in the window, of the task that has most; ``None`` where no steps are known."""
     tasks = {device.task.task for gpu in found.gpus for device in gpu.devices}
     times = step_times(job.steps(name), found.window)
     return max((len(one) for task, one in times.items() if task in tasks), default=None)

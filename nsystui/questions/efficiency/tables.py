@@ -13,7 +13,7 @@ from nsystui.questions.efficiency.mfu import Mfu
 from nsystui.questions.efficiency.result import Efficiency
 
 EVERYTHING = "all"
-"""What stands for the rank in the row over all GPUs."""
+"""The word for the rank in the row over all GPUs."""
 
 # The name in ``Breakdown``, the key of the columns, the headings in a file and on a screen, the importance; together
 # they are all of the time.

@@ -1,1 +1,1 @@
-"""What is asked about NCCL: names and sizes of its calls and kernels, the calls paired with the kernels, bandwidth."""
+"""Questions about NCCL: names and sizes of its calls and kernels, the calls paired with the kernels, bandwidth."""

@@ -1,4 +1,6 @@
-"""The bandwidth of NCCL kernels, by the formulas of nccl-tests (its ``doc/PERFORMANCE.md``; docs/nccl.md#bandwidth).
+r"""The cost of NCCL kernels: their bandwidth and their exposed time, as columns of a pairing.
+
+The bandwidth follows the formulas of nccl-tests (its ``doc/PERFORMANCE.md``; docs/nccl.md#bandwidth).
 
 Algorithm bandwidth is S / t and bus bandwidth S · f / t. S is the size of the operation, f tells how many times its
 bytes pass the slowest link, and n is the number of ranks in the communicator. Of the message size m of an API call:
@@ -19,6 +21,10 @@ made of them does not send its own share, so f is 1.
 
 t is the duration of the kernel, which includes waiting for the other ranks. A formula that needs an n, or a size, that
 is not known gives nothing; so do collectives without one, and kernels that mix collectives.
+
+The exposed time of a kernel is its time outside of U(K) of its device (docs/nccl.md#exposed-time-of-kernels): K are the
+kernels of the same device that are not NCCL's; copies and whole CUDA graphs hide nothing. Two NCCL kernels side by side
+both count, so that a sum over them may be more than the GPU screen's |U(C) \ U(K)|, which counts every moment once.
 """
 
 from __future__ import annotations

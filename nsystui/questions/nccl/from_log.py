@@ -48,7 +48,7 @@ class LogSizes:
     hosts: Mapping[int, str]
 
     def _candidates(self, place: Place, collective: str) -> list[tuple[CallSequence, list[Signature]]]:
-        """Who calls a collective in a process of the export, and the signatures of these calls in order."""
+        """A caller of collectives in a process of the export, and the signatures of its calls in order."""
         report, process = place
         pid, host = pid_of(process), _short(self.hosts.get(report, ""))
         found = []
@@ -63,7 +63,7 @@ class LogSizes:
         return found
 
     def told(self, place: Place, collective: str, streams: Sequence[int | None]) -> list[dict[str, Any]] | str | None:
-        """What the log says of the calls of a process, in order; ``streams``: where each one's kernel ran, if known.
+        """The log's records of the calls of a process, in order; ``streams``: that of each call's kernel, if known.
 
         A communicator keeps to its stream, so that several are told apart by how often they call. Why nothing, where
         the log has other calls; ``None`` where it has none.
@@ -93,7 +93,7 @@ def _short(host: str) -> str:
 
 
 def _values(sequence: CallSequence, calls: Sequence[Signature]) -> list[dict[str, Any]]:
-    """What the log says of each of the calls, by the columns of a pairing."""
+    """The log's values for each of the calls, by the columns of a pairing."""
     member = sequence.member
     values = {id(one): _value(one, member.communicator, member.ranks) for one in sequence.signatures}
     return [values[id(one)] for one in calls]
@@ -204,7 +204,7 @@ def _collectives(names: pd.Series[Any], of_name: Callable[[str], str | None]) ->
 
 
 def log_notes(kernels: pd.DataFrame, calls: pd.DataFrame, reasons: Sequence[str]) -> tuple[str, ...]:
-    """What belongs to a table whose sizes may come from the log."""
+    """The notes of a table whose sizes may come from the log."""
     aligned = int((calls["size_source"] == SOURCE).sum())
     aligned += int((kernels["message_size"].notna() & (kernels["reason"] == Reason.NO_CALLS.value)).sum())
     told = f"message sizes from the debug log, by the order of the calls: {aligned:,}" if aligned else ""

@@ -1,4 +1,7 @@
-"""By what the rows of NCCL's tables are grouped: collective, message size, communicator, stream, rank, step, …"""
+"""The selection and grouping of NCCL's rows: by collective, message size, communicator, stream, rank, step, …
+
+`selected` leaves the rows of a pairing that a selection leaves, by the rules that `conditions.where` has for SQL.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ def bucket_label(number: int) -> str | None:
 
 
 class By(Enum):
-    """What rows may have in common."""
+    """A property by which rows are grouped."""
 
     COLLECTIVE = "collective"
     SIZE = "size"  # the bucket of the message size
@@ -124,13 +127,13 @@ def by_of(text: str) -> tuple[By, ...]:
 
 
 def label_of(frame: pd.DataFrame) -> pd.Series[Any]:
-    """What a row is filed under: its collective; a management call its name; a kernel may have neither."""
+    """The collective of a row; a management call has its name instead, and a kernel may have neither."""
     collective = frame["collective"].astype(object)
     return collective.fillna(frame["name"].astype(object)) if "thread" in frame.columns else collective
 
 
 def values_of(frame: pd.DataFrame, by: By) -> pd.Series[Any]:
-    """What each row of ``kernels`` or ``calls`` has of a group, missing where it has none. Calls have no stream.
+    """The value of a grouping for each row of ``kernels`` or ``calls``, else missing. Calls have no stream.
 
     ``By.STEP`` needs the column that `measured.in_steps` adds.
     """
@@ -176,7 +179,7 @@ def _codes(frame: pd.DataFrame, by: By) -> Ints:
 
 
 def shared_values(values: pd.Series[Any], group: Ints, count: int) -> pd.Series[Any]:
-    """What all rows of each of ``count`` groups have in common; where they differ ``SEVERAL``, a number is missing."""
+    """The common value of each of ``count`` groups; where rows differ ``SEVERAL``, or missing for a number."""
     own = codes(values)
     lowest = common(group, own, count)
     first = np.full(count, 0)

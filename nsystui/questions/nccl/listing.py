@@ -168,7 +168,7 @@ def _bandwidth_of(kernels: pd.DataFrame) -> dict[str, Any]:
 
 
 def _kernels_of_calls(calls: pd.DataFrame, kernels: pd.DataFrame) -> dict[str, Any]:
-    """What the first kernel of each call was and took."""
+    """The first kernel of each call, and its duration."""
     partner = calls["partner"].to_numpy()
     own = kernels.reindex(partner).set_axis(calls.index)
     return {

@@ -1,4 +1,9 @@
-"""Which calls and which kernels belong together, and what they do together: the rules of docs/nccl.md#pairing."""
+"""Operations: NCCL calls matched with the kernels that ran them, and described by them (docs/nccl.md#pairing).
+
+One kernel may run many calls (a group of sends and receives), and one group may launch many kernels (one for each
+communicator). The calls and kernels of a unit that belong together and cannot be separated further are an *operation*:
+most often one call and one kernel.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +145,7 @@ def _places(groups: _Groups) -> tuple[Ints, Ints]:
 
 
 def place_in_group(group: Ints) -> Ints:
-    """How many entries of the same group come before each entry."""
+    """The number of entries of the same group before each entry."""
     order = np.argsort(group, kind="stable")
     is_first = np.concatenate(([True], np.diff(group[order]) != 0))[: len(group)]
     start = np.maximum.accumulate(np.where(is_first, np.arange(len(group)), 0))
@@ -187,7 +192,7 @@ def communicators_of_kernels(calls: Members, kernel_unit: Ints, stream: Ints) ->
 
 SEND_RECV = "SendRecv"
 SHARED_KEYS = ("communicator", "ranks", "peer", "root", "reduction", "datatype")
-"""What an operation has if all its calls have it."""
+"""The columns that an operation has where all its calls agree."""
 # Sends, receives and what is made of them run in one kernel (NCCL's SendRecv).
 _POINT_TO_POINT = frozenset({"Send", "Recv", "AlltoAll", "Gather", "Scatter"})
 # What PyTorch makes of sends and receives: its label says which.
@@ -196,7 +201,7 @@ _MADE_OF_SENDS = frozenset({"AlltoAll", "Gather", "Scatter"})
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What belongs together, over n calls and m kernels.
+    """The matches over n calls and m kernels.
 
     ``units`` and ``matching``: see there. ``unit_of_kernel``: shape ``(m,)``; ``NONE`` also for a kernel whose unit has
     no communication call. ``operations``: a frame with one row for each operation, see `_describe`.
@@ -227,7 +232,7 @@ def find(calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, lines
 
 
 def _kinds(calls: pd.DataFrame, kernels: pd.DataFrame) -> tuple[Ints, Ints]:
-    """What each call asks for and what each kernel's name says, in common codes; what runs as sends is one kind."""
+    """The collective of each call and of each kernel's name, in common codes; all that runs as sends is one kind."""
     known: dict[str, int] = {}
 
     def number(collective: str | None) -> int:
@@ -246,7 +251,7 @@ def _kinds(calls: pd.DataFrame, kernels: pd.DataFrame) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, eq=False)
 class _Launching:
-    """What is needed to find the unit of each kernel. ``acting``: the unit of each communication call."""
+    """The input for finding the unit of each kernel. ``acting``: the unit of each communication call."""
 
     calls: pd.DataFrame
     kernels: pd.DataFrame
@@ -300,7 +305,7 @@ def _processes(frame: pd.DataFrame) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, eq=False)
 class _Spans:
-    """From when to when a unit lasts, job time in ns, and on which thread; arrays with one entry for each unit."""
+    """The start and end of each unit, job time in ns, and its thread; arrays with one entry for each unit."""
 
     report: Ints
     thread: Ints
@@ -335,7 +340,7 @@ def _labels_of_units(spans: _Spans, labels: pd.DataFrame) -> list[str | None]:
 
 
 def _describe(calls: pd.DataFrame, matching: Matching, units: Units, labels: list[str | None]) -> pd.DataFrame:
-    """What each operation is, from its calls: ``collective``, ``calls`` (how many), ``message_size``, and so on.
+    """The description of each operation by its calls: ``collective``, ``calls`` (a number), ``message_size`` and so on.
 
     ``message_size`` is the sum over the calls, bytes, if all are known. ``one_way`` is there where all calls are sends
     and receives: the larger of what they send and what they receive. ``SHARED_KEYS`` are those of all its calls,
@@ -379,7 +384,7 @@ def _sums(group: Ints, values: Ints, count: int) -> Ints:
 
 
 def _collectives(names: pd.Series[Any], operation: Ints, number: Ints, labels: list[str | None]) -> list[str]:
-    """What each operation is called: its collective, what a label says, ``SendRecv``, or ``Group(n)`` for a mixture."""
+    """The name of each operation: its collective, that of a label, ``SendRecv``, or ``Group(n)`` for a mixture."""
     code, distinct = names.factorize()
     collectives = [collective_of_api(str(name)) or str(name) for name in distinct]
     is_send = np.array([name in ("Send", "Recv") for name in collectives] or [False], bool)

@@ -1,8 +1,11 @@
-"""NCCL's names: which kernels and ranges are NCCL's, and which collective a name stands for.
+"""NCCL's names: its kernels, ranges and collectives, the buckets of message sizes, and the states of a pairing.
 
 A collective is named as NCCL's API spells it without the prefix: ``AllReduce``, ``AlltoAll``, ``Send``. A kernel's name
 is a container: the algorithm, protocol, reduction and data type in it are those of the specialised kernel that NCCL
 picked, not of the operation that ran, so they are not parsed (NCCL, ``src/device/generate.py``, ``best_kernel``).
+
+A bucket is that of the message size of one call: count × size of the data type, as in NCCL's payload, not multiplied by
+the ranks. The edges are those of the ``nsys-profiling`` workflow (``4-histogram.awk``).
 """
 
 from __future__ import annotations
@@ -103,7 +106,7 @@ def collective_of_label(text: str) -> str | None:
 
 
 EDGES: tuple[int, ...] = (64 * 1024, 1024**2, 16 * 1024**2)
-"""Where the second, third and fourth bucket begin, bytes (inclusive)."""
+"""The lower edges of the second, third and fourth bucket, bytes (inclusive)."""
 
 _FIRST, _SECOND, _THIRD = map(size_label, EDGES)
 BUCKETS: tuple[str, ...] = (f"<{_FIRST}", f"{_FIRST}–{_SECOND}", f"{_SECOND}–{_THIRD}", f">{_THIRD}")
@@ -116,7 +119,7 @@ def bucket_of(size: int | None) -> str | None:
 
 
 class State(StrEnum):
-    """How sure it is what belongs to a call or a kernel."""
+    """The certainty of a pairing of a call or a kernel."""
 
     PAIRED = "paired"
     ESTIMATED = "estimated"  # the export does not prove it, or not how the bytes divide among several kernels

@@ -1,9 +1,11 @@
-"""NCCL's calls paired with NCCL's kernels: which call launched which kernel, and so how many bytes a kernel moved.
+"""NCCL's calls paired with NCCL's kernels: the call that launched each kernel, and so the bytes that the kernel moved.
 
-NVTX tells the calls and their sizes, CUPTI the kernels, and nothing in an export joins them. A kernel belongs to the
+NVTX records the calls and their sizes, CUPTI the kernels, and nothing in an export joins them. A kernel belongs to the
 calls in whose launch window its own launch lies (docs/nccl.md#pairing): in the call itself, or in the ``ncclGroupEnd``
-of its group. Pairing is done over everything that is open, for a launch may lie before the time window that is looked
-at.
+of its group. Pairing covers everything that is open, because a launch may lie before the selected time window.
+
+The queries read what was recorded of NCCL, `assemble` makes the frames of a pairing, and `joined` makes one pairing of
+those of single reports.
 """
 
 from __future__ import annotations
@@ -155,7 +157,7 @@ def assemble(
 
 
 def _ranks(calls: pd.DataFrame) -> pd.Series[Any]:
-    """How many ranks the communicator of each call has; missing where no call of this capture tells.
+    """The number of ranks in each call's communicator; missing where no call of this capture records it.
 
     A communicator's id is the same on all its ranks. NCCL before 2.25 does not tell it: there, a process that made one
     communicator, before it communicated at all, can have used no other.
@@ -346,7 +348,7 @@ class NcclPairing:
     kernels: pd.DataFrame
     calls: pd.DataFrame
     notes: tuple[str, ...] = ()
-    """What to know of columns that were added."""
+    """The remarks on columns that were added (the sizes of a debug log)."""
 
     @classmethod
     def load(
@@ -388,7 +390,7 @@ class NcclPairing:
 
 
 def _recorded(session: Session, ranks: Sequence[RankedTask], reports: Sequence[Report]) -> tuple[pd.DataFrame, ...]:
-    """What some reports recorded: calls, kernels, labels, and each process's first correlation id."""
+    """The rows of some reports: calls, kernels, labels, and each process's first correlation id."""
     indices = [report.index for report in reports]
     part = session.part(indices)
     kernels = part.frame(kernels_query(ranks, indices))
@@ -401,7 +403,7 @@ def _recorded(session: Session, ranks: Sequence[RankedTask], reports: Sequence[R
 
 @dataclass(frozen=True)
 class PairingQuality:
-    """How many kernels and communication calls are in which state, and why the unpaired ones are.
+    """The numbers of kernels and communication calls in each state, and the reasons of the unpaired ones.
 
     ``kernel_reasons`` and ``call_reasons``: (reason, count), most frequent first.
     """

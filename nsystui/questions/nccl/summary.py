@@ -1,4 +1,7 @@
-"""The sentences that belong to NCCL's numbers: what is missing, of whom, and how to record or export it."""
+"""The NCCL table: GPU kernels and CPU calls by collective, message size and other groupings, with its notes.
+
+The notes say what is missing, of which ranks, and how to record or export it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 
 EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true report.nsys-rep"
-"""What writes the payload of NVTX ranges, and so NCCL's message sizes, into an export.
+"""The command that writes the payload of NVTX ranges, and so NCCL's message sizes, into an export.
 
 See docs/exports.md#nvtx-payloads.
 """
@@ -38,7 +41,7 @@ _SOURCES = {"payload": "NVTX payload", "instrumented": "the text of instrumented
 def nccl_notes(
     session: Session, selection: Selection, ranks: Sequence[RankedTask], pairing: NcclPairing
 ) -> tuple[str, ...]:
-    """What an answer about NCCL has to say of itself.
+    """The notes of an answer about NCCL.
 
     The line on the pairing is about the selected rows; what is missing, about the selected tasks at any time.
     """

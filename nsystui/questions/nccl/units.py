@@ -1,4 +1,6 @@
-"""Units: which NCCL calls act together, and in which call their kernels are launched (docs/nccl.md#pairing).
+"""Units: the NCCL calls that act together, the call that launches their kernels, and the time line of both.
+
+See docs/nccl.md#pairing.
 
 A communication call outside of groups is a unit of its own and launches its kernels itself. The calls between an
 outermost ``ncclGroupStart`` and its ``ncclGroupEnd`` are one unit, and its kernels are launched in that
@@ -32,7 +34,7 @@ NONE = -1
 
 
 class Role(IntEnum):
-    """What an NCCL call does to units."""
+    """The role of an NCCL call in units."""
 
     OTHER = 0
     COMMUNICATION = 1
@@ -112,7 +114,7 @@ def find_units(lanes: Ints, roles: Ints) -> Units:
 
 
 def _depths(step: Ints, lanes: Ints) -> Ints:
-    """How many groups are open after each call on its thread; an end without a start leaves it at 0."""
+    """The number of open groups after each call on its thread; an end without a start leaves it at 0."""
     is_first = np.concatenate(([True], lanes[1:] != lanes[:-1]))
     lane = np.cumsum(is_first) - 1
     total = np.cumsum(step)
@@ -140,7 +142,7 @@ def units_of_launches(units: Units, starts: Ints, ends: Ints, launch_starts: Int
 
 @dataclass(frozen=True, eq=False)
 class Queue:
-    """What waits for a partner of another thread: arrays of one shape, in any order.
+    """Units or launches that wait for a partner of another thread: arrays of one shape, in any order.
 
     ``process``: a code of (report, process). ``time``: job time, ns: a unit's start, a launch's start. ``collective``:
     a code, ``NONE`` where not known.
@@ -232,7 +234,7 @@ def roles_of(names: pd.Series[Any]) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class Lines:
-    """Where n calls and the launches of some kernels lie on one time line.
+    """The places of n calls and of the launches of kernels on one time line.
 
     ``lanes``, ``starts``, ``ends``: the thread of each call and its place on the line, shape ``(n,)``. ``real_ends``:
     its end in job time, ns, also where it never returned. ``launched``: the kernels with a recorded launch, as indices;

@@ -1,4 +1,9 @@
-"""Communicators over processes: which rank of which communicator a call's pointer means."""
+"""Communicators over processes: the rank of the communicator that a call's pointer stands for.
+
+NCCL runs the calls of a communicator in the order in which they were made, the same on all of its ranks. So the n-th
+call of a rank in the log (`call_sequences`) and the n-th operation of the same communicator and rank in an export belong
+together, where both are whole.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +82,7 @@ class Communicators:
         self._name(member, line)
 
     def member_of(self, signature: Signature, calls: int = 1) -> Member:
-        """Who makes the calls of ``signature`` now; there are so many ``calls`` of it."""
+        """The member that makes the calls of ``signature`` now; ``calls`` is their number."""
         member = self._caller(signature)
         if signature.writer is not None:
             member.written_devices[signature.writer.device] += calls

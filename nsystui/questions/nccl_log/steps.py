@@ -52,7 +52,7 @@ class StepCut:
         self.last: int | None = None
 
     def of(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """What passes of one log."""
+        """The lines of one log that pass."""
         is_inside = False
         for line in lines:
             if type(line) is TrainingStep:

@@ -1,6 +1,8 @@
-"""What a debug log says, added up while it streams by: never the calls themselves, only their numbers by kind.
+"""A debug log summed up while it is read: not the calls themselves, only their numbers by kind.
 
 The memory grows with how many different things there are (message sizes, GPUs, communicators), not with the log.
+
+`notes` say what the numbers leave out, and how to record it.
 """
 
 from __future__ import annotations
@@ -130,7 +132,7 @@ class Summary:
 
     @property
     def calls(self) -> int:
-        """How many calls there are."""
+        """The number of calls."""
         return self.kinds.total()
 
     def gpus(self) -> dict[Gpu, Counter[tuple[str, str | None]]]:
@@ -186,7 +188,7 @@ _RECORD = "record with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING"
 
 
 def notes(summary: Summary, cut: StepCut | None = None) -> tuple[str, ...]:
-    """What the tables of a log have to say of themselves; ``cut`` is what chose its lines, if they were chosen."""
+    """The notes of the tables of a log; ``cut`` is the choice of its lines, if there was one."""
     return tuple(_notes(summary, cut))
 
 

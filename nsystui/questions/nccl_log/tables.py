@@ -1,4 +1,4 @@
-"""Every table that a debug log gives, by the name that a user asks for it."""
+"""The tables of a debug log, by the names that users know: calls, communicators, ranks, GPUs, tuning, steps, lines."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ _NS_PER_S = 1e9
 
 
 def tuning_table(summary: Summary) -> TableAnswer:
-    """Which algorithm and protocol NCCL chose, by op and bytes as the tuner counts them.
+    """The algorithm and protocol that NCCL chose, by op and bytes as the tuner counts them.
 
     For AllGather, ReduceScatter and AlltoAll these are the bytes of all ranks together.
     """
@@ -276,7 +276,7 @@ def steps_table(summary: Summary) -> TableAnswer:
 
 
 def lines_table(summary: Summary) -> TableAnswer:
-    """What was found in the lines of the logs, and what could not be read."""
+    """The lines of the logs by what they hold, and those that could not be read."""
     columns = (
         Column("what", header="What", label="what"),
         Column("number", header="Number", label="number", unit=Unit.COUNT),

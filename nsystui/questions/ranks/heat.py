@@ -33,11 +33,11 @@ PARTS = {
     "memory": "memory",
     "graph": "graph",
 }
-"""What a map over time can show of every job, and what that is called in ``DeviceLanes``. GPU metrics come on top."""
+"""The quantities that a map over time can show of every job, by their names in ``DeviceLanes``; GPU metrics follow."""
 
 
 class Merge(Enum):
-    """What stands for several ranks on one line."""
+    """The value that stands for several ranks on one line."""
 
     MEAN = "mean"
     LEAST = "least"
@@ -128,7 +128,7 @@ def time_map(
 
 
 def figures_of(session: Session, selection: Selection) -> tuple[str, ...]:
-    """What a map over time can show of this job."""
+    """The quantities that a map over time can show of this job."""
     metrics = dict.fromkeys(one.label for one in metric_sources(session, selection))
     return (*PARTS, *metrics)
 
@@ -153,7 +153,7 @@ def _metrics(busy: BusyIntervals, lanes: Sequence[MetricLane]) -> dict[Task, lis
 
 
 def step_map(ranks: Sequence[RankedTask], times: Mapping[Task, StepTimes], notes: tuple[str, ...]) -> RankMap:
-    """How long each step of each rank took; a column for each number of a step."""
+    """The duration of each step of each rank, with a column for each step number."""
     chosen = tuple(item for item in ranks if item.task in times)
     numbers = sorted({number for item in chosen for number in times[item.task].numbers.tolist()})
     places = {number: place for place, number in enumerate(numbers)}

@@ -1,4 +1,4 @@
-"""What the tables of ranks are made of, computed on a Dask cluster: a task for each report of a packed job.
+"""The figures of the tables of ranks, computed on a Dask cluster: a task for each report of a packed job.
 
 The workers compute what is kept of single reports, with the functions that compute it everywhere; the session then has
 it at hand, and makes of it what it makes of its own.
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
 VERSION = "nsystui:__version__"
-"""Where the version of nsystui is found, as ``pkgutil.resolve_name`` takes it."""
+"""The name of nsystui's version, as ``pkgutil.resolve_name`` takes it."""
 _CONNECTING = 15
 _FIRST_WORKER = 60
 _BETWEEN_LOOKS = 5
-"""How long is waited for the scheduler, for a worker, and between two looks whether there still is one, seconds."""
+"""The time-outs for the scheduler and for a worker, and the interval at which workers are checked, seconds."""
 
 
 def report_arrays(path: str, limits: Limits, only_collectives: bool) -> dict[tuple[str, str], Arrays] | str:
@@ -112,7 +112,7 @@ def _client(scheduler: str) -> Iterator[Client]:
 
 
 def _address(scheduler: str) -> str:
-    """What is said or what a scheduler file says. Raises UsageError where that is no address."""
+    """The address given, or that of a scheduler file. Raises UsageError where that is no address."""
     address = scheduler
     if os.path.exists(scheduler):
         try:

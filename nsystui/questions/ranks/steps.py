@@ -1,4 +1,4 @@
-"""How long the steps of each rank took (docs/ranks.md#steps).
+"""The steps of each rank: their times, and their tables by rank, across ranks and one by one (docs/ranks.md#steps).
 
 On the GPU a step lasts from the start of its first operation to that of the next step's, without holes; the last one to
 the end of its last operation. On the CPU it is the NVTX range, which runs ahead of the GPU.

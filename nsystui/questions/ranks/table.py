@@ -1,4 +1,9 @@
-"""The table of ranks: a row for each, with what it did, how it kept up with the others, and what is odd about it."""
+"""The table of ranks: a row for each with its work, its lateness, and the figures in which it is odd.
+
+A rank is odd by the modified z-score of Iglewicz and Hoaglin (1993), 0.6745 · (x − median) / MAD with MAD the median
+absolute deviation: unlike a mean and a standard deviation it is not affected by the odd ranks themselves. Above 3.5 a
+value is odd. Ranks that agree to the last digit have no MAD: a figure must also differ by a share that matters.
+"""
 
 from __future__ import annotations
 
@@ -111,14 +116,14 @@ _JUDGED = (
     (Measure("late", 3.0, 0.0, only_high=True), "late"),
     (Measure("wait_caused", 100_000.0, 0.0, only_high=True), "wait caused"),
 )
-"""What is judged, and how an odd one is called. Percentages must differ by two points, other figures by some share."""
+"""The figures that are judged, with their words. Percentages must differ by two points, other figures by some share."""
 
 _MOST_REASONS = 3
 
 
 @dataclass(frozen=True, eq=False)
 class RankFacts:
-    """What the table is made of, each by task; what is not known of a task is not in it.
+    """The figures of the table, each by task; an unknown figure of a task is left out.
 
     ``busy`` comes from ``BusyIntervals.load`` with the same selection (its window may differ). ``steps`` and
     ``lateness`` are those of the window.

@@ -1,8 +1,8 @@
-"""A triage against that of another job, the baseline: what is new, what is gone, what costs more or less.
+"""A triage compared with that of a baseline job: new findings, gone ones, and those that cost more or less.
 
-Findings are compared by their share of the job, for two captures are seldom equally long; ``worse_points`` says from
-how many percentage points on it is another one. A finding is there or not by a threshold: so that one just above it is
-not called new where the baseline has it just below, the baseline's is sought once more with every such threshold at 0.
+Findings are compared by their share of the job, because two captures are seldom equally long; ``worse_points`` is the
+minimum change in percentage points. A finding depends on a threshold: so that one just above it is not called new where
+the baseline has it just below, the baseline's findings are computed again with every such threshold at 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nsystui.questions.triage.thresholds import Thresholds
 
 
 class Kind(Enum):
-    """What became of a finding, in the order in which they are told."""
+    """The change of a finding; the changes are reported in this order."""
 
     NEW = "new"
     WORSE = "worse"
@@ -87,7 +87,7 @@ _Key = tuple[str, tuple[int, ...]]
 
 
 def _key(one: Finding) -> _Key:
-    """What makes a finding the same in another job: its rule, and the rank where it is about a single one."""
+    """The identity of a finding across jobs: its rule, and the rank where it is about a single one."""
     return one.id, one.ranks if len(one.ranks) == 1 else ()
 
 
@@ -147,5 +147,5 @@ def against_table(found: Against) -> TableAnswer:
 
 
 def counts(found: Against) -> Mapping[Kind, int]:
-    """How many changes of each kind there are."""
+    """The number of changes of each kind."""
     return {kind: sum(one.kind is kind for one in found.changes) for kind in Kind}

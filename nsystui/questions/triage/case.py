@@ -1,4 +1,7 @@
-"""What the rules judge: a job and a selection, with the figures that several rules share."""
+"""The case that rules judge: a job and a selection, with the figures that several rules share.
+
+`spans` gives the times of the rows of a table, merged for each process or GPU, which rules subtract and intersect.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,7 @@ class Case:
 
     @cached_property
     def time(self) -> int:
-        """How long the job ran, ns: the mean over its GPUs of the windows in which they are judged."""
+        """The run time of the job, ns: the mean over its GPUs of the windows in which they are judged."""
         spans = [self.window_of(one) for one in self.devices] or list(self.windows.values())
         return sum(span.end - span.start for span in spans) // len(spans) if spans else 0
 
@@ -108,7 +111,7 @@ class Case:
 
     @cached_property
     def spent(self) -> Breakdown:
-        """How the time of all GPUs was spent."""
+        """The time of all GPUs by category."""
         return total(one.breakdown(self.window_of(one)) for one in self.devices) if self.devices else NOTHING
 
     def idle(self, device: DeviceIntervals) -> IntervalBlocks:

@@ -11,7 +11,7 @@ from nsystui.base.text import shell_word
 
 
 class Severity(Enum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     ERROR = "error"
     WARNING = "warning"

@@ -1,8 +1,13 @@
-"""How long the launches of the same kernel take: by GPU and over time, of the kernels that hold most of the time.
+"""Durations of the launches of the same kernel: by GPU, over time, and how they scatter (median and MAD).
 
-Kernels are the same that have name, grid and block in common. The run is cut in parts; what is usual for a kernel on a
-GPU is the median of the means of its parts, so that one stall of many launches leaves it alone, in one pass of sums.
-(`kernel_spread` has the medians of the launches themselves, for those kernels that may have outliers.)
+Kernels are the same that have name, grid and block in common. The run is cut in parts; the usual duration of a kernel
+on a GPU is the median of the means of its parts, so that one stall of many launches does not change it, and one pass of
+sums is enough.
+
+`spreads` gives the medians of the launches themselves, and of their distances from it (MAD), for the kernels that may
+have outliers. Neither is affected by the outliers themselves, as a mean and a standard deviation would be. Both are
+exact, over all launches of the kernel on all GPUs, and take four passes: `tails` finds in one the kernels that are
+worth them.
 """
 
 from __future__ import annotations
@@ -142,7 +147,7 @@ def _grouped(case: Case, bounds: Mapping[int, tuple[int, int]], top: sa.CTE | No
 
 
 def begins(bounds: Mapping[int, tuple[int, int]]) -> sa.ColumnElement[Any]:
-    """From when on the kernels of a report count, job time; NULL for a report without bounds."""
+    """The time from which the kernels of a report count, job time; NULL for a report without bounds."""
     return by_report(tables.kernels, {report: lo for report, (lo, _) in bounds.items()})
 
 
@@ -157,7 +162,7 @@ def part_bounds(case: Case) -> dict[int, tuple[int, int]]:
 
 
 def shape_columns() -> list[sa.Label[Any]]:
-    """What makes kernels the same."""
+    """The columns by which launches are of the same kernel."""
     columns = tables.kernels.c
     name = sa.func.coalesce(columns.short_name, "(no name)").label(_NAME)
     return [name, *(sa.func.coalesce(columns[key.removeprefix("key_")], _NO_SIZE).label(key) for key in _SIZES)]
@@ -171,7 +176,7 @@ def conditions(case: Case) -> list[Condition]:
 
 
 def usual_times(launches: Sequence[Launches]) -> dict[Kernel, float]:
-    """What is usual for each kernel, ns: the median over the GPUs."""
+    """The usual duration of each kernel, ns: the median over the GPUs."""
     found: dict[Kernel, list[float]] = {}
     for one in launches:
         found.setdefault(one.kernel, []).append(one.usual)
@@ -250,7 +255,7 @@ def _edge(number: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def tails(case: Case, kernels: Sequence[Kernel], times: float, score: float, rare: float) -> dict[Kernel, float]:
-    """What `Classes.tail` says of each kernel."""
+    """The result of `Classes.tail` for each kernel."""
     bounds = part_bounds(case)
     if not kernels or not bounds:
         return {}

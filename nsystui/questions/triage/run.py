@@ -77,7 +77,7 @@ _JUDGED = frozenset().union(*READS.values())
 
 @dataclass(frozen=True)
 class Triage:
-    """What the rules found. ``time``: what 100 % of a cost are, ns; ``gpus``: over how many a cost is the mean.
+    """The findings of the rules. ``time``: 100 % of a cost, ns; ``gpus``: a cost is their mean.
 
     ``unsaid``: the modules of the rules that could not judge something.
     """
@@ -142,7 +142,7 @@ def triage(
 
 
 def _damaged(report: Report) -> Iterator[NotChecked]:
-    """What is left out of a damaged export, for each cause."""
+    """The parts of damaged exports that are left out, by cause."""
     for cause in dict.fromkeys(report.damaged.values()):
         tables = [name for name, why in report.damaged.items() if why == cause]
         names = _words([name for name in tables if name in _JUDGED] or tables)
@@ -150,7 +150,7 @@ def _damaged(report: Report) -> Iterator[NotChecked]:
 
 
 def _words(names: Iterable[str]) -> str:
-    """What is in some canonical tables, in a few words for each."""
+    """The contents of canonical tables, in a few words for each."""
     return ", ".join(canonical.BY_NAME[name].what.partition(",")[0] for name in names)
 
 

@@ -15,7 +15,7 @@ def _of(value: float, meaning: str) -> Any:
 
 
 _LEAST_COST = "least cost of "
-"""How the meaning of a threshold begins below which a finding does not count."""
+"""The beginning of the meaning of a threshold below which a finding does not count."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is wrong with the capture itself: it explains more bad numbers than anything else."""
+"""Problems of the capture itself: they explain more bad numbers than anything else."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _short(case: Case) -> Iterator[Finding]:
 
 
 def _missing(case: Case) -> Iterator[Finding]:
-    """What was not recorded, or not exported, although it would have told much."""
+    """Data that was not recorded, or not exported, and would have been useful."""
     session = case.job.session
     if case.devices and not session.count(tables.nvtx_ranges):
         yield Finding(

@@ -54,7 +54,7 @@ class Span:
 
 @dataclass(frozen=True)
 class HostWork:
-    """What was done in a span: ns by kind (their sum is its length), the longest call of the main kind, a range."""
+    """The CPU's work in a span: ns by kind (their sum is its length), the longest call of the main kind, a range."""
 
     span: Span
     spent: Mapping[str, int]
@@ -64,12 +64,12 @@ class HostWork:
 
     @property
     def kind(self) -> str:
-        """What took most of the time."""
+        """The kind that took most of the time."""
         return max(KINDS, key=lambda kind: self.spent.get(kind, 0))
 
 
 def kind_of(name: str) -> str:
-    """What a CUDA call is for, by its name."""
+    """The kind of a CUDA call, by its name."""
     if "Synchronize" in name:
         return SYNCHRONISING
     if "Launch" in name:
@@ -82,7 +82,7 @@ def kind_of(name: str) -> str:
 
 
 def host_work(session: Session, spans: Sequence[Span]) -> list[HostWork]:
-    """What the CPU did in each of some spans (dozens: each row is held against all of its process)."""
+    """The CPU's work in each of some spans (dozens: each row is compared with all of its process)."""
     cuda = _overlapping(session, tables.api_calls, tables.api_calls.c.name, spans)
     mpi = _overlapping(session, tables.mpi_calls, tables.mpi_calls.c.name, spans)
     ranges = _overlapping(session, tables.nvtx_ranges, FOLDED_LABEL, spans)

@@ -82,6 +82,6 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _runs(flags: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[tuple[int, int]]:
-    """Where consecutive flags are set, as (first, after the last)."""
+    """The runs of consecutive set flags, as (first, after the last)."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

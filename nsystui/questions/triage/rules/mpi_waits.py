@@ -27,7 +27,7 @@ _BLOCKING = (
     "MPI_(Wait|Probe|Mprobe|Recv|Mrecv|Send|Ssend|Rsend|Bsend|Sendrecv|Barrier|Bcast|Gather|Scatter|Allgather|"
     "Alltoall|Reduce|Allreduce|Scan|Exscan|Neighbor|File_(read|write)|Win_(fence|lock|unlock|wait|flush))"
 )
-"""How the calls begin that return when something is done. Beginning and ending MPI is no waiting."""
+"""The beginnings of the names of blocking calls. Starting and ending MPI is not waiting."""
 _COLUMNS = (
     RANK,
     HOST.with_importance(2),
@@ -92,7 +92,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _calls(case: Case) -> tuple[sa.FromClause, list[Condition]]:
-    """What holds the MPI calls, and which of them block."""
+    """The rows of MPI calls, and the conditions for those that block."""
     rows = mpi_rows(case.job.session)
     return rows, [sa.func.regexp_matches(rows.c.name, f"^{_BLOCKING}", type_=sa.Boolean)]
 

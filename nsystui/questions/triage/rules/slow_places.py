@@ -137,7 +137,7 @@ def _compute(case: Case, device: DeviceIntervals) -> int:
 
 
 def _places(case: Case) -> Mapping[tuple[int, int, int], str]:
-    """Where in its host each GPU is: its NUMA node where nsys says it, else its PCI address."""
+    """The place of each GPU in its host: its NUMA node where nsys records it, else its PCI address."""
     table = tables.devices
     query = sa.select(table.c.report, table.c.process, table.c.device, table.c.numa, table.c.bus).where(
         table.c.process.is_not(None)

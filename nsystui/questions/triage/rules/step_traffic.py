@@ -81,7 +81,7 @@ def _row(case: Case, device: DeviceIntervals, copies: Spans, sizes: Mapping[Plac
 
 
 def _sizes(case: Case) -> dict[Place, tuple[int, int]]:
-    """How many copies from the host there are from the first step on, and their bytes, by process and device."""
+    """The number of copies from the host from the first step on, and their bytes, by process and device."""
     memory = tables.memory_ops
     starts = {one.device.task.task: case.working(one).start for one in case.devices}
     # Joined, and not a condition each: of hundreds of processes every row would be held against all.

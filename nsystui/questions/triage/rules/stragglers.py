@@ -181,7 +181,7 @@ def _among(case: Case) -> str:
 
 @dataclass(frozen=True)
 class _Computed:
-    """What a rank computed: its kernels but NCCL's, and |U(K)| in ns."""
+    """The computation of a rank: its kernels but NCCL's, and |U(K)| in ns."""
 
     kernels: int
     time: int
