@@ -108,6 +108,11 @@ class TableAnswer:
         place = [column.key for column in self.columns].index(key)
         return [row[place] for row in self.rows]
 
+    def records(self) -> list[dict[str, Value]]:
+        """The rows as dictionaries by the keys of the columns."""
+        keys = [column.key for column in self.columns]
+        return [dict(zip(keys, row, strict=True)) for row in self.rows]
+
     def with_columns(self, columns: tuple[Column, ...]) -> Self:
         """The answer with these columns, by their keys, of those that it has."""
         if isinstance(self.rows, FrameRows):

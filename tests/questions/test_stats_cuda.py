@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 from synthetic import empty_export, old_schema_export
 
 from nsystui.base.answer import row_batches
+from nsystui.base.columns import Column
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.demo import ExportWriter, Process, Thread
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.cuda import BACKTRACE_CALL, PAGEABLE
 from nsystui.output.formats import write
+from nsystui.questions.kernels import kernel_summary
 from nsystui.questions.stats import NAMES, all_reports, report_named, report_of
 from nsystui.questions.stats.kernel_names import innermost
 from nsystui.store.session import Session
@@ -147,6 +149,15 @@ EXPECTED = {
     "thread": "elsewhere/",
     "alone": "",  # its call was not recorded
 }
+
+
+@pytest.mark.parametrize("report", ["cuda_gpu_kern_sum", "cuda_gpu_kern_gb_sum"])
+def test_a_change_of_the_kernel_screen_does_not_reach_the_report(ranged, report, monkeypatch):
+    expected = [column.header for column in ask(ranged, report).columns]
+    monkeypatch.setattr("nsystui.questions.kernels.NAME", Column("name", header="Kernel", label="kernel"))
+    assert [column.header for column in kernel_summary(ranged, EVERYTHING).columns] != expected
+    assert [column.header for column in ask(ranged, report).columns] == expected
+    assert expected[-1] == "Name"
 
 
 @pytest.mark.parametrize("report", ["cuda_gpu_kern_sum", "cuda_gpu_kern_gb_sum", "cuda_gpu_trace"])

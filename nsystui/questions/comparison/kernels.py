@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Answer, Value, iter_rows
+from nsystui.base.answer import TableAnswer, Value
 from nsystui.base.columns import NAME, Column, Unit
 from nsystui.questions.activities import MEMORY, memory_sizes, work_summary
 from nsystui.questions.comparison.pairs import Compared, Extra, Key, Measured, compared
@@ -45,20 +45,17 @@ def graph_time(side: Side) -> int:
     return int(side.job.session.scalar(query) or 0)
 
 
-def by_name(answer: Answer) -> dict[Key, Measured]:
+def by_name(answer: TableAnswer) -> dict[Key, Measured]:
     """The rows of a summary by their name."""
-    place = {column.key: number for number, column in enumerate(answer.columns)}
-    name, count, total, median = (place[key] for key in ("name", "count", "total", "median"))
     return {
-        (row[name],): Measured(int(row[count] or 0), row[total], row[median])  # type: ignore[arg-type]
-        for row in iter_rows(answer)
+        (row["name"],): Measured(int(row["count"] or 0), row["total"], row["median"])  # type: ignore[arg-type]
+        for row in answer.records()
     }
 
 
 def _with_sizes(side: Side, found: Mapping[Key, Measured]) -> dict[Key, Measured]:
     answer = memory_sizes(side.job.session, side.selection)
-    place = {column.key: number for number, column in enumerate(answer.columns)}
-    sizes = {row[place["name"]]: row[place["total"]] for row in answer.rows}
+    sizes = dict(zip(answer.cells("name"), answer.cells("total"), strict=True))
     return {key: replace(one, sums={"bytes": _number(sizes.get(key[0]))}) for key, one in found.items()}
 
 

@@ -61,14 +61,11 @@ class Compared(TableAnswer):
         column = next(column for column in self.columns if column.key == key)
         if column.unit is not Unit.CHANGE:
             return super().sorted_by(key, descending)
-        place = self.columns.index(column)
-        return replace(self, rows=_by_size(self.rows, place, descending))
-
-
-def _by_size(rows: Sequence[Row], place: int, descending: bool) -> list[Row]:
-    known = [row for row in rows if isinstance(row[place], int | float)]
-    missing = [row for row in rows if row[place] is None]
-    return [*sorted(known, key=lambda row: abs(row[place]), reverse=descending), *missing]  # type: ignore[arg-type]
+        sizes = [abs(change) if isinstance(change, int | float) else None for change in self.cells(key)]
+        known = [number for number, size in enumerate(sizes) if size is not None]
+        missing = [number for number, size in enumerate(sizes) if size is None]
+        known.sort(key=lambda number: sizes[number] or 0, reverse=descending)
+        return replace(self, rows=[self.rows[number] for number in (*known, *missing)])
 
 
 def columns(names: Sequence[Column], basis: Basis, extras: Sequence[Extra] = (), what: str = "") -> tuple[Column, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from nsystui.base.answer import Row, TableAnswer, Value
@@ -18,6 +18,7 @@ from nsystui.questions.comparison.utilisation import Utilisation, utilisation
 from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.summary import KERNEL
 
+_TABLE = Column("table", header="Table", label="table", importance=FILES_ONLY)
 COLUMNS = (
     Column("what", header="What", label="what"),
     Column("unit", header="Unit", label="unit"),
@@ -25,7 +26,7 @@ COLUMNS = (
     Column("b", header="B", label="B", unit=Unit.NUMBER),
     Column("difference", header="Difference", label="B − A", unit=Unit.NUMBER),
     Column("ratio", header="B / A", label="B/A", unit=Unit.COUNT, decimals=4),
-    Column("table", header="Table", label="table", importance=FILES_ONLY),
+    _TABLE,
 )
 """The columns of `summary`; the values of a row are ns, percent or counts, as its ``unit`` says."""
 
@@ -34,7 +35,7 @@ _WORDED = (
     *(Column(key, header=label, label=label) for key, label in (("a", "A"), ("b", "B"))),
     Column("difference", header="B − A", label="B − A"),
     Column("ratio", header="B / A", label="B/A", unit=Unit.COUNT, decimals=4, importance=1),
-    COLUMNS[-1],
+    _TABLE,
 )
 _UNITS = {"ns": Unit.DURATION, "%": Unit.PERCENT, "count": Unit.COUNT}
 
@@ -113,19 +114,21 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> TableAnswer:
 
 def worded(answer: TableAnswer) -> TableAnswer:
     """The summary as a screen shows it, each value with the unit of its row; files keep the plain one."""
-    shown: list[list[str]] = []
-    for what, unit, a, b, difference, _, _ in answer.rows:
-        own = _UNITS[str(unit)]
-        shown.append([str(what), format_value(own, a), format_value(own, b), _signed(own, difference)])
-    texts = [list(cells) for cells in zip(*shown, strict=True)] if shown else [[], [], [], []]
-    aligned = [texts[0], *(_aligned(cells, answer.rows) for cells in texts[1:])]
-    rest = [(row[-2], row[-1]) for row in answer.rows]
-    rows = [(*cells, *more) for cells, more in zip(zip(*aligned, strict=True), rest, strict=True)]
-    return TableAnswer(answer.name, _WORDED, rows, answer.total, answer.notes)
+    units = [_UNITS[str(unit)] for unit in answer.cells("unit")]
 
+    def aligned(key: str, worded: Callable[[Unit, Value], str]) -> list[str]:
+        cells = [worded(unit, value) for unit, value in zip(units, answer.cells(key), strict=True)]
+        return align_decimal(cells) if cells else []
 
-def _aligned(cells: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    return align_decimal(cells) if rows else []
+    columns = (
+        answer.cells("what"),
+        aligned("a", format_value),
+        aligned("b", format_value),
+        aligned("difference", _signed),
+        answer.cells("ratio"),
+        answer.cells("table"),
+    )
+    return TableAnswer(answer.name, _WORDED, list(zip(*columns, strict=True)), answer.total, answer.notes)
 
 
 def _signed(unit: Unit, value: Value) -> str:
@@ -170,7 +173,7 @@ def _work(sides: tuple[Side, Side], launched: Compared, communication: Compared,
     if basis.a and basis.b:
         yield _Line("    by their number", "ns", None, None, "kernels", _sum(launched, "by_count"))
         yield _Line("    by their durations", "ns", None, None, "kernels", _sum(launched, "by_duration"))
-    has_nccl = bool(communication.rows) and communication.rows[0][_place(communication, "what")] == KERNEL
+    has_nccl = communication.cells("what")[:1] == [KERNEL]
     if has_nccl:
         yield line("    NCCL kernels", "ns", _pair(communication, "total", basis), "nccl")
         yield line("      exposed", "ns", _pair(communication, "exposed", basis), "nccl")
@@ -195,15 +198,9 @@ def _pair(answer: Compared, key: str, basis: Basis) -> _Pair:
     return _sum(answer, f"{key}_a", basis.a), _sum(answer, f"{key}_b", basis.b)
 
 
-def _place(answer: Compared, key: str) -> int:
-    return [column.key for column in answer.columns].index(key)
-
-
 def _sum(answer: Compared, key: str, ranks: int = 1) -> float | None:
     """The sum of a column; missing where no rank recorded it."""
-    place = _place(answer, key)
-    values = [row[place] for row in answer.rows]
-    return sum(value for value in values if isinstance(value, int | float)) if ranks else None
+    return sum(value for value in answer.cells(key) if isinstance(value, int | float)) if ranks else None
 
 
 def _other_work(launched: Compared, used: tuple[Utilisation, Utilisation]) -> str:
@@ -222,16 +219,13 @@ def _other_work(launched: Compared, used: tuple[Utilisation, Utilisation]) -> st
 
 def _largest(what: str, answer: Compared, key: str) -> Iterator[str]:
     """The names with the largest changes in the column ``key``, and how many are new or gone."""
-    name, change, status = (_place(answer, one) for one in ("name", key, "status"))
-    changed = [row for row in answer.sorted_by(key, descending=True).rows[:_NAMED] if row[change]]
+    largest = answer.sorted_by(key, descending=True)
+    changes = zip(largest.cells("name")[:_NAMED], largest.cells(key)[:_NAMED], strict=True)
+    changed = [f"{name} {format_value(Unit.CHANGE, change)}" for name, change in changes if change]
     if changed:
         by = " by duration" if key == "by_duration" else ""
-        told = [f"{row[name]} {format_value(Unit.CHANGE, row[change])}" for row in changed]
-        yield f"{what} that changed most{by}: {', '.join(told)}"
-    single = [f"{count:,} {word}" for word in (NEW, GONE) if (count := _with(answer.rows, status, word))]
+        yield f"{what} that changed most{by}: {', '.join(changed)}"
+    statuses = answer.cells("status")
+    single = [f"{count:,} {word}" for word in (NEW, GONE) if (count := statuses.count(word))]
     if single:
         yield f"names of {what}: {', '.join(single)} in B"
-
-
-def _with(rows: Iterable[Row], place: int, word: str) -> int:
-    return sum(row[place] == word for row in rows)

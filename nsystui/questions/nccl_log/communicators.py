@@ -1,8 +1,8 @@
 """Communicators over processes: the rank of the communicator that a call's pointer stands for.
 
 NCCL runs the calls of a communicator in the order in which they were made, the same on all of its ranks. So the n-th
-call of a rank in the log (`call_sequences`) and the n-th operation of the same communicator and rank in an export belong
-together, where both are whole.
+call of a rank in the log (`call_sequences`) and the n-th operation of the same communicator and rank in an export
+belong together, where both are whole.
 """
 
 from __future__ import annotations

@@ -60,11 +60,11 @@ def _overlaps(job: Job, selection: Selection) -> Answer:
             overlap = _beside(devices, [batch[key] for key in _PLACE], is_nccl, starts, ends)
             columns = (is_nccl.tolist(), batch["name"].tolist(), (ends - starts).tolist(), overlap.tolist())
             _add(sums, zip(*columns, strict=True))
+    largest_first = sorted(sums.items(), key=lambda item: (-item[1][0], item[0][1]))
     rows: list[Row] = [
         (_KINDS[kind], total, count, overlap, 100.0 * overlap / total if total else None, total - overlap, name)
-        for (kind, name), (total, count, overlap) in sums.items()
+        for (kind, name), (total, count, overlap) in largest_first
     ]
-    rows.sort(key=lambda row: (-int(row[1] or 0), str(row[-1])))
     total_rows = len(rows) if selection.is_everything else None
     return TableAnswer("nccl-gpu-overlap", _COLUMNS, rows, total_rows, kernel_notes(job.session))
 

@@ -152,10 +152,10 @@ def _kernels(job: Job, selection: Selection, options: Options) -> _Found | None:
         if named.names is not options.names:
             meant_by = f"the {named.names.value} name of {named.count:,} kernel{'s' if named.count > 1 else ''}"
     else:
-        names = kernel_summary(job.session, selection, options.names).rows
+        names = kernel_summary(job.session, selection, options.names).cells("name")
         if not names:
             return None
-        wanted = str(names[0][-1])
+        wanted = str(names[0])
         is_wanted = name_of(table, options.names) == wanted
     query = sa.select(
         table.c.report,

@@ -17,7 +17,7 @@ from nsystui.questions.activities import API, MEMORY, MPI, OS, Work, memory_size
 from nsystui.questions.algebra import statistics
 from nsystui.questions.conditions import duration, where
 from nsystui.questions.job import Job
-from nsystui.questions.kernels import kernel_summary, name_of, rank_of
+from nsystui.questions.kernels import name_of, rank_of
 from nsystui.questions.nvtx.listing import nvtx_summary
 from nsystui.questions.nvtx.loading import LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
 from nsystui.questions.recipes.asking import Ask, Options, chosen_ranks, of_each_rank, of_rank
@@ -25,6 +25,7 @@ from nsystui.questions.recipes.extras import Extras, Extreme, Key, extremes_of, 
 from nsystui.questions.recipes.nccl_projected import nccl_projected
 from nsystui.questions.stats import Options as ReportOptions
 from nsystui.questions.stats import report_named
+from nsystui.questions.stats.cuda_sums import kernels_as_nsys
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -133,7 +134,7 @@ def _projected_ranges(_: Job, session: Session, selection: Selection) -> TableAn
 ASK: dict[str, Ask] = {
     "cuda_api_sum": _work(API),
     "cuda_gpu_kern_sum": _of_rows(
-        lambda session, selection, options: kernel_summary(session, selection, options.names), _kernels
+        lambda session, selection, options: kernels_as_nsys(session, selection, options.names), _kernels
     ),
     "cuda_gpu_mem_size_sum": _of_rows(lambda session, selection, _: memory_sizes(session, selection), _sizes),
     "cuda_gpu_mem_time_sum": _work(MEMORY),

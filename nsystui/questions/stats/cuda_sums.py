@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,8 @@ from nsystui.questions.algebra import statistics
 from nsystui.questions.algebra.statistics import query_rows
 from nsystui.questions.conditions import duration, where
 from nsystui.questions.data_notes import missing_note
-from nsystui.questions.kernels import GroupBy, block_of, grid_of, kernel_summary, name_of
+from nsystui.questions.derived import of_all_reports
+from nsystui.questions.kernels import Names, block_of, grid_of, kernel_notes, name_of
 from nsystui.questions.stats.kernel_names import notes
 from nsystui.questions.stats.report import KERNEL_NAMES, Options, Report
 from nsystui.store import tables
@@ -99,10 +100,33 @@ def _api_calls(selection: Selection) -> sa.Subquery:
     return sa.union_all(*parts).subquery()
 
 
+def kernels_as_nsys(session: Session, selection: Selection, names: Names) -> TableAnswer:
+    """``cuda_gpu_kern_sum``: one row for each kernel name, with NVIDIA's columns, whatever the kernel screen shows."""
+    name = name_of(_KERNELS, names)
+
+    def ask() -> list[Row]:
+        return _kernel_rows(session, selection, name, [name.label("name")], _KERNEL_COLUMNS)
+
+    rows = of_all_reports(session, selection, _KERNELS, f"cuda_gpu_kern_sum {names.value}", ask)
+    is_whole = selection.is_everything
+    total = len(rows) if is_whole else int(session.scalar(sa.select(sa.func.count(name.distinct()))) or 0)
+    return TableAnswer("cuda-gpu-kern-sum", _KERNEL_COLUMNS, rows, total, kernel_notes(session))
+
+
+def _kernel_rows(
+    session: Session,
+    selection: Selection,
+    name: sa.ColumnElement[Any],
+    keys: Sequence[sa.Label[Any]],
+    columns: tuple[Column, ...],
+) -> list[Row]:
+    conditions = where(_KERNELS, selection, name)
+    return statistics.summary_rows(session, _KERNELS, duration(_KERNELS), keys, conditions, columns)
+
+
 def _kernels(session: Session, selection: Selection, options: Options) -> Answer:
-    """``cuda_gpu_kern_sum``."""
     if not options.nvtx_name:
-        return replace(kernel_summary(session, selection, options.names), name="cuda-gpu-kern-sum")
+        return kernels_as_nsys(session, selection, options.names)
     # Of equal totals nsys has the one of fewer instances first here (seen once, in h100-2rank-moe-before).
     frame = statistics.with_shares(_range_groups(session, selection, options), ("count", "name"))
     return TableAnswer.of_frame("cuda-gpu-kern-sum", _KERNEL_COLUMNS, frame, None, notes(session, options))
@@ -110,10 +134,12 @@ def _kernels(session: Session, selection: Selection, options: Options) -> Answer
 
 def _shapes(session: Session, selection: Selection, options: Options) -> Answer:
     """``cuda_gpu_kern_gb_sum``."""
-    if not options.nvtx_name:
-        by_shape = kernel_summary(session, selection, options.names, (GroupBy.SHAPE,))
-        return replace(by_shape, name="cuda-gpu-kern-gb-sum")
     shape = {"grid": grid_of(_KERNELS), "block": block_of(_KERNELS)}
+    if not options.nvtx_name:
+        name = name_of(_KERNELS, options.names)
+        keys = [*(column.label(key) for key, column in shape.items()), name.label("name")]
+        rows = _kernel_rows(session, selection, name, keys, _SHAPE_COLUMNS)
+        return TableAnswer("cuda-gpu-kern-gb-sum", _SHAPE_COLUMNS, rows, None, kernel_notes(session))
     groups = _range_groups(session, selection, options, shape)
     frame = statistics.with_shares(groups, ("count", "name", "block", "grid"))
     return TableAnswer.of_frame("cuda-gpu-kern-gb-sum", _SHAPE_COLUMNS, frame, None, notes(session, options))
