@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from nsystui.base.note_words import which_of
 from nsystui.exports import canonical
 from nsystui.exports.sources import REASONS
-from nsystui.store.left_out import LeftOut
 from nsystui.store.session import Session
+from nsystui.store.tally import LeftOut
 
 
 def left_out_note(session: Session) -> str:
