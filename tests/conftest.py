@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from support import SHARED
 
 from nsystui.exports.demo import TrainingJob
-from nsystui.store import machine, priority
+from nsystui.store import machine
 from nsystui.store.session import Session
 
 SMALL_JOB = TrainingJob(ranks=4, steps=3, layers=2)
@@ -88,7 +88,7 @@ def cache_directory(run_directory: Path) -> Iterator[Path]:
         for name in ("NO_COLOR", "COLUMNS", "LINES"):
             patch.delenv(name, raising=False)
         # A test waits for the threads in the background: behind all other tests they would take minutes.
-        patch.setattr(priority, "NICE", -20)
+        patch.setattr(machine, "NICE", -20)
         yield directory
 
 

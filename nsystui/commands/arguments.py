@@ -218,7 +218,7 @@ def add_all(
     """Adds every file to the session, several at a time; why some were not added, in the order of the files."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from nsystui.store.priority import step_back
+    from nsystui.store.machine import step_back
 
     stopped = threading.Event()
 
@@ -261,7 +261,7 @@ def to_file(arguments: argparse.Namespace) -> bool:
 def _converted(session: Session, path: Path, arguments: argparse.Namespace) -> Path:
     """The export itself, or what ``nsys export`` makes of a report when ``--convert`` asks for it."""
     from nsystui.exports.convert import convert, export_of, is_report
-    from nsystui.store.trimming import size_of
+    from nsystui.store.cache_directory import size_of
 
     if not is_report(path) or not arguments.convert:
         return path

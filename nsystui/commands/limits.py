@@ -15,8 +15,8 @@ from nsystui.commands.configuration import NO_CONFIG, Config, config_of
 
 if TYPE_CHECKING:
     from nsystui.store.cache import Cache
+    from nsystui.store.cache_directory import CachePlace
     from nsystui.store.database import Limits
-    from nsystui.store.place import CachePlace
 
 # Two keep a disk busy (one reads while the other writes), and a login node has others on its 128 CPUs.
 _MOST_JOBS_UNASKED = 2
@@ -73,7 +73,7 @@ def default_place(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.en
 
     Raises UsageError for a variable that makes no sense.
     """
-    from nsystui.store.place import DEFAULT_CAP, CachePlace, default_directory
+    from nsystui.store.cache_directory import DEFAULT_CAP, CachePlace, default_directory
 
     limit = environ.get("NSYSTUI_CACHE_LIMIT")
     is_configured = config.cache_dir and not environ.get("NSYSTUI_CACHE_DIR")
@@ -85,7 +85,7 @@ def default_place(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.en
 def drop_left_in_cache(config: Config) -> None:
     """Removes what programs that were killed left half-written in the cache, if it is the user's own."""
     from nsystui.exports.own_directory import why_not_ours
-    from nsystui.store.trimming import drop_left
+    from nsystui.store.cache_directory import drop_left
 
     with suppress(UsageError):  # a command that uses the cache says so itself
         directory = default_place(config).directory

@@ -18,8 +18,7 @@ from nsystui.commands.limits import add_limits
 if TYPE_CHECKING:
     from nsystui.questions.packing import ReportRanks
     from nsystui.store.cache import Cache
-    from nsystui.store.job_writer import JobWriter, NewReport
-    from nsystui.store.packed_job import JobReport
+    from nsystui.store.packed_job import JobReport, JobWriter, NewReport
 
 DESCRIPTION = """Writes the columns of exports into a directory, the packed job, which opens at once and without the
 exports: `nsystui DIR`, or any command on DIR. Each rank may pack its own export into the same directory, at the same
@@ -52,8 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     from nsystui.exports.discover import discover
     from nsystui.exports.packed_job import is_packed_report
     from nsystui.questions.numbering import numbering
-    from nsystui.store.job_writer import JobWriter
-    from nsystui.store.priority import step_back
+    from nsystui.store.machine import step_back
+    from nsystui.store.packed_job import JobWriter
 
     if arguments.ranks and numbering(arguments.ranks) is None:
         raise UsageError("--ranks is for who is which rank here, such as 'rank(\\d+)'; every rank of FILE is packed")
@@ -122,7 +121,7 @@ def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace)
 
 
 def _new(cache: Cache, found: ReportRanks) -> NewReport:
-    from nsystui.store.job_writer import NewReport
+    from nsystui.store.packed_job import NewReport
 
     path = found.report.path
     files = cache.find(path)

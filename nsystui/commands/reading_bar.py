@@ -16,7 +16,7 @@ from nsystui.base.units import format_value
 
 if TYPE_CHECKING:
     from nsystui.store.pack import Progress
-    from nsystui.store.working import Working
+    from nsystui.store.session import Working
 
 _SECONDS_BETWEEN = 0.2
 _CELLS = 20

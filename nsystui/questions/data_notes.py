@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from nsystui.base.text import which_of
 from nsystui.exports import canonical
 from nsystui.exports.sources import REASONS
-from nsystui.store.left_out import LeftOut
 from nsystui.store.report import Report
 from nsystui.store.session import Session
+from nsystui.store.tally import LeftOut
 
 
 def missing_note(session: Session, table: sa.Table) -> str:

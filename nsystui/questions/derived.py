@@ -13,11 +13,10 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Row
 from nsystui.base.selection import Selection
-from nsystui.store.memory import give_back
+from nsystui.store.machine import give_back
 from nsystui.store.report import Report, most_rows
 from nsystui.store.results import version_of
-from nsystui.store.session import Session
-from nsystui.store.working import Working
+from nsystui.store.session import Session, Working
 
 if TYPE_CHECKING:
     from nsystui.store.results import Arrays

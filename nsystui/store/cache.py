@@ -1,7 +1,8 @@
-"""Where packed exports are kept: a directory for each, never beside the export.
+"""The cache: packed exports and single columns of others, a directory for each, never beside the export.
 
-A directory is written under a temporary name and renamed when it is whole, so that a packed report is there entirely
-or not at all. The cache is capped, with all that lies in it; what was used longest ago goes first.
+A directory is written under a temporary name and renamed when it is whole, so that it is there entirely or not at all.
+It is never changed after that: another process may read from it. The cache is capped, with all that lies in it; what
+was used longest ago goes first.
 """
 
 from __future__ import annotations
@@ -11,24 +12,22 @@ import hashlib
 import os
 import shutil
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.own_directory import why_not_ours
 from nsystui.exports.partial import partial_name, remove
-from nsystui.store import trimming
-from nsystui.store.pack import PackedReport
-from nsystui.store.pack_files import PackFiles
-from nsystui.store.place import CachePlace
+from nsystui.store.cache_directory import ANSWERS, FACTS, RESULTS, CachePlace, size_of, trim
+from nsystui.store.pack import PackedReport, Written, written_of
+from nsystui.store.parquet_files import PackFiles
 from nsystui.store.results import Caps, Results
 from nsystui.store.seals import Seal, read_facts, write_facts
-from nsystui.store.written import Written, written_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -39,8 +38,9 @@ STORE_VERSION = 14
 # The delta encodings of the second version are smaller by a third, and faster to write and to read.
 PARQUET_FORM = "COMPRESSION zstd, PARQUET_VERSION V2"
 """How packs are written, as options of DuckDB's ``COPY``."""
-_FACTS = trimming.FACTS
-# What reading a pack raises that is not one, or not whole.
+# The delta encodings leave little to compress, and more effort takes as long again.
+_COLUMN_FORM = "COMPRESSION zstd, COMPRESSION_LEVEL 1, PARQUET_VERSION V2"
+# What reading a pack or columns raises that are none, or not whole.
 _ANOTHER = (ValueError, KeyError, TypeError, AttributeError)
 _DAMAGED = (OSError, *_ANOTHER)
 
@@ -61,7 +61,24 @@ class PackedFiles:
     @property
     def size(self) -> int:
         """The bytes of all that lies with it."""
-        return trimming.size_of(self.directory)
+        return size_of(self.directory)
+
+
+@dataclass(frozen=True)
+class ColumnFiles:
+    """Columns of one canonical table as Parquet files; no file where the table has no rows."""
+
+    directory: Path
+    names: frozenset[str]
+    rows: int
+    seals: Mapping[Path, Seal]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(self.seals)
+
+
+Files = TypeVar("Files", PackedFiles, ColumnFiles)
 
 
 @dataclass(frozen=True)
@@ -91,12 +108,12 @@ class Cache(CachePlace):
     def results_of(self, export: Path) -> Results:
         """The results that were computed of ``export``, whether it is packed or not."""
         place = self.place_of(export)
-        directory = place.with_name(place.name + trimming.RESULTS)
+        directory = place.with_name(place.name + RESULTS)
         return Results((directory.name,), directory, partials=self.directory)
 
     def results_of_several(self, reports: Collection[str]) -> Results:
         """The results that were computed of several reports together, by their identities."""
-        return Results(tuple(reports), self.directory / trimming.ANSWERS, partials=self.directory, caps=Caps())
+        return Results(tuple(reports), self.directory / ANSWERS, partials=self.directory, caps=Caps())
 
     def find(self, export: Path) -> PackedFiles | None:
         """The packed form of ``export``, or ``None``. A damaged one goes."""
@@ -104,22 +121,35 @@ class Cache(CachePlace):
             place = self.place_of(export)
         except OSError:
             return None
+        return _used(_found(place, read_packed))
+
+    def find_columns(self, export: Path, table: str, names: Collection[str]) -> ColumnFiles | None:
+        """Single columns of a table of ``export``, if they are all of ``names``, or ``None``. Damaged ones go."""
         try:
-            packed = read_packed(place)
+            directories = sorted(self.directory.glob(f"{self.place_of(export).name}.{table}-*"))
         except OSError:
             return None
-        except _ANOTHER:
-            remove(place)
-            return None
-        with suppress(OSError):  # a cache that is only read, or another user's, serves as well
-            os.utime(place / _FACTS)
-        return packed
+        every = (_found(directory, _read_columns) for directory in directories)
+        return _used(next((one for one in every if one is not None and one.names.issuperset(names)), None))
 
     def begin(self, export: Path) -> PartialPack:
         """A new place to pack ``export`` into.
 
         Raises OSError where the cache cannot be written.
         """
+        return PartialPack(self._temporary(), self.place_of(export))
+
+    def begin_columns(self, export: Path, table: str, names: Collection[str]) -> PartialColumns:
+        """A new place for columns of a table of ``export``.
+
+        Raises OSError where the cache cannot be written.
+        """
+        digest = hashlib.sha256(" ".join(sorted(names)).encode()).hexdigest()[:12]
+        place = self.place_of(export)
+        return PartialColumns(self._temporary(), place.with_name(f"{place.name}.{table}-{digest}"), names)
+
+    def _temporary(self) -> Path:
+        """A new directory, under a name that the cache takes away if this process is killed."""
         try:
             str(self.directory).encode()
         except UnicodeEncodeError:  # DuckDB takes paths as text
@@ -127,7 +157,7 @@ class Cache(CachePlace):
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary = self.directory / partial_name()
         temporary.mkdir(mode=0o700)
-        return PartialPack(temporary, self.place_of(export))
+        return temporary
 
     def trim(self, keep: Collection[Path] = ()) -> int:
         """Removes what was used longest ago until the cache is under its cap; how many bytes more it may then hold.
@@ -135,7 +165,7 @@ class Cache(CachePlace):
         The places in ``keep`` are being read from and stay, even over the cap. Never raises: another process may be at
         it.
         """
-        return trimming.trim(self.directory, self.cap, keep)
+        return trim(self.directory, self.cap, keep)
 
 
 class Room:
@@ -185,19 +215,38 @@ class PartialPack:
     def finish(self, report: PackedReport) -> PackedFiles:
         """Makes the pack visible under its final name and returns it."""
         self._files.finish()
-        write_facts(self._temporary, self.place, _FACTS, report.to_json())
-        try:
-            os.rename(self._temporary, self.place)
-        except OSError:  # another process packed the same export meanwhile, or a damaged pack is in the way
-            try:
-                packed = read_packed(self.place)
-            except _DAMAGED:
-                remove(self.place)
-                os.rename(self._temporary, self.place)
-            else:
-                self.abandon()
-                return packed
-        return read_packed(self.place)
+        return _published(self._temporary, self.place, report.to_json(), read_packed)
+
+    def abandon(self) -> None:
+        """Leaves nothing behind."""
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+class PartialColumns:
+    """Columns being written: a sink for Parquet files, then ``finish`` or ``abandon``."""
+
+    def __init__(self, temporary: Path, place: Path, names: Collection[str]) -> None:
+        self._temporary = temporary
+        self._place = place
+        self._names = sorted(names)
+        self._files = 0
+
+    def write(self, connection: duckdb.DuckDBPyConnection, select: str) -> int:
+        """Adds the rows that ``select`` gives; how many they are.
+
+        Raises duckdb.Error where the memory is too little, or the cache cannot be written.
+        """
+        file = self._temporary / f"{self._files:06d}.parquet"
+        ((rows,),) = copy_to_parquet(connection, select, file, _COLUMN_FORM)
+        if rows:
+            self._files += 1
+        else:
+            file.unlink()
+        return int(rows)
+
+    def finish(self, rows: int) -> ColumnFiles:
+        """Makes the columns visible under their final name and returns them. Raises OSError where they cannot be."""
+        return _published(self._temporary, self._place, {"names": self._names, "rows": rows}, _read_columns)
 
     def abandon(self) -> None:
         """Leaves nothing behind."""
@@ -209,9 +258,49 @@ def read_packed(directory: Path) -> PackedFiles:
 
     Raises OSError, ValueError, KeyError, TypeError or AttributeError where it is not one or not whole.
     """
-    facts, seals = read_facts(directory, _FACTS)
+    facts, seals = read_facts(directory, FACTS)
     report = PackedReport.from_json(facts)
     files: dict[str, list[Path]] = {}
     for file in seals:
         files.setdefault(file.name.partition("-")[0], []).append(file)
     return PackedFiles(directory, report, {name: tuple(paths) for name, paths in files.items()}, seals=seals)
+
+
+def _read_columns(directory: Path) -> ColumnFiles:
+    facts, seals = read_facts(directory, FACTS)
+    return ColumnFiles(directory, frozenset(facts["names"]), int(facts["rows"]), seals)
+
+
+def _found(directory: Path, read: Callable[[Path], Files]) -> Files | None:
+    """The files in a directory of the cache, or ``None``. Damaged ones go."""
+    try:
+        return read(directory)
+    except OSError:
+        return None
+    except _ANOTHER:
+        remove(directory)
+        return None
+
+
+def _used(found: Files | None) -> Files | None:
+    if found is not None:
+        with suppress(OSError):  # a cache that is only read, or another user's, serves as well
+            os.utime(found.directory / FACTS)
+    return found
+
+
+def _published(temporary: Path, place: Path, facts: Mapping[str, Any], read: Callable[[Path], Files]) -> Files:
+    """Makes a directory visible under its final name, with what it says of itself. Raises OSError."""
+    write_facts(temporary, place, FACTS, facts)
+    try:
+        os.rename(temporary, place)
+    except OSError:  # another process wrote the same meanwhile, or something damaged is in the way
+        try:
+            found = read(place)
+        except _DAMAGED:
+            remove(place)
+            os.rename(temporary, place)
+        else:
+            shutil.rmtree(temporary, ignore_errors=True)
+            return found
+    return read(place)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from nsystui.base.errors import DamagedError, ExportError
 from nsystui.exports.partial import remove
-from nsystui.store.cache import Cache, PackedFiles
-from nsystui.store.column_cache import ColumnFiles
+from nsystui.store.cache import Cache, ColumnFiles, PackedFiles
 from nsystui.store.results import Results
 from nsystui.store.seals import changed
 

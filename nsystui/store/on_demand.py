@@ -17,16 +17,12 @@ from nsystui.exports.reading import ArrowReader
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import Source, Transform
 from nsystui.exports.whole import check_rows
-from nsystui.store.cache import Cache
-from nsystui.store.chunks import Chunks
-from nsystui.store.column_cache import ColumnFiles, PartialColumns, find_columns
+from nsystui.store.cache import Cache, ColumnFiles, PartialColumns
 from nsystui.store.damage import raise_of_damage, remembered_damage
-from nsystui.store.device_rows import WORK_TABLES, device_rows
-from nsystui.store.left_out import LeftOut
-from nsystui.store.reader import CHUNK_ROWS, Fields, Lookups, Reader, make_table
+from nsystui.store.pack import WORK_TABLES, device_rows, has_extent
+from nsystui.store.reader import CHUNK_ROWS, Chunks, Fields, Lookups, Reader, make_table
 from nsystui.store.results import Results
-from nsystui.store.tally import Tally, count, tally, tally_columns
-from nsystui.store.written import has_extent
+from nsystui.store.tally import LeftOut, Tally, count, tally, tally_columns
 
 if TYPE_CHECKING:
     import sqlite3
@@ -157,7 +153,7 @@ class OnDemand:
                 missing[table] = names or frozenset(canonical.BY_NAME[table].field_names[:1])
         if self.cache is not None:
             for table, names in list(missing.items()):
-                found = find_columns(self.cache, self.path, table, names)
+                found = self.cache.find_columns(self.path, table, names)
                 if found is not None:
                     self.loaded[table] = found
                     del missing[table]
@@ -171,7 +167,7 @@ class OnDemand:
         partial: dict[str, PartialColumns] = {}
         try:
             for table, names in missing.items():
-                partial[table] = PartialColumns(cache, self.path, table, names)
+                partial[table] = cache.begin_columns(self.path, table, names)
             rows = self._read(missing, partial)
             for table, sink in partial.items():
                 self.loaded[table] = sink.finish(rows[table])

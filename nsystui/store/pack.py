@@ -7,32 +7,122 @@ keeps them: Parquet files in the cache, or tables in memory. Threads are enough,
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nsystui.base.errors import DamagedError, ExportError
 from nsystui.base.resources import shortage
 from nsystui.exports import canonical, metadata, nccl_calls, opening, schema, sources
 from nsystui.exports.canonical import CanonicalTable
+from nsystui.exports.identifiers import pid_of
 from nsystui.exports.metadata import Metadata
 from nsystui.exports.nccl_payload import PayloadSchemas
 from nsystui.exports.reading import ArrowReader
 from nsystui.exports.sources import Transform
 from nsystui.exports.whole import check_rows
-from nsystui.store.chunks import Chunk, Chunks
-from nsystui.store.device_rows import WORK_TABLES, device_rows
-from nsystui.store.left_out import LeftOut
-from nsystui.store.priority import step_back
-from nsystui.store.read_ahead import ReadAhead
-from nsystui.store.reader import ALL_FIELDS, CHUNK_ROWS, Lookups, Reader, make_table, read_errors
-from nsystui.store.written import Written
+from nsystui.store.machine import step_back
+from nsystui.store.reader import ALL_FIELDS, CHUNK_ROWS, Chunk, Chunks, Lookups, Reader, make_table, read_errors
+from nsystui.store.tally import LeftOut
 
 if TYPE_CHECKING:
     import duckdb
+
+
+@dataclass(frozen=True)
+class Written:
+    """How many rows, and from when to when their events are, ns; ``None`` where they do not stretch a session."""
+
+    rows: int
+    first: int | None = None
+    last: int | None = None
+
+
+def has_extent(table: CanonicalTable) -> bool:
+    """Whether the rows of a table are events: samples, diagnostics and the profiler's own do not stretch a session."""
+    return "start" in table.field_names and table.name not in ("nic_metrics", "profiler_overhead")
+
+
+def written_of(table: CanonicalTable, rows: int, statistics: Mapping[str, Mapping[str, str]]) -> Written:
+    """What DuckDB's ``COPY … (RETURN_STATS)`` says of its columns: least and greatest value of each, as text."""
+    if not rows or not has_extent(table):
+        return Written(rows)
+    starts, ends = statistics['"start"'], statistics.get('"end"', {})
+    # A range that was never closed reaches at least to its start.
+    last = max(int(values["max"]) for values in (starts, ends) if "max" in values)
+    return Written(rows, int(starts["min"]), last)
+
+
+WORK_TABLES = (canonical.KERNELS.name, canonical.MEMORY_OPS.name, canonical.GRAPH_LAUNCHES.name)
+"""The canonical tables whose rows a GPU worked on."""
+
+
+def device_rows(facts: Metadata, used: Iterable[tuple[int, int]]) -> list[tuple[Any, ...]]:
+    """A row for each (process, device) of ``used``, and one without a process for each other GPU."""
+    by_number = {gpu.gpu: gpu for gpu in facts.gpus}
+    by_ordinal = {gpu.cuda_device: gpu for gpu in facts.gpus if gpu.cuda_device is not None}
+    told = {(device.pid, device.device): device.gpu for device in facts.cuda_devices}
+    rows: list[tuple[Any, ...]] = []
+    placed = set()
+    for process, device in used:
+        pid = pid_of(process)
+        number = told.get((pid, device))
+        gpu = by_number.get(number) if number is not None else by_ordinal.get(device) or by_number.get(device)
+        number = gpu.gpu if gpu else number
+        placed.add(number)
+        rows.append((process, device, number, *_gpu_facts(gpu)))
+    rows += [(None, None, gpu.gpu, *_gpu_facts(gpu)) for gpu in facts.gpus if gpu.gpu not in placed]
+    return rows
+
+
+def _gpu_facts(gpu: metadata.Gpu | None) -> tuple[Any, ...]:
+    if gpu is None:
+        return (None, None, None, None, None, None, None)
+    names = (gpu.name or None, gpu.uuid or None, gpu.bus or None, gpu.chip or None)
+    return (*names, gpu.sm_count, gpu.total_memory, gpu.numa)
+
+
+_AHEAD = 32 << 20
+
+
+class ReadAhead:
+    """Reads ahead in one file; a context manager. Does nothing where the system does not know how."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+        self._size = 0
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> ReadAhead:
+        with suppress(OSError):
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._size = os.fstat(self._descriptor).st_size
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def reach(self, part: float) -> None:
+        """What lies up to ``part`` (0 … 1) of the file is read now, and a little more soon; no part twice."""
+        with self._lock:
+            end = min(int(part * self._size) + _AHEAD, self._size)
+            if self._descriptor < 0 or end <= self._done or not hasattr(os, "posix_fadvise"):
+                return
+            with suppress(OSError):
+                os.posix_fadvise(self._descriptor, self._done, end - self._done, os.POSIX_FADV_WILLNEED)
+            self._done = end
 
 
 class PackingCancelled(Exception):

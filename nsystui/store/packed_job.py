@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-from nsystui.base.errors import ExportError
+from nsystui.base.errors import ExportError, OutputError, UsageError
+from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.exports import canonical
+from nsystui.exports.discover import EXPORT_ENDINGS, REPORT_ENDINGS
 from nsystui.exports.metadata import Metadata
-from nsystui.exports.packed_job import FACTS, job_of
-from nsystui.store.cache import PackedFiles
+from nsystui.exports.packed_job import FACTS, REPORTS, is_packed_report, job_of, name_of, rank_directory
+from nsystui.exports.partial import drop_abandoned, partial_name
+from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
+from nsystui.store.database import Limits, connect
 from nsystui.store.pack import PackedReport
-from nsystui.store.seals import Seal, check, facts_of, of_content, seal_of
+from nsystui.store.results import Results
+from nsystui.store.seals import Seal, check, facts_of, facts_text, of_content, seal_of, sealed
 
 VERSION = 6
 """Raised whenever packed jobs change their form, or the canonical tables theirs: older ones are packed again."""
@@ -130,3 +139,161 @@ def _files(directory: Path, seals: Mapping[Path, Seal]) -> dict[str, tuple[Path,
             raise ExportError(str(directory), f"damaged: {name} is not what was written", _AGAIN) from None
         found[match[1]] = (*found.get(match[1], ()), file)
     return found
+
+
+_NO_CAP = 1 << 62
+
+
+@dataclass(frozen=True)
+class NewReport:
+    """A report to be put into a packed job: its name, which rank each process is, and what told so.
+
+    ``files`` and ``results`` (what was computed of it) lie in the cache that ``JobWriter.staging`` gave.
+    """
+
+    name: str
+    ranks: Mapping[int, int]
+    source: str
+    files: PackedFiles
+    results: Results
+
+    @property
+    def rank(self) -> int:
+        """The rank under which it is found: of several the lowest."""
+        return min(self.ranks.values())
+
+
+@dataclass(frozen=True)
+class JobWriter:
+    """Adds reports to the packed job in ``directory``; those that are there are only replaced with ``force``."""
+
+    directory: Path
+    force: bool = False
+
+    def check(self) -> None:
+        """Raises UsageError where no packed job may be: a file, or a directory of exports."""
+        if os.path.lexists(self.directory) and not os.path.isdir(self.directory):
+            raise UsageError(f"-o {self.directory}: not a directory")
+        try:
+            names = os.listdir(self.directory)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise OutputError(f"-o {self.directory}: {error.strerror or error}") from None
+        if any(name.endswith(EXPORT_ENDINGS + REPORT_ENDINGS) for name in names if not name.startswith(".")):
+            raise UsageError(f"-o {self.directory}: exports are in it; name a directory for the packed job alone")
+
+    @contextmanager
+    def staging(self) -> Iterator[Cache]:
+        """A cache in the directory of the job to pack exports into; whatever is left in it in the end, goes.
+
+        Raises OutputError where it cannot be written.
+        """
+        with self._write_errors():
+            self.directory.mkdir(parents=True, exist_ok=True)
+            drop_abandoned(self.directory)
+            place = self.directory / partial_name()
+            place.mkdir()
+        try:
+            yield Cache(place, _NO_CAP, is_required=True)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def add(self, report: NewReport, staging: Path) -> JobReport:
+        """Puts a report into the job.
+
+        Raises OutputError where its rank is there already, or the disk is full; then the job is as it was.
+        """
+        place = self.directory / REPORTS / rank_directory(report.rank)
+        if not self.force:
+            self._refuse(place, report)
+        with self._write_errors():
+            identity = uuid4().hex[:12]
+            prepared = staging / f"report-{identity}"
+            prepared.mkdir()
+            report.results.move(Results((identity,), prepared))
+            moves = {self._target(report.rank, identity, file): file for file in _prepared(report.files, prepared)}
+            of_files = {target: sealed(file) for target, file in moves.items()}
+            seals = {str(target.relative_to(self.directory)): seal for target, seal in of_files.items()}
+            facts = facts_to_json(report.name, report.ranks, report.source, identity, report.files.report, seals)
+            (prepared / FACTS).write_text(facts_text(facts, indent=1), encoding="utf-8")
+            self._publish(moves, prepared, place, report)
+        self._remove_others(report.rank, moves)
+        try:
+            return read_report(place)
+        except ExportError as error:
+            raise OutputError(f"{error}: did another process pack it at the same time?") from None
+
+    def _target(self, rank: int, identity: str, file: Path) -> Path:
+        table, _, number = file.name.rpartition("-")
+        return self.directory / table / rank_directory(rank) / f"{identity}-{number}"
+
+    def _publish(self, moves: Mapping[Path, Path], prepared: Path, place: Path, report: NewReport) -> None:
+        """Moves the files into the datasets, and the report after them; all of them or none."""
+        done: list[Path] = []
+        try:
+            for target, file in moves.items():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                file.rename(target)
+                done.append(target)
+            place.parent.mkdir(exist_ok=True)
+            if self.force:
+                with suppress(FileNotFoundError):
+                    place.rename(prepared.with_name(f"{prepared.name}-before"))
+            try:
+                prepared.rename(place)
+            except OSError:
+                self._refuse(place, report)  # another process was faster
+                raise
+        except BaseException:
+            for target in done:
+                target.unlink(missing_ok=True)
+                with suppress(OSError):
+                    target.parent.rmdir()
+                    target.parent.parent.rmdir()
+            raise
+
+    def _refuse(self, place: Path, report: NewReport) -> None:
+        if is_packed_report(place):
+            there = f"{self.directory} has rank {report.rank} already (of {name_of(place)})"
+            advice = f"--force replaces it, --ranks says which rank {report.name} is"
+            raise OutputError(f"{report.name} is rank {report.rank} ({report.source}), and {there}: {advice}")
+
+    def _remove_others(self, rank: int, own: Mapping[Path, Path]) -> None:
+        """Removes what a report that was replaced, or a process that was killed, left in the datasets."""
+        for table in canonical.TABLES:
+            partition = self.directory / table.name / rank_directory(rank)
+            for file in partition.glob("*.parquet"):
+                if file not in own:
+                    file.unlink(missing_ok=True)
+            with suppress(OSError):
+                partition.rmdir()
+
+    @contextmanager
+    def _write_errors(self) -> Iterator[None]:
+        import duckdb
+
+        try:
+            yield
+        except (OSError, duckdb.IOException) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
+            raise OutputError(f"{self.directory} cannot be written ({reason})") from None
+
+
+def _prepared(files: PackedFiles, directory: Path) -> Iterator[Path]:
+    """The files of a pack; those of tables with a field that is called otherwise in a packed job are made anew."""
+    for table, paths in files.files.items():
+        if table not in RENAMED:
+            yield from paths
+            continue
+        name, stored = RENAMED[table]
+        new = directory.with_name(f"{directory.name}-{table}")
+        new.mkdir()
+        connection = connect(Limits(1))
+        try:
+            for path in paths:
+                select = f'SELECT * RENAME ("{name}" AS "{stored}") FROM read_parquet($2)'
+                copy_to_parquet(connection, select, new / path.name, PARQUET_FORM, (str(path),))
+                yield new / path.name
+        finally:
+            connection.close()

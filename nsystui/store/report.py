@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import Metadata
 from nsystui.exports.packed_job import job_of
-from nsystui.store.left_out import LeftOut
+from nsystui.store.tally import LeftOut
 
 if TYPE_CHECKING:
     import sqlalchemy as sa

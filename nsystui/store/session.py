@@ -23,23 +23,20 @@ from nsystui.exports import canonical, opening
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.own_directory import why_not_ours
 from nsystui.exports.packed_job import is_packed_report
-from nsystui.store.cache import Cache, PackedFiles, Room
-from nsystui.store.column_cache import ColumnFiles
+from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room
+from nsystui.store.cache_directory import size_of
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
 from nsystui.store.database import Limits, connect, engine_of, memory_errors, series
+from nsystui.store.machine import step_back
 from nsystui.store.on_demand import Expected, OnDemand
 from nsystui.store.opened import open_export
 from nsystui.store.pack import Progress
 from nsystui.store.packed_job import read_report
 from nsystui.store.packing import PackedTables, Packing
-from nsystui.store.priority import step_back
-from nsystui.store.relations import Rows, loaded_rows, make_view, packed_rows
 from nsystui.store.report import Clock, Report, aligned
 from nsystui.store.results import Key, Memory, Results
 from nsystui.store.tally import Tally
-from nsystui.store.trimming import size_of
-from nsystui.store.used_columns import used_columns
-from nsystui.store.working import Working
+from nsystui.store.views import Rows, loaded_rows, make_view, packed_rows, used_columns
 
 if TYPE_CHECKING:
     import duckdb
@@ -48,6 +45,18 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from nsystui.store.results import Arrays
+
+
+@dataclass(frozen=True)
+class Working:
+    """``what`` is computed of ``done`` of ``total`` reports."""
+
+    what: str
+    done: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.done} of {self.total} reports"
 
 
 # So many reports are planned for as fast as one.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nsystui.questions.job import Job
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
-    from nsystui.store.working import Working
+    from nsystui.store.session import Working
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,8 @@ class Loading:
         from nsystui.questions.job import Job
         from nsystui.questions.numbering import numbering
         from nsystui.store.cache import Cache
+        from nsystui.store.cache_directory import DEFAULT_CAP
         from nsystui.store.database import Limits
-        from nsystui.store.place import DEFAULT_CAP
         from nsystui.store.session import Session
 
         source = self.source
@@ -86,7 +86,7 @@ class Loading:
 
     def go_on(self, job: Job, numbered: Sequence[tuple[int, Path]]) -> None:
         """Loads the given exports into ``job``; the numbers keep the order of the command line."""
-        from nsystui.store.priority import step_back
+        from nsystui.store.machine import step_back
 
         room = job.session.room
         opened = [(number, path, found) for number, path in numbered if (found := self._open(path, room)) is not None]
@@ -172,8 +172,8 @@ class Loading:
 def _converted(report: Path, directory: Path, room: Room) -> Path:
     """The export that ``nsys`` makes of a report, in a thread whose low priority it gets too."""
     from nsystui.exports.convert import convert, export_of
-    from nsystui.store.priority import step_back
-    from nsystui.store.trimming import size_of
+    from nsystui.store.cache_directory import size_of
+    from nsystui.store.machine import step_back
 
     room.use(export_of(report, directory).parent)
     with ThreadPoolExecutor(1, initializer=step_back) as pool:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
     from nsystui.store.report import Report
-    from nsystui.store.working import Working
+    from nsystui.store.session import Working
 
 
 @dataclass

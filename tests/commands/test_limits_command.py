@@ -15,9 +15,9 @@ from synthetic import benchmark_export, two_process_export
 from nsystui.base import terminal
 from nsystui.commands import limits as limits_module
 from nsystui.commands.limits import default_cache
-from nsystui.store import machine, priority
+from nsystui.store import machine
 from nsystui.store.database import SMALLEST_MEMORY, Limits
-from nsystui.store.priority import NICE
+from nsystui.store.machine import NICE
 from nsystui.store.session import Session
 
 MB = 1 << 20
@@ -202,7 +202,7 @@ class TestConversions:
 
     @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
     def test_nsys_steps_back_too(self, run, tmp_path, export, report, monkeypatch):
-        monkeypatch.setattr(priority, "NICE", NICE)
+        monkeypatch.setattr(machine, "NICE", NICE)
         nice = tmp_path / "nice"
         fake_nsys(tmp_path, f'nice > {shlex.quote(str(nice))}\ncp {shlex.quote(str(export))} "$out"', monkeypatch)
         assert run("info", report, "--convert").status == 0

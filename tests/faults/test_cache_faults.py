@@ -18,8 +18,7 @@ from disks import half_written
 from nsystui.base.errors import ExportError
 from nsystui.exports.partial import drop_abandoned, is_abandoned, partial_name
 from nsystui.store import seals, tables
-from nsystui.store.cache import Cache
-from nsystui.store.column_cache import PartialColumns
+from nsystui.store.cache import Cache, PartialColumns
 from nsystui.store.session import Session
 
 CASES = int(os.environ.get("NSYSTUI_CAMPAIGN", "0"))

@@ -14,8 +14,7 @@ from nsystui.questions import derived
 from nsystui.questions.derived import of_each_report
 from nsystui.store import tables
 from nsystui.store.cache import Cache
-from nsystui.store.session import Session
-from nsystui.store.working import Working
+from nsystui.store.session import Session, Working
 
 
 @pytest.fixture(scope="module")

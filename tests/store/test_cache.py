@@ -19,11 +19,11 @@ from synthetic import empty_export, hostile_names_export, two_process_export
 
 from nsystui.cli import main
 from nsystui.store import cache as cache_module
-from nsystui.store import place, tables
+from nsystui.store import cache_directory, tables
 from nsystui.store.cache import Cache, PackedFiles, PartialPack
+from nsystui.store.cache_directory import drop_left
 from nsystui.store.pack import PackedReport, Packer
 from nsystui.store.session import Session
-from nsystui.store.trimming import drop_left
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,7 @@ class TestDamage:
 
     def test_a_part_of_a_table_that_is_missing_is_noticed(self, export, cache, packs, monkeypatch):
         monkeypatch.setattr("nsystui.store.pack.CHUNK_ROWS", 64)
-        monkeypatch.setattr("nsystui.store.pack_files.ROWS_PER_FILE", 64)
+        monkeypatch.setattr("nsystui.store.parquet_files.ROWS_PER_FILE", 64)
         kernels(cache, export)
         (directory,) = places(cache)
         sorted(directory.glob("kernels-*.parquet"))[1].unlink()
@@ -389,7 +389,7 @@ import resource, sys
 from pathlib import Path
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
-from nsystui.store.trimming import drop_left
+from nsystui.store.cache_directory import drop_left
 from nsystui.store import tables
 import sqlalchemy as sa
 if len(sys.argv) > 3:
@@ -509,12 +509,12 @@ class TestSideBySide:
 
 class TestPlace:
     def test_the_variable_decides(self, tmp_path):
-        assert place.default_directory({"NSYSTUI_CACHE_DIR": str(tmp_path)}) == tmp_path
+        assert cache_directory.default_directory({"NSYSTUI_CACHE_DIR": str(tmp_path)}) == tmp_path
 
     @pytest.mark.parametrize("environ", [{}, {"NSYSTUI_CACHE_DIR": ""}])
     def test_without_it_the_systems_cache(self, environ, monkeypatch, tmp_path):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        assert place.default_directory(environ).name == "nsystui"
+        assert cache_directory.default_directory(environ).name == "nsystui"
 
     def test_only_the_user_may_look_into_a_new_cache(self, export, cache):
         kernels(cache, export)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsystui.exports.sources import Source
-from nsystui.store.chunks import Chunks
+from nsystui.store.reader import Chunks
 
 
 def source(name: str, columns: int = 22) -> Source:

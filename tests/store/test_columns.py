@@ -33,11 +33,10 @@ from nsystui.exports.reading import ArrowReader
 from nsystui.questions.kernels import kernel_summary
 from nsystui.questions.stats import Report, all_reports, report_of
 from nsystui.store import on_demand, tables
-from nsystui.store.cache import Cache
-from nsystui.store.column_cache import PartialColumns
+from nsystui.store.cache import Cache, PartialColumns
 from nsystui.store.pack import Packer
 from nsystui.store.session import Session
-from nsystui.store.used_columns import used_columns
+from nsystui.store.views import used_columns
 
 KERNELS, CALLS = tables.kernels, tables.api_calls
 NATIVE = "CUPTI_ACTIVITY_KIND_KERNEL"

@@ -16,13 +16,12 @@ import sqlalchemy as sa
 from synthetic import benchmark_export, two_process_export
 
 from nsystui.base.errors import ExportError, UsageError
-from nsystui.store import machine, priority, tables
-from nsystui.store.cache import Cache
-from nsystui.store.column_cache import PartialColumns
+from nsystui.store import machine, tables
+from nsystui.store.cache import Cache, PartialColumns
 from nsystui.store.database import SMALLEST_MEMORY, Limits
+from nsystui.store.machine import NICE
 from nsystui.store.on_demand import OnDemand
 from nsystui.store.pack import PackedReport, Packer, Progress
-from nsystui.store.priority import NICE
 from nsystui.store.session import Session
 from nsystui.store.sizes import parse_size, size_words
 
@@ -251,7 +250,7 @@ class TestTooLittleMemory:
 class TestPriority:
     @pytest.fixture(autouse=True)
     def as_for_users(self, monkeypatch):
-        monkeypatch.setattr(priority, "NICE", NICE)
+        monkeypatch.setattr(machine, "NICE", NICE)
 
     def nice(self) -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())

@@ -10,10 +10,9 @@ import duckdb
 import pytest
 from synthetic import two_process_export
 
-from nsystui.store import thrift
+from nsystui.store import parquet_files
 from nsystui.store.cache import Cache, PackedFiles
-from nsystui.store.pack_files import PackFiles
-from nsystui.store.parquet_join import read_part
+from nsystui.store.parquet_files import PackFiles, read_part
 from nsystui.store.session import Session
 
 _FORM = "(FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION V2)"
@@ -74,7 +73,7 @@ class TestJoining:
             assert duckdb.connect().execute(query, [file, name]).fetchall() == [(2, excluded)]
 
     def test_a_file_has_about_a_million_rows_of_the_native_table(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("nsystui.store.pack_files.ROWS_PER_FILE", 250)
+        monkeypatch.setattr("nsystui.store.parquet_files.ROWS_PER_FILE", 250)
         files = PackFiles(tmp_path)
         for place in range(0, 1000, 100):
             write(files, place, 100)
@@ -144,16 +143,16 @@ class TestFooters:
         duckdb.connect().execute(copy).fetchall()
         data = path.read_bytes()
         length = int.from_bytes(data[-8:-4], "little")
-        assert thrift.encoded(read_part(path).footer) == data[-8 - length : -8]
+        assert parquet_files.encode_struct(read_part(path).footer) == data[-8 - length : -8]
 
     @pytest.mark.parametrize("number", [0, 1, -1, 63, -64, 64, 2**31, -(2**62), 2**63 - 1, -(2**63)])
     def test_integers_of_any_size(self, number):
-        raw = thrift.raw_of(number)
+        raw = parquet_files.raw_of(number)
         assert raw >= 0
-        assert thrift.value_of(raw) == number
-        assert thrift.decoded(thrift.encoded([(20, 6, raw)])) == [(20, 6, raw)]
+        assert parquet_files.value_of(raw) == number
+        assert parquet_files.decode_struct(parquet_files.encode_struct([(20, 6, raw)])) == [(20, 6, raw)]
 
     def test_what_is_no_struct_is_refused(self):
         for data in (b"", b"\x1d", b"\x19\xff\xff", b"\x16\xff"):
             with pytest.raises((ValueError, IndexError)):
-                thrift.decoded(data)
+                parquet_files.decode_struct(data)

@@ -6,15 +6,15 @@ import os
 
 import pytest
 
-from nsystui.store import read_ahead
-from nsystui.store.read_ahead import ReadAhead
+from nsystui.store import pack
+from nsystui.store.pack import ReadAhead
 
 
 @pytest.fixture
 def asked(monkeypatch):
     spans: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda _, offset, length, advice: spans.append((offset, length)))
-    monkeypatch.setattr(read_ahead, "_AHEAD", 100)
+    monkeypatch.setattr(pack, "_AHEAD", 100)
     return spans
 
 

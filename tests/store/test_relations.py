@@ -8,7 +8,7 @@ import pytest
 
 from nsystui.exports import canonical
 from nsystui.store.database import Limits, connect
-from nsystui.store.relations import Rows, make_view
+from nsystui.store.views import Rows, make_view
 
 
 @pytest.mark.parametrize("reports", [0, 1, 64, 65, 130])

@@ -20,8 +20,7 @@ from nsystui.exports.demo import Session as Capture
 from nsystui.store import tables
 from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
-from nsystui.store.session import Session
-from nsystui.store.working import Working
+from nsystui.store.session import Session, Working
 
 SECOND = 10**9
 START = 1_780_000_000 * SECOND

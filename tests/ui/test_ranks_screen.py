@@ -8,7 +8,7 @@ import pytest
 from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, shows
 
 from nsystui.questions.alignment import ClockMode
-from nsystui.store.working import Working
+from nsystui.store.session import Working
 from nsystui.ui import messages
 from nsystui.ui.screens.ranks import RanksScreen
 

@@ -14,7 +14,7 @@ from nsystui.questions.job import Job
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.thresholds import Thresholds
-from nsystui.store.memory import give_back
+from nsystui.store.machine import give_back
 from nsystui.store.report import Report
 
 Said = Finding | NotChecked

@@ -1,18 +1,43 @@
-"""What lies in the cache directory, and what goes first when it is too much.
+"""The directory of the cache: where it belongs, how large it may grow, what lies in it and what goes first.
 
-Everything that the program keeps there counts: packs, single columns, the results of single reports and of
-several, and exports that were converted from reports. What is not the program's is neither counted nor removed.
+Everything that the program saves there counts: packs, single columns, the results of single reports and of several, and
+exports that were converted from reports. What is not the program's is neither counted nor removed.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from nsystui.exports.partial import PARTIAL, drop_abandoned, is_abandoned, remove
+
+DEFAULT_CAP = 20 << 30
+
+
+@dataclass(frozen=True)
+class CachePlace:
+    """A directory for packed reports and what else is kept of exports, of at most about ``cap`` bytes."""
+
+    directory: Path
+    cap: int = DEFAULT_CAP
+
+    @property
+    def conversions(self) -> Path:
+        """Where exports lie that were converted from reports."""
+        return self.directory / CONVERTED
+
+
+def default_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """``$NSYSTUI_CACHE_DIR``, else the user's cache directory of this system."""
+    import platformdirs
+
+    chosen = environ.get("NSYSTUI_CACHE_DIR")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("nsystui"))
+
 
 ANSWERS = "answers"
 """The folder of the results of several reports together: a file for each."""
