@@ -239,7 +239,7 @@ def places_in(batch: Mapping[str, NDArray[Any]]) -> Iterator[tuple[Place, NDArra
     """The process and device of the rows of a batch, and which rows are theirs."""
     columns = [batch[key].astype(np.int64) for key in ("report", "process", "device")]
     changes = np.flatnonzero(np.logical_or.reduce([column[1:] != column[:-1] for column in columns])) + 1
-    # Rows of one place mostly stand together, so few need to be told apart.
+    # Rows of one place mostly stand together, so there are few runs.
     firsts = np.concatenate(([0], changes)) if len(columns[0]) else changes
     for report, process, device in sorted({tuple(int(column[row]) for column in columns) for row in firsts.tolist()}):
         is_own = [column == key for column, key in zip(columns, (report, process, device), strict=True)]
