@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.text import few
 from nsystui.base.units import format_value as worded
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, without
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
@@ -177,8 +178,6 @@ def bytes_words(size: float) -> str:
 
 def rank_words(ranks: Iterable[int]) -> str:
     """``rank 2``, ``ranks 0, 1, 2 and 5 more``."""
-    from nsystui.base.text import few
-
     numbers = sorted(ranks)
     return f"rank{'s' if len(numbers) > 1 else ''} {few(numbers)}"
 
