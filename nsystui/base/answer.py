@@ -20,7 +20,7 @@ Row = tuple[Value, ...]
 
 
 class Answer(Protocol):
-    """Rows that can be asked for by position: a small frame, or a window on millions of rows."""
+    """Rows that are fetched by position: a small table, or a window on millions of rows."""
 
     @property
     def name(self) -> str:
@@ -153,7 +153,7 @@ def _dtype(column: Column) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class FrameRows(Sequence[Row]):
-    """The rows of a frame as tuples of Python values, made when they are asked for: most of a large frame never are."""
+    """The rows of a frame as tuples of Python values, made on demand: most of a large frame is never needed."""
 
     frame: pd.DataFrame
     keys: tuple[str, ...]

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
 
 FILES_ONLY = 9
-"""The importance of a column that only files get: what tells a row from any other, which nobody reads on a screen."""
+"""The importance of a column that only files get: it identifies a row, and is not shown on a screen."""
 
 
 class Unit(Enum):
@@ -66,4 +66,4 @@ TID = Column("tid", header="TID", label="tid", unit=Unit.NUMBER)
 REPORT_ID = Column("report", header="Report", label="report", unit=Unit.NUMBER, importance=FILES_ONLY)
 PROCESS_ID = Column("process", header="Process", label="process", unit=Unit.NUMBER, importance=FILES_ONLY)
 ROW_ID = Column("row", header="Row", label="row", unit=Unit.NUMBER, importance=FILES_ONLY)
-"""The native row that a row of a table is: report, process and row number tell it from any other."""
+"""The number of the native row: report, process and row number identify a row of a table."""

@@ -28,7 +28,7 @@ def copy_to_parquet(
     """
     import duckdb
 
-    # USE_TMP_FILE would leave a file of a name that nobody knows if writing fails.
+    # USE_TMP_FILE would leave a file with an unknown name if writing fails.
     copy = f"COPY ({select}) TO $1 (FORMAT parquet, USE_TMP_FILE false, {options})"
     # Absolute, or DuckDB would take a name such as ``s3:x`` for an address.
     absolute = str(path.absolute())

@@ -71,12 +71,12 @@ def wants_ascii(environ: Mapping[str, str], encoding: str | None) -> bool:
 
 
 def no_color(environ: Mapping[str, str]) -> bool:
-    """Whether the user asks for no colour: ``NO_COLOR`` is set and not empty (https://no-color.org)."""
+    """Whether the user wants no colour: ``NO_COLOR`` is set and not empty (https://no-color.org)."""
     return bool(environ.get("NO_COLOR"))
 
 
 def few_colors(environ: Mapping[str, str]) -> bool:
-    """Whether the terminal has 16 colours as far as anyone can tell, by the same rule as rich, which paints them.
+    """Whether the terminal is taken to have only 16 colours, by the same rule as rich, which paints them.
 
     ``COLORTERM`` must say ``truecolor`` or ``24bit``, or ``TERM`` must end in ``256color`` (or be kitty's), for more.
     """
@@ -121,7 +121,7 @@ def _told(environ: Mapping[str, str], name: str) -> int:
 def is_full(descriptor: int) -> bool:
     """Whether the terminal behind a file descriptor has not taken yet what was written: a write would wait.
 
-    ``False`` where that cannot be told (no terminal, a system that waits on sockets only).
+    ``False`` where that is not known (no terminal, a system that waits on sockets only).
     """
     try:
         return not select.select([], [descriptor], [], 0)[1]

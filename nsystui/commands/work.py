@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, name: str) -> int:
-    """Answers for the work of ``nsystui.questions.work`` with this name."""
+    """Answers for the work of ``nsystui.questions.activities`` with this name."""
     from nsystui.questions.activities import MEMORY, WORKS, memory_sizes, work_instances, work_summary
 
     work = WORKS[name]

@@ -33,7 +33,7 @@ class Sink(Protocol):
 def write_chrome_trace(trace: Trace, stream: Sink, progress: Progress = lambda rows: None) -> int:
     """Writes the trace and returns how many events, marks and samples of the export are in it.
 
-    ``progress`` is told how many are written so far, and may stop the writing by raising. Memory does not grow with the
+    ``progress`` gets the number written so far, and may stop the writing by raising. Memory does not grow with the
     trace: a batch of rows at a time is read, written and forgotten.
     """
     writer = _Writer(trace)

@@ -233,7 +233,7 @@ def check_ending(path: str | os.PathLike[str]) -> None:
 
 
 def trace_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """Every file of the trace that is called ``path``: Paraver wants ``.pcf`` and ``.row`` beside its ``.prv``."""
+    """Every file of the trace that is called ``path``: Paraver needs ``.pcf`` and ``.row`` next to its ``.prv``."""
     target = Path(path).expanduser()
     if not target.name.lower().endswith(PARAVER):
         return (target,)
@@ -246,7 +246,7 @@ def save_trace(
 ) -> int:
     """Writes the files of ``path`` and returns how many events of the export are in them.
 
-    Raises what `files.save` raises, and ``MissingDataError`` where the trace has nothing: then no file is written.
+    Raises what `save` raises, and ``MissingDataError`` where the trace has nothing: then no file is written.
     """
     check_ending(path)
     refuse_empty(trace)

@@ -69,7 +69,7 @@ def file_values(column: Column, values: Sequence[Value]) -> Sequence[Value]:
     """
     if not any(issubclass(kind, float) for kind in set(map(type, values))) and not column.decimals:
         return values  # nothing to do, found at the speed of C: most columns, and rows come in millions
-    # Sizes nsys leaves to C's formatting; what has decimals beside them was rounded in its SQL.
+    # Sizes nsys leaves to C's formatting; values with decimals next to them were rounded in its SQL.
     rounded = round if column.unit is Unit.MEGABYTES else round_half_up
     return [_file_value(column.decimals, rounded, value) for value in values]
 
@@ -85,7 +85,7 @@ def _file_value(decimals: int | None, rounded: Callable[[float, int], float], va
 
 
 def _file_pages(answer: Answer, progress: Progress | None) -> Iterator[Iterable[tuple[Value, ...]]]:
-    """Pages of rows with the values that files get; tells ``progress`` when a page has been used."""
+    """Pages of rows with the values that files get; ``progress`` is called when a page has been used."""
     done = 0
     for page in pages(answer):
         by_column = zip(answer.columns, zip(*page, strict=True), strict=True)

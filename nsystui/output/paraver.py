@@ -217,7 +217,7 @@ def write_records(
 ) -> int:
     """Writes the ``.prv`` and returns how many events of the export are in it; memory does not grow with them.
 
-    ``progress`` is told how many are written so far, and may stop the writing by raising.
+    ``progress`` gets the number written so far, and may stop the writing by raising.
     """
     stream.write(rows.header(trace).encode())
     body, written = _Body(trace, rows, types), 0

@@ -34,7 +34,7 @@ def write_parquet(answer: Answer, path: Path, progress: Progress | None = None) 
     """
     import duckdb
 
-    # The batches are beside ``path``, where there must be room anyway.
+    # The batches are next to ``path``, where there must be room anyway.
     folder = path.with_name(path.name + ".parts")
     folder.mkdir(mode=0o700)
     try:
@@ -103,7 +103,7 @@ def _copy(connection: duckdb.DuckDBPyConnection, select: str, path: Path) -> Non
     try:
         copy_to_parquet(connection, select, path, "COMPRESSION snappy")
     except duckdb.Error as error:
-        # DuckDB's own text is a line of JSON about a write of a range; only the system's words in it tell a user why.
+        # DuckDB's own text is a line of JSON about a write of a range; only the system's words in it say why.
         for code in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOENT, errno.EFBIG, errno.EIO):
             if os.strerror(code) in str(error):
                 raise OSError(code, os.strerror(code)) from error

@@ -117,12 +117,12 @@ class Alignment:
 
 
 def columns_read() -> dict[sa.Table, tuple[str, ...]]:
-    """The columns that ``align`` reads where collectives are to tell."""
+    """The columns that ``align`` reads where collectives are used."""
     return {tables.kernels: STREAM_COLUMNS}
 
 
 def align(session: Session, mode: ClockMode) -> Alignment:
-    """Puts the reports of a session on one clock, and tells how."""
+    """Puts the reports of a session on one clock, and returns how."""
     if mode is ClockMode.OWN:
         session.set_clock(Clock(is_common=False))
         return Alignment(mode)

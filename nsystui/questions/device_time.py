@@ -179,7 +179,7 @@ class DeviceLanes:
 
 @dataclass(frozen=True, eq=False)
 class BusyParts:
-    r"""When each category kept one device busy, and what follows from it. Made by ``of``.
+    r"""The busy times of one device by category, and the parts that follow from them. Made by ``of``.
 
     ``graph_only`` is U(G) \ U(K ∪ C ∪ M). A itself is not kept: ``kernels``, ``exposed_nccl``, ``memory_only`` and
     ``graph_only`` have no point in common and are A together. The rest is named as in ``Breakdown``.
@@ -234,7 +234,7 @@ def _exposed(kernels: Intervals, nccl: Intervals, memory: Intervals, graph: Inte
 
 @dataclass(frozen=True, eq=False)
 class DeviceIntervals:
-    """When each category kept one device busy, in job time."""
+    """The busy times of one device by category, in job time."""
 
     device: Device
     recorded: Window
@@ -251,14 +251,14 @@ class DeviceIntervals:
         return Breakdown(hi - lo, self.recorded_in(window), busy=busy, **lengths)
 
     def worked(self, window: Window) -> Window | None:
-        """From the first operation in ``window`` to the end of the last one; ``None`` where there is none."""
+        """The time from the first operation in ``window`` to the end of the last one; ``None`` where there is none."""
         span = None
         for active in self._active(window):
             span = Window(span.start if span else int(active.starts[0]), int(active.ends[-1]))
         return span
 
     def gaps(self, window: Window) -> IntervalBlocks:
-        """When nothing ran between the first operation in ``window`` and the last one."""
+        """The idle times between the first operation in ``window`` and the last one."""
         builder = BlockBuilder()
         before = None
         for active in self._active(window):
@@ -268,7 +268,7 @@ class DeviceIntervals:
         return builder.blocks()
 
     def _active(self, window: Window) -> Iterator[Intervals]:
-        """When anything ran in ``window``, A, as far as anything did: one slice of time after the other."""
+        """The busy times in ``window``, A, one slice of time after the other; slices without any are left out."""
         for parts in slices([getattr(self.parts, name) for name in _DISJOINT], (window.start, window.end)):
             active = merge(*parts)
             if len(active):
@@ -315,7 +315,7 @@ STREAM_KEYS = (*DEVICE_KEYS, "stream")
 def busy_parts(
     session: Session, keys: Sequence[str], places: Sequence[tuple[int, ...]], streams: frozenset[int] | None = None
 ) -> list[BusyParts]:
-    """When each category kept each of ``places`` busy, on the clocks of the reports.
+    """The busy times of each of ``places`` by category, on the clocks of the reports.
 
     A place is the index of a report and a value for each of ``keys`` (``DEVICE_KEYS`` or ``STREAM_KEYS``). Of
     ``streams`` only, where some are given.

@@ -66,7 +66,7 @@ class MetricLane:
 
 
 def metric_sources(session: Session, selection: Selection) -> list[MetricSource]:
-    """The metrics worth a lane of the selected GPUs, by report, GPU and family; a scan over all samples."""
+    """The metrics of the selected GPUs that get a lane, by report, GPU and family; a scan over all samples."""
     table = tables.gpu_metrics
     if not session.count(table):
         return []
@@ -146,7 +146,7 @@ def _family(metric: str) -> int | None:
 
 
 def _of_gpus(session: Session, selection: Selection) -> list[Condition]:
-    """Samples of the GPUs that the selected tasks and devices used; of a report that cannot tell, all of its GPUs."""
+    """Samples of the GPUs that the selected tasks and devices used; all GPUs of a report that does not record it."""
     if selection.tasks is None and selection.devices is None:
         return []
     devices = tables.devices

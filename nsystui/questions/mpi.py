@@ -21,7 +21,7 @@ _CALLS, _RANGES = tables.mpi_calls, tables.nvtx_ranges
 
 
 def is_mpi_range() -> Condition:
-    """Whether an NVTX range is an MPI call. Where the row that names its domain is missing its own name tells."""
+    """Whether an NVTX range is an MPI call, by its own name where the row that names its domain is missing."""
     columns = _RANGES.c
     return sa.or_(columns.domain == DOMAIN, sa.and_(columns.domain.is_(None), columns.name.startswith("MPI_")))
 

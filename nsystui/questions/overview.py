@@ -124,7 +124,7 @@ def _duration(session: Session) -> int | None:
 
 
 def _count_gpus(session: Session) -> int:
-    """GPUs that worked. One that several processes share counts once, where the export tells which GPU each used.
+    """GPUs that worked. One that several processes share counts once, where the export records the GPU of each.
 
     Before schema 3.20 it does not: the number in ``devices`` is then a guess that is wrong under
     CUDA_VISIBLE_DEVICES, and each (process, device) counts (docs/exports.md#identifiers).
@@ -213,9 +213,9 @@ def task_counts(
 
 
 def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]]:
-    """Selected rows of each task by the names of ``_COUNTED``; those of whole tasks are kept beside the packs.
+    """Selected rows of each task by the names of ``_COUNTED``; those of whole tasks are stored next to the columns.
 
-    The name filter is left out, as it is from the percentages beside them.
+    The name filter is left out, as it is from the percentages next to them.
     """
     of_tasks = Selection(tasks=selection.tasks)
     if selection.with_name(None) != of_tasks:

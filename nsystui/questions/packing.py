@@ -27,7 +27,7 @@ class ReportRanks:
 def report_ranks(job: Job) -> tuple[list[ReportRanks], list[ExportError]]:
     """The ranks of each report, as they are when all of them are opened; why some have none.
 
-    Where nothing tells the reports apart, what each says by itself counts: their order alone would number them
+    Where nothing distinguishes the reports, the numbers of each by itself count: their order alone would number them
     otherwise the next time. Raises UsageError where two of them would be one rank.
     """
     found, failures = [], []

@@ -16,7 +16,7 @@ from nsystui.store.session import Session
 
 # Below this many rows a search for a page costs no more than finding out where it lies.
 _MANY = 50_000
-# Where all rows have to be looked at for a page, as many are fetched: for the pages beside it they need not be again.
+# Where a page needs a scan of all rows, as many are fetched, so that its neighbours need none.
 _BLOCK = 4096
 # Rows of a block whose late column is looked up together: rows that lie all over the report cost by their number.
 _LOOKED_UP = 512
@@ -159,7 +159,7 @@ class PagedAnswer:
         """Whether a page is found without looking at all rows."""
         if self.index is None or self.order[0] != "start" or self.length < _MANY:
             return False
-        # A row without a start has no place in the index: then the rows before a page cannot be told from it.
+        # A row without a start has no place in the index: then the index cannot tell the rows before a page.
         return self.index.rows == self.length
 
     def _narrowed(self, offset: int, limit: int) -> tuple[sa.Select[Any], int]:

@@ -55,6 +55,6 @@ def overhead_conditions(selection: Selection) -> list[Condition]:
 
 
 def unnoticed(session: Session) -> str:
-    """A sentence where an export cannot tell what the profiler did; else the empty string."""
+    """The note on exports that do not record the profiler's work; else the empty string."""
     lacking = absent_note(session, _TABLE)
     return f"{lacking.partition(':')[0]}: which gaps the profiler made is not known" if lacking else ""

@@ -46,8 +46,8 @@ COLUMNS = (
 def reports_table(session: Session, ranks: Sequence[RankedTask]) -> TableAnswer:
     """One row for each report, in the order of the command line. Times of events are on the job's clock, ns.
 
-    ``gpus`` are the models of the GPUs that its tasks used; where the export cannot tell, of all GPUs of the machine.
-    Of the captured environment nothing is shown: ``rank_source`` says whether rank numbers come from it.
+    ``gpus`` are the models of the GPUs that its tasks used; where the export does not record them, of all GPUs of the
+    machine. Of the captured environment nothing is shown: ``rank_source`` says whether rank numbers come from it.
     """
     rows = [_row(report, [item for item in ranks if item.task.report == report.index]) for report in session.reports]
     return TableAnswer("reports", COLUMNS, rows, len(rows))

@@ -214,7 +214,7 @@ class _Candidate:
 
 
 def _found_by_themselves(session: Session, by_report: Mapping[int, Mapping[Task, int]]) -> dict[Task, TaskSteps]:
-    """The steps that nobody named; they are kept beside the packs."""
+    """The steps found without a name from the user; they are stored next to the columns."""
     reports = [report for report in session.reports if report.index in by_report]
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
@@ -422,7 +422,7 @@ def _best(candidates: Sequence[_Candidate], is_free: bool) -> Iterator[tuple[Tas
     """The candidate of each task that makes its steps, if any does; ``is_free`` where the user named none."""
     by_task: dict[Task, list[_Candidate]] = {}
     for one in candidates:
-        # Where nothing was launched at all only the words are left to tell.
+        # Where nothing was launched at all only the words decide.
         is_enough = one.word < len(_WORDS) if one.share is None else one.share >= LEAST_COVERAGE
         if not is_free or (is_enough and len(one.starts) >= FEWEST):
             by_task.setdefault(one.task, []).append(one)

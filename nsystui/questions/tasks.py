@@ -116,7 +116,7 @@ def _by_report(session: Session, query: sa.Select[Any], indices: list[int]) -> _
 
 _HIGHEST = 999_999
 BY_ORDER = "order of files and devices"
-"""The source where nothing tells who is which rank."""
+"""The source where nothing records rank numbers."""
 Ranks = dict[Task, int]
 
 _FILE_PATTERNS = (r"rank[_-]?(\d+)", r"_N\d+_(\d+)", r"_(\d+)$")
@@ -124,7 +124,7 @@ _FILE_PATTERNS = (r"rank[_-]?(\d+)", r"_N\d+_(\d+)", r"_(\d+)$")
 
 @dataclass(frozen=True)
 class RankedTask:
-    """One task with its place in the job. ``local_rank`` and ``pid`` are ``None`` where nothing tells them."""
+    """One task with its place in the job. ``local_rank`` and ``pid`` are ``None`` where they are not recorded."""
 
     task: Task
     rank: int
@@ -193,7 +193,7 @@ def world_size(session: Session) -> int | None:
 def _numbered(
     session: Session, tasks: Sequence[Task], devices: Mapping[Task, Any], given: Numbering | None
 ) -> tuple[Ranks, str]:
-    """The number of each task. GPU work of no process beside that of others is no rank: it is numbered after them."""
+    """The number of each task. GPU work without a process is numbered after that of processes."""
     known = {task.report for task in tasks if task.process != NO_PROCESS}
     apart = [task for task in tasks if task.process == NO_PROCESS and task.report in known]
     told = [task for task in tasks if task not in apart]

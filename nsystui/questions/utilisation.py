@@ -163,7 +163,7 @@ def _read(
 
 
 def _parts(session: Session, selection: Selection, reports: Sequence[Report]) -> dict[int, dict[Place, BusyParts]]:
-    """The intervals of every device of ``reports`` in job time; of all streams they are kept beside the packs."""
+    """The intervals of every device of ``reports`` in job time; those of all streams are stored next to the columns."""
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
         return _computed(part, selection.streams, missing)

@@ -41,7 +41,7 @@ UNKNOWN = -1
 """A message size that is not known."""
 
 _MOST_TO_ALIGN = 1 << 12
-"""Collectives of a stream that tell enough of a clock."""
+"""The number of collectives of a stream that is enough to align a clock."""
 _NUMBERS = ("process", "device", "stream", "row", "start", "end")
 _TEXTS = ("collective", "communicator")
 
@@ -85,7 +85,7 @@ class KernelSequence:
 def sequences(session: Session, reports: Sequence[Report]) -> list[KernelSequence]:
     """The sequences of every member of these reports, on the clock that these have.
 
-    ``communicator`` is empty where no payload tells it. What is read is kept beside the packs.
+    ``communicator`` is empty where no payload records it. The results are stored next to the columns.
     """
     with_kernels = [report for report in reports if report.count(tables.kernels)]
 
@@ -98,7 +98,7 @@ def sequences(session: Session, reports: Sequence[Report]) -> list[KernelSequenc
 
 
 def stream_sequences(session: Session, reports: Sequence[Report]) -> list[KernelSequence]:
-    """The sequences as kernels alone tell them: by stream, named by the kernels, without sizes, ``row`` all 0.
+    """The sequences by the kernels alone: by stream, named by the kernels, without sizes, ``row`` all 0.
 
     Of very many kernels some are given, the same ones of sequences of one length. For this few columns of one table are
     read (``STREAM_COLUMNS``). Kept as above.
@@ -269,7 +269,7 @@ def _alike(sequences: Sequence[KernelSequence]) -> Iterator[tuple[str, list[Kern
 
 
 def _ending_together(sequences: Sequence[KernelSequence]) -> Iterable[list[KernelSequence]]:
-    """Sequences that may be of one communicator; all, where they are too short to tell."""
+    """Sequences that may be of one communicator; all of them where they are too short to decide."""
     if len(sequences) < 3 or len(sequences[0]) < _FEWEST_TO_TELL:
         return [list(sequences)]
     some = np.linspace(0, len(sequences[0]) - 1, min(len(sequences[0]), _MOST_TO_LOOK_AT)).astype(np.int64)

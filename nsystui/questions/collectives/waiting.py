@@ -2,7 +2,7 @@
 
 All kernels of a synchronous collective end together, so the one that ran shortest began last: ``wait = duration − the
 shortest duration``, whatever the clocks say. The shortest duration is the transfer; the rest of each kernel is waiting.
-Only ranks that are open can be told apart: the true last one may be another.
+Only the open ranks are compared: the true last one may be another.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
 
 
 def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching: Matching) -> TableAnswer:
-    """A row for each collective of each communicator: what of its time was transfer and what waiting, and for whom.
+    """A row for each collective of each communicator: the transfer and the waiting in its time, and the late rank.
 
     ``transfer`` and ``waiting`` are those of one rank (the mean). They add up to the time of a rank in these kernels.
     """

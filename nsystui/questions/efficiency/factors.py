@@ -25,7 +25,7 @@ class Scaling(Enum):
 
 @dataclass(frozen=True)
 class Sized:
-    """One of the two jobs: its efficiency, and how many steps its window holds (``None`` where nothing tells)."""
+    """One of the two jobs: its efficiency, and the number of steps in its window (``None`` where it is not known)."""
 
     device: DeviceEfficiency
     steps: int | None = None

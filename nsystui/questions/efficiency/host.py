@@ -1,4 +1,4 @@
-"""The efficiency of the host: what the processes did beside waiting for MPI and for the GPU's runtime.
+"""The efficiency of the host: the time of the processes outside of MPI and of the GPU's runtime.
 
 See docs/numbers.md#host-efficiency.
 

@@ -2,7 +2,7 @@ r"""The cost of NCCL kernels: their bandwidth and their exposed time, as columns
 
 The bandwidth follows the formulas of nccl-tests (its ``doc/PERFORMANCE.md``; docs/nccl.md#bandwidth).
 
-Algorithm bandwidth is S / t and bus bandwidth S · f / t. S is the size of the operation, f tells how many times its
+Algorithm bandwidth is S / t and bus bandwidth S · f / t. S is the size of the operation, f is the number of times its
 bytes pass the slowest link, and n is the number of ranks in the communicator. Of the message size m of an API call:
 
 ======================================  =====  ==========
@@ -52,6 +52,8 @@ _NS_PER_S = 1e9
 _TIMES_RANKS = ("AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter")
 _ONCE = ("Broadcast", "Reduce", "Send", "Recv", "SendRecv")
 _KNOWN = ("AllReduce", *_TIMES_RANKS, *_ONCE)
+# Kernels come nearly in order of time: a few of them lie in few blocks of the union, all of them in all.
+_AT_ONCE = 4096
 
 
 def sizes_moved(kernels: pd.DataFrame) -> tuple[Floats, Floats]:
@@ -112,15 +114,11 @@ def exposed_times(kernels: pd.DataFrame, devices: Iterable[DeviceIntervals]) -> 
     return exposed
 
 
-# Kernels come nearly in order of time: a few of them lie in few blocks of the union, all of them in all.
-_AT_ONCE = 4096
-
-
 def measured(pairing: NcclPairing, devices: Iterable[DeviceIntervals]) -> NcclPairing:
-    """The pairing, its ``kernels`` with three columns more.
+    """The pairing with three more columns of its ``kernels``.
 
-    ``exposed``: ns, see `exposed`. ``algorithm_size`` and ``bus_size``: bytes as floats, which make a bandwidth when
-    divided by the time, see `bandwidth`; NaN where not known. ``devices``: all devices of the job.
+    ``exposed``: ns, see `exposed_times`. ``algorithm_size`` and ``bus_size``: bytes as floats, which make a bandwidth
+    when divided by the time, see `rate`; NaN where not known. ``devices``: all devices of the job.
     """
     kernels = pairing.kernels
     algorithm_size, bus_size = sizes_moved(kernels)
@@ -130,7 +128,7 @@ def measured(pairing: NcclPairing, devices: Iterable[DeviceIntervals]) -> NcclPa
 
 
 def in_steps(pairing: NcclPairing, steps: Steps) -> NcclPairing:
-    """The pairing, its ``kernels`` and ``calls`` with a column ``step``: the number of the step, missing outside.
+    """The pairing with a column ``step`` of its ``kernels`` and ``calls``: the number of the step, missing outside.
 
     A kernel belongs to the step of its process whose CPU range contains the start of its launch, whichever thread made
     it, and a call to the step in which it starts. The kernel itself may run when the CPU is a step further.

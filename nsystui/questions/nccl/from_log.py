@@ -1,4 +1,4 @@
-"""Message sizes that an export does not tell, from NCCL's debug log of the same run.
+"""Message sizes that an export does not record, from NCCL's debug log of the same run.
 
 Nothing in a log line says when it was written, so calls are aligned by their order (docs/nccl.md#debug-log): what a
 process calls in one collective on one communicator stands in the log in the order in which the export has it. They are
@@ -65,8 +65,8 @@ class LogSizes:
     def told(self, place: Place, collective: str, streams: Sequence[int | None]) -> list[dict[str, Any]] | str | None:
         """The log's records of the calls of a process, in order; ``streams``: that of each call's kernel, if known.
 
-        A communicator keeps to its stream, so that several are told apart by how often they call. Why nothing, where
-        the log has other calls; ``None`` where it has none.
+        A communicator keeps to its stream, so that several are distinguished by their numbers of calls. The reason for
+        having none, where the log has other calls; ``None`` where it has none.
         """
         found = self._candidates(place, collective)
         if not found:
@@ -142,7 +142,7 @@ def with_log_sizes(
     """Recorded calls with what the log says of those without a message size, and why it does not say it of others.
 
     ``calls`` has ``report``, ``process``, ``start``, ``row``, ``name`` and the columns that NCCL's payload fills;
-    ``paired`` are the kernels and calls of a pairing without the log, which tells the streams.
+    ``paired`` are the kernels and calls of a pairing without the log, which records the streams.
     """
     kernels, known = paired
     stream = kernels["stream"].astype("Int64").reindex(known["partner"].to_numpy()).set_axis(known.index)

@@ -116,7 +116,7 @@ def _numbered(call: Ints, kernel: Ints) -> _Groups:
 
 
 def _divide(groups: _Groups, call_key: Ints, kernel_key: Ints, is_every_key_needed: bool) -> tuple[_Groups, Flags]:
-    """Divides the groups by a key, and tells which of them were divided.
+    """Divides the groups by a key, and returns which of them were divided.
 
     A group is divided if all its keys are known, its calls have more than one, and each of its kernels has that of a
     call; with ``is_every_key_needed`` each call must have that of a kernel too.

@@ -148,7 +148,7 @@ _FEW_VALUES = ("name", "collective", "communicator", "reduction", "datatype", "s
 def assemble(
     calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, first_ids: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The ``kernels`` and the ``calls`` of an `NcclPairing`, from the answers to the queries of `recorded`."""
+    """The ``kernels`` and the ``calls`` of an `NcclPairing`, from the rows of the queries above."""
     kernels = _compact(kernels.drop_duplicates(["report", "row"]).reset_index(drop=True))
     calls, lines = without_inner_calls(_compact(calls), Lines.of(calls, kernels))
     calls = calls.assign(ranks=_ranks(calls))
@@ -159,8 +159,8 @@ def assemble(
 def _ranks(calls: pd.DataFrame) -> pd.Series[Any]:
     """The number of ranks in each call's communicator; missing where no call of this capture records it.
 
-    A communicator's id is the same on all its ranks. NCCL before 2.25 does not tell it: there, a process that made one
-    communicator, before it communicated at all, can have used no other.
+    A communicator's id is the same on all its ranks. NCCL before 2.25 does not record it: there, a process that
+    made one communicator, before it communicated at all, can have used no other.
     """
     ranks = calls["ranks"].astype("Int64")
     ranks = ranks.fillna(ranks.groupby(calls["communicator"], observed=True).transform("max"))
@@ -281,7 +281,7 @@ if TYPE_CHECKING:
 def joined(parts: Sequence[Frames]) -> Frames:
     """The ``kernels`` and ``calls`` of all parts, in their order, with operations and partners numbered over all.
 
-    What one report tells of a communicator (how many ranks it has) holds for the others too.
+    The number of ranks of a communicator that one report records holds for the others too.
     """
     if len(parts) == 1:
         return parts[0]
@@ -360,7 +360,7 @@ class NcclPairing:
     ) -> NcclPairing:
         """Pairs what all open reports (or ``reports``) hold; ``ranks`` gives each row its rank in the job.
 
-        ``log`` tells the sizes of calls that the exports do not, and of kernels that no call belongs to. Raises nothing
+        ``log`` adds the sizes of calls that the exports lack, and of kernels that no call belongs to. Raises nothing
         of its own.
         """
         every = [report for report in session.reports if reports is None or report.index in reports]

@@ -90,7 +90,7 @@ def outer_calls(starts: Ints, ends: Ints, roles: Ints) -> Ints:
 
 
 def find_units(lanes: Ints, roles: Ints) -> Units:
-    """The units of n calls that do not lie in each other; ``lanes`` tells threads apart.
+    """The units of n calls that do not lie in each other; ``lanes`` distinguishes threads.
 
     A group that was open when the capture began or ended is no harm: a ``ncclGroupEnd`` without its start ends
     nothing, and a unit whose end is missing has no window.
@@ -179,7 +179,7 @@ def pair_across_threads(units: Queue, launches: Queue) -> Ints:
 
 
 def first_of_each(group: Ints, count: int) -> Ints:
-    """The index of the first entry of each group, ``NONE`` for a group without; entries of group ``NONE`` count not."""
+    """The index of the first entry of each group, ``NONE`` if it is empty; entries of group ``NONE`` do not count."""
     first = np.full(count, NONE)
     entries = np.flatnonzero(group >= 0)[::-1]
     first[group[entries]] = entries
@@ -277,7 +277,7 @@ class Lines:
 
 
 def _ends(calls: pd.DataFrame, starts: Ints, lanes: Ints, last_launch: int) -> Ints:
-    """The ends of the calls; one that never returned lasts up to the next on its thread, the last one for ever."""
+    """The ends of the calls; one that never returned lasts up to the next on its thread, the last one without end."""
     ends = np.maximum(whole(calls["end"]), starts)
     is_open = np.flatnonzero(calls["end"].isna().to_numpy(bool))
     if len(is_open):
@@ -289,7 +289,7 @@ def _ends(calls: pd.DataFrame, starts: Ints, lanes: Ints, last_launch: int) -> I
 
 
 def without_inner_calls(calls: pd.DataFrame, lines: Lines) -> tuple[pd.DataFrame, Lines]:
-    """The calls that lie in no other; what only the inner range of the same call tells, the outer one is told."""
+    """The calls that lie in no other; values that only the inner range of the same call has go to the outer one."""
     roles = roles_of(calls["name"])
     outer = np.where(roles == Role.OTHER, NONE, outer_calls(lines.starts, lines.ends, roles))
     inner = np.flatnonzero(outer >= 0)

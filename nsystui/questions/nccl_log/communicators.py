@@ -24,7 +24,7 @@ class Member:
     ``communicator`` is its name: ``0x54fe282d32a87d85`` (``commId``, the same on all ranks), ``… #2`` where the same
     id was used again, ``… split 1 color 0`` for what was split off; or ``pointer 0x55b6aa64a990``, of this process
     only, where no line tells the id. ``None`` where the calls name none. ``ranks`` is its size, ``global_rank`` RCCL's.
-    ``told_device`` is the CUDA ordinal that its own lines tell; ``written_devices``, how often which one stood before
+    ``told_device`` is the CUDA ordinal in its own lines; ``written_devices``, how often which one stood before
     its calls.
     """
 
@@ -40,7 +40,7 @@ class Member:
 
     @property
     def device(self) -> int | None:
-        """The CUDA ordinal of its GPU: where it is not told, the one that stood before most of its calls."""
+        """The CUDA ordinal of its GPU: where no line records it, the one that stood before most of its calls."""
         if self.told_device is None and self.written_devices:
             return self.written_devices.most_common(1)[0][0]
         return self.told_device

@@ -253,7 +253,7 @@ def tuning_table(summary: Summary) -> TableAnswer:
 def steps_table(summary: Summary) -> TableAnswer:
     """Step time and TFLOPS per GPU over the training's lines, as ``avg_step_timing_tflops.awk``.
 
-    Each is the mean over the lines that tell it (the script leaves out lines without TFLOPS).
+    Each is the mean over the lines that have it (the script leaves out lines without TFLOPS).
     """
     columns = (
         Column("lines", header="Training Lines", label="lines", unit=Unit.COUNT),

@@ -166,7 +166,7 @@ class NvtxRanges:
         return ranges
 
     def within(self, window: Window) -> NvtxRanges:
-        """The ranges that overlap ``window`` (as `where.where` has it) and those around them."""
+        """The ranges that overlap ``window`` (as `conditions.where` has it) and those around them."""
         overlaps = (self.start < window.end) & ((self.start >= window.start) | (self.end > window.start))
         return self._only(with_ancestors(overlaps | (self.is_open & (self.start < window.end)), self.parent))
 

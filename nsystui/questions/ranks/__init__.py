@@ -1,1 +1,1 @@
-"""The ranks of a job beside each other: what each did, which are odd and why, their steps, and their time in a map."""
+"""The ranks of a job next to each other: the work of each, odd ranks and why, their steps, and their time in a map."""

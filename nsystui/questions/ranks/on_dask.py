@@ -144,7 +144,7 @@ def _check_workers(client: Client, scheduler: str) -> None:
 
 
 def _finished(client: Client, futures: list[Any], scheduler: str) -> Iterator[Any]:
-    """The futures as they finish. Raises NsystuiError where nobody is left to compute the rest."""
+    """The futures as they finish. Raises NsystuiError where no worker is left to compute the rest."""
     from distributed import wait
 
     pending = set(futures)

@@ -28,7 +28,7 @@ from nsystui.store.session import Session
 
 ODD_SCORE = 3.5
 FEWEST = 4
-"""Of fewer ranks no one is the odd one out."""
+"""The minimum of ranks among which one can be odd."""
 
 _NORMAL = 0.6745
 

@@ -53,7 +53,7 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class Against:
-    """A triage beside its baseline's. ``changes``: worst first; ``summary``: the largest differences of the jobs."""
+    """A triage and its baseline's. ``changes``: worst first; ``summary``: the largest differences of the jobs."""
 
     found: Triage
     baseline: Triage

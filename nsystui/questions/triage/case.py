@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.text import few
 from nsystui.base.units import format_value as worded
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, without
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
@@ -177,8 +178,6 @@ def bytes_words(size: float) -> str:
 
 def rank_words(ranks: Iterable[int]) -> str:
     """``rank 2``, ``ranks 0, 1, 2 and 5 more``."""
-    from nsystui.base.text import few
-
     numbers = sorted(ranks)
     return f"rank{'s' if len(numbers) > 1 else ''} {few(numbers)}"
 
@@ -239,7 +238,7 @@ def places_in(batch: Mapping[str, NDArray[Any]]) -> Iterator[tuple[Place, NDArra
     """The process and device of the rows of a batch, and which rows are theirs."""
     columns = [batch[key].astype(np.int64) for key in ("report", "process", "device")]
     changes = np.flatnonzero(np.logical_or.reduce([column[1:] != column[:-1] for column in columns])) + 1
-    # Rows of one place mostly stand together, so few need to be told apart.
+    # Rows of one place mostly stand together, so there are few runs.
     firsts = np.concatenate(([0], changes)) if len(columns[0]) else changes
     for report, process, device in sorted({tuple(int(column[row]) for column in columns) for row in firsts.tolist()}):
         is_own = [column == key for column, key in zip(columns, (report, process, device), strict=True)]

@@ -79,7 +79,7 @@ class Advice:
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """Something that is wrong with a job, or worth to be known.
+    """A problem of a job, or a remark on it.
 
     ``cost``: ns, a mean over the GPUs of the job, so that it compares with how long the job ran; ``percent``: of that.
     Both are ``None`` where no time can be put on it. ``measured``: how the cost was found. Costs of several findings

@@ -30,7 +30,7 @@ PARTS = 12
 MOST_KERNELS = 40
 """So many kernels are looked at: those that hold most of the time."""
 FEWEST = 24
-"""Launches of a kernel on a GPU that are enough to tell what is usual."""
+"""The minimum of launches of a kernel on a GPU for a usual duration."""
 
 _NO_SIZE = -1
 _MOST_GROUPS = 1_000_000

@@ -114,7 +114,7 @@ def triage(
 ) -> Triage:
     """Every rule over the selected part of a job. Raises UsageError where ``step_name`` is no regular expression.
 
-    A rule that fails is told among those that were not checked, and takes no other with it. So are rules that need a
+    A rule that fails is reported among those that were not checked, and the others go on. So are rules that need a
     table which is left out because an export is damaged. ``told`` hears before each
     rule how many have judged, and of how many; what it raises ends the triage.
     """

@@ -78,7 +78,7 @@ class Thresholds:
         return replace(self, **values)
 
     def without_least_costs(self) -> Thresholds:
-        """These with every least cost at 0: what is found then need not be worth a word."""
+        """These with every minimum cost at 0: findings then may have any cost."""
         least = [one.name for one in fields(self) if one.metadata["meaning"].startswith(_LEAST_COST)]
         return replace(self, **dict.fromkeys(least, 0.0))
 

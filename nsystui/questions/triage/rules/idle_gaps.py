@@ -160,7 +160,7 @@ def _overlapping(
 
 
 _LOOKED_AT = 40
-"""So many of the longest gaps are asked what the CPU did in them."""
+"""The number of longest gaps in which the CPU's work is examined."""
 _ADVICE = {
     SYNCHRONISING: Advice(
         "synchronise less often, or with events on the stream instead of the CPU",

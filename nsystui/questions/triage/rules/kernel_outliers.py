@@ -1,4 +1,4 @@
-"""Launches that take far longer than is usual for their kernel: than the median of its launches (`kernel_spread`)."""
+"""Launches that take far longer than is usual for their kernel: than the median of its launches (`kernel_times`)."""
 
 from __future__ import annotations
 

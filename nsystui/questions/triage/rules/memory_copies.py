@@ -1,4 +1,4 @@
-"""Synchronous and pageable copies, and synchronous memsets, as `memory_calls` chooses them."""
+"""Synchronous and pageable copies, and synchronous memsets, as `activities.MemoryCalls` defines them."""
 
 from __future__ import annotations
 

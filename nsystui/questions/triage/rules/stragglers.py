@@ -203,7 +203,7 @@ def _computed(case: Case) -> dict[Task, _Computed]:
 
 
 def _reason(task: Task, computed: Mapping[Task, _Computed]) -> tuple[str, Advice]:
-    """Why a rank may be late, as far as its own kernels tell."""
+    """The reason why a rank may be late, as far as its own kernels show it."""
     others = [one for other, one in computed.items() if other != task]
     own = computed.get(task)
     unknown = Advice(
