@@ -81,7 +81,7 @@ def _against(arguments: argparse.Namespace, thresholds: Thresholds) -> int:
     from contextlib import closing
 
     from nsystui.output import finding_changes
-    from nsystui.questions.comparison import Side, job_labels
+    from nsystui.questions.compare import Side, job_labels
     from nsystui.questions.triage.against import against, against_table
     from nsystui.questions.triage.finding import Severity
 

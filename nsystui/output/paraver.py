@@ -22,9 +22,9 @@ from nsystui.base.text import safe_text
 from nsystui.output.chrome_trace import Progress, Sink
 from nsystui.output.paraver_labels import STATE_OF, EventTypes
 from nsystui.questions.event_kinds import EventKind
-from nsystui.questions.handover.kinds import ON_GPU
-from nsystui.questions.handover.streams import Lanes
-from nsystui.questions.handover.trace import Trace
+from nsystui.questions.trace.layout import Lanes
+from nsystui.questions.trace.slices import ON_GPU
+from nsystui.questions.trace.trace import Trace
 
 _GPU = frozenset(kind.value for kind in ON_GPU)
 _API, _MARK = EventKind.API.value, EventKind.MARK.value

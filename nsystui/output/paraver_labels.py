@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from nsystui.base.text import safe_text
 from nsystui.questions.event_kinds import EventKind
-from nsystui.questions.handover.layout import NCCL_DOMAIN
-from nsystui.questions.handover.trace import Trace
+from nsystui.questions.trace.layout import NCCL_DOMAIN
+from nsystui.questions.trace.trace import Trace
 
 MEMORY_SIZE, NCCL_SIZE = 63000002, 9501
 _PUSH_POP, _START_END, _NCCL_CALL, _FIRST_DOMAIN = 9003, 9004, 9500, 9600

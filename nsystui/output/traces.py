@@ -11,7 +11,7 @@ from nsystui.output.files import refuse_existing, save_stream, save_text
 
 if TYPE_CHECKING:
     from nsystui.output.chrome_trace import Progress
-    from nsystui.questions.handover.trace import Trace
+    from nsystui.questions.trace.trace import Trace
 
 CHROME = (".json", ".json.gz")
 PARAVER = (".prv", ".prv.gz")

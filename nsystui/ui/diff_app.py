@@ -16,7 +16,7 @@ from nsystui.ui.loading import Loading, Source
 from nsystui.ui.screens import screen_of
 
 if TYPE_CHECKING:
-    from nsystui.questions.comparison import Options, Side
+    from nsystui.questions.compare import Options, Side
     from nsystui.questions.job import Job
 
 _FAILED = 2

@@ -11,11 +11,9 @@ from nsystui.base.units import format_value
 from nsystui.questions.correlation import launch, partners
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import EVENT_COLUMNS, key_of
-from nsystui.questions.timeline.drawing import LETTERS
-from nsystui.questions.timeline.gpu_events import longest_in
+from nsystui.questions.timeline.events import longest_in, longest_range_in, path_at
 from nsystui.questions.timeline.lanes import Lane, Timeline
-from nsystui.questions.timeline.nvtx_lane import longest_range_in, path_at
-from nsystui.questions.timeline.picture import LanePicture, has_names
+from nsystui.questions.timeline.picture import LETTERS, LanePicture, has_names
 from nsystui.ui.widgets.part_lines import Part
 
 Line = list[Part]

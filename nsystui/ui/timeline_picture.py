@@ -10,9 +10,15 @@ from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.job import Job
 from nsystui.questions.missing import missing_note
-from nsystui.questions.timeline.drawing import lane_label, lane_text
 from nsystui.questions.timeline.lanes import Lane, Timeline
-from nsystui.questions.timeline.picture import LanePicture, has_names, lane_pictures, plain_pictures
+from nsystui.questions.timeline.picture import (
+    LanePicture,
+    has_names,
+    lane_label,
+    lane_pictures,
+    lane_text,
+    plain_pictures,
+)
 from nsystui.store import tables
 from nsystui.ui.widgets.lanes import LaneLine
 from nsystui.ui.zooming import inside

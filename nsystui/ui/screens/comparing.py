@@ -115,7 +115,7 @@ def comparison_of_groups(job: Job, selection: Selection, text: str) -> DiffScree
 
 def comparison(job: Job, selection: Selection, first: Collection[int], second: Collection[int]) -> DiffScreen:
     """The screen for two groups of ranks in the time that is selected."""
-    from nsystui.questions.comparison import Side
+    from nsystui.questions.compare import Side
     from nsystui.ui.screens.diff import DiffScreen
 
     own = selection.with_name(None)

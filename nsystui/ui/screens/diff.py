@@ -13,7 +13,7 @@ from textual.widget import Widget
 from nsystui.base.answer import Answer, Row, Value
 from nsystui.base.selection import NameFilter, Selection
 from nsystui.base.text import shorten, width_of
-from nsystui.questions.comparison import TABLES, Options, Side, worded
+from nsystui.questions.compare import TABLES, Options, Side, worded
 from nsystui.questions.kernels import Names
 from nsystui.ui import keys
 from nsystui.ui.log_views import filtered

@@ -16,8 +16,8 @@ from nsystui.ui.screens.pane import Pane
 from nsystui.ui.screens.words_dialog import WordsDialog
 
 if TYPE_CHECKING:
-    from nsystui.questions.handover.ncu_command import NcuCommand
     from nsystui.questions.job import Job
+    from nsystui.questions.trace.ncu import NcuCommand
 
 Ask = Callable[["Job"], "list[NcuCommand]"]
 _MOST = 8  # commands that are shown and copied: as many ranks as one looks at
@@ -83,8 +83,8 @@ class TracingScreen(HandingOver):
 
         def write(path: Path, overwrite: bool) -> int:
             from nsystui.output.traces import save_trace
-            from nsystui.questions.handover.kinds import Contents
-            from nsystui.questions.handover.trace import Trace
+            from nsystui.questions.trace.slices import Contents
+            from nsystui.questions.trace.trace import Trace
 
             return save_trace(Trace.of(job, selection, Contents()), path, overwrite)
 
@@ -111,7 +111,7 @@ class NcuScreen(WordsDialog):
 
 def ncu_lines(commands: Sequence[NcuCommand]) -> list[str]:
     """What the panel says: each command with what it profiles, then what to know."""
-    from nsystui.questions.handover.ncu import cautions
+    from nsystui.questions.trace.ncu import cautions
 
     shown = commands[:_MOST]
     lines = [line for one in shown for line in (one.what, "", one.command, "")]
@@ -133,7 +133,7 @@ def of_event(kind: str, report: int, row: int) -> Ask | str:
 
     def ask(job: Job) -> list[NcuCommand]:
         from nsystui.base.selection import Selection
-        from nsystui.questions.handover.ncu import ncu_commands, one_launch
+        from nsystui.questions.trace.ncu import ncu_commands, one_launch
 
         return ncu_commands(job, Selection(), one_launch(report, row))
 

@@ -19,7 +19,7 @@ from nsystui.ui.screens.diff import DiffScreen
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nsystui.questions.comparison import Side
+    from nsystui.questions.compare import Side
     from nsystui.questions.job import Job
 
 
@@ -104,7 +104,7 @@ class OtherJobScreen(DiffScreen):
 
     def _ended(self) -> Message:
         from nsystui.base.selection import Selection
-        from nsystui.questions.comparison import Side, job_labels
+        from nsystui.questions.compare import Side, job_labels
 
         assert self._other is not None
         if not self._other.session.reports:

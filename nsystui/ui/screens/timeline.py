@@ -13,10 +13,8 @@ from nsystui.base.columns import Column
 from nsystui.base.selection import NameFilter, Window
 from nsystui.base.units import parse_duration
 from nsystui.questions.events import EVENT_COLUMNS, key_of, window_of
-from nsystui.questions.timeline.gpu_events import Neighbours
+from nsystui.questions.timeline.events import Neighbours, lane_events, range_next_to
 from nsystui.questions.timeline.lanes import Lane
-from nsystui.questions.timeline.listing import lane_events
-from nsystui.questions.timeline.nvtx_lane import range_next_to
 from nsystui.ui import keys
 from nsystui.ui.screens.exporting import checker
 from nsystui.ui.screens.handing_over import Ask, TracingScreen, of_event

@@ -13,13 +13,11 @@ from nsystui.questions.alignment import Alignment, ClockMode
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import ByTable
 from nsystui.questions.extent import selected_reports
-from nsystui.questions.handover.bands import bands
-from nsystui.questions.handover.kinds import ON_CPU, ON_GPU, Contents
-from nsystui.questions.handover.layout import Layout
-from nsystui.questions.handover.slices import KERNEL_FACTS, slices, with_calls
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
 from nsystui.questions.missing import missing_note
+from nsystui.questions.trace.layout import Layout
+from nsystui.questions.trace.slices import KERNEL_FACTS, ON_CPU, ON_GPU, Contents, bands, slices, with_calls
 from nsystui.questions.where import Condition, where
 from nsystui.store import tables
 from nsystui.store.session import Session
