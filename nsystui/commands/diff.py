@@ -16,7 +16,7 @@ from nsystui.questions.numbering import numbering
 if TYPE_CHECKING:
     from nsystui.base.answer import TableAnswer
     from nsystui.commands.blocks import Block
-    from nsystui.questions.comparison import Options, Side
+    from nsystui.questions.compare import Options, Side
     from nsystui.questions.job import Job
 
 DESCRIPTION = """What changed from A to B: a summary, then kernels, NVTX ranges, NCCL, memory operations and steps by
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.questions.comparison import Options
+    from nsystui.questions.compare import Options
     from nsystui.questions.kernels import Names
 
     _check_sides(arguments)
@@ -128,7 +128,7 @@ def _of_side(arguments: argparse.Namespace, side: str) -> argparse.Namespace:
 
 def sides_of(arguments: argparse.Namespace, jobs: Sequence[Job]) -> tuple[Side, Side]:
     """A and B in one job, or one in each of two. Raises UsageError for ranks that are not there."""
-    from nsystui.questions.comparison import Side, job_labels
+    from nsystui.questions.compare.side import Side, job_labels
     from nsystui.ui.pictures.selection import describe
 
     titles = job_labels(jobs, [arguments.files, arguments.against or ()]) if len(jobs) > 1 else ("", "")
@@ -142,7 +142,7 @@ def sides_of(arguments: argparse.Namespace, jobs: Sequence[Job]) -> tuple[Side, 
 
 def _answer(arguments: argparse.Namespace, names: Sequence[str], sides: tuple[Side, Side], options: Options) -> int:
     from nsystui.commands.blocks import deliver_blocks
-    from nsystui.questions.comparison import TABLES
+    from nsystui.questions.compare import TABLES
 
     answers = {name: TABLES[name].make(*sides, options) for name in names}
     _check_sort(arguments.sort, answers)
@@ -171,7 +171,7 @@ def _blocks(
 ) -> Iterator[Block]:
     """The tables, sorted and cut; to people those without rows are only said to be empty, and a note is said once."""
     from nsystui.commands.blocks import Block
-    from nsystui.questions.comparison import TABLES
+    from nsystui.questions.compare import TABLES
 
     is_text = _is_text(arguments)
     said: set[str] = set()
@@ -204,7 +204,7 @@ def _is_text(arguments: argparse.Namespace) -> bool:
 def _arranged(
     arguments: argparse.Namespace, name: str, answer: TableAnswer, is_text: bool, is_one_of_several: bool
 ) -> TableAnswer:
-    from nsystui.questions.comparison import worded
+    from nsystui.questions.compare import worded
 
     if name == "summary":
         return worded(answer) if is_text else answer

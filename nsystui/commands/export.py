@@ -10,7 +10,7 @@ from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
 
 if TYPE_CHECKING:
-    from nsystui.questions.handover.trace import Trace
+    from nsystui.questions.trace.trace import Trace
 
 DESCRIPTION = """A trace of the selection for another tool, all reports on the job's clock. .json and .json.gz are
 Chrome's Trace Events, for ui.perfetto.dev and chrome://tracing: processes are ranks, tracks are streams and, for each
@@ -45,15 +45,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.questions.handover.kinds import Contents
     from nsystui.questions.kernels import Names
+    from nsystui.questions.trace.slices import Contents
 
     target = arguments.trace or arguments.paraver
     _check_target(arguments, target)
     contents = Contents.of(arguments.kinds)
     job = shared.open_job(arguments, times=True)
     try:
-        from nsystui.questions.handover.trace import Trace
+        from nsystui.questions.trace.trace import Trace
 
         trace = Trace.of(job, shared.selection_of(arguments, job), contents, Names(arguments.names))
         if target == "-":

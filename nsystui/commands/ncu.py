@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsystui.base.selection import Selection
-    from nsystui.questions.handover.ncu_command import NcuCommand
     from nsystui.questions.job import Job
+    from nsystui.questions.trace.ncu import NcuCommand
 
 DESCRIPTION = """The `ncu` commands that have Nsight Compute profile kernels of the selection, one for each kernel of
 each rank, those with most time first: a line of comment, then the command, with -k regex:…, and where not every launch
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.questions.handover.ncu import ncu_table
+    from nsystui.questions.trace.ncu import ncu_table
 
     if arguments.kernel and arguments.filter:
         raise UsageError("--kernel and --filter are the same: give one of them")
@@ -69,8 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _commands(arguments: argparse.Namespace, job: Job, selection: Selection) -> list[NcuCommand]:
-    from nsystui.questions.handover.ncu import ncu_commands, one_launch
-    from nsystui.questions.handover.ncu_command import NameBase
+    from nsystui.questions.trace.ncu import NameBase, ncu_commands, one_launch
 
     base = NameBase(arguments.base) if arguments.base else None
     if arguments.event is not None:
@@ -93,7 +92,7 @@ def _commands(arguments: argparse.Namespace, job: Job, selection: Selection) -> 
 
 def _print(job: Job, commands: Sequence[NcuCommand], shown: int) -> int:
     from nsystui.output.stdout import print_lines
-    from nsystui.questions.handover.ncu import cautions, ncu_table
+    from nsystui.questions.trace.ncu import cautions, ncu_table
 
     print_lines(line for one in commands[:shown] for line in (f"# {one.what}", one.command))
     if not commands:

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         count = max(width - _LABEL - _VALUE, _LEAST) if not is_table else width
         pictures = _pictures(timeline, job.extent(selection), count, arguments.all_lanes)
         if is_table or not pictures:
-            from nsystui.questions.timeline.table import timeline_table
+            from nsystui.questions.timeline.picture import timeline_table
 
             return shared.deliver(arguments, timeline_table(pictures, timeline.busy.notes))
         _draw(pictures)
@@ -74,7 +74,7 @@ def _draw(pictures: list[LanePicture]) -> None:
     from nsystui.base.text import fit, safe_text
     from nsystui.base.units import format_value
     from nsystui.output.stdout import print_lines
-    from nsystui.questions.timeline.drawing import LEGEND, lane_label, lane_text
+    from nsystui.questions.timeline.picture import LEGEND, lane_label, lane_text
 
     window = pictures[0].columns.window
     start, length = format_value(Unit.TIME, window.start), format_value(Unit.DURATION, window.end - window.start)

@@ -81,7 +81,7 @@ def _against(arguments: argparse.Namespace, thresholds: Thresholds) -> int:
     from contextlib import closing
 
     from nsystui.output.findings import change_lines, change_report
-    from nsystui.questions.comparison import Side, job_labels
+    from nsystui.questions.compare.side import Side, job_labels
     from nsystui.questions.triage.baseline import against, against_table
     from nsystui.questions.triage.finding import Severity
 

@@ -17,9 +17,8 @@ from nsystui import __version__
 from nsystui.base.selection import Task
 from nsystui.output.formats import to_json
 from nsystui.questions.event_kinds import EventKind
-from nsystui.questions.handover.layout import NCCL_DOMAIN
-from nsystui.questions.handover.streams import Lanes
-from nsystui.questions.handover.trace import Trace
+from nsystui.questions.trace.layout import NCCL_DOMAIN, Lanes
+from nsystui.questions.trace.trace import Trace
 
 Progress = Callable[[int], object]
 

@@ -23,7 +23,7 @@ from nsystui.base.text import safe_text
 from nsystui.output.formats import Progress, format_for_path, write
 
 if TYPE_CHECKING:
-    from nsystui.questions.handover.trace import Trace
+    from nsystui.questions.trace.trace import Trace
 
 
 _QUICK = 4  # of gzip's levels: twice as fast as its default, a tenth larger

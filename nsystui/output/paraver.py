@@ -25,10 +25,9 @@ from nsystui.base.selection import Task
 from nsystui.base.text import safe_text
 from nsystui.output.chrome_trace import Progress, Sink
 from nsystui.questions.event_kinds import EventKind
-from nsystui.questions.handover.kinds import ON_GPU
-from nsystui.questions.handover.layout import NCCL_DOMAIN
-from nsystui.questions.handover.streams import Lanes
-from nsystui.questions.handover.trace import Trace
+from nsystui.questions.trace.layout import NCCL_DOMAIN, Lanes
+from nsystui.questions.trace.slices import ON_GPU
+from nsystui.questions.trace.trace import Trace
 
 MEMORY_SIZE, NCCL_SIZE = 63000002, 9501
 _PUSH_POP, _START_END, _NCCL_CALL, _FIRST_DOMAIN = 9003, 9004, 9500, 9600

@@ -31,7 +31,8 @@ from nsystui.ui.widgets.lines import progress_bar
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.questions.alignment import ClockMode
-    from nsystui.questions.comparison import Options, Side
+    from nsystui.questions.compare import Options
+    from nsystui.questions.compare.side import Side
     from nsystui.questions.job import Job
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport

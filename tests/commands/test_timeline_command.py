@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsystui.questions.timeline.drawing import LEGEND
+from nsystui.questions.timeline.picture import LEGEND
 
 
 def test_a_line_for_each_gpu_as_wide_as_asked(run, demo_job):

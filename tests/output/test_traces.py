@@ -27,13 +27,11 @@ from nsystui.output.files import TargetExistsError, save_trace
 from nsystui.questions.alignment import ClockMode
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import EventList
-from nsystui.questions.handover.bands import bands
-from nsystui.questions.handover.kinds import ON_GPU, Contents
-from nsystui.questions.handover.layout import Layout, ThreadTrack
-from nsystui.questions.handover.streams import Lanes
-from nsystui.questions.handover.trace import Trace
 from nsystui.questions.job import Job
 from nsystui.questions.time_window import event_span
+from nsystui.questions.trace.layout import Lanes, Layout, ThreadTrack
+from nsystui.questions.trace.slices import ON_GPU, Contents, bands
+from nsystui.questions.trace.trace import Trace
 from nsystui.store import tables
 from nsystui.store.session import Session
 

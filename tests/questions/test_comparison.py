@@ -17,13 +17,11 @@ from nsystui.base.columns import NAME
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.activities import MEMORY, work_summary
-from nsystui.questions.comparison import TABLES, Options, Side, summary, worded
-from nsystui.questions.comparison.kernels import kernels, memory
-from nsystui.questions.comparison.nccl import nccl
-from nsystui.questions.comparison.nvtx import nvtx
-from nsystui.questions.comparison.pairs import Compared, Measured, compared
-from nsystui.questions.comparison.side import Basis
-from nsystui.questions.comparison.steps import steps
+from nsystui.questions.compare import TABLES, Options, summary
+from nsystui.questions.compare.pairs import Compared, Measured, compared
+from nsystui.questions.compare.side import Basis, Side
+from nsystui.questions.compare.summary import worded
+from nsystui.questions.compare.tables import kernels, memory, nccl, nvtx, steps
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, kernel_summary
 from nsystui.questions.nccl.summary import nccl_summary

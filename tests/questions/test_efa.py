@@ -15,7 +15,7 @@ from nsystui.exports.demo.writer import ExportWriter
 from nsystui.questions.job import Job
 from nsystui.questions.recipes.asking import Options, ask, draw
 from nsystui.questions.recipes.catalog import recipe_named
-from nsystui.questions.recipes.efa import UNDOCUMENTED
+from nsystui.questions.recipes.metric_maps import UNDOCUMENTED
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -14,10 +14,9 @@ from synthetic import node_graph_export
 
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.demo import ExportWriter
-from nsystui.questions.handover.ncu import cautions, ncu_commands, of_name, one_launch
-from nsystui.questions.handover.ncu_command import NameBase, NcuCommand, pattern_of
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
+from nsystui.questions.trace.ncu import NameBase, NcuCommand, cautions, ncu_commands, of_name, one_launch, pattern_of
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -33,7 +33,7 @@ from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
 from nsystui.questions.recipes import RECIPES, recipe_named
 from nsystui.questions.recipes.asking import Options, ask, draw
-from nsystui.questions.recipes.histogram import EDGES
+from nsystui.questions.recipes.kernels import EDGES
 from nsystui.questions.recipes.metric_maps import mean_rate
 from nsystui.questions.stats.nvtx_kernels import quartiles
 from nsystui.store.session import Session

@@ -24,13 +24,20 @@ from nsystui.questions.device_time import BusyParts
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import EVENT_COLUMNS, key_of
 from nsystui.questions.job import Job
-from nsystui.questions.timeline.drawing import lane_label, lane_text
-from nsystui.questions.timeline.gpu_events import Neighbours, Span, long_events, longest_in
+from nsystui.questions.timeline.events import (
+    Neighbours,
+    Span,
+    lane_events,
+    long_events,
+    longest_in,
+    longest_range_in,
+    nvtx_spans,
+    path_at,
+    range_next_to,
+)
 from nsystui.questions.timeline.lane_work import CATEGORIES, IDLE, UNSEEN, Columns, LaneWork, columns
 from nsystui.questions.timeline.lanes import Lane, Timeline
-from nsystui.questions.timeline.listing import lane_events
-from nsystui.questions.timeline.nvtx_lane import longest_range_in, nvtx_spans, path_at, range_next_to
-from nsystui.questions.timeline.picture import LanePicture, lane_pictures
+from nsystui.questions.timeline.picture import LanePicture, lane_label, lane_pictures, lane_text
 from nsystui.store.session import Session
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"

@@ -14,7 +14,7 @@ from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_te
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.exports.demo import TrainingJob
-from nsystui.questions.comparison import Options, Side
+from nsystui.questions.compare import Options, Side
 from nsystui.questions.recipes import recipe_named
 from nsystui.ui.app import DiffApp, Look
 from nsystui.ui.loading import Source

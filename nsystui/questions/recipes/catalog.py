@@ -83,7 +83,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe(
         "cuda_gpu_kern_hist",
         "how the durations of each kernel are spread",
-        "histogram",
+        "kernels",
         ((_KERNELS,),),
         frozenset({BY_RANK, NAME, NAMES}),
     ),
@@ -122,7 +122,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe(
         "cuda_gpu_time_util_map",
         "when each GPU was busy",
-        "time_maps",
+        "busy_maps",
         (_WORK,),
         _MAP,
         (
@@ -165,7 +165,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe(
         "gpu_gaps",
         "when a GPU was idle for long (--gap, 500 ms), longest first",
-        "gpu_rules",
+        "rules",
         (_WORK,),
         frozenset({GAP}),
         (
@@ -190,7 +190,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe(
         "gpu_time_util",
         "parts of each GPU's time (--chunks, 30) with low utilisation (--threshold, 50 %), lowest first",
-        "gpu_rules",
+        "rules",
         (_WORK,),
         frozenset({THRESHOLD, CHUNKS}),
         (
@@ -202,7 +202,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe(
         "mpi_gpu_time_util_map",
         "when each rank was in MPI, in kernels, and in both",
-        "host_maps",
+        "busy_maps",
         (("mpi_calls",), _WORK),
         _MAP,
         ("calls that never returned last to the end of the session", _HEAT),
@@ -219,7 +219,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe(
         "nccl_gpu_overlap_trace",
         "how much of each kernel's time NCCL ran beside it, and of NCCL's the kernels",
-        "overlap",
+        "kernels",
         ((_KERNELS,),),
         _SUM,
     ),
@@ -238,7 +238,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe(
         "nccl_gpu_time_util_map",
         "when each GPU ran NCCL, and when other kernels",
-        "time_maps",
+        "busy_maps",
         ((_KERNELS,),),
         _MAP,
         (
@@ -290,7 +290,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe(
         "nvtx_gpu_proj_trace",
         "from first to last GPU operation of every NVTX range",
-        "traces",
+        "sums",
         ((_NVTX,), (_CALLS,), (_KERNELS, _MEMORY)),
     ),
     Recipe(
@@ -313,7 +313,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe(
         "ucx_gpu_time_util_map",
         "when each rank was in UCX, in kernels, and in both",
-        "host_maps",
+        "busy_maps",
         (("ucx_calls",), _WORK),
         _MAP,
         ("calls that never returned last to the end of the session", _HEAT),

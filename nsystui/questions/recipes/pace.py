@@ -29,7 +29,7 @@ from nsystui.questions.kernels import kernel_notes, kernel_summary, name_of
 from nsystui.questions.nvtx.paths import Templates, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.recipes.asking import RANK, Ask, Options, chosen_ranks
-from nsystui.questions.recipes.kernel_names import named_kernels
+from nsystui.questions.recipes.kernels import named_kernels
 from nsystui.store import tables
 
 _NAME = 100

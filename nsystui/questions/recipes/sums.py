@@ -5,29 +5,198 @@ All statistics are those of the rows of all ranks together, and so are medians a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Answer, TableAnswer, Value
+from nsystui.base.answer import Answer, Row, TableAnswer, Value, iter_rows
+from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.activities import API, MEMORY, MPI, OS, Work, memory_sizes, rows_of, work_summary
 from nsystui.questions.algebra import statistics
 from nsystui.questions.conditions import duration, where
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import name_of, rank_of
+from nsystui.questions.nccl.grouping import By, selected, values_of
+from nsystui.questions.nccl.summary import nccl_notes
+from nsystui.questions.nccl.units import whole
 from nsystui.questions.nvtx.listing import nvtx_summary
 from nsystui.questions.nvtx.loading import LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
 from nsystui.questions.recipes.asking import Ask, Options, chosen_ranks, of_each_rank, of_rank
-from nsystui.questions.recipes.extras import Extras, Extreme, Key, extremes_of, ranks_of, with_extras
-from nsystui.questions.recipes.nccl_projected import nccl_projected
 from nsystui.questions.stats import Options as ReportOptions
 from nsystui.questions.stats import report_named
 from nsystui.questions.stats.cuda_sums import kernels_as_nsys
+from nsystui.questions.stats.nvtx_kernels import measured, quartiles
 from nsystui.store import tables
 from nsystui.store.session import Session
+
+_RANKS = {"min": 6, "max": 3}
+"""The importance of the rank of an extreme: which rank is slowest is asked more than how slow it is."""
+
+Key = tuple[Value, ...]
+"""What names a row of a summary: its name, or its style and name."""
+
+
+class Extreme(NamedTuple):
+    """The least and the largest value that a rank (``None``: a process that is none) has under a key."""
+
+    key: Key
+    rank: int | None
+    least: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class Extras:
+    """By the key of a row: (Q1, Q3), and the ranks of the least and the largest value."""
+
+    quartiles: Mapping[Key, tuple[Value, Value]]
+    ranks: Mapping[Key, tuple[Value, Value]]
+
+
+def ranks_of(extremes: Iterable[Extreme]) -> dict[Key, tuple[Value, Value]]:
+    """The lowest ranks that have the least and the largest value of each key; missing where no rank has it."""
+    by_key: dict[Key, list[Extreme]] = {}
+    for extreme in extremes:
+        by_key.setdefault(extreme.key, []).append(extreme)
+    found: dict[Key, tuple[Value, Value]] = {}
+    for key, own in by_key.items():
+        least, largest = min(one.least for one in own), max(one.largest for one in own)
+        found[key] = (
+            _lowest(one.rank for one in own if one.least == least),
+            _lowest(one.rank for one in own if one.largest == largest),
+        )
+    return found
+
+
+def _lowest(ranks: Iterable[int | None]) -> int | None:
+    return min((rank for rank in ranks if rank is not None), default=None)
+
+
+def extremes_of(answer: Answer, rank: int, keys: Sequence[str]) -> list[Extreme]:
+    """Those of one rank, from its own summary."""
+    places = _places(answer.columns, (*keys, "min", "max"))
+    found = []
+    for row in iter_rows(answer):
+        *key, least, largest = (row[place] for place in places)
+        if isinstance(least, int | float) and isinstance(largest, int | float):
+            found.append(Extreme(tuple(key), rank, least, largest))
+    return found
+
+
+def with_extras(answer: Answer, keys: Sequence[str], extras: Extras) -> TableAnswer:
+    """The summary with Q1 and Q3 around its median, and the ranks of the extremes behind them."""
+    old = [column.key for column in answer.columns]
+    columns: list[Column] = []
+    for column in answer.columns:
+        around = _around(column)
+        columns += around if column.key == "median" else [column, *around]
+    own, nothing = _places(answer.columns, keys), (None, None)
+    rows: list[Row] = []
+    for row in iter_rows(answer):
+        key = tuple(row[place] for place in own)
+        values = dict(zip(old, row, strict=True))
+        values["q1"], values["q3"] = extras.quartiles.get(key, nothing)
+        values["min_rank"], values["max_rank"] = extras.ranks.get(key, nothing)
+        rows.append(tuple(values[column.key] for column in columns))
+    return TableAnswer(answer.name, tuple(columns), rows, answer.total, answer.notes)
+
+
+def _around(column: Column) -> list[Column]:
+    """A column with what stands beside it; of others nothing."""
+    if column.key == "median":
+        return [
+            replace(
+                column, key=key, header=column.header.replace("Med", word), label=_short(column, word), importance=7
+            )
+            if key != "median"
+            else column
+            for key, word in (("q1", "Q1"), ("median", ""), ("q3", "Q3"))
+        ]
+    if column.key in _RANKS:
+        word = column.key.capitalize()
+        return [
+            Column(
+                f"{column.key}_rank",
+                header=f"{word} Rank",
+                label=f"{column.key} rank",
+                unit=Unit.NUMBER,
+                importance=_RANKS[column.key],
+            )
+        ]
+    return []
+
+
+def _short(column: Column, word: str) -> str:
+    """The label of a quartile beside ``median`` or ``GPU median``."""
+    return column.label.replace("median", word).replace("med", word)
+
+
+def _places(columns: Sequence[Column], keys: Sequence[str]) -> list[int]:
+    names = [column.key for column in columns]
+    return [names.index(key) for key in keys]
+
+
+COLUMNS = (
+    Column("name", header="Collective", label="collective"),
+    Column("total", header="Total Proj Time (ns)", label="GPU total", unit=Unit.DURATION),
+    Column("call_total", header="Total Call Time (ns)", label="CPU total", unit=Unit.DURATION, importance=2),
+    Column("count", header="Operations", label="operations", unit=Unit.COUNT, importance=1),
+    Column("avg", header="Proj Avg (ns)", label="GPU avg", unit=Unit.DURATION, decimals=1, importance=3),
+    Column("median", header="Proj Med (ns)", label="GPU median", unit=Unit.DURATION, decimals=1, importance=2),
+    Column("min", header="Proj Min (ns)", label="GPU min", unit=Unit.DURATION, importance=5),
+    Column("max", header="Proj Max (ns)", label="GPU max", unit=Unit.DURATION, importance=4),
+    Column("stddev", header="Proj StdDev (ns)", label="GPU stddev", unit=Unit.DURATION, decimals=1, importance=6),
+    Column("op_count", header="Total GPU Ops", label="GPU ops", unit=Unit.COUNT, importance=2),
+)
+_ONLY_KERNELS = "of kernels: copies that NCCL makes without one are not in it"
+
+
+def nccl_projected(job: Job, selection: Selection) -> TableAnswer:
+    """One row for each collective: statistics of its operations from first to last kernel, longest total first.
+
+    An operation is what one call launched, or the alike calls of a group; a kernel without calls is one of its own.
+    ``call_total`` is the CPU time of the calls of these operations, those that manage their groups among them; missing
+    where none has calls. The frame has ``q1`` and ``q3`` besides.
+    """
+    import pandas as pd
+
+    pairing = job.pairing()
+    kernels = selected(pairing.kernels, selection)
+    kernels = kernels[kernels["end"].notna()]
+    operation = whole(kernels["operation"])
+    alone = operation.max(initial=-1) + 1 + np.arange(len(kernels))
+    frame = pd.DataFrame(
+        {
+            "operation": np.where(operation >= 0, operation, alone),
+            "name": values_of(kernels, By.COLLECTIVE).fillna("unknown").to_numpy(object),
+            "start": whole(kernels["start"]),
+            "end": whole(kernels["end"]),
+        }
+    )
+    found = frame.groupby("operation").agg(
+        name=("name", "first"), start=("start", "min"), end=("end", "max"), op_count=("start", "size")
+    )
+    calls = pairing.calls
+    spent = (calls["end"] - calls["start"]).astype("float64").groupby(whole(calls["operation"])).sum()
+    found["call_total"] = spent.reindex(found.index)
+    code, names = pd.factorize(found["name"])
+    group, span = code.astype(np.int64), (found["end"] - found["start"]).to_numpy(np.int64)
+    table = measured(group, span).join(quartiles(group, span))
+    sums = found.groupby(group)[["op_count", "call_total"]].sum(min_count=1)
+    table["op_count"], table["call_total"] = sums["op_count"], sums["call_total"].round().astype("Int64")
+    table["name"] = pd.Series(
+        np.asarray(names, object)[table.index.to_numpy(np.int64)], index=table.index, dtype=object
+    )
+    table = table.sort_values(["total", "name"], ascending=[False, True], kind="stable").reset_index(drop=True)
+    notes = (*nccl_notes(job.session, selection, job.ranks, pairing), *((_ONLY_KERNELS,) if len(table) else ()))
+    return TableAnswer.of_frame(
+        "nccl-gpu-proj-sum", COLUMNS, table, len(table) if selection.is_everything else None, notes
+    )
+
 
 _NCCL = Work("nccl", "NCCL calls", tables.nccl_calls, tables.nccl_calls.c.name, "Instances", "Name")
 
@@ -131,6 +300,11 @@ def _projected_ranges(_: Job, session: Session, selection: Selection) -> TableAn
     return answer
 
 
+def _projected_trace(job: Job, selection: Selection, _: Options) -> Answer:
+    report = report_named("nvtx_gpu_proj_trace")
+    return of_each_rank(job, selection, lambda session, own: report.ask(session, own, ReportOptions()))
+
+
 ASK: dict[str, Ask] = {
     "cuda_api_sum": _work(API),
     "cuda_gpu_kern_sum": _of_rows(
@@ -144,4 +318,5 @@ ASK: dict[str, Ask] = {
     "nvtx_gpu_proj_sum": _of_frame(("style", "name"), _projected_ranges),
     "nvtx_sum": _of_rows(lambda session, selection, _: nvtx_summary(session, selection), _ranges),
     "osrt_sum": _work(OS),
+    "nvtx_gpu_proj_trace": _projected_trace,
 }

@@ -1,15 +1,19 @@
-"""What is drawn of some lanes over a window: columns, names of what is wide enough, and where a name occurs."""
+"""Lanes over a window: columns with the names of their events, drawn as text or listed as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from nsystui.base.answer import Answer, Row, TableAnswer
+from nsystui.base.columns import DEVICE, DURATION, RANK, START, STREAM, Column, Unit
 from nsystui.base.selection import NameFilter, Window
-from nsystui.questions.timeline.gpu_events import Span, long_events, matching_columns
-from nsystui.questions.timeline.lane_work import Columns, columns
+from nsystui.base.text import safe_text, shorten, width_of
+from nsystui.exports.identifiers import tid_of
+from nsystui.questions.timeline.events import Span, long_events, matching_columns, matching_ranges, nvtx_spans
+from nsystui.questions.timeline.lane_work import CATEGORIES, IDLE, UNSEEN, Columns, columns
 from nsystui.questions.timeline.lanes import Lane, Timeline
-from nsystui.questions.timeline.nvtx_lane import matching_ranges, nvtx_spans
 from nsystui.store import tables
 
 NAMED_COLUMNS = 5
@@ -99,3 +103,157 @@ def _matches(
         if lane.is_nvtx:
             found[lane] = matching_ranges(timeline, lane, window, count, wanted)
     return found
+
+
+LETTERS = {"compute": "K", "nccl": "N", "memory": "M", "graph": "G"}
+"""The letter of each category of GPU work: upper case where a column is busy for half of its time or more."""
+
+RANGE, THIN_RANGE = "═", "─"
+"""NVTX ranges that cover half of a column or more, and less."""
+
+NOTHING, NO_DATA = " ", "·"
+BEGIN, BEGAN_BEFORE = "│", "‹"
+LEGEND = "K compute  N NCCL  M memory  G graph  (lower case: busy for less than half of the column)"
+_HALF = 0.5
+_SHORTEST_MIDDLE_CUT = 10
+
+
+@dataclass(frozen=True)
+class LaneText:
+    """A lane of n columns: the characters, and for each the category and whether it fills the column, or ``""``."""
+
+    text: str
+    styles: tuple[str, ...]
+    """``"compute"`` where the column is busy for half of its time, ``"compute-"`` where it is less."""
+    marked: frozenset[int] = frozenset()
+
+
+def lane_text(picture: LanePicture) -> LaneText:
+    """Draws a lane."""
+    cells, styles = [], []
+    for category, busy in zip(picture.columns.category.tolist(), picture.columns.busy.tolist(), strict=True):
+        cell, style = _cell(category, busy)
+        cells.append(cell)
+        styles.append(style)
+    window, count = picture.columns.window, len(cells)
+    firsts = [*(column_of(span.start, window, count) for span in picture.spans), count]
+    for span, following in zip(picture.spans, firsts[1:], strict=True):
+        _write_name(cells, styles, span, window, following)
+    return LaneText("".join(cells), tuple(styles), picture.marked)
+
+
+def _cell(category: int, busy: float) -> tuple[str, str]:
+    if category == UNSEEN:
+        return NO_DATA, ""
+    if category == IDLE:
+        return NOTHING, ""
+    name = CATEGORIES[category]
+    is_full = busy >= _HALF
+    if name == "nvtx":
+        return (RANGE if is_full else THIN_RANGE), name
+    letter = LETTERS[name]
+    return (letter, name) if is_full else (letter.lower(), f"{name}-")
+
+
+def column_of(time: int, window: Window, count: int) -> int:
+    """The column of ``window`` that holds ``time``, which may lie outside of 0 to ``count - 1``."""
+    return (time - window.start) * count // max(window.end - window.start, 1)
+
+
+def _write_name(cells: list[str], styles: list[str], span: Span, window: Window, following: int) -> None:
+    """Writes the name of an event from its first column on, as far as it reaches, and before that of the next one."""
+    count = len(cells)
+    first, last = column_of(span.start, window, count), column_of(max(span.end - 1, span.start), window, count)
+    is_cut = first < 0
+    first, last = max(first, 0), min(last, count - 1)
+    if following > first:
+        last = min(last, following - 1)
+    room = last - first + 1
+    # Where something else takes most of the columns, a name would say what is not so.
+    if room < (2 if span.category == "nvtx" else NAMED_COLUMNS) or not _is_of(span, styles[(first + last) // 2]):
+        return
+    # The last column keeps its letter, which says without colour what it is.
+    room_of_name = room - 1 if span.category == "nvtx" else room - 2
+    name = _cut(safe_text(span.name), room_of_name) if room >= NAMED_COLUMNS else ""
+    if width_of(name) != len(name):  # wide characters would move what follows
+        name = "".join(char if width_of(char) == 1 else "?" for char in name)[:room_of_name]
+    text = (BEGAN_BEFORE if is_cut else BEGIN) + name
+    if len(name) < room_of_name and span.category != "nvtx":
+        text += " "
+    cells[first : first + len(text)] = text
+
+
+def _cut(name: str, room: int) -> str:
+    """In a few cells a beginning says more than two ends."""
+    return shorten(name, room) if room >= _SHORTEST_MIDDLE_CUT else name[:room]
+
+
+def _is_of(span: Span, style: str) -> bool:
+    return style.removesuffix("-") == span.category
+
+
+def lane_label(lane: Lane, is_open: bool | None = None) -> str:
+    """``0 d1 s7``: rank, device, stream; for NVTX the thread, for what is nested the level, or ``start/end``.
+
+    ``is_open`` puts a sign before it: whether the rank's streams are shown, ``None`` for no sign.
+    """
+    sign = "" if is_open is None else "- " if is_open else "+ "
+    if lane.thread is not None:
+        if lane.level is None:
+            return f"  {lane.rank} t{tid_of(lane.thread)} start/end"
+        if lane.level:
+            return f"  {lane.rank}   ·{lane.level + 1}"
+        return f"  {lane.rank} t{tid_of(lane.thread)} {lane.name}".rstrip()
+    if lane.stream is not None:
+        return f"  {lane.rank} d{lane.device} s{lane.stream}"
+    return f"{sign or '  '}{lane.rank} d{lane.device}"
+
+
+_SHARES = ("compute", "nccl", "memory", "graph", "nvtx")
+
+TIMELINE_COLUMNS = (
+    RANK,
+    DEVICE,
+    STREAM,
+    Column("tid", header="Tid", label="tid", unit=Unit.NUMBER, importance=1),
+    Column("level", header="NVTX Level", label="level", unit=Unit.NUMBER, importance=1),
+    START,
+    DURATION.with_importance(1),
+    Column("category", header="Category", label="category"),
+    Column("busy", header="Busy (%)", label="busy", unit=Unit.PERCENT, decimals=3),
+    *(Column(name, header=f"{name} (%)", label=name, unit=Unit.PERCENT, decimals=3, importance=2) for name in _SHARES),
+    Column("event", header="Event", label="event"),
+)
+
+
+def timeline_table(pictures: Sequence[LanePicture], notes: tuple[str, ...] = ()) -> Answer:
+    """What dominates each column of each lane, and the shares of each category in percent.
+
+    ``event`` is the single event that covers the column whole. Missing where the report was not recording.
+    """
+    rows = [row for picture in pictures for row in _rows(picture)]
+    return TableAnswer("timeline", TIMELINE_COLUMNS, rows, notes=notes)
+
+
+def _rows(picture: LanePicture) -> Iterator[Row]:
+    lane, found = picture.lane, picture.columns
+    count = len(found.category)
+    lo, length = found.window.start, found.window.end - found.window.start
+    thread = None if lane.thread is None else tid_of(lane.thread)
+    place = (lane.rank, lane.device, lane.stream, thread, lane.level if lane.is_nvtx else None)
+    for number, (category, busy) in enumerate(zip(found.category.tolist(), found.busy.tolist(), strict=True)):
+        first, last = lo + number * length // count, lo + (number + 1) * length // count
+        seen = category != UNSEEN
+        shares = [
+            100.0 * float(found.shares[name][number]) if seen and name in found.shares else None for name in _SHARES
+        ]
+        event = next((span.name for span in picture.spans if span.start <= first and span.end >= last), None)
+        yield (
+            *place,
+            first,
+            last - first,
+            CATEGORIES[category] if seen else None,
+            None if math.isnan(busy) else 100.0 * busy,
+            *shares,
+            event,
+        )

@@ -13,11 +13,17 @@ from nsystui.questions.data_notes import missing_note
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import EVENT_COLUMNS, key_of, launch, partners
 from nsystui.questions.job import Job
-from nsystui.questions.timeline.drawing import LETTERS, lane_label, lane_text
-from nsystui.questions.timeline.gpu_events import longest_in
+from nsystui.questions.timeline.events import longest_in, longest_range_in, path_at
 from nsystui.questions.timeline.lanes import Lane, Timeline
-from nsystui.questions.timeline.nvtx_lane import longest_range_in, path_at
-from nsystui.questions.timeline.picture import LanePicture, has_names, lane_pictures, plain_pictures
+from nsystui.questions.timeline.picture import (
+    LETTERS,
+    LanePicture,
+    has_names,
+    lane_label,
+    lane_pictures,
+    lane_text,
+    plain_pictures,
+)
 from nsystui.store import tables
 from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.widgets.lanes import LaneLine

@@ -18,7 +18,7 @@ from nsystui.base.answer import Answer, Row, Value
 from nsystui.base.errors import NsystuiError, UsageError
 from nsystui.base.selection import NameFilter, Selection
 from nsystui.base.text import shorten, width_of
-from nsystui.questions.comparison import TABLES, Options, Side, worded
+from nsystui.questions.compare import TABLES, Options, Side, worded
 from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui import keys, messages
@@ -409,7 +409,7 @@ class OtherJobScreen(DiffScreen):
 
     def _ended(self) -> Message:
         from nsystui.base.selection import Selection
-        from nsystui.questions.comparison import Side, job_labels
+        from nsystui.questions.compare.side import Side, job_labels
 
         assert self._other is not None
         if not self._other.session.reports:

@@ -12,8 +12,8 @@ from nsystui.ui.screens.dialogs import TextDialog
 from nsystui.ui.widgets.quiet import in_thread, reason_of
 
 if TYPE_CHECKING:
-    from nsystui.questions.handover.ncu_command import NcuCommand
     from nsystui.questions.job import Job
+    from nsystui.questions.trace.ncu import NcuCommand
     from nsystui.ui.screens.base import JobScreen, Writer
 
 NcuQuestion = Callable[["Job"], "list[NcuCommand]"]
@@ -49,7 +49,7 @@ def ncu_of_event(kind: str, report: int, row: int) -> NcuQuestion | str:
 
     def ask(job: Job) -> list[NcuCommand]:
         from nsystui.base.selection import Selection
-        from nsystui.questions.handover.ncu import ncu_commands, one_launch
+        from nsystui.questions.trace.ncu import ncu_commands, one_launch
 
         return ncu_commands(job, Selection(), one_launch(report, row))
 
@@ -76,7 +76,7 @@ class NcuScreen(TextDialog):
 
 def ncu_lines(commands: Sequence[NcuCommand]) -> list[str]:
     """The lines of the dialog: each command with the kernel that it profiles, then the cautions."""
-    from nsystui.questions.handover.ncu import cautions
+    from nsystui.questions.trace.ncu import cautions
 
     shown = commands[:_MOST]
     lines = [line for one in shown for line in (one.what, "", one.command, "")]
@@ -106,8 +106,8 @@ def export_trace(screen: JobScreen) -> None:
 
         def write(path: Path, overwrite: bool) -> int:
             from nsystui.output.files import save_trace
-            from nsystui.questions.handover.kinds import Contents
-            from nsystui.questions.handover.trace import Trace
+            from nsystui.questions.trace.slices import Contents
+            from nsystui.questions.trace.trace import Trace
 
             return save_trace(Trace.of(job, selection, Contents()), path, overwrite)
 

@@ -17,7 +17,7 @@ from nsystui.ui.screens.instances import KernelInstancesScreen, WorkInstancesScr
 from nsystui.ui.screens.table import TableScreen
 
 if TYPE_CHECKING:
-    from nsystui.questions.handover.ncu_command import NcuCommand
+    from nsystui.questions.trace.ncu import NcuCommand
 
 _KERNELS = "kernels"
 _SIZES = "memory sizes"
@@ -147,7 +147,7 @@ class KernelsScreen(TableScreen):
         names, selection = self.names, self.selection
 
         def ask(job: Job) -> list[NcuCommand]:
-            from nsystui.questions.handover.ncu import of_name
+            from nsystui.questions.trace.ncu import of_name
 
             chosen = selection.with_tasks(job.tasks_of_ranks(frozenset({rank}))) if isinstance(rank, int) else selection
             return of_name(job, chosen, name, names)

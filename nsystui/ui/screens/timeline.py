@@ -15,10 +15,8 @@ from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value, parse_duration
 from nsystui.questions.events import EVENT_COLUMNS, key_of, window_of
 from nsystui.questions.job import Job
-from nsystui.questions.timeline.gpu_events import Neighbours
+from nsystui.questions.timeline.events import Neighbours, lane_events, range_next_to
 from nsystui.questions.timeline.lanes import Lane
-from nsystui.questions.timeline.listing import lane_events
-from nsystui.questions.timeline.nvtx_lane import range_next_to
 from nsystui.ui import keys
 from nsystui.ui.pictures.selection import describe
 from nsystui.ui.pictures.timeline import (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from nsystui.base.answer import Row, TableAnswer, Value
 from nsystui.base.columns import FILES_ONLY, Column, Unit
-from nsystui.questions.comparison.side import Basis
+from nsystui.questions.compare.side import Basis
 
 NEW, GONE, BOTH = "new", "gone", "both"
 

@@ -1,4 +1,4 @@
-"""When each rank was in MPI or UCX, in kernels, and in both at once (docs/recipes.md#maps)."""
+"""Maps of busy time: each GPU and what it was busy with, each rank in MPI, UCX and kernels (docs/recipes.md#maps)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,71 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.interval_blocks import NO_BLOCKS, BlockBuilder, IntervalBlocks, slices
 from nsystui.questions.algebra.intervals import intersect, merge
+from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.efficiency.host import HostCalls, host_calls
 from nsystui.questions.job import Job
 from nsystui.questions.recipes.asking import RANK, Draw, Options, chosen_ranks
-from nsystui.questions.recipes.maps import MapLine, RecipeMap, clock_notes, percent, window_of
+from nsystui.questions.recipes.maps import Figure, MapLine, RecipeMap, clock_notes, percent, window_of
 from nsystui.questions.time_window import recorded
+from nsystui.questions.utilisation import recording_notes
 from nsystui.store import tables
 from nsystui.store.report import Report
+
+DEVICE = Column("device", header="Device", label="dev", unit=Unit.NUMBER)
+
+_BUSY = (
+    percent("busy_percent", "Busy", "busy"),
+    percent("all_percent", "All Kernels", "all kernels", "compute"),
+    percent("memory_percent", "Memory", "memory", "memory"),
+    percent("graph_percent", "Graph", "graph", "graph"),
+)
+_NCCL = (
+    percent("all_percent", "All Kernels", "all kernels"),
+    percent("nccl_percent", "NCCL", "NCCL", "nccl"),
+    percent("compute_percent", "Compute", "compute", "compute"),
+)
+# The lanes of `DeviceLanes` whose shares add up to a figure: they have no point in common.
+_LANES = {
+    "busy_percent": ("busy",),
+    "memory_percent": ("memory",),
+    "graph_percent": ("graph",),
+    "all_percent": ("kernels", "exposed_nccl"),
+    "nccl_percent": ("nccl",),
+    "compute_percent": ("kernels",),
+}
+
+
+def _gpu_map(name: str, figures: tuple[Figure, ...]) -> Draw:
+    def drawn(job: Job, selection: Selection, options: Options) -> RecipeMap:
+        busy, window = job.busy(selection), window_of(job, selection)
+        several = {item.device.task.task for item in busy.devices if len(item.device.task.devices) > 1}
+        lines = []
+        for item in busy.devices:
+            place = item.device
+            label = f"rank {place.task.rank}" + (f" d{place.device}" if place.task.task in several else "")
+            values = np.stack([_share(item, figure, window, options.bins) for figure in figures])
+            lines.append(MapLine((place.task.rank, place.device), label, values))
+        recording = recording_notes(busy, window) if busy.shares_clock else ()
+        notes = (*busy.notes, *clock_notes(job, selection), *recording)
+        return RecipeMap(name, window, options.bins, (RANK, DEVICE), figures, tuple(lines), notes)
+
+    return drawn
+
+
+def _share(item: DeviceIntervals, figure: Figure, window: Window, bins: int) -> NDArray[np.float64]:
+    lanes = [item.share(lane, window, bins) for lane in _LANES[figure.column.key]]
+    shares: NDArray[np.float64] = 100.0 * np.minimum(np.sum(lanes, axis=0), 1.0)
+    return shares
+
 
 _NAME_NOTE = "the name filter is left out here: it is about all calls and kernels"
 
 
-def _map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], IntervalBlocks | None]) -> Draw:
+def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], IntervalBlocks | None]) -> Draw:
     word = title.lower()
     figures = (
         percent("all_percent", "All Kernels", "all kernels", "compute"),
@@ -97,6 +147,8 @@ def _shares(part: IntervalBlocks, window: Window, bins: int, seen: NDArray[np.bo
 
 
 MAPS: dict[str, Draw] = {
-    "mpi_gpu_time_util_map": _map("MPI", tables.mpi_calls, lambda one: one.mpi),
-    "ucx_gpu_time_util_map": _map("UCX", tables.ucx_calls, lambda one: one.ucx),
+    "cuda_gpu_time_util_map": _gpu_map("gpu-time", _BUSY),
+    "nccl_gpu_time_util_map": _gpu_map("nccl-gpu-time", _NCCL),
+    "mpi_gpu_time_util_map": _host_map("MPI", tables.mpi_calls, lambda one: one.mpi),
+    "ucx_gpu_time_util_map": _host_map("UCX", tables.ucx_calls, lambda one: one.ucx),
 }

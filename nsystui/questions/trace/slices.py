@@ -1,21 +1,57 @@
-"""The events of a selection in one shape for a trace: what ran, where, from when to when, and what launched it."""
+"""The events of a trace for another tool: which kinds, in one shape for all, read band by band of time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
 from nsystui.questions.conditions import Condition, where
-from nsystui.questions.event_kinds import KIND_TABLES, EventKind
-from nsystui.questions.events import ByTable
+from nsystui.questions.event_kinds import KIND_TABLES, EventKind, kinds_of
+from nsystui.questions.events import ByTable, EventList
+from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, name_of
 from nsystui.questions.nvtx.loading import START_END_TYPES
 from nsystui.questions.time_window import event_span
 from nsystui.store import tables
 from nsystui.store.session import Session
+
+ON_GPU = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
+ON_CPU = (EventKind.API, EventKind.NVTX, EventKind.MPI, EventKind.OS)
+TRACED = (*ON_GPU, EventKind.API, EventKind.NVTX, EventKind.MARK, EventKind.MPI)
+"""What is in a trace unless something else is asked for: OS runtime calls are many and seldom the question."""
+
+METRICS = "metrics"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What shall be in a trace: kinds of events, and samples of GPU metrics."""
+
+    kinds: tuple[EventKind, ...] = TRACED
+    metrics: bool = True
+
+    @classmethod
+    def of(cls, text: str) -> Contents:
+        """``kernel,nccl,metrics`` as contents, all but OS runtime calls for an empty text; raises UsageError."""
+        words = [word.strip() for word in text.split(",") if word.strip()]
+        if not words:
+            return cls()
+        return cls(kinds_of(",".join(word for word in words if word != METRICS)), METRICS in words)
+
+    def there(self, session: Session) -> Contents:
+        """Those of them that the open reports have."""
+        metrics = self.metrics and bool(session.count(tables.gpu_metrics))
+        return Contents(tuple(kind for kind in self.kinds if session.count(KIND_TABLES[kind].table)), metrics)
+
+    def among(self, kinds: Collection[EventKind]) -> tuple[EventKind, ...]:
+        """The contents that are of ``kinds``."""
+        return tuple(kind for kind in self.kinds if kind in kinds)
+
 
 Expression = sa.ColumnElement[Any]
 Query = sa.Select[Any] | sa.CompoundSelect[Any]
@@ -131,3 +167,23 @@ def with_calls(rows: sa.Subquery, selection: Selection, extra: Sequence[Conditio
         calls.c.correlation_id == rows.c.correlation_id,
     )
     return sa.select(*rows.c, calls.c.call_start, calls.c.call_thread).select_from(rows.outerjoin(calls, is_launch))
+
+
+BAND = 400_000  # events
+
+
+def bands(job: Job, selection: Selection, kinds: Sequence[EventKind], most: int = BAND) -> tuple[ByTable, ...]:
+    """Conditions, for any event table, that choose the events of one band after the other by their starts.
+
+    A band has ``most`` events, or a few more where many start at once; none where nothing is selected.
+    """
+    if not kinds:
+        return ()
+    events = EventList.build(job.session, selection, job.ranks, kinds)
+    found, edge, last = [], 0, len(events.counts) - 1
+    while edge < last and len(events):
+        further = int(np.searchsorted(events.counts, events.counts[edge] + most, "right")) - 1
+        further = min(max(further, edge + 1), last)
+        found.append(events.bins(edge, further))
+        edge = further
+    return tuple(found)

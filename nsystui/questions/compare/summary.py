@@ -2,21 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 from nsystui.base.answer import Row, TableAnswer, Value
 from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.units import align_decimal, format_value
-from nsystui.questions.comparison.kernels import graph_time, kernels, memory
-from nsystui.questions.comparison.nccl import nccl
-from nsystui.questions.comparison.nvtx import nvtx
-from nsystui.questions.comparison.pairs import GONE, NEW, Compared
-from nsystui.questions.comparison.side import Basis, Side, both
-from nsystui.questions.comparison.steps import STEP, spreads
-from nsystui.questions.comparison.utilisation import Utilisation, utilisation
+from nsystui.questions.compare.pairs import GONE, NEW, Compared
+from nsystui.questions.compare.side import Basis, Side, both
+from nsystui.questions.compare.tables import STEP, graph_time, kernels, memory, nccl, nvtx, spreads, steps
 from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.summary import KERNEL
+from nsystui.questions.overview import task_table
+from nsystui.questions.time_window import extents
+from nsystui.questions.utilisation import SHARE_COLUMNS
+
+
+@dataclass(frozen=True)
+class Utilisation:
+    """``percent``: by the keys of ``SHARE_COLUMNS``, the mean over the ranks with a GPU, ``None`` without any.
+
+    ``time``: the length of the span that the percentages are of, ns (in the mean, where reports share no clock).
+    """
+
+    percent: Mapping[str, float | None]
+    time: float | None
+    notes: tuple[str, ...]
+
+
+def utilisation(side: Side, other: Side) -> Utilisation:
+    """The mean of the rows that the overview has for the ranks of ``side``, judged beside ``other``."""
+    job, selection = side.job, side.judged_beside(other)
+    table = task_table(job.session, selection, job.ranks, job.busy(selection))
+    percent = {column.key: _mean(_known(table.cells(column.key))) for column in SHARE_COLUMNS}
+    windows = extents(job.session, selection)
+    spans = [windows[item.task.report] for item in side.ranks if item.task.report in windows]
+    return Utilisation(percent, _mean([span.end - span.start for span in spans]), table.notes)
+
+
+def _known(cells: list[Value]) -> list[float]:
+    return [cell for cell in cells if isinstance(cell, int | float)]
+
+
+def _mean(values: list[float]) -> float | None:
+    return fmean(values) if values else None
+
 
 _TABLE = Column("table", header="Table", label="table", importance=FILES_ONLY)
 COLUMNS = (
@@ -229,3 +260,30 @@ def _largest(what: str, answer: Compared, key: str) -> Iterator[str]:
     single = [f"{count:,} {word}" for word in (NEW, GONE) if (count := statuses.count(word))]
     if single:
         yield f"names of {what}: {', '.join(single)} in B"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How rows are told apart: which kernel names, numbered NVTX names folded or not, which NVTX ranges are steps."""
+
+    names: Names = Names.FULL
+    fold_numbers: bool = True
+    step_range: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table and what it is called."""
+
+    title: str
+    make: Callable[[Side, Side, Options], TableAnswer]
+
+
+TABLES: Mapping[str, Table] = {
+    "summary": Table("what changed", lambda a, b, options: summary(a, b, options.step_range)),
+    "kernels": Table("kernels by name", lambda a, b, options: kernels(a, b, options.names)),
+    "nvtx": Table("NVTX ranges by name", lambda a, b, options: nvtx(a, b, options.fold_numbers)),
+    "nccl": Table("NCCL by collective and message size", lambda a, b, _: nccl(a, b)),
+    "memory": Table("memory operations", lambda a, b, _: memory(a, b)),
+    "steps": Table("training steps", lambda a, b, options: steps(a, b, options.step_range)),
+}

@@ -1,13 +1,15 @@
-"""One side of a comparison, and over how many ranks its numbers are to be read."""
+"""One side of a comparison: over how many ranks its numbers are to be read, and the label it has next to the other."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nsystui.base.selection import Selection
 from nsystui.questions.job import Job
 from nsystui.questions.nvtx.loading import has_launches
+from nsystui.questions.overview import job_facts
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.time_window import extent, selected_reports, shares_clock
 from nsystui.store import tables
@@ -98,3 +100,18 @@ def _told_apart(a: Sequence[str], b: Sequence[str]) -> Iterator[str]:
     yield from (note for note in a if note in b)
     yield from (f"A: {note}" for note in a if note not in b)
     yield from (f"B: {note}" for note in b if note not in a)
+
+
+def job_labels(jobs: Sequence[Job], files: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """The title that the overview has for each job; where these are alike, where its ``files`` are."""
+    titles = [job_facts(job.session, job.ranks).title for job in jobs]
+    if len(set(titles)) == len(titles) and all(titles):
+        return tuple(titles)
+    return tuple(_place(own) for own in files)
+
+
+def _place(files: Sequence[str]) -> str:
+    """The only name, or the folder of several."""
+    if len(files) == 1:
+        return files[0]
+    return os.path.commonpath([os.path.abspath(name) for name in files]) if files else ""

@@ -14,13 +14,11 @@ from nsystui.questions.conditions import Condition, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import ByTable
-from nsystui.questions.handover.bands import bands
-from nsystui.questions.handover.kinds import ON_CPU, ON_GPU, Contents
-from nsystui.questions.handover.layout import Layout
-from nsystui.questions.handover.slices import KERNEL_FACTS, slices, with_calls
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
 from nsystui.questions.time_window import selected_reports
+from nsystui.questions.trace.layout import Layout
+from nsystui.questions.trace.slices import KERNEL_FACTS, ON_CPU, ON_GPU, Contents, bands, slices, with_calls
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -1,8 +1,10 @@
-"""How much of each kernel's time the other kind, NCCL or compute, ran beside it (docs/recipes.md#overlap)."""
+"""Kernels over all ranks: which of them a name means, the spread of their durations, their overlap with NCCL."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -10,15 +12,103 @@ from numpy.typing import NDArray
 
 from nsystui.base.answer import Answer, Row, TableAnswer
 from nsystui.base.columns import NAME, Column, Unit
+from nsystui.base.errors import UsageError, meant
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.interval_blocks import NO_BLOCKS
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.conditions import where
+from nsystui.questions.conditions import Condition, duration, where
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.job import Job
-from nsystui.questions.kernels import kernel_notes
+from nsystui.questions.kernels import Names, kernel_notes, name_of
 from nsystui.questions.recipes.asking import Ask, Options, of_each_rank
 from nsystui.store import tables
+from nsystui.store.session import Session
+
+_KERNELS = tables.kernels
+
+
+@dataclass(frozen=True)
+class NamedKernels:
+    """The kernels of which the name of the form ``names`` is ``name``; ``count``: how many full names they have."""
+
+    name: str
+    names: Names
+    count: int
+
+    @property
+    def are_meant(self) -> Condition:
+        return name_of(_KERNELS, self.names) == self.name
+
+
+def named_kernels(session: Session, name: str, names: Names) -> NamedKernels:
+    """The kernels with the name: of the form ``names``, where there are any, else of another form.
+
+    Raises UsageError where no kernel of the session has it, selected or not.
+    """
+    for form in dict.fromkeys((names, *Names)):
+        found = NamedKernels(name, form, 0)
+        count = session.scalar(sa.select(sa.func.count(_KERNELS.c.name.distinct())).where(found.are_meant))
+        if count:
+            return NamedKernels(name, form, int(count))
+    short: sa.Select[Any] = sa.select(_KERNELS.c.short_name).where(_KERNELS.c.short_name.is_not(None)).distinct()
+    known = sorted(text for (text,) in session.rows(short))
+    hint = meant(name, known, "write a whole name of a kernel, full, short or mangled, as `nsystui kernels` lists them")
+    raise UsageError(f"no kernel is called {name!r}: {hint}")
+
+
+EDGES: tuple[int, ...] = (0, *(step * 10**decade for decade in range(13) for step in (1, 2, 5)))
+"""The lower edges, ns: the same for every kernel and every rank, so that histograms compare."""
+
+COLUMNS = (
+    Column("low", header="From (ns)", label="from", unit=Unit.DURATION),
+    Column("high", header="To (ns)", label="to", unit=Unit.DURATION),
+    Column("count", header="Instances", label="count", unit=Unit.COUNT),
+    Column("share", header="Instances (%)", label="of its launches", unit=Unit.PERCENT, decimals=1),
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION, importance=1),
+    NAME,
+)
+
+
+def _asked_histogram(job: Job, selection: Selection, options: Options) -> Answer:
+    """Raises UsageError where no kernel has the name that was asked for."""
+    chosen: list[Condition] = []
+    if options.name is not None and job.session.count(tables.kernels):
+        chosen = [named_kernels(job.session, options.name, options.names).are_meant]
+    if options.by_rank:
+        return of_each_rank(job, selection, lambda session, own: _histogram(session, own, options.names, chosen))
+    return _histogram(job.session, selection, options.names, chosen)
+
+
+def _histogram(session: Session, selection: Selection, names: Names, chosen: Sequence[Condition]) -> TableAnswer:
+    """A row for each kernel name and class of durations that has launches: kernels by total time, shortest first.
+
+    The class includes its lower edge.
+    """
+    table = tables.kernels
+    name = name_of(table, names)
+    length = duration(table)
+    # Which edge is the last one that is not above the value.
+    place = sa.case(*[(length < edge, number) for number, edge in enumerate(EDGES[1:])], else_=len(EDGES) - 1).label(
+        "place"
+    )
+    conditions = [*where(table, selection, name), length.is_not(None), *chosen]
+    query = (
+        sa.select(name.label("name"), place, sa.func.count(), sa.cast(sa.func.sum(length), sa.BigInteger))
+        .where(*conditions)
+        .group_by(name, place)
+    )
+    found = session.rows(query)
+    totals: dict[str, list[int]] = {}
+    for kernel, _, count, total in found:
+        own = totals.setdefault(kernel, [0, 0])
+        own[0] += total
+        own[1] += count
+    rows: list[Row] = []
+    for kernel, number, count, total in sorted(found, key=lambda row: (-totals[row[0]][0], str(row[0]), row[1])):
+        high = EDGES[number + 1] if number + 1 < len(EDGES) else None
+        rows.append((EDGES[number], high, count, 100.0 * count / totals[kernel][1], total, kernel))
+    return TableAnswer("kernel-histogram", COLUMNS, rows, None, kernel_notes(session))
+
 
 _COLUMNS = (
     Column("kind", header="Kind", label="kind", importance=1),
@@ -33,7 +123,7 @@ _KINDS = {1: "communication", 0: "compute"}
 _PLACE = ("report", "process", "device")
 
 
-def _asked(job: Job, selection: Selection, options: Options) -> Answer:
+def _asked_overlap(job: Job, selection: Selection, options: Options) -> Answer:
     if options.by_rank:
         return of_each_rank(job, selection, lambda _, own: _overlaps(job, own))
     return _overlaps(job, selection)
@@ -103,4 +193,7 @@ def _add(sums: dict[tuple[int, str], list[int]], kernels: Iterable[tuple[bool, s
         own[2] += overlap
 
 
-ASK: dict[str, Ask] = {"nccl_gpu_overlap_trace": _asked}
+ASK: dict[str, Ask] = {
+    "cuda_gpu_kern_hist": _asked_histogram,
+    "nccl_gpu_overlap_trace": _asked_overlap,
+}

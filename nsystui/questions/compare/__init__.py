@@ -1,0 +1,9 @@
+"""Two sides side by side: two jobs, or two ranks, groups of ranks or spans of time of one."""
+
+from __future__ import annotations
+
+from nsystui.questions.compare.pairs import Compared
+from nsystui.questions.compare.side import Side, job_labels
+from nsystui.questions.compare.summary import TABLES, Options, summary, worded
+
+__all__ = ["TABLES", "Compared", "Options", "Side", "job_labels", "summary", "worded"]

@@ -1,0 +1,301 @@
+"""The tables of a comparison: GPU work, NCCL, NVTX ranges and training steps of two sides, row by row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import Row, TableAnswer, Value
+from nsystui.base.columns import NAME, Column, Unit
+from nsystui.questions.activities import MEMORY, memory_sizes, work_summary
+from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.algebra.statistics import frame_groups
+from nsystui.questions.compare.pairs import Compared, Extra, Key, Measured, compared
+from nsystui.questions.compare.side import Basis, Side, both
+from nsystui.questions.conditions import duration, where
+from nsystui.questions.kernels import Names, kernel_summary
+from nsystui.questions.nccl.grouping import COLUMNS, USUAL, By
+from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
+from nsystui.questions.nvtx.paths import FEWEST_VARIANTS, template
+from nsystui.questions.ranks.steps import StepTimes, step_times
+from nsystui.store import tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nsystui.questions.nvtx.ranges import NvtxRanges
+
+
+_NAME = (NAME,)
+_OPERATION = (Column("name", header="Operation", label="operation"),)
+_BYTES = (Extra("bytes", "Bytes", "bytes", Unit.BYTES, None, 2, is_sum=True),)
+
+
+def kernels(a: Side, b: Side, names: Names = Names.FULL) -> Compared:
+    """Kernels by name, with the counts and times of `kernel_summary`."""
+    found = [kernel_summary(side.job.session, side.selection, names) for side in (a, b)]
+    basis = Basis(a.gpu_ranks, b.gpu_ranks)
+    notes = (*basis.note("ranks with a GPU"), *both(found[0].notes, found[1].notes))
+    return compared("diff-kernels", _NAME, (by_name(found[0]), by_name(found[1])), basis, notes)
+
+
+def memory(a: Side, b: Side) -> Compared:
+    """Memory copies and memsets by operation: times as in `work_summary`, and bytes as in `memory_sizes`."""
+    found = [work_summary(side.job.session, side.selection, MEMORY) for side in (a, b)]
+    sides = _with_sizes(a, by_name(found[0])), _with_sizes(b, by_name(found[1]))
+    basis = Basis(a.gpu_ranks, b.gpu_ranks)
+    notes = (*basis.note("ranks with a GPU"), *both(found[0].notes, found[1].notes))
+    return compared("diff-memory", _OPERATION, sides, basis, notes, _BYTES)
+
+
+def graph_time(side: Side) -> int:
+    """The sum of the durations of the whole CUDA graphs that a side launched, ns."""
+    table = tables.graph_launches
+    query = sa.select(sa.cast(sa.func.sum(duration(table)), sa.BigInteger)).where(*where(table, side.selection))
+    return int(side.job.session.scalar(query) or 0)
+
+
+def by_name(answer: TableAnswer) -> dict[Key, Measured]:
+    """The rows of a summary by their name."""
+    return {
+        (row["name"],): Measured(int(row["count"] or 0), row["total"], row["median"])  # type: ignore[arg-type]
+        for row in answer.records()
+    }
+
+
+def _with_sizes(side: Side, found: Mapping[Key, Measured]) -> dict[Key, Measured]:
+    answer = memory_sizes(side.job.session, side.selection)
+    sizes = dict(zip(answer.cells("name"), answer.cells("total"), strict=True))
+    return {key: replace(one, sums={"bytes": _as_float(sizes.get(key[0]))}) for key, one in found.items()}
+
+
+def _as_float(value: Value) -> float | None:
+    return value if isinstance(value, int | float) else None
+
+
+_WHAT = Column("what", header="What", label="what", importance=4)
+_EXTRAS = (
+    Extra("exposed", "Exposed", "exposed", Unit.DURATION, None, 3, is_sum=True, difference="exposed B − A"),
+    Extra("bytes", "Bytes", "bytes", Unit.BYTES, None, 5, is_sum=True),
+    Extra("busbw", "BusBW", "busbw", Unit.RATE, 1, 2),
+)
+
+
+def nccl(a: Side, b: Side) -> Compared:
+    """NCCL kernels (or the calls, where neither side has kernels) with the numbers of `nccl_summary`.
+
+    Rows are collectives and buckets of the message size; where only one side knows sizes, collectives alone: a size
+    that is not known is none that is new.
+    """
+    by: tuple[By, ...] = USUAL
+    found = [_summary(side, by) for side in (a, b)]
+    if len({_knows_sizes(one.frame()) for one in found if len(one)}) > 1:
+        by = (By.COLLECTIVE,)
+        found = [_summary(side, by) for side in (a, b)]
+    is_of_kernels = any((one.frame()["what"] == KERNEL).any() for one in found)
+    what: What = KERNEL if is_of_kernels or not any(map(len, found)) else CALL
+    basis = Basis(a.gpu_ranks, b.gpu_ranks) if what == KERNEL else Basis(a.call_ranks, b.call_ranks)
+    notes = [*basis.note("ranks with a GPU" if what == KERNEL else "ranks with calls")]
+    if by != USUAL:
+        notes.append("by collective alone: only one side tells message sizes")
+    notes += both(found[0].notes, found[1].notes)
+    names = (_WHAT, *(COLUMNS[one] for one in by))
+    sides = _measured_calls(found[0].frame(), what, by), _measured_calls(found[1].frame(), what, by)
+    return compared("diff-nccl", names, sides, basis, notes, _EXTRAS)
+
+
+def _summary(side: Side, by: tuple[By, ...]) -> TableAnswer:
+    job = side.job
+    return nccl_summary(job.session, side.selection, job.ranks, job.pairing(), by)
+
+
+def _knows_sizes(frame: pd.DataFrame) -> bool:
+    kernels = frame[frame["what"] == KERNEL]
+    return bool((kernels if len(kernels) else frame)["bucket"].notna().any())
+
+
+def _measured_calls(frame: pd.DataFrame, what: What, by: tuple[By, ...]) -> dict[Key, Measured]:
+    chosen = frame[frame["what"] == what]
+    keys = [COLUMNS[one].key for one in by]
+    wanted = ["count", "total", "median", "exposed", "bytes", "busbw", *keys]
+    found: dict[Key, Measured] = {}
+    for count, total, median, exposed, size, busbw, *place in zip(*(chosen[key] for key in wanted), strict=True):
+        sums = {"exposed": _as_int(exposed), "bytes": _as_int(size)}
+        key = (what, *(value if isinstance(value, str) else None for value in place))
+        found[key] = Measured(int(count), _as_int(total), _known(median), sums, {"busbw": _known(busbw)})
+    return found
+
+
+def _known(value: object) -> float | None:
+    import pandas as pd
+
+    return None if pd.isna(value) else float(value)  # type: ignore[arg-type]
+
+
+def _as_int(value: object) -> int | None:
+    known = _known(value)
+    return None if known is None else int(value)  # type: ignore[call-overload]
+
+
+_RANGE = (Column("name", header="Range", label="range"),)
+_GPU = Extra("gpu", "GPU Projected", "GPU", Unit.DURATION, None, 3, is_sum=True, difference="GPU B − A")
+
+
+def nvtx(a: Side, b: Side, fold_numbers: bool = True) -> Compared:
+    """NVTX ranges by name: durations on the CPU, and in sum the spans of GPU time projected from them.
+
+    Names are without PyTorch's suffix. With ``fold_numbers`` those of both sides that differ in their numbers only are
+    one, if they are three or more, as in the tree of the NVTX screen: two runs hardly count their steps alike. Ranges
+    and times are those of that screen: each counts with all that it holds, so that rows overlap.
+    """
+    ranges = [_ranges(side) for side in (a, b)]
+    numbered = _numbered({*ranges[0].names, *ranges[1].names}) if fold_numbers else frozenset()
+    basis = Basis(a.nvtx_ranks, b.nvtx_ranks)
+    has_gpu = basis == Basis(a.projected_ranks, b.projected_ranks)
+    found = tuple(
+        _measured_ranges(own, _labels(own.names, numbered, side), has_gpu)
+        for own, side in zip(ranges, (a, b), strict=True)
+    )
+    notes = [*basis.note("ranks with NVTX"), *both(ranges[0].notes, ranges[1].notes)]
+    if not has_gpu and (a.projected_ranks or b.projected_ranks):
+        notes.append("GPU time is left out: not all ranks that have NVTX ranges tell what these launched")
+    return compared("diff-nvtx", _RANGE, (found[0], found[1]), basis, notes, (_GPU,), "CPU")
+
+
+def _ranges(side: Side) -> NvtxRanges:
+    """The ranges of every name: the tree's filter would keep what is around and inside of those that pass it."""
+    return side.job.nvtx_ranges(side.selection.with_name(None))
+
+
+def _numbered(names: Collection[str]) -> frozenset[str]:
+    """The templates that so many names share that they are one numbered name."""
+    counts = Counter(template(name) for name in names)
+    return frozenset(text for text, count in counts.items() if count >= FEWEST_VARIANTS)
+
+
+def _labels(names: Sequence[str], numbered: frozenset[str], side: Side) -> list[str | None]:
+    """What each name is called in the table; ``None`` where the side's filter leaves it out."""
+    wanted = side.selection.name
+    folded = [(name, template(name)) for name in names]
+    return [
+        None if wanted is not None and not wanted.matches(name) else text if text in numbered else name
+        for name, text in folded
+    ]
+
+
+def _measured_ranges(ranges: NvtxRanges, labels: Sequence[str | None], has_gpu: bool) -> dict[Key, Measured]:
+    import pandas as pd
+
+    frame = pd.DataFrame(
+        {
+            "name": pd.Series(labels, dtype=object).to_numpy()[ranges.name] if len(ranges) else [],
+            "duration": ranges.duration,
+            "gpu": np.where(ranges.op_count > 0, ranges.gpu_duration, 0),
+        }
+    )
+    frame = frame[frame["name"].notna()]
+    projected = frame.groupby("name")["gpu"].sum().to_dict() if has_gpu else {}
+    groups = frame_groups(frame, "duration", ["name"])
+    rows = zip(groups["name"], groups["count"], groups["total"], groups["median"], strict=True)
+    return {
+        (name,): Measured(int(count), int(total), float(median), {"gpu": _whole(projected.get(name))})
+        for name, count, total, median in rows
+    }
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+_STEP_COLUMNS = (
+    Column("difference", header="Median Difference (ns)", label="B − A", unit=Unit.CHANGE, decimals=1),
+    Column("ratio", header="B / A", label="B/A", unit=Unit.COUNT, decimals=4, importance=1),
+    Column("median_a", header="Med A (ns)", label="A median", unit=Unit.DURATION, decimals=1),
+    Column("median_b", header="Med B (ns)", label="B median", unit=Unit.DURATION, decimals=1),
+    Column("p95_a", header="p95 A (ns)", label="A p95", unit=Unit.DURATION, decimals=1, importance=1),
+    Column("p95_b", header="p95 B (ns)", label="B p95", unit=Unit.DURATION, decimals=1, importance=1),
+    Column(
+        "p95_difference", header="p95 Difference (ns)", label="p95 B − A", unit=Unit.CHANGE, decimals=1, importance=2
+    ),
+    Column("count_a", header="Steps A", label="A steps", unit=Unit.COUNT, importance=1),
+    Column("count_b", header="Steps B", label="B steps", unit=Unit.COUNT, importance=1),
+    Column("min_a", header="Min A (ns)", label="A min", unit=Unit.DURATION, importance=4),
+    Column("min_b", header="Min B (ns)", label="B min", unit=Unit.DURATION, importance=4),
+    Column("max_a", header="Max A (ns)", label="A max", unit=Unit.DURATION, importance=4),
+    Column("max_b", header="Max B (ns)", label="B max", unit=Unit.DURATION, importance=4),
+    Column("name", header="Of Each Step", label="of each step"),
+)
+STEP, ON_CPU, GPU_TIME = "step", "on the CPU", "GPU operations, sum of durations"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of some durations, ns: how many, median, 95th percentile, least and largest; ``None`` of none."""
+
+    count: int
+    median: float | None = None
+    p95: float | None = None
+    minimum: int | None = None
+    maximum: int | None = None
+
+    @classmethod
+    def of(cls, values: Times) -> Spread:
+        if not len(values):
+            return cls(0)
+        median, p95 = float(np.median(values)), float(np.percentile(values, 95))
+        return cls(len(values), median, p95, int(values.min()), int(values.max()))
+
+
+def steps(a: Side, b: Side, name: str | None = None) -> Compared:
+    """The steps of both sides that begin in their windows; every rank's step counts.
+
+    ``name`` is a regular expression for the ranges that are steps (see `Job.steps`). A row for the time of a step as
+    the screen of the ranks has it (`ranks.step_times`), its NVTX range on the CPU, and the sum of the durations of its
+    GPU operations.
+    """
+    found = [spreads(side, name) for side in (a, b)]
+    rows = [_step_row(what, found[0][what], found[1][what]) for what in (STEP, ON_CPU, GPU_TIME)]
+    has_any = any(one[STEP].count for one in found)
+    notes = (*both(*(side.job.steps(name).notes for side in (a, b))), *_clocks(a, b, name))
+    return Compared("diff-steps", _STEP_COLUMNS, rows if has_any else [], len(rows) if has_any else 0, notes)
+
+
+def spreads(side: Side, name: str | None = None) -> dict[str, Spread]:
+    """How long the steps of a side take, by the names of the rows."""
+    found = _step_times(side, name)
+    on_gpu = [one for one in found if one.on_gpu]
+    return {
+        STEP: Spread.of(_together([one.duration for one in found])),
+        ON_CPU: Spread.of(_together([one.cpu_duration for one in found])),
+        GPU_TIME: Spread.of(_together([one.op_time for one in on_gpu])),
+    }
+
+
+def _step_times(side: Side, name: str | None) -> list[StepTimes]:
+    tasks = {item.task for item in side.ranks}
+    found = step_times(side.job.steps(name), side.selection.window)
+    return [one for task, one in found.items() if task in tasks]
+
+
+def _clocks(a: Side, b: Side, name: str | None) -> tuple[str, ...]:
+    """A sentence where a step of one side is its time on the GPU, and of the other on the CPU."""
+    kinds = {one.on_gpu for side in (a, b) for one in _step_times(side, name)}
+    return ("not every step has GPU work: a step without any is its time on the CPU",) if len(kinds) > 1 else ()
+
+
+def _together(parts: Sequence[Times]) -> Times:
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def _step_row(what: str, a: Spread, b: Spread) -> Row:
+    difference = None if a.median is None or b.median is None else b.median - a.median
+    far = None if a.p95 is None or b.p95 is None else b.p95 - a.p95
+    ratio = b.median / a.median if a.median and b.median is not None else None
+    pairs = (a.minimum, b.minimum, a.maximum, b.maximum)
+    counts = (a.count or None, b.count or None)
+    return (difference, ratio, a.median, b.median, a.p95, b.p95, far, *counts, *pairs, what)
