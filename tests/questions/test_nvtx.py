@@ -13,7 +13,7 @@ import pytest
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import ExportWriter, Process, Thread
 from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.nvtx import PUSH_POP, START_END
+from nsystui.exports.demo.writer import PUSH_POP, START_END
 from nsystui.questions.names import fold_suffix
 from nsystui.questions.nvtx import (
     UNKNOWN,

@@ -20,7 +20,7 @@ from nsystui.base.answer import row_batches
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.demo import ExportWriter, Process, Thread
 from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.cuda import BACKTRACE_CALL, PAGEABLE
+from nsystui.exports.demo.writer import BACKTRACE_CALL, PAGEABLE
 from nsystui.output.formats import write
 from nsystui.questions.stats import NAMES, all_reports, report_named, report_of
 from nsystui.questions.stats.cuda_launch_ranges import innermost

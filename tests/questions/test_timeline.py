@@ -17,7 +17,7 @@ from support import shared
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.nvtx import START_END
+from nsystui.exports.demo.writer import START_END
 from nsystui.questions.device_time import BusyParts
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import EVENT_COLUMNS, key_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import COUNT, Column, Unit
-from nsystui.exports.nccl_log.datatypes import datatype_name
+from nsystui.exports.nccl_log.lines import datatype_name
 from nsystui.questions.nccl.buckets import BUCKETS, bucket_of
 from nsystui.questions.nccl_log.summary import Kind, Summary
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsystui.exports.nccl_log.datatypes import datatype_size
-from nsystui.exports.nccl_log.lines import Damage
+from nsystui.exports.nccl_log.lines import Damage, datatype_size
 from nsystui.questions.nccl_log.steps import StepCut
 from nsystui.questions.nccl_log.summary import Summary
 

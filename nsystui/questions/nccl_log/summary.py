@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nsystui.exports.nccl_log.datatypes import datatype_size
 from nsystui.exports.nccl_log.lines import (
     Call,
     CommunicatorLine,
@@ -21,6 +20,7 @@ from nsystui.exports.nccl_log.lines import (
     TrainingStep,
     TuningLine,
     Unread,
+    datatype_size,
 )
 from nsystui.questions.nccl.buckets import bucket_of
 from nsystui.questions.nccl_log.communicators import Communicators, Member
