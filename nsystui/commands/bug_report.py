@@ -174,7 +174,7 @@ def export_lines(files: Sequence[str]) -> Iterator[str]:
 
 
 def _of_export(path: Path) -> Iterator[str]:
-    from nsystui.exports.packed_job import name_of
+    from nsystui.exports.discover import name_of
     from nsystui.store.opened import look_at
     from nsystui.store.packed_job import JobReport
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from nsystui.base.errors import UsageError
 from nsystui.base.text import shell_word
 from nsystui.exports.discover import EXPORT_ENDINGS, discover
-from nsystui.exports.nccl_log.files import STDIN, named
-from nsystui.exports.nccl_log.sniffing import FileKind, kind_of
+from nsystui.exports.nccl_log.files import STDIN, FileKind, kind_of, named
 
 _SHOWN = 2
 """How many names of each kind an error writes out: a job has hundreds."""

@@ -163,8 +163,7 @@ def _step_range(arguments: argparse.Namespace) -> str | None:
 
 def _numbered(arguments: argparse.Namespace, files: NamedFiles) -> str:
     """What ``--ranks`` says of who is which rank; raises UsageError where it does not fit the files."""
-    from nsystui.exports.discover import discover
-    from nsystui.exports.packed_job import name_of
+    from nsystui.exports.discover import discover, name_of
     from nsystui.questions.numbering import numbering
 
     if not arguments.ranks:

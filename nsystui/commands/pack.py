@@ -48,8 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 where every file was packed, else 2: whoever removes exports afterwards must know."""
-    from nsystui.exports.discover import discover
-    from nsystui.exports.packed_job import is_packed_report
+    from nsystui.exports.discover import discover, is_packed_report
     from nsystui.questions.numbering import numbering
     from nsystui.store.machine import step_back
     from nsystui.store.packed_job import JobWriter

@@ -57,8 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_packed(arguments: argparse.Namespace) -> None:
     """Raises UsageError for what the workers could not open: exports are packed where they lie."""
-    from nsystui.exports.discover import discover
-    from nsystui.exports.packed_job import is_packed_report
+    from nsystui.exports.discover import discover, is_packed_report
 
     for path in discover(arguments.files):
         if not is_packed_report(path):

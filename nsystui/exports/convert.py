@@ -13,8 +13,7 @@ from nsystui.base.errors import ExportError
 from nsystui.base.text import shell_word
 from nsystui.exports import opening
 from nsystui.exports.discover import RECORDING_ENDING, REPORT_ENDINGS
-from nsystui.exports.own_directory import why_not_ours
-from nsystui.exports.partial import drop_abandoned, partial_name
+from nsystui.exports.own_files import drop_abandoned, partial_name, why_not_ours
 
 # What makes message sizes readable; older versions do not know these options.
 _WITH_PAYLOADS = ("--include-json=true", "--include-blobs=true")

@@ -1,15 +1,54 @@
-"""Which files the user means: names, directories and globs turned into a list of paths in natural order."""
+"""What lies in a directory: exports, reports that are not exported yet, and packed jobs."""
 
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from nsystui.base.errors import UsageError
-from nsystui.exports.packed_job import is_packed_report, packed_reports
+
+REPORTS = "reports"
+FACTS = "report.json"
+_RANK = re.compile(r"rank=([0-9]+)")
+
+
+def rank_directory(rank: int) -> str:
+    """The name of a rank's directory in each of the datasets."""
+    return f"rank={rank}"
+
+
+def is_packed_report(path: Path) -> bool:
+    """Whether ``path`` is the directory of a report in a packed job, whole or not."""
+    return _RANK.fullmatch(path.name) is not None and os.path.isdir(path)
+
+
+def packed_reports(directory: Path) -> list[Path]:
+    """The directories of the reports of a packed job; none where ``directory`` is something else."""
+    try:
+        names = os.listdir(directory / REPORTS)
+    except OSError:
+        return []
+    return [directory / REPORTS / name for name in names if _RANK.fullmatch(name)]
+
+
+def job_of(report: Path) -> Path:
+    """The packed job that the directory of a report is in."""
+    return report.absolute().parents[1]
+
+
+def name_of(path: Path) -> str:
+    """How the report is called that ``path`` names: an export, or the directory of a packed one."""
+    if is_packed_report(path):
+        try:
+            return str(json.loads((path / FACTS).read_text(encoding="utf-8"))["name"])
+        except (OSError, ValueError, KeyError, TypeError):  # opening it says what is wrong
+            return path.name
+    return path.stem
+
 
 EXPORT_ENDINGS = (".sqlite", ".sqlite3", ".db")
 RECORDING_ENDING = ".qdstrm"

@@ -1,13 +1,356 @@
-"""NCCL's API calls as NVTX shows them: which are communication, and what their payload says."""
+"""NCCL calls in NVTX ranges: their payloads, and what they say in NCCL's words."""
 
 from __future__ import annotations
 
+import json
+import re
 import sqlite3
-from typing import Any
+import struct
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from nsystui.exports import nccl_payload
-from nsystui.exports.nccl_payload import NcclCall, PayloadSchemas
 from nsystui.exports.schema import Schema
+
+Value = int | float | str
+Labels = dict[str, Value]
+
+COMMUNICATOR, MESSAGE_SIZE, OLD_MESSAGE_SIZE = "NCCL communicator ID", "Message size [bytes]", "Bytes"
+REDUCTION, ROOT, PEER = "Reduction operation", "Root", "Peer rank"
+RANK, RANKS, DEVICES, CUDA_DEVICE = "Rank", "No. of ranks", "No. of devices", "CUDA device"
+LABELS = frozenset(
+    {COMMUNICATOR, MESSAGE_SIZE, OLD_MESSAGE_SIZE, REDUCTION, ROOT, PEER, RANK, RANKS, DEVICES, CUDA_DEVICE}
+)
+"""The labels that :func:`interpret` understands."""
+
+_HEADER = struct.Struct("<QQQQ")  # domain id, schema id, payload size, and one that differs between descriptions
+
+# The types of entries (nvtx3/nvToolsExtPayload.h) as struct formats, on 64-bit Linux, where a long has 8 bytes.
+_FORMATS = dict(enumerate("bBhHiIqQqQ", start=1))  # CHAR, UCHAR, SHORT … ULONGLONG
+_FORMATS |= dict(enumerate("bBhHiIqQfd", start=11))  # INT8, UINT8 … UINT64, FLOAT, DOUBLE
+_FORMATS |= {22: "Q", 23: "Q", 32: "B"}  # SIZE, ADDRESS, BYTE
+_FORMATS |= {42: "e", 43: "f", 44: "d", 68: "I", 69: "I", 70: "Q"}  # FLOAT16 … FLOAT64, CATEGORY, COLOR, SCOPE_ID
+_UNREAD_SIZES = {21: 16, 45: 16, 50: 2, 80: 8}  # LONGDOUBLE, FLOAT128, BF16, REGISTERED_STRING
+_INT, _SIZE = 5, 22
+_FIRST_ENUM = 1 << 24  # from here on: enumerations and structs that a library defines itself
+_NOT_ONE_VALUE = 0b111110  # the flags of an entry that is a pointer, an offset or an array
+_UNION_SCHEMAS = (3, 4)
+
+
+class _Entry(NamedTuple):
+    """A row of ``NVTX_PAYLOAD_SCHEMA_ENTRIES``, as far as it matters."""
+
+    label: str
+    kind: int
+    flags: int = 0
+    offset: int = 0
+
+
+class _Field(NamedTuple):
+    """A value in a payload: where it is, and its struct format ("" where it is not read)."""
+
+    label: str
+    offset: int
+    format: str
+
+    @property
+    def end(self) -> int:
+        return self.offset + struct.calcsize("<" + self.format)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The fields of a payload, and how many bytes it has at least."""
+
+    fields: tuple[_Field, ...]
+    size: int
+
+
+@dataclass(frozen=True)
+class PayloadSchemas:
+    """The payload layouts of an export by (domain id, schema id); ``None`` where a payload cannot be read."""
+
+    layouts: Mapping[tuple[int, int], _Layout | None]
+
+    @classmethod
+    def from_rows(cls, schema_rows: Iterable[Any], entry_rows: Iterable[Any]) -> PayloadSchemas:
+        """Reads rows of ``NVTX_PAYLOAD_SCHEMAS`` and ``NVTX_PAYLOAD_SCHEMA_ENTRIES``.
+
+        A row is a mapping by column name (a missing column counts as NULL), or a tuple of all columns in NVIDIA's order
+        (``_SCHEMA_ROW``, ``_ENTRY_ROW``). Repeated rows are fine: nsys repeats them for each process. Where two
+        processes define one id differently, no payload with it can be read, as nothing tells them apart.
+        """
+        schemas: dict[tuple[int, int], set[tuple[int, int, int]]] = defaultdict(set)
+        entries: dict[tuple[int, int], dict[int, set[_Entry]]] = defaultdict(lambda: defaultdict(set))
+        for row in _as_dicts(schema_rows, _SCHEMA_ROW):
+            kind, size, align = _whole(row, "type"), _whole(row, "payloadSize"), _whole(row, "alignTo")
+            schemas[_whole(row, "domainId"), _whole(row, "schemaId")].add((kind, size, align))
+        for row in _as_dicts(entry_rows, _ENTRY_ROW):
+            label = str(row.get("name") or "")
+            entry = _Entry(label, _whole(row, "type"), _whole(row, "flags"), _whole(row, "offset"))
+            entries[_whole(row, "domainId"), _whole(row, "schemaId")][_whole(row, "idx")].add(entry)
+
+        layouts: dict[tuple[int, int], _Layout | None] = {}
+        for key in schemas.keys() | entries.keys():
+            by_index = entries[key]
+            variants = schemas.get(key, {(0, 0, 0)})
+            kind, size, align = min(variants)
+            is_clear = len(variants) == 1 and all(len(versions) == 1 for versions in by_index.values())
+            fields = _lay_out([min(by_index[index]) for index in sorted(by_index)], align)
+            layouts[key] = _Layout(fields, size) if is_clear and kind not in _UNION_SCHEMAS else None
+        return cls(layouts)
+
+
+_SCHEMA_ROW = ("domainId", "schemaId", "name", "type", "flags", "numEntries", "payloadSize", "alignTo")
+_ENTRY_ROW = ("domainId", "schemaId", "idx", "flags", "type", "name", "description", "arrayOrUnionDetail", "offset")
+
+
+def _as_dicts(rows: Iterable[Any], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        if hasattr(row, "keys"):  # a mapping, or an sqlite3.Row, which is none
+            yield {name: row[name] for name in row.keys()}  # noqa: SIM118
+        elif isinstance(row, Sequence):
+            yield dict(zip(columns, row, strict=False))
+
+
+def _whole(row: Mapping[str, Any], column: str) -> int:
+    """The number in a column; NULL and damage are 0, which is no valid schema, type or size."""
+    value = row.get(column)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _lay_out(entries: Sequence[_Entry], align: int = 0) -> tuple[_Field, ...]:
+    """The fields of a struct from its entries in order.
+
+    An offset of 0 (NULL in the export) means "where C puts it": behind the entry before, aligned to its own size or to
+    ``align`` if that is set and less. Behind an entry of unknown size, only entries that say their offset are read.
+    """
+    fields = []
+    end: int | None = 0
+    for entry in entries:
+        # NCCL's only own type inside a struct is ncclRedOp_t, a C enum.
+        text = "i" if entry.kind >= _FIRST_ENUM else _FORMATS.get(entry.kind, "")
+        size = struct.calcsize("<" + text) or _UNREAD_SIZES.get(entry.kind, 0)
+        if entry.flags & _NOT_ONE_VALUE:
+            text, size = "", 0
+        offset = entry.offset
+        if not offset and end is not None:
+            step = max(1, min(size, align or size))
+            offset = -(-end // step) * step
+        if offset or end is not None:
+            fields.append(_Field(entry.label, offset, text))
+            end = offset + size if size else None
+    return tuple(fields)
+
+
+def _fixed_layouts() -> dict[tuple[int, int], _Layout]:
+    """NCCL's structs by (number of the call, size in bytes), for exports that lack the schema tables."""
+    comm, size, old_size = _Entry(COMMUNICATOR, _SIZE), _Entry(MESSAGE_SIZE, _SIZE), _Entry(OLD_MESSAGE_SIZE, _SIZE)
+    root, peer, reduction = _Entry(ROOT, _INT), _Entry(PEER, _INT), _Entry(REDUCTION, _FIRST_ENUM)
+    rank, ranks, devices = _Entry(RANK, _INT), _Entry(RANKS, _INT), _Entry(DEVICES, _INT)
+    device, other = _Entry(CUDA_DEVICE, _INT), _Entry("", _INT)
+    parent = _Entry("Parent NCCL communicator ID", _SIZE)
+    structs: tuple[tuple[tuple[int, ...], tuple[_Entry, ...]], ...] = (
+        # NCCL 2.16.2 to 2.24
+        ((0, 2, 3, 11, 12), (rank, ranks, device)),  # CommInitRank, Destroy, Abort, InitRankConfig, InitRankScalable
+        ((1,), (devices,)),  # CommInitAll
+        ((4,), (size,)),  # AllGather
+        ((5, 7), (size, reduction)),  # AllReduce, ReduceScatter
+        ((6,), (old_size, root)),  # Broadcast
+        ((8,), (size, root, reduction)),  # Reduce
+        ((9, 10), (old_size, peer)),  # Send, Recv
+        # NCCL 2.25.1 and later
+        ((0, 2, 3, 11, 12, 19), (comm, ranks, rank, device)),  # as above, and Revoke
+        ((1,), (comm, devices)),
+        ((4, 16), (comm, size)),  # AllGather, AlltoAll
+        ((5, 7), (comm, size, reduction)),
+        ((6, 17, 18), (comm, size, root)),  # Broadcast, Gather, Scatter
+        ((8,), (comm, size, root, reduction)),
+        ((9, 10), (comm, size, peer)),
+        ((13,), (comm, parent, ranks, rank, device, other, other)),  # CommSplit; then color and key
+        ((14,), (comm,)),  # CommFinalize
+        ((15,), (comm, ranks, rank, device, other)),  # CommShrink; then the number of ranks left out
+    )
+    layouts: dict[tuple[int, int], _Layout] = {}
+    for calls, members in structs:
+        fields = _lay_out(members)
+        widest = max(field.end - field.offset for field in fields)
+        total = -(-fields[-1].end // widest) * widest  # sizeof: C pads a struct to its widest member
+        layouts |= {(call, total): _Layout(fields, total) for call in calls}
+    return layouts
+
+
+_FIXED_LAYOUTS = _fixed_layouts()
+
+
+def decode_blob(schemas: PayloadSchemas, domain_id: int, blob: bytes) -> Labels | None:
+    """The values of a ``binaryData`` blob by label; ``None`` where it cannot be read with certainty.
+
+    ``domain_id`` is the NVTX domain of the row. Where ``schemas`` does not know the payload's schema, the blob is taken
+    for one of NCCL's own, and read only if call and size fit one of NCCL's structs: pass rows of the NCCL domain only.
+    """
+    if not isinstance(blob, bytes | bytearray) or len(blob) < _HEADER.size:
+        return None
+    header_domain, schema_id, size, _ = _HEADER.unpack_from(blob)
+    payload = bytes(blob[_HEADER.size : _HEADER.size + size])
+    if len(payload) < size:
+        return None
+    keys = ((domain_id, schema_id), (header_domain, schema_id))
+    key = next((key for key in keys if key in schemas.layouts), None)
+    layout = schemas.layouts[key] if key else _FIXED_LAYOUTS.get((schema_id - _FIRST_ENUM, size))
+    if layout is None or size < layout.size or any(field.end > size for field in layout.fields):
+        return None
+    labels: Labels = {}
+    for field in layout.fields:
+        if field.label and field.format and field.label not in labels:
+            (labels[field.label],) = struct.unpack_from("<" + field.format, payload, field.offset)
+    return labels or None
+
+
+def decode_json(text: str) -> Labels:
+    """NCCL's labels in a ``jsonText``, wherever in it they are; empty where there are none or it is no JSON.
+
+    The nesting is not documented. A label nearer to the outside wins over one further in.
+    """
+    try:
+        root = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    labels: Labels = {}
+    pending = deque([root])
+    while pending:
+        node = pending.popleft()
+        if isinstance(node, dict):
+            for label, value in node.items():
+                if label in LABELS and isinstance(value, int | float | str) and not isinstance(value, bool):
+                    labels.setdefault(label, value)
+            pending.extend(node.values())
+        elif isinstance(node, list):
+            pending.extend(node)
+    return labels
+
+
+@dataclass(frozen=True)
+class NcclCall:
+    """What is known of one NCCL API call; ``None`` where its payload does not say.
+
+    ``message_size`` in bytes is count × size of the data type of the API call, so per rank for AllGather and
+    ReduceScatter, per peer for AlltoAll, Gather and Scatter. ``communicator`` is NCCL's commHash as ``0x1a2b…``, the
+    same on all its ranks. ``rank`` and ``ranks`` are those in the communicator, from the calls that make or end it.
+    ``source`` is ``payload`` or ``instrumented``, ``None`` where nothing is known. ``datatype`` is no more than the
+    width of an element, ``4-byte``, and only an instrumented call tells it: NCCL's payload has no data type.
+    """
+
+    message_size: int | None
+    communicator: str | None
+    peer: int | None
+    root: int | None
+    reduction: str | None
+    rank: int | None
+    ranks: int | None
+    cuda_device: int | None
+    source: str | None
+    datatype: str | None = None
+
+
+def interpret(labels: Mapping[str, Value]) -> NcclCall:
+    """The call that the ``labels`` of a payload describe, of either generation; values without sense are ``None``."""
+    size = labels.get(MESSAGE_SIZE, labels.get(OLD_MESSAGE_SIZE))
+    return NcclCall(
+        message_size=_count(size, 1 << 63),
+        communicator=_communicator(labels.get(COMMUNICATOR)),
+        peer=_count(labels.get(PEER)),
+        root=_count(labels.get(ROOT)),
+        reduction=_reduction(labels.get(REDUCTION)),
+        rank=_count(labels.get(RANK)),
+        # ncclCommInitAll makes a communicator with one rank for each device.
+        ranks=_count(labels.get(RANKS, labels.get(DEVICES))),
+        cuda_device=_count(labels.get(CUDA_DEVICE)),
+        source="payload" if LABELS & labels.keys() else None,
+    )
+
+
+_INSTRUMENTED = re.compile(r"nccl[A-Z]\w*\(\): (?P<values>.*)", re.DOTALL)
+
+
+def parse_instrumented(text: str) -> NcclCall | None:
+    """The call in the range text of an instrumented NCCL (ATLAHS, ``ENABLE_API_NVTX``); ``None`` for other texts.
+
+    ``ncclAllReduce(): commHash 0x1a2b, stream 0x5, data_size 4096, type_size 4, red_op 0, pid 7``. ``data_size`` is
+    in bytes already: the code that writes it multiplies the count by the size of the type.
+    """
+    match = _INSTRUMENTED.match(text) if isinstance(text, str) else None
+    values = dict(re.findall(r"(\w+) ([^\s,]+)", match["values"])) if match else {}
+    if not values.keys() & {"commHash", "data_size"}:
+        return None
+    return NcclCall(
+        message_size=_count(values.get("data_size"), 1 << 63),
+        communicator=_communicator(values.get("commHash")),
+        peer=_count(values.get("receiver_rank", values.get("sender_rank"))),
+        root=_count(values.get("root")),
+        reduction=_reduction(_count(values.get("red_op"))),
+        rank=None,
+        ranks=None,
+        cuda_device=None,
+        source="instrumented",
+        datatype=_width(values.get("type_size")),
+    )
+
+
+_WIDEST = 16  # bytes of an element; a damaged text may say anything
+
+
+def _width(type_size: str | None) -> str | None:
+    size = _count(type_size, _WIDEST + 1)
+    return f"{size}-byte" if size else None
+
+
+def _integer(value: object) -> int | None:
+    """An integer, also from text: decimal, with thousands separators, or hexadecimal with ``0x``."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and len(value) <= 40:
+        digits = value.strip().replace(",", "")
+        try:
+            return int(digits, 16 if digits[:2].lower() == "0x" else 10)
+        except ValueError:
+            return None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _count(value: object, limit: int = 1 << 31) -> int | None:
+    """A number from 0 to below ``limit``; NCCL's -1 for "none" and damage are ``None``."""
+    number = _integer(value)
+    return number if number is not None and 0 <= number < limit else None
+
+
+def _communicator(value: object) -> str | None:
+    """The 64-bit commHash as text; 0 is a communicator that was not made yet."""
+    number = None if isinstance(value, float) else _integer(value)  # a float has lost bits of the hash
+    if number is None or not -(1 << 63) <= number < 1 << 64 or number == 0:
+        return None
+    return f"0x{number & 0xFFFF_FFFF_FFFF_FFFF:x}"  # SQLite and JSON may hold it as a negative number
+
+
+_REDUCTIONS = ("Sum", "Prod", "Max", "Min", "Avg")  # ncclRedOp_t; what a program registers itself comes after
+
+
+def reduction_name(number: int) -> str:
+    """The name of an ``ncclRedOp_t``."""
+    return _REDUCTIONS[number] if number < len(_REDUCTIONS) else "User"
+
+
+def _reduction(value: object) -> str | None:
+    """The name of a reduction from its number or its text (NVTX's enumeration says ``Product``)."""
+    number = _count(value)
+    if number is not None:
+        return reduction_name(number)
+    if not isinstance(value, str) or not value.strip() or _integer(value) is not None:
+        return None
+    name = value.strip().removeprefix("nccl")
+    return "Prod" if name == "Product" else name
+
 
 COMMUNICATION = {
     "ncclAllReduce": "AllReduce",
@@ -54,11 +397,11 @@ def _rows(connection: sqlite3.Connection, table: str, columns: tuple[str, ...]) 
 def decode(schemas: PayloadSchemas, domain_id: int | None, name: str, json_text: str, blob: bytes) -> NcclCall:
     """What is known of one call, from the first form that can be read: binary payload, JSON, instrumented name."""
     if blob:
-        labels = nccl_payload.decode_blob(schemas, domain_id or 0, blob)
+        labels = decode_blob(schemas, domain_id or 0, blob)
         if labels:
-            return nccl_payload.interpret(labels)
+            return interpret(labels)
     if json_text:
-        labels = nccl_payload.decode_json(json_text)
+        labels = decode_json(json_text)
         if labels:
-            return nccl_payload.interpret(labels)
-    return nccl_payload.parse_instrumented(name) or _NOTHING
+            return interpret(labels)
+    return parse_instrumented(name) or _NOTHING

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
-from nsystui.exports.own_directory import why_not_ours
-from nsystui.exports.partial import partial_name, remove
+from nsystui.exports.own_files import partial_name, remove, why_not_ours
 from nsystui.store.cache_directory import ANSWERS, FACTS, RESULTS, CachePlace, size_of, trim
 from nsystui.store.pack import PackedReport, Written, written_of
 from nsystui.store.parquet_files import PackFiles

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsystui.exports.partial import PARTIAL, drop_abandoned, is_abandoned, remove
+from nsystui.exports.own_files import PARTIAL, drop_abandoned, is_abandoned, remove
 
 DEFAULT_CAP = 20 << 30
 

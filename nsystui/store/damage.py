@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nsystui.base.errors import DamagedError, ExportError
-from nsystui.exports.partial import remove
+from nsystui.exports.own_files import remove
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles
 from nsystui.store.results import Results
 from nsystui.store.seals import changed

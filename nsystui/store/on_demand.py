@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 from nsystui.base.errors import ExportError
 from nsystui.exports import canonical, nccl_calls, opening, sources
 from nsystui.exports.metadata import Metadata
-from nsystui.exports.nccl_payload import PayloadSchemas
-from nsystui.exports.reading import ArrowReader
+from nsystui.exports.nccl_calls import PayloadSchemas
+from nsystui.exports.opening import ArrowReader
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import Source, Transform
 from nsystui.exports.whole import check_rows

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsystui.exports import metadata, opening, schema, sources
+from nsystui.exports.discover import is_packed_report
 from nsystui.exports.metadata import Metadata
-from nsystui.exports.packed_job import is_packed_report
 from nsystui.store.packed_job import JobReport, read_report
 
 _KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"

@@ -23,8 +23,8 @@ from nsystui.exports import canonical, metadata, nccl_calls, opening, schema, so
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.identifiers import pid_of
 from nsystui.exports.metadata import Metadata
-from nsystui.exports.nccl_payload import PayloadSchemas
-from nsystui.exports.reading import ArrowReader
+from nsystui.exports.nccl_calls import PayloadSchemas
+from nsystui.exports.opening import ArrowReader
 from nsystui.exports.sources import Transform
 from nsystui.exports.whole import check_rows
 from nsystui.store.machine import step_back

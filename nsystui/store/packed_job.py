@@ -16,10 +16,18 @@ from uuid import uuid4
 from nsystui.base.errors import ExportError, OutputError, UsageError
 from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.exports import canonical
-from nsystui.exports.discover import EXPORT_ENDINGS, REPORT_ENDINGS
+from nsystui.exports.discover import (
+    EXPORT_ENDINGS,
+    FACTS,
+    REPORT_ENDINGS,
+    REPORTS,
+    is_packed_report,
+    job_of,
+    name_of,
+    rank_directory,
+)
 from nsystui.exports.metadata import Metadata
-from nsystui.exports.packed_job import FACTS, REPORTS, is_packed_report, job_of, name_of, rank_directory
-from nsystui.exports.partial import drop_abandoned, partial_name
+from nsystui.exports.own_files import drop_abandoned, partial_name
 from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
 from nsystui.store.database import Limits, connect
 from nsystui.store.pack import PackedReport

@@ -16,8 +16,8 @@ from uuid import uuid4
 
 from nsystui.exports import canonical, nccl_calls, opening, sources
 from nsystui.exports.canonical import CanonicalTable
-from nsystui.exports.nccl_payload import PayloadSchemas
-from nsystui.exports.reading import ArrowReader
+from nsystui.exports.nccl_calls import PayloadSchemas
+from nsystui.exports.opening import ArrowReader
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import NO_INTEGER, Source, Transform
 from nsystui.exports.whole import check_rows, doubled

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from nsystui.exports.canonical import CanonicalTable
+from nsystui.exports.discover import job_of
 from nsystui.exports.metadata import Metadata
-from nsystui.exports.packed_job import job_of
 from nsystui.store.tally import LeftOut
 
 if TYPE_CHECKING:

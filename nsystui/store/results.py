@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nsystui import __version__
 from nsystui.exports import canonical
-from nsystui.exports.partial import drop_abandoned
+from nsystui.exports.own_files import drop_abandoned
 from nsystui.store import seals
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nsystui.exports.partial import partial_name, remove
+from nsystui.exports.own_files import partial_name, remove
 
 _PART = 1 << 20
 _CHECK, _PLACE, _FILES = "checksum", "place", "files"

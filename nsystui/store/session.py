@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, cast
 from nsystui.base.errors import ExportError
 from nsystui.exports import canonical, opening
 from nsystui.exports.canonical import CanonicalTable
-from nsystui.exports.own_directory import why_not_ours
-from nsystui.exports.packed_job import is_packed_report
+from nsystui.exports.discover import is_packed_report
+from nsystui.exports.own_files import why_not_ours
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room
 from nsystui.store.cache_directory import size_of
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage

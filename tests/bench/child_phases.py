@@ -30,7 +30,7 @@ def main() -> None:
     mark = lap("import of DuckDB and its dialect", mark)
     from nsystui.base.selection import Selection
     from nsystui.exports import opening, schema, sources
-    from nsystui.exports.reading import ArrowReader
+    from nsystui.exports.opening import ArrowReader
     from nsystui.questions.stats import report_of
     from nsystui.store.cache import Cache
     from nsystui.store.reader import CHUNK_ROWS

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsystui.exports.nccl_payload import (
+from nsystui.exports.nccl_calls import (
     NcclCall,
     PayloadSchemas,
     decode_blob,

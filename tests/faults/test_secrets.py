@@ -20,7 +20,7 @@ def exports(tmp_path_factory):
     """A demo job whose captured environment and command line hold a secret in every variable that is not ours."""
     directory = tmp_path_factory.mktemp("secret")
     patch = pytest.MonkeyPatch()
-    patch.setattr("nsystui.exports.demo.ranks.PLANTED_SECRET", SECRET)
+    patch.setattr("nsystui.exports.demo.training.PLANTED_SECRET", SECRET)
     paths = TrainingJob(ranks=1, steps=2, layers=1, gpu_metrics=False).write(directory)
     patch.undo()
     names = ["AWS_SECRET_ACCESS_KEY", "RANK_TOKEN", "rank", "RANK ", "PATH", "HOME", "WANDB_API_KEY", "LD_PRELOAD"]

@@ -13,7 +13,7 @@ import pytest
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import ExportWriter, Process, Thread
 from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.nvtx import PUSH_POP, START_END
+from nsystui.exports.demo.writer import PUSH_POP, START_END
 from nsystui.questions.nvtx.listing import kernels_of, nvtx_summary, nvtx_tree_table
 from nsystui.questions.nvtx.paths import By, NodeKind, template
 from nsystui.questions.nvtx.ranges import UNKNOWN, NvtxRanges

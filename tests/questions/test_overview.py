@@ -12,7 +12,7 @@ from nsystui.base.answer import TableAnswer, Value
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.demo import ExportWriter, Process, TrainingJob
 from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.system import ERROR, INFO, WARNING
+from nsystui.exports.demo.writer import ERROR, INFO, WARNING
 from nsystui.questions.overview import job_facts, task_table
 from nsystui.questions.reports import contents_table, diagnostics_table
 from nsystui.questions.tasks import ranked_tasks

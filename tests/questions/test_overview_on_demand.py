@@ -13,7 +13,7 @@ from support import damage_rows, edit, native
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import demo
-from nsystui.exports.reading import ArrowReader
+from nsystui.exports.opening import ArrowReader
 from nsystui.questions.job import Job
 from nsystui.questions.overview import TALLIED, job_facts, task_table
 from nsystui.questions.time_window import event_span

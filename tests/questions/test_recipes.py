@@ -26,7 +26,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
 from nsystui.exports.demo import ExportWriter
-from nsystui.exports.demo.cuda import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
+from nsystui.exports.demo.writer import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
 from nsystui.questions.activities import MPI, work_instances
 from nsystui.questions.algebra import statistics
 from nsystui.questions.job import Job

@@ -21,7 +21,7 @@ from nsystui.base.columns import Column
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.demo import ExportWriter, Process, Thread
 from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.cuda import BACKTRACE_CALL, PAGEABLE
+from nsystui.exports.demo.writer import BACKTRACE_CALL, PAGEABLE
 from nsystui.output.formats import write
 from nsystui.questions.kernels import kernel_summary
 from nsystui.questions.stats import NAMES, all_reports, report_named, report_of

@@ -20,8 +20,7 @@ from nsystui.base.answer import Answer
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import ExportWriter, Thread
 from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.cuda import BACKTRACE_CALL, RUNTIME_CALL
-from nsystui.exports.demo.nvtx import PUSH_POP, START_END
+from nsystui.exports.demo.writer import BACKTRACE_CALL, PUSH_POP, RUNTIME_CALL, START_END
 from nsystui.output.formats import write
 from nsystui.questions.kernels import Names
 from nsystui.questions.stats import nvtx_kernels, report_of

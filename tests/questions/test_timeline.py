@@ -17,7 +17,7 @@ from support import shared
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.nvtx import START_END
+from nsystui.exports.demo.writer import START_END
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.device_time import BusyParts

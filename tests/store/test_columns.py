@@ -29,7 +29,7 @@ from synthetic import (
 from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
 from nsystui.exports.demo import TrainingJob
-from nsystui.exports.reading import ArrowReader
+from nsystui.exports.opening import ArrowReader
 from nsystui.questions.kernels import kernel_summary
 from nsystui.questions.stats import Report, all_reports, report_of
 from nsystui.store import on_demand, tables

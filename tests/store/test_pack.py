@@ -17,7 +17,7 @@ from synthetic import HOSTILE_NAMES, PAYLOAD_BYTES, PAYLOAD_COMMUNICATOR
 
 from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
-from nsystui.exports import reading
+from nsystui.exports import opening
 from nsystui.exports.demo import ExportWriter, NcclPayloads, TrainingJob
 from nsystui.questions.events import EventList
 from nsystui.questions.tasks import ranked_tasks
@@ -423,7 +423,7 @@ class TestChunks:
 
     def test_neither_does_the_size_of_the_batches_that_the_driver_reads(self, exports, whole, monkeypatch):
         """It settles the type of a column on the first of them, which may hold nothing but NULLs."""
-        monkeypatch.setattr(reading, "_BATCH_ROWS", 3)
+        monkeypatch.setattr(opening, "_BATCH_ROWS", 3)
         assert self.everything(exports) == whole
 
     def test_neither_does_looking_for_the_strings_that_each_names(self, exports, whole, monkeypatch):

@@ -6,7 +6,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from nsystui.exports.demo.catalog import (
+from nsystui.exports.demo.target import DEFAULT_STREAM, Session
+from nsystui.exports.demo.timeline import (
     EMBEDDING,
     HEAD_BACKWARD,
     HEAD_FORWARD,
@@ -15,8 +16,7 @@ from nsystui.exports.demo.catalog import (
     LAYER_OPTIMIZER,
     nccl_kernel,
 )
-from nsystui.exports.demo.ranks import WORLD_STREAM
-from nsystui.exports.demo.target import DEFAULT_STREAM, Session
+from nsystui.exports.demo.training import WORLD_STREAM
 from nsystui.exports.demo.writer import ExportWriter
 
 API_CALLS_PER_KERNEL: Final = 1.76

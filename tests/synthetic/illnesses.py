@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nsystui.exports.demo.catalog import nccl_kernel
-from nsystui.exports.demo.cuda import DEVICE, MANAGED, PAGEABLE, PINNED
 from nsystui.exports.demo.target import Process, Session, Thread
-from nsystui.exports.demo.writer import ExportWriter
+from nsystui.exports.demo.timeline import nccl_kernel
+from nsystui.exports.demo.writer import DEVICE, MANAGED, PAGEABLE, PINNED, ExportWriter
 
 from .variants import start_gpu_process
 

@@ -6,7 +6,6 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from nsystui.exports.demo.catalog import LAYER_FORWARD, nccl_kernel
 from nsystui.exports.demo.nccl import (
     COMMUNICATOR,
     CUDA_DEVICE,
@@ -22,8 +21,9 @@ from nsystui.exports.demo.nccl import (
     encode_payload,
     payload_schema,
 )
-from nsystui.exports.demo.ranks import WORLD_STREAM
 from nsystui.exports.demo.target import DEFAULT_STREAM, Session
+from nsystui.exports.demo.timeline import LAYER_FORWARD, nccl_kernel
+from nsystui.exports.demo.training import WORLD_STREAM
 from nsystui.exports.demo.writer import ExportWriter
 
 from .variants import launch_kernels, start_gpu_process

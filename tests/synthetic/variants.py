@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from nsystui.exports.demo.catalog import LAYER_FORWARD
-from nsystui.exports.demo.cuda import BACKTRACE_CALL, MANAGED
 from nsystui.exports.demo.target import DEFAULT_STREAM, Process, Session, Thread
-from nsystui.exports.demo.writer import ExportWriter
+from nsystui.exports.demo.timeline import LAYER_FORWARD
+from nsystui.exports.demo.writer import BACKTRACE_CALL, MANAGED, ExportWriter
 
 OLD_KERNELS: Final = 40
 

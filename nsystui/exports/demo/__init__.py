@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 from .nccl import NcclPayloads
-from .nvtx import NvtxPayload
-from .ranks import PLANTED_SECRET
 from .schema import SCHEMAS
 from .target import H100, GpuModel, Process, Session, Thread
-from .training import TrainingJob, training_job
-from .writer import ExportWriter
+from .training import PLANTED_SECRET, TrainingJob, training_job
+from .writer import ExportWriter, NvtxPayload
 
 __all__ = [
     "H100",

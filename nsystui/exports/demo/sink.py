@@ -9,7 +9,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
-from .enums import enum_tables
+from nsystui.exports.demo.schema import enum_tables
+
 from .schema import columns, row_columns, schema_version, tables
 
 SqlValue = int | float | str | bytes | None

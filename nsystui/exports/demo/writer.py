@@ -1,14 +1,515 @@
-"""The writer of synthetic exports."""
+"""The writer of synthetic exports: the events of every kind that it puts into one."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
-from .cuda import CudaEvents
-from .nvtx import NvtxEvents
-from .parallel import ParallelEvents
-from .system import SystemEvents
-from .target import Session
+from nsystui.exports.demo.target import GLOBAL_VM, VIRTUAL_MACHINE, Process, Session, TargetInfo, Thread
+
+Dim3 = tuple[int, int, int]
+
+RUNTIME_CALL: Final = 0
+DRIVER_CALL: Final = 1
+BACKTRACE_CALL: Final = 67
+"""``eventClass`` of the second row per call that ``--cudabacktrace`` wrote in 2022."""
+
+COPY_KINDS: Final = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "PtoP": 10, "UvmHtoD": 11, "UvmDtoH": 12}
+PAGEABLE: Final = 0
+PINNED: Final = 1
+DEVICE: Final = 2
+MANAGED: Final = 4
+
+EVENT_SYNC: Final = 1
+STREAM_WAIT_EVENT: Final = 2
+STREAM_SYNC: Final = 3
+CONTEXT_SYNC: Final = 4
+NO_STREAM: Final = 4294967295
+"""``streamId`` of a synchronization that is not about one stream."""
+_NO_EVENT: Final = 4294967295
+
+
+@lru_cache(maxsize=4096)
+def short_kernel_name(name: str) -> str:
+    """The function's own name without return type, namespaces, template and arguments: nsys's ``shortName``.
+
+    >>> short_kernel_name("void at::native::reduce_kernel<(int)512>(T3)")
+    'reduce_kernel'
+    """
+    bare = name.replace("<unnamed>", "").removeprefix("void ")
+    return re.split(r"[<(]", bare, maxsplit=1)[0].rsplit("::", 1)[-1] or name
+
+
+class CudaEvents(TargetInfo):
+    """The part of the writer for CUDA. Times are ns since the session start."""
+
+    def api(
+        self,
+        thread: Thread,
+        start: int,
+        end: int,
+        name: str,
+        correlation_id: int,
+        *,
+        event_class: int = RUNTIME_CALL,
+        return_value: int = 0,
+    ) -> None:
+        """A CUDA API call; `name` as nsys writes it, with the version suffix (``cudaLaunchKernel_v7000``)."""
+        self.rows("CUPTI_ACTIVITY_KIND_RUNTIME").append(
+            (start, end, event_class, thread.global_id, correlation_id, self.intern(name), return_value, None)
+        )
+
+    def kernel(
+        self,
+        process: Process,
+        device: int,
+        stream: int,
+        start: int,
+        end: int,
+        *,
+        name: str,
+        correlation_id: int | None,
+        short: str | None = None,
+        mangled: str | None = None,
+        grid: Dim3 = (1, 1, 1),
+        block: Dim3 = (128, 1, 1),
+        registers: int = 32,
+        static_smem: int = 0,
+        dynamic_smem: int = 0,
+        context: int = 1,
+        graph_node_id: int | None = None,
+        graph_id: int | None = None,
+    ) -> None:
+        """A kernel execution; `name` is the demangled one, shared memory is in bytes a block."""
+        intern = self.intern
+        self.rows("CUPTI_ACTIVITY_KIND_KERNEL").append(
+            (
+                start, end, device, context, 0, stream, correlation_id, process.global_id, intern(name),
+                intern(short_kernel_name(name) if short is None else short),
+                None if mangled is None else intern(mangled),
+                1, 1, registers, *grid, *block, static_smem, dynamic_smem, 0, 250871808,
+                correlation_id or 0, 32768, graph_node_id, 0,
+                None, None, None, graph_id, 0, 0, 0, 1, 0, 0, None, "[]",
+            )
+        )  # fmt: skip
+
+    def memcpy(
+        self,
+        process: Process,
+        device: int,
+        stream: int,
+        start: int,
+        end: int,
+        *,
+        size: int,
+        kind: str,
+        correlation_id: int | None,
+        source: int = DEVICE,
+        destination: int = DEVICE,
+        context: int = 1,
+        graph_node_id: int | None = None,
+        migration_cause: int | None = None,
+        address: int | None = None,
+    ) -> None:
+        """A copy of `size` bytes; `kind` is a key of `COPY_KINDS`, `source` and `destination` are memory kinds."""
+        self.rows("CUPTI_ACTIVITY_KIND_MEMCPY").append(
+            (
+                start, end, device, context, 0, stream, correlation_id, process.global_id, size, COPY_KINDS[kind],
+                None, source, destination, None, None, None, None, migration_cause, graph_node_id, address, 1,
+            )
+        )  # fmt: skip
+
+    def memset(
+        self,
+        process: Process,
+        device: int,
+        stream: int,
+        start: int,
+        end: int,
+        *,
+        size: int,
+        correlation_id: int | None,
+        value: int = 0,
+        memory: int = DEVICE,
+        context: int = 1,
+    ) -> None:
+        """A memset of `size` bytes in memory of kind `memory`."""
+        self.rows("CUPTI_ACTIVITY_KIND_MEMSET").append(
+            (start, end, device, context, 0, stream, correlation_id, process.global_id, value, size, None, memory)
+        )
+
+    def graph_launch(
+        self,
+        process: Process,
+        device: int,
+        stream: int,
+        start: int,
+        end: int,
+        *,
+        graph_id: int,
+        graph_exec_id: int,
+        correlation_id: int | None,
+        context: int = 1,
+    ) -> None:
+        """The execution of a whole CUDA graph: all that is known of its kernels in graph-level tracing."""
+        self.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE").append(
+            (start, end, device, context, 0, stream, correlation_id, process.global_id, graph_id, graph_exec_id)
+        )
+
+    def graph_node(
+        self, thread: Thread, start: int, end: int, name: str, node_id: int, original: int | None = None
+    ) -> None:
+        """The creation of a graph node during capture, or of a clone of node `original`."""
+        node = (start, end, 77, thread.global_id, self.intern(name), node_id, original)
+        if self.has("CUDA_GRAPH_NODE_EVENTS"):
+            self.rows("CUDA_GRAPH_NODE_EVENTS").append(node)
+        else:
+            self.rows("CUDA_GRAPH_EVENTS").append((*node, None, None, None))
+
+    def sync(
+        self,
+        process: Process,
+        device: int,
+        stream: int,
+        start: int,
+        end: int,
+        *,
+        sync_type: int = STREAM_SYNC,
+        correlation_id: int,
+        event_id: int = _NO_EVENT,
+        context: int = 1,
+    ) -> None:
+        """A host-side wait (``SYNCHRONIZATION`` row): stream, context, event, or the order for a stream to wait."""
+        self.rows("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION").append(
+            (start, end, device, context, 0, stream, correlation_id, process.global_id, None, sync_type, event_id, 0)
+        )
+
+    def cuda_event(
+        self, process: Process, device: int, stream: int, *, correlation_id: int, event_id: int, context: int = 1
+    ) -> None:
+        """A recorded CUDA event (``cudaEventRecord``)."""
+        self.rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT").append(
+            (0, device, context, 0, stream, correlation_id, process.global_id, event_id, 0)
+        )
+
+    def cpu_page_fault(
+        self,
+        process: Process,
+        start: int,
+        address: int,
+        *,
+        instruction: str = "0x7f0000000000",
+        file: str = "",
+        line: int | None = None,
+    ) -> None:
+        """A CPU page fault of unified memory, at a line of a source file where the schema can tell it (3.28)."""
+        names = self.intern(instruction), self.intern("libc.so.6")
+        place = self.intern(file) if file else None, line
+        row = (start, process.global_id, address, None, *names, None, *place)
+        self.rows("CUDA_UM_CPU_PAGE_FAULT_EVENTS").append(row)
+
+    def gpu_page_fault(
+        self, process: Process, device: int, start: int, end: int, *, address: int, count: int, access: int = 1
+    ) -> None:
+        """A group of GPU page faults of unified memory; `access` 1 read, 2 write, 3 atomic, 4 prefetch."""
+        self.rows("CUDA_UM_GPU_PAGE_FAULT_EVENTS").append(
+            (start, end, process.global_id, device, address, count, access)
+        )
+
+
+CATEGORY: Final = 33
+MARK: Final = 34
+THREAD_NAME: Final = 39
+PUSH_POP: Final = 59
+START_END: Final = 60
+DOMAIN_CREATE: Final = 75
+
+_NO_UNION_VALUE: Final = (None,) * 7
+"""uint64Value … floatValue and jsonTextId, which nobody in this field uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class NvtxPayload:
+    """The extended payload of one event in both forms an export can have."""
+
+    json_text: str
+    binary_data: bytes
+    """32-byte header (u64 domain id, schema id, payload size, offset of the payload), then the payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadEntry:
+    """One entry of a payload schema; `type` is NVTX's number for it, `offset` in bytes."""
+
+    label: str
+    type: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadSchema:
+    """A registered payload schema of a domain; `size` in bytes."""
+
+    schema_id: int
+    entries: tuple[PayloadEntry, ...]
+    size: int
+
+
+class NvtxEvents(TargetInfo):
+    """The part of the writer for NVTX. Times are ns since the session start."""
+
+    def nvtx_range(
+        self,
+        thread: Thread,
+        start: int,
+        end: int | None,
+        text: str,
+        *,
+        domain_id: int = 0,
+        style: int = PUSH_POP,
+        registered: bool = False,
+        payload: NvtxPayload | None = None,
+        end_thread: Thread | None = None,
+        range_id: int | None = None,
+        category: int | None = None,
+        color: int | None = None,
+    ) -> None:
+        """A range; `end` None leaves it open. A `registered` string goes to ``textId``, else the text is inline.
+
+        Of `payload` the export gets what the session's options ask for, as with nsys.
+        """
+        self.rows("NVTX_EVENTS").append(
+            (
+                start, end, style, range_id, category, color, None if registered else text, thread.global_id,
+                None if end_thread is None else end_thread.global_id, self.intern(text) if registered else None,
+                domain_id, *_NO_UNION_VALUE,
+                payload.json_text if payload and self.session.include_json else None,
+                payload.binary_data if payload and self.session.include_blobs else None,
+                None,
+            )
+        )  # fmt: skip
+
+    def nvtx_mark(self, thread: Thread, time: int, text: str, *, domain_id: int = 0) -> None:
+        """A mark: an instant with a text."""
+        self.nvtx_range(thread, time, None, text, domain_id=domain_id, style=MARK)
+
+    def nvtx_domain(self, thread: Thread, time: int, domain_id: int, name: str) -> None:
+        """The creation of a domain; often long before t = 0. Domain ids belong to the process of `thread`."""
+        self.nvtx_range(thread, time, None, name, domain_id=domain_id, style=DOMAIN_CREATE)
+
+    def nvtx_thread_name(self, thread: Thread, time: int, name: str) -> None:
+        """The program names a thread through NVTX."""
+        self.nvtx_range(thread, time, None, name, style=THREAD_NAME)
+
+    def nvtx_category(self, thread: Thread, time: int, category: int, name: str, *, domain_id: int = 0) -> None:
+        """The program names a category of a domain."""
+        self.nvtx_range(thread, time, None, name, domain_id=domain_id, style=CATEGORY, category=category)
+
+    def payload_schemas(self, domain_id: int, schemas: Iterable[PayloadSchema]) -> None:
+        """Register payload schemas, once a process. Schemas before 3.20 have no table for them: nothing is written."""
+        if not self.has("NVTX_PAYLOAD_SCHEMAS"):
+            return
+        for schema in schemas:
+            self.rows("NVTX_PAYLOAD_SCHEMAS").append(
+                (domain_id, schema.schema_id, None, 1, None, len(schema.entries), schema.size, None)
+            )
+            for index, entry in enumerate(schema.entries):
+                # nsys leaves the offset of the first entry NULL.
+                row = (domain_id, schema.schema_id, index, None, entry.type, entry.label, None, None)
+                self.rows("NVTX_PAYLOAD_SCHEMA_ENTRIES").append((*row, entry.offset or None))
+
+    def payload_enum(self, domain_id: int, enum_id: int, name: str, values: dict[str, int]) -> None:
+        """Register an enumeration that payload entries refer to by `enum_id`; nothing before schema 3.20."""
+        if not self.has("NVTX_PAYLOAD_ENUMS"):
+            return
+        self.rows("NVTX_PAYLOAD_ENUMS").append((domain_id, enum_id, name, len(values), 4))
+        for index, (label, value) in enumerate(values.items()):
+            self.rows("NVTX_PAYLOAD_ENUM_ENTRIES").append((domain_id, enum_id, index, label, value, 0))
+
+
+_OPENMP_CLASS: Final = 78
+_NVIDIA_DEVICE: Final = 4
+
+
+class ParallelEvents(TargetInfo):
+    """The part of the writer for MPI, OpenMP and OpenACC. Times are ns since the start."""
+
+    def mpi_rank(self, thread: Thread, rank: int) -> None:
+        """The rank of the process of `thread` in MPI_COMM_WORLD."""
+        self.rows("MPI_RANKS").append((thread.global_id, rank))
+
+    def mpi_p2p(
+        self, thread: Thread, start: int, end: int | None, name: str, *, peer: int, size: int, tag: int = 0
+    ) -> None:
+        """A point-to-point call (``MPI_Send``) of `size` bytes with rank `peer`."""
+        text = self.intern(name)
+        self.rows("MPI_P2P_EVENTS").append((start, end, thread.global_id, text, 0, tag, peer, size, None))
+
+    def mpi_collective(
+        self,
+        thread: Thread,
+        start: int,
+        end: int | None,
+        name: str,
+        *,
+        size: int = 0,
+        receive_size: int = 0,
+        root: int | None = None,
+    ) -> None:
+        """A collective call (``MPI_Allreduce``); sizes in bytes."""
+        text = self.intern(name)
+        self.rows("MPI_COLLECTIVES_EVENTS").append(
+            (start, end, thread.global_id, text, 0, root, size, receive_size, None)
+        )
+
+    def mpi_wait(self, thread: Thread, start: int, end: int | None, name: str) -> None:
+        """A call that starts, tests or awaits requests (``MPI_Waitall``)."""
+        self.rows("MPI_START_WAIT_EVENTS").append((start, end, thread.global_id, self.intern(name), None))
+
+    def mpi_other(self, thread: Thread, start: int, end: int | None, name: str) -> None:
+        """Any other MPI call (``MPI_Init``)."""
+        self.rows("MPI_OTHER_EVENTS").append((start, end, thread.global_id, self.intern(name)))
+
+    def ucx(self, thread: Thread, start: int, end: int | None, name: str) -> None:
+        """A UCX call that submits nothing and moves nothing on (``ucp_worker_create``)."""
+        self.rows("UCP_EVENTS").append((start, end, thread.global_id, self.intern(name)))
+
+    def ucx_submit(self, thread: Thread, start: int, end: int | None, name: str, *, size: int = 0) -> None:
+        """A UCX call that submits `size` bytes (``ucp_tag_send_nbx``)."""
+        text = self.intern(name)
+        self.rows("UCP_SUBMIT_EVENTS").append((start, end, thread.global_id, text, 0, size, 0, 0))
+
+    def openmp(self, thread: Thread, start: int, end: int, name: str, *, kind: str = "PARALLEL") -> None:
+        """An OpenMP event; `kind` is the end of its table's name (``TASK``, ``SYNC_REGION_WAIT``)."""
+        self.add(
+            f"OPENMP_EVENT_KIND_{kind}",
+            start=start, end=end, eventClass=_OPENMP_CLASS, globalTid=thread.global_id, nameId=self.intern(name),
+        )  # fmt: skip
+
+    def openacc(
+        self, thread: Thread, start: int, end: int, name: str, *, kind: str = "LAUNCH", file: str = "", line: int = 0
+    ) -> None:
+        """An OpenACC event at a line of a source file, if one is given; `kind` is the end of its table's name."""
+        self.add(
+            f"CUPTI_ACTIVITY_KIND_OPENACC_{kind}",
+            start=start, end=end, nameId=self.intern(name), globalTid=thread.global_id, eventKind=0,
+            DeviceType=_NVIDIA_DEVICE, lineNo=line, cuDeviceId=0, cuContextId=1, cuStreamId=7,
+            srcFile=self.intern(file) if file else None,
+        )  # fmt: skip
+
+
+INFO: Final = 1
+WARNING: Final = 2
+ERROR: Final = 3
+
+_GPU_METRIC_SOURCE: Final = 1
+_METRICS_LIST: Final = 0
+
+
+def gpu_metric_type(gpu_id: int) -> int:
+    """``typeId`` of the metrics of a GPU: <hardware:8><vm:8><source:16><gpu:32>."""
+    return VIRTUAL_MACHINE << 48 | _GPU_METRIC_SOURCE << 32 | gpu_id
+
+
+class SystemEvents(TargetInfo):
+    """The part of the writer for the operating system and sampled metrics. Times are ns since the start."""
+
+    _generic_events = 0
+
+    def osrt(self, thread: Thread, start: int, end: int, name: str, *, return_value: int = 0) -> None:
+        """A call of the OS runtime (``poll``, ``pthread_cond_wait`` …)."""
+        self.rows("OSRT_API").append((start, end, 27, thread.global_id, self.intern(name), return_value, 0, 0))
+
+    def gpu_metric_names(self, gpu_id: int, names: Sequence[str]) -> None:
+        """Declare the metrics sampled on a GPU (the system's number); a metric's id is its index."""
+        kind = gpu_metric_type(gpu_id)
+        rows = self.rows("TARGET_INFO_GPU_METRICS")
+        rows.extend((kind, kind, "", metric, name) for metric, name in enumerate(names))
+
+    def gpu_metric(self, gpu_id: int, time: int, values: Sequence[int]) -> None:
+        """One sample: a value for every declared metric (percent; clocks in MHz, before schema 3.13 in Hz)."""
+        kind = gpu_metric_type(gpu_id)
+        rows = self.rows("GPU_METRICS")
+        rows.extend((time, time, kind, metric, value) for metric, value in enumerate(values))
+
+    def nic(self, nic_id: int, name: str, metrics: Sequence[tuple[str, str]]) -> None:
+        """Declare a network card and its metrics as (name, unit); a metric's index is its place in `metrics`."""
+        guid = 0x9C63C003000000 + nic_id
+        self.rows("TARGET_INFO_NIC_INFO").append((guid, "Local (CLI)", nic_id, name, 4129, 5555, 1))
+        self.rows("NIC_ID_MAP").append((nic_id, GLOBAL_VM | nic_id))
+        if nic_id == 0:
+            self.rows("TARGET_INFO_NETWORK_METRICS").extend(
+                (_METRICS_LIST, index, metric, metric, unit) for index, (metric, unit) in enumerate(metrics)
+            )
+
+    def nic_metric(self, nic_id: int, start: int, end: int, values: Sequence[int]) -> None:
+        """One sample interval of a network card: a value for every declared metric, in the metric's unit."""
+        self.rows("NET_NIC_METRIC").extend(
+            (start, end, GLOBAL_VM | nic_id, 1, _METRICS_LIST, index, value) for index, value in enumerate(values)
+        )
+
+    def switch_metric(self, guid: int, start: int, end: int, values: Sequence[int]) -> None:
+        """One sample interval of an InfiniBand switch: a value for every metric declared with `nic`."""
+        self.rows("NET_IB_SWITCH_METRIC").extend(
+            (start, end, guid, _METRICS_LIST, index, value) for index, value in enumerate(values)
+        )
+
+    def generic_source(self, source_id: int, name: str) -> None:
+        """Declare where generic events come from: a plugin, or a part of the profiler."""
+        described = None if self.has("GENERIC_EVENT_DATA") else json.dumps({"Name": name, "TimeSource": "SessionNs"})
+        self.add(
+            "GENERIC_EVENT_SOURCES", sourceId=source_id, nameId=self.intern(name), timeSourceId=0, sourceGroupId=0,
+            data=described,
+        )  # fmt: skip
+
+    def generic_type(self, type_id: int, source_id: int, name: str, fields: Sequence[str]) -> None:
+        """Declare a type of generic events with its fields; before schema 3.13 that is JSON."""
+        described = None
+        if self.has("GENERIC_EVENT_DATA"):
+            self.rows("GENERIC_EVENT_TYPE_FIELDS").extend(
+                (type_id, index, self.intern(field), 8 * index, 8, 0) for index, field in enumerate(fields)
+            )
+        else:
+            described = json.dumps({"Fields": [{"Name": field} for field in fields], "Name": name})
+        self.add("GENERIC_EVENT_TYPES", typeId=type_id, sourceId=source_id, nameId=self.intern(name), data=described)
+
+    def generic_event(
+        self, time: int, type_id: int, values: Mapping[str, int | float | str], *, with_json: bool = False
+    ) -> None:
+        """One generic event: its ``values`` by field, in the order in which the type has them.
+
+        Before schema 3.13, and ``with_json``, they are JSON with texts for numbers; from 3.13 on numbers have rows of
+        their own, and texts none.
+        """
+        as_json = json.dumps({name: str(value) for name, value in values.items()}, indent=4)
+        if not self.has("GENERIC_EVENT_DATA"):
+            self.add("GENERIC_EVENTS", rawTimestamp=time, timestamp=time, typeId=type_id, data=as_json)
+            return
+        self._generic_events += 1
+        event, data = self._generic_events, as_json if with_json else None
+        self.rows("GENERIC_EVENTS").append((event, time, time, type_id, None, data))
+        self.rows("GENERIC_EVENT_DATA").extend(
+            (event, index, None, value, None, None)
+            if isinstance(value, int)
+            else (event, index, None, None, None, value)
+            for index, value in enumerate(values.values())
+            if not isinstance(value, str)
+        )
+
+    def diagnostic(self, time: int, text: str, *, severity: int = INFO, process: Process | None = None) -> None:
+        """A message of the profiler itself. Schemas before 3.13 have no table for them: nothing is written."""
+        if self.has("DIAGNOSTIC_EVENT"):
+            where = None if process is None else process.global_id
+            self.rows("DIAGNOSTIC_EVENT").append((time, 1, 1, severity, text, where))
+
+    def profiler_overhead(self, thread: Thread, start: int, end: int, name: str, *, kind: int = 3) -> None:
+        """Time taken by the profiler; `kind` is an id of ``ENUM_CUPTI_OVERHEAD_TYPE`` (3: buffer flush)."""
+        self.rows("PROFILER_OVERHEAD").append((start, end, thread.global_id, self.intern(name), 0, kind))
 
 
 class ExportWriter(CudaEvents, NvtxEvents, ParallelEvents, SystemEvents):

@@ -5,17 +5,20 @@ from __future__ import annotations
 import glob
 import gzip
 import os
+import re
 import stat
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from io import BufferedReader
+from pathlib import Path
 from typing import cast
 
 from nsystui.base.errors import ExportError, UsageError
 from nsystui.base.text import shell_word
-from nsystui.exports.discover import natural_key
+from nsystui.exports.discover import is_packed_report, natural_key
 
 STDIN = "-"
 _GZIP = b"\x1f\x8b"
@@ -119,3 +122,55 @@ def _opened(name: str, file: BufferedReader) -> OpenLog:
     # Closing a GzipFile does not close the file that it reads, so nothing is left open here.
     stream = gzip.GzipFile(fileobj=file, mode="rb") if head.startswith(_GZIP) else file
     return OpenLog(name, file, stream)
+
+
+LOOKED_AT = 4 * 1024 * 1024
+"""Bytes of a file that may come before the first line of NCCL: containers and frameworks say a lot when they begin."""
+
+_HEADS_OF_NSYS = (b"SQLite format 3", b"QUADD")
+# NCCL and RCCL (which mostly calls itself NCCL), and NeMo's iterations, which have a table too.
+_LINE = re.compile(rb"\b[NR]CCL (?:INFO|TRACE|WARN|CALL|version) |Training epoch \d+, iteration \d+/")
+_LONGEST_WORDS = 128
+_PIECE = 256 * 1024
+
+
+class FileKind(Enum):
+    """What the screens can open."""
+
+    EXPORT = "an export of nsys"
+    LOG = "a log of NCCL"
+
+
+def kind_of(name: str) -> FileKind | None:
+    """What the file is: a report of nsys, packed or not, counts as an export; ``None`` for anything else.
+
+    Reads a few bytes of an export, and of a log as far as the first line of NCCL, at most `LOOKED_AT` bytes. What
+    cannot be read is nothing, nor is a pipe looked into: what is read of it is gone.
+    """
+    if is_packed_report(Path(name)):
+        return FileKind.EXPORT
+    try:
+        if not stat.S_ISREG(os.stat(name).st_mode):
+            return None
+        with open(name, "rb") as file:
+            head = file.read(max(map(len, _HEADS_OF_NSYS)))
+    except (OSError, ValueError):  # a name with a NUL in it is a ValueError
+        return None
+    if head.startswith(_HEADS_OF_NSYS):
+        return FileKind.EXPORT
+    return FileKind.LOG if _has_lines(name) else None
+
+
+def _has_lines(name: str) -> bool:
+    """Whether a line of a log stands in the first `LOOKED_AT` bytes, unpacked."""
+    try:
+        with open_log(name) as log:
+            seen, rest = 0, b""
+            while seen < LOOKED_AT and (piece := log.read(_PIECE)):
+                if _LINE.search(rest + piece):
+                    return True
+                seen += len(piece)
+                rest = piece[-_LONGEST_WORDS:]  # the words may lie across two pieces
+    except ExportError:
+        return False
+    return False

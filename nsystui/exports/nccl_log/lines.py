@@ -2,10 +2,167 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
+from math import isfinite
 
-from nsystui.exports.nccl_log.datatypes import datatype_size
+from nsystui.base.text import whole_number
+
+_DATATYPES: tuple[tuple[str, int], ...] = (
+    ("int8", 1),
+    ("uint8", 1),
+    ("int32", 4),
+    ("uint32", 4),
+    ("int64", 8),
+    ("uint64", 8),
+    ("fp16", 2),
+    ("fp32", 4),
+    ("fp64", 8),
+    ("bf16", 2),
+    ("fp8_e4m3", 1),  # this and the next since NCCL 2.24
+    ("fp8_e5m2", 1),
+)
+"""Name, as the scripts of ``nsys-profiling`` spell it, and bytes of one element, by number."""
+
+
+def datatype_name(number: int) -> str:
+    """``7`` → ``fp32``; a number that NCCL 2.30 does not have yet → ``datatype 12``."""
+    return _DATATYPES[number][0] if number < len(_DATATYPES) else f"datatype {number}"
+
+
+def datatype_size(number: int) -> int | None:
+    """The bytes of one element; ``None`` for a data type that is not known."""
+    return _DATATYPES[number][1] if number < len(_DATATYPES) else None
+
+
+# RCCL of 2019 has a time in µs between the device and "NCCL INFO".
+_WRITER = re.compile(rb"([A-Za-z0-9._-]+):(\d{1,10}):\d+ \[(-?\d{1,4})\] (?:\d{10,} )?$")
+
+_POINTER = rb"[0-9A-Fa-fx()nil]+"
+_HEAD = rb"NCCL INFO (\w+): opCount ([0-9a-f]{1,16}) sendbuff %b recvbuff %b (?:acc %b )?" % ((_POINTER,) * 3)
+_ARGUMENTS = (
+    rb"count (\d{1,18}) datatype (\d{1,4}) op\b"
+    rb"(?: (\d{1,10}) root(?: (-?\d{1,10}) comm(?: (0x[0-9a-f]{1,16}|\(nil\))(?= )(?: \[nranks=(\d{1,9})\])?)?)?)?"
+)
+CALL_AND_REST = re.compile(_HEAD + rb"(count \d+ datatype .*)")
+"""A line with one call: op, opCount (hexadecimal) and everything from ``count`` on, which `ARGUMENTS` reads."""
+
+ARGUMENTS = re.compile(_ARGUMENTS)
+"""Count, datatype, and where they are whole: reduction, root, communicator, number of ranks."""
+
+CALL = re.compile(_HEAD + b"(" + _ARGUMENTS + b")")
+"""A call wherever it stands: op, opCount, then `ARGUMENTS` as a whole and one by one."""
+
+CALL_BEGINNING = re.compile(rb"NCCL INFO \w+: opCount")
+
+GLOBAL_RANK = re.compile(rb" task \d+ globalrank (\d{1,9})(?!\S)")
+FOLDED = re.compile(rb"\[repeated \d+x across cluster\]")
+"""What Ray puts behind a line that stands for several which differ in numbers only."""
+
+
+def writer_of(prefix: bytes) -> Writer | None:
+    """Who wrote a line, from what stands before ``NCCL INFO``; ``None`` where a tear has left too little of it."""
+    found = _WRITER.search(prefix)
+    if found is None:
+        return None
+    return Writer(Process(found[1].decode("ascii"), int(found[2])), int(found[3]))
+
+
+_COMMUNICATOR = re.compile(
+    rb"NCCL INFO (?:\[Rank \d+\] )?([\w ()-]*?) - (Init START|Init COMPLETE|Destroy COMPLETE|Abort COMPLETE)"
+)
+_PAIR = re.compile(rb"\b(comm|rank|nranks|cudaDev|commId|parent|splitCount|color) (-?(?:0x)?[0-9a-f]{1,16})(?!\S)")
+
+
+def communicator_in(line: bytes) -> tuple[bytes, CommunicatorLine] | None:
+    """The communicator that a line is about, without its writer, and what stands before ``NCCL INFO``.
+
+    The words are read by name, as their order and number differ between versions.
+    """
+    found = _COMMUNICATOR.search(line)
+    if found is None:
+        return None
+    pairs = dict(_PAIR.findall(found[1]))
+    try:
+        told = {name: int(value, 16 if value.startswith(b"0x") else 10) for name, value in pairs.items()}
+        communicator = CommunicatorLine(
+            writer=None,
+            state=CommunicatorState(found[2].decode("ascii")),
+            pointer=told[b"comm"],
+            rank=told[b"rank"],
+            ranks=told[b"nranks"],
+            device=told.get(b"cudaDev"),
+            unique_id=told.get(b"commId"),
+            parent=told.get(b"parent"),
+            split_count=told.get(b"splitCount"),
+            color=told.get(b"color"),
+        )
+    except (KeyError, ValueError):  # words are missing, or glued text stands where a number should
+        return None
+    return line[: found.start()], communicator
+
+
+_ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
+_PROTOCOLS = ("LL", "LL128", "SIMPLE")
+_TUNING = re.compile(
+    rb"NCCL INFO (?:(\w+)(?: \[[\w ]+\])?: )?(\d{1,18}) Bytes -> (?:"
+    rb"Algo (\w+) proto (\w+) (?:time \d|channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\})"
+    rb"|Kernel (\w+) nchannels (\d{1,4}) nthreads \d"
+    rb"|(cudaMemcpy\w*))"
+)
+
+
+def tuning_in(line: bytes) -> TuningLine | None:
+    """NCCL's choice of algorithm and protocol, in the form of any version (docs/nccl.md#debug-log)."""
+    found = _TUNING.search(line)
+    if found is None:
+        return None
+    op, size, algorithm, protocol, low, high, kernel, channels, copy = found.groups()
+    name = None if op is None else op.decode("ascii")
+    if algorithm is None:
+        used = int(channels) if channels is not None else None
+        return TuningLine(name, int(size), (kernel or copy).decode("ascii"), None, used)
+    used = int(high) - int(low) + 1 if low is not None else None
+    return TuningLine(name, int(size), _named(algorithm, _ALGORITHMS), _named(protocol, _PROTOCOLS), used)
+
+
+def _named(word: bytes, names: tuple[str, ...]) -> str:
+    """NCCL 2.23 and before print numbers, later ones the names."""
+    text = word.decode("ascii")
+    number = whole_number(text, len(names) - 1)
+    return text if number is None else names[number]
+
+
+_STEP = re.compile(rb"Training epoch\s+(\d{1,18}),\s*iteration\s+(\d{1,18})/")
+_NUMBER = rb"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)(?![\w.])"
+_STEP_TIME = re.compile(rb"train_step_timing in s:" + _NUMBER)
+_TFLOPS = re.compile(rb"TFLOPS_per_GPU:" + _NUMBER)
+
+
+def steps_in(line: bytes) -> list[TrainingStep]:
+    """The iterations that a line of NeMo reports: one, or several where their line ends were lost."""
+    found = list(_STEP.finditer(line))
+    ends = [*(step.start() for step in found), len(line)][1:]
+    return [
+        TrainingStep(
+            int(step[1]),
+            int(step[2]),
+            _number(_STEP_TIME.search(line, step.end(), end)),
+            _number(_TFLOPS.search(line, step.end(), end)),
+        )
+        for step, end in zip(found, ends, strict=True)
+    ]
+
+
+def _number(found: re.Match[bytes] | None) -> float | None:
+    if found is None:
+        return None
+    try:
+        number = float(found[1])
+    except ValueError:  # dots and digits, but no number
+        return None
+    return number if isfinite(number) else None
 
 
 @dataclass(frozen=True, slots=True)

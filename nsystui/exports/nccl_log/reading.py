@@ -6,6 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from nsystui.exports.nccl_log.lines import (
+    ARGUMENTS,
+    CALL,
+    CALL_AND_REST,
+    CALL_BEGINNING,
+    FOLDED,
+    GLOBAL_RANK,
     Call,
     CommunicatorLine,
     Damage,
@@ -15,14 +21,6 @@ from nsystui.exports.nccl_log.lines import (
     TuningLine,
     Unread,
     Writer,
-)
-from nsystui.exports.nccl_log.patterns import (
-    ARGUMENTS,
-    CALL,
-    CALL_AND_REST,
-    CALL_BEGINNING,
-    FOLDED,
-    GLOBAL_RANK,
     communicator_in,
     steps_in,
     tuning_in,

@@ -11,14 +11,12 @@ from dataclasses import replace
 
 from nsystui.exports.canonical import BY_NAME
 from nsystui.exports.schema import NO_INTEGER, Schema
-from nsystui.exports.sources import directives, efa, gpu, host, network, unified
-from nsystui.exports.sources.base import Source, Transform
-from nsystui.exports.sources.host import NCCL_RANGES, nccl_condition
+from nsystui.exports.sources import gpu, host, network
+from nsystui.exports.sources.base import POSSIBLE_WORK, REASONS, Source, Transform, times_of
+from nsystui.exports.sources.host import nccl_condition
 from nsystui.exports.sources.lookups import Lookup, lookups
-from nsystui.exports.sources.times import POSSIBLE_WORK, REASONS, times_of
 
 __all__ = [
-    "NCCL_RANGES",
     "NO_INTEGER",
     "POSSIBLE_WORK",
     "REASONS",
@@ -51,8 +49,8 @@ _MAKERS: dict[str, Callable[[Schema], Source]] = {
     "UCP_EVENTS": host.ucx("UCP_EVENTS", 2),
     "OSRT_API": host.os_calls,
     "PROFILER_OVERHEAD": host.profiler_overhead,
-    "CUDA_UM_CPU_PAGE_FAULT_EVENTS": unified.cpu_page_faults,
-    "CUDA_UM_GPU_PAGE_FAULT_EVENTS": unified.gpu_page_faults,
+    "CUDA_UM_CPU_PAGE_FAULT_EVENTS": gpu.cpu_page_faults,
+    "CUDA_UM_GPU_PAGE_FAULT_EVENTS": gpu.gpu_page_faults,
     "DIAGNOSTIC_EVENT": host.diagnostics,
     "PROCESSES": host.processes,
     "ThreadNames": host.threads,
@@ -67,7 +65,7 @@ TABLES = frozenset(_MAKERS)
 def sources(schema: Schema) -> list[Source]:
     """The sources of the native tables that ``schema`` has, with rows or without, largest questions first."""
     found = [make(schema) for table, make in _MAKERS.items() if schema.exists(table)]
-    found += efa.samples(schema) + directives.openmp(schema) + directives.openacc(schema)
+    found += network.efa_samples(schema) + host.openmp(schema) + host.openacc(schema)
     return [_timed(source) for source in found]
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nsystui.exports.efa import NAME_KEYS
-from nsystui.exports.schema import Schema
+from nsystui.exports.schema import NAME_KEYS, Schema
 from nsystui.exports.sources.base import NVTX_TEXT, process_of
 
 DOMAIN_TYPE = 75

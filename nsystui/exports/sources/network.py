@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsystui.exports.schema import Schema
+from nsystui.exports.schema import LATEST, Schema
 from nsystui.exports.sources.base import Source, Transform, as_they_are, integers
 
 _ADAPTERS = "NET_NIC_METRIC"
@@ -50,3 +50,76 @@ def nic_devices(schema: Schema) -> Source:
     fields = {"nic": "coalesce(n.global_id, own_id)", **as_they_are("guid"), "name": "nullif(name, '')"}
     joins = {"n": "LEFT JOIN nic_ids n ON n.nic_id = c.nic_id"}
     return Source(table, columns, {"nic_devices": Transform(fields, joins, order="", is_distinct=True)})
+
+
+_VALUES = ("intVal", "uintVal", "floatVal", "doubleVal")
+_EVENTS, _DATA = "GENERIC_EVENTS", "GENERIC_EVENT_DATA"
+
+
+def efa_samples(schema: Schema) -> list[Source]:
+    """Of the rows of values where an export has them: such an export may have the same once more as JSON."""
+    if not schema.efa_types:
+        return []
+    if schema.has(_DATA):
+        return [_values(schema)]
+    return [_events(schema)] if schema.exists(_EVENTS) else []
+
+
+def _values(schema: Schema) -> Source:
+    # One type from the first row to the last, as the driver needs it.
+    known = ", ".join(f'"{column}"' for column in _VALUES if schema.has_column(_DATA, column)) or "NULL"
+    columns = {
+        **integers(schema, _DATA, {"event": "genericEventId", "field_index": "fieldIdx"}),
+        "value": f"CAST(coalesce({known}, 0, 0) AS REAL)",
+        "is_known": f"coalesce({known}, NULL) IS NOT NULL",
+        "is_efa": f'"genericEventId" IN (SELECT genericEventId FROM {_EVENTS} WHERE typeId IN ({_listed(schema)}))',
+    }
+    of_event = "SELECT event, k.* FROM efa_events JOIN"
+    joins = {
+        "e": "LEFT JOIN efa_events e ON e.event = c.event",
+        "t": f"LEFT JOIN ({of_event} efa_types k USING (type_id)) t ON t.event = c.event",
+        "f": f"LEFT JOIN ({of_event} efa_fields k USING (type_id)) f "
+        "ON f.event = c.event AND f.field_index = c.field_index",
+    }
+    fields = {
+        "row": "row_id",
+        "time": "e.time",
+        "type_id": "e.type_id",
+        "source": "t.source",
+        "type": "t.type",
+        **as_they_are("event"),
+        "field": "f.field",
+        **as_they_are("value"),
+        "data": "NULL",
+    }
+    return Source(
+        _DATA, columns, {"efa_samples": Transform(fields, joins, "is_efa = 1 AND is_known = 1", order="event")}
+    )
+
+
+def _events(schema: Schema) -> Source:
+    is_efa = f'"typeId" IN ({_listed(schema)})'
+    columns = {
+        "time": schema.known_time(_EVENTS, "timestamp"),
+        **integers(schema, _EVENTS, {"raw_time": "rawTimestamp", "type_id": "typeId"}),
+        "data": f"CASE WHEN {is_efa} THEN {schema.text(_EVENTS, 'data')} ELSE x'' END",
+        "is_efa": is_efa,
+    }
+    fields = {
+        "row": "row_id",
+        "time": f"coalesce(c.time, CASE WHEN t.is_session_time AND raw_time BETWEEN {-LATEST} AND {LATEST} "
+        "THEN raw_time END)",
+        **as_they_are("type_id"),
+        "source": "t.source",
+        "type": "t.type",
+        "event": "row_id",
+        "field": "NULL",
+        "value": "NULL",
+        "data": "nullif(c.data, '')",
+    }
+    joins = {"t": "LEFT JOIN efa_types t ON t.type_id = c.type_id"}
+    return Source(_EVENTS, columns, {"efa_samples": Transform(fields, joins, "is_efa = 1", order="time")})
+
+
+def _listed(schema: Schema) -> str:
+    return ", ".join(f"{one:d}" for one in schema.efa_types)

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nsystui.exports.nccl_log.datatypes import datatype_size
 from nsystui.exports.nccl_log.lines import (
     Call,
     CommunicatorLine,
@@ -23,6 +22,7 @@ from nsystui.exports.nccl_log.lines import (
     TrainingStep,
     TuningLine,
     Unread,
+    datatype_size,
 )
 from nsystui.questions.nccl.names import bucket_of
 from nsystui.questions.nccl_log.communicators import Communicators, Member

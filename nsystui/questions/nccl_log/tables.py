@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import COUNT, HOST, PID, RANK, Column, Unit
-from nsystui.exports.nccl_log.datatypes import datatype_name
-from nsystui.exports.nccl_log.lines import Damage
+from nsystui.exports.nccl_log.lines import Damage, datatype_name
 from nsystui.questions.nccl.names import BUCKETS, bucket_of
 from nsystui.questions.nccl_log.communicators import Member
 from nsystui.questions.nccl_log.summary import Gpu, Kind, MemberCalls, Summary

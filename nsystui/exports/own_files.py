@@ -1,4 +1,6 @@
-"""Names of what is being written, which tell whether its writer still lives: what a killed process left can go."""
+"""The program's own files: names while they are written, which tell whether their writer still lives, and directories
+that nobody else can have written to.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import os
 import platform
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -81,3 +84,21 @@ def _is_alive(process: int) -> bool:
     except OSError:  # another user's
         return True
     return True
+
+
+def why_not_ours(directory: Path) -> str:
+    """Why what lies in a directory may be somebody else's work; empty where it may not, or where there is none.
+
+    Root's counts as the user's, since root may do anything anywhere; a group's is what the user made it.
+    """
+    try:
+        status = os.stat(directory)
+    except OSError:
+        return ""
+    if not hasattr(os, "getuid"):  # Windows has neither owners nor modes of this kind
+        return ""
+    if status.st_uid not in (os.getuid(), 0):
+        return f"it belongs to another user, number {status.st_uid}"
+    if status.st_mode & stat.S_IWOTH:
+        return "every user can write to it; chmod o-w makes it yours"
+    return ""
