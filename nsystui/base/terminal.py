@@ -32,7 +32,7 @@ def original_environ() -> Mapping[str, str]:
 
 
 def check(environ: Mapping[str, str], stdin_is_tty: bool, stderr_is_tty: bool, command: str = "kernels") -> str | None:
-    """Why the screens cannot run here, in one line for the user, or ``None`` if they can.
+    """The reason why the screens cannot run here, in one line for the user; ``None`` if they can.
 
     ``command`` is the one to name to a user who has files like these and no terminal.
 

@@ -71,7 +71,7 @@ def _kinds(group: MatchedCollectives) -> np.ndarray[tuple[int], np.dtype[np.bool
 
 
 def _ends(group: MatchedCollectives, reports: Sequence[int]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """When the collectives ended in each report, shape ``(reports, n)``: the mean of its members."""
+    """The ends of the collectives in each report, shape ``(reports, n)``: the mean of its members."""
     of_member = np.array([member.task.report for member in group.members])
     # From a near moment: a float holds differences to the ns, but not the hours since the start.
     ends = (group.end - group.end.min(axis=0))[:, _kinds(group)].astype(np.float64)

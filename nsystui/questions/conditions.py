@@ -86,7 +86,7 @@ def matches(name: sa.ColumnElement[Any], wanted: NameFilter) -> Condition:
 
 @lru_cache(maxsize=64)
 def _refusal(pattern: str) -> str:
-    """Why DuckDB (RE2) does not take a regular expression; empty where it does."""
+    """The reason why DuckDB (RE2) refuses a regular expression; empty where it accepts it."""
     import duckdb
 
     try:

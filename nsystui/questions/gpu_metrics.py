@@ -41,9 +41,9 @@ class MetricSource:
     report: int
     gpu: int
     place: int
-    """Of its family in ``FAMILIES``."""
+    """The place of its family in ``FAMILIES``."""
     metric: str
-    """As nsys names it."""
+    """The name that nsys gives it."""
 
     @property
     def family(self) -> str:

@@ -233,7 +233,7 @@ def kernel_instances(
 
 
 class _LaunchDelay:
-    """From the start of a kernel's API call to that of the kernel, ns; missing where no call was recorded."""
+    """The time from the start of a kernel's API call to that of the kernel, ns; missing where no call was recorded."""
 
     key = "launch_delay"
 

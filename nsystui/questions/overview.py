@@ -57,7 +57,7 @@ class JobFacts:
     clocks_aligned: bool
     """Whether all times lie on one clock. If not, the reports are of different runs, or one does not say its start."""
     start_spread: int | None
-    """From the first session's start to the last one's, ns."""
+    """The time from the first session's start to the last one's, ns."""
 
 
 def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:

@@ -93,7 +93,7 @@ class PagedAnswer:
         return cls(session, name, columns, query, length, total, order, ties, notes)
 
     def with_late(self, late: Late) -> PagedAnswer:
-        """The same with the column that ``late`` is."""
+        """The same with the column of ``late`` added."""
         return replace(self, late=late)
 
     def in_time(self, table: sa.Table) -> PagedAnswer:

@@ -1,4 +1,4 @@
-"""When the profiler itself worked: a GPU that is idle meanwhile is not kept waiting by the program.
+"""The times in which the profiler itself worked: idle time of a GPU then is not the program's.
 
 See docs/numbers.md#expert-rules.
 """

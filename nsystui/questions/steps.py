@@ -265,7 +265,7 @@ def _candidates(session: Session, tasks: Mapping[Task, int], wanted: NameFilter 
 
 
 def _is_whole(tasks: Iterable[Task]) -> tuple[Condition, ...]:
-    """Of the NVTX ranges those that are closed, on one thread."""
+    """The conditions for NVTX ranges of the tasks' reports that were closed on the thread that opened them."""
     columns = tables.nvtx_ranges.c
     return (
         columns.report.in_(sorted({task.report for task in tasks})),

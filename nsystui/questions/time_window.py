@@ -26,7 +26,7 @@ def recorded(report: Report) -> Window:
 
 
 def event_span(report: Report) -> Window | None:
-    """From the first event of a report to the end of its last; ``None`` where it has none.
+    """The span from the first event of a report to the end of its last; ``None`` where it has none.
 
     Samples and diagnostics are no events: they do not stretch it.
     """

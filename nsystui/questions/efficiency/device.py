@@ -80,7 +80,7 @@ def _told(report: Report, device: Device) -> int | None:
 
 
 def _key(report: Report, device: Device) -> Hashable:
-    """The same for the same GPU."""
+    """The identity of a GPU: equal for devices that are the same one."""
     number = _told(report, device)
     if number is None:
         return (device.task.task, device.device)
@@ -149,7 +149,7 @@ class DeviceEfficiency:
 
     @classmethod
     def of(cls, spent: Sequence[Breakdown], useful: Useful) -> DeviceEfficiency:
-        """Of devices that were all looked at over the same window; none at all has factors of 0."""
+        """The efficiency of devices over the same window; the factors of no device are 0."""
         times = [useful.time(one) for one in spent]
         busy = [one.busy for one in spent]
         total, most, longest = sum(times), max(times, default=0), max(busy, default=0)

@@ -46,7 +46,7 @@ class Scalability:
 
     @property
     def note(self) -> str:
-        """Between what it is, and on what it rests."""
+        """The condition under which the comparison holds, for a note."""
         sizes = f"{self.scaling.value} scaling from {self.baseline.device.devices} to {self.job.device.devices} GPUs"
         here, there = self.job.steps, self.baseline.steps
         if here is not None and there is not None and here != there:

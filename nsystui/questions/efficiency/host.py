@@ -185,7 +185,7 @@ class HostEfficiency:
 
     @classmethod
     def of(cls, processes: Sequence[HostTime]) -> HostEfficiency:
-        """Of processes that were all looked at over the same window."""
+        """The efficiency of processes over the same window."""
         outside = [one.outside_mpi for one in processes]
         time = processes[0].time if processes else 0
         most, total, count = max(outside, default=0), sum(outside), len(processes)

@@ -127,7 +127,7 @@ class State(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a kernel or a communication call stays unpaired."""
+    """The reason why a kernel or a communication call stays unpaired."""
 
     NO_CALLS = "no NCCL calls of its process in NVTX"
     IN_GRAPH = "launched by a CUDA graph"

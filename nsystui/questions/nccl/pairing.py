@@ -210,7 +210,7 @@ def _states(is_paired: Flags, found: Found, operation: Ints) -> Any:
 
 
 def _kernel_reasons(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame, operation: Ints) -> Any:
-    """Why each kernel is unpaired, ``None`` for the others; the first reason that holds."""
+    """The reason why each kernel is unpaired, the first that holds; ``None`` for the others."""
     speaking = calls.loc[roles_of(calls["name"]) == Role.COMMUNICATION, _TASK].drop_duplicates()
     has_calls = kernels[_TASK].merge(speaking, on=_TASK, how="left", indicator=True)["_merge"] == "both"
     first_id = kernels[_TASK].merge(first_ids, on=_TASK, how="left")["first_correlation_id"]
@@ -299,7 +299,7 @@ def joined(parts: Sequence[Frames]) -> Frames:
 
 
 def _moved(frame: pd.DataFrame, operations: int, others: int) -> pd.DataFrame:
-    """With its numbers behind those of the parts before: so many operations, and rows of the other frame."""
+    """A frame with its numbers moved behind those of earlier parts: so many operations, and rows of the other frame."""
     numbers = {"operation": operations, "partner": others}
     return frame.assign(
         **{key: np.where(frame[key] >= 0, frame[key] + before, frame[key]) for key, before in numbers.items()}

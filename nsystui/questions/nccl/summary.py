@@ -234,7 +234,7 @@ def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
 
 
 def _rates(size: Floats, time: Floats, group: Ints, count: int) -> Floats:
-    """Of each group the sum of the sizes by that of the times, over the rows that have both; shape ``(count,)``."""
+    """The sum of the sizes by that of the times of each group, over the rows that have both; shape ``(count,)``."""
     is_known = ~np.isnan(size) & ~np.isnan(time)
     chosen = group[is_known]
     sums = [np.bincount(chosen, values[is_known], count).astype(np.float64) for values in (size, time)]

@@ -240,7 +240,7 @@ def _many(number: int, what: str) -> str:
 
 
 def nothing(summary: Summary, cut: StepCut | None = None) -> str:
-    """Why there is no table at all, and what to do, for a log without anything in it."""
+    """The reason why there is no table at all, and what to do, for a log without anything in it."""
     if cut is not None and cut.first is not None:
         return f"none of the iterations is in these logs: they have {cut.first} to {cut.last}"
     if cut is not None:

@@ -201,7 +201,7 @@ def _lateness(found: Lateness | None) -> dict[str, Value]:
 
 
 def _odd(rows: Sequence[Mapping[str, Value]]) -> Iterator[str]:
-    """Why each rank is odd, in words; empty where it is not."""
+    """The reasons why each rank is odd, in words; empty where it is not."""
     judged = []
     for measure, word in _JUDGED:
         values = [_number(row.get(measure.name)) for row in rows]

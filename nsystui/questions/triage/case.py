@@ -116,11 +116,11 @@ class Case:
         return total(one.breakdown(self.window_of(one)) for one in self.devices) if self.devices else NOTHING
 
     def idle(self, device: DeviceIntervals) -> IntervalBlocks:
-        """When a GPU was idle between its first operation (of its first step, where steps are known) and its last."""
+        """The idle time of a GPU between its first operation (that of its first step, if there is one) and its last."""
         return self._idle[self.devices.index(device)]
 
     def gaps(self, device: DeviceIntervals) -> IntervalBlocks:
-        """When it was ``idle``, and the profiler itself did not work in its process (docs/numbers.md#expert-rules)."""
+        """The ``idle`` time in which the profiler itself did not work in its process (docs/numbers.md#expert-rules)."""
         return self._gaps[self.devices.index(device)]
 
     @cached_property
@@ -134,7 +134,7 @@ class Case:
 
     @cached_property
     def overhead(self) -> Mapping[Task, Intervals]:
-        """When the profiler itself worked in each process."""
+        """The times in which the profiler itself worked in each process."""
         return profiler_overhead(self.job.session, self.chosen)
 
     def working(self, device: DeviceIntervals) -> Window:

@@ -204,9 +204,9 @@ class Spread:
     mad: float
 
     def above(self, times: float, score: float) -> float:
-        """From how many ns on a launch takes ``times`` the median, and has a modified z-score of ``score``.
+        """The duration from which a launch takes ``times`` the median and has a modified z-score of ``score``, ns.
 
-        That is 0.6745 · (x − median) / MAD (Iglewicz and Hoaglin 1993), as ranks are judged by (`ranks.oddity`).
+        That is 0.6745 · (x − median) / MAD (Iglewicz and Hoaglin 1993), as for ranks (`ranks.table.scores`).
         """
         return max(times * self.median, self.median + score * self.mad / _NORMAL)
 
@@ -223,7 +223,7 @@ class Classes:
     total: NDArray[np.int64]
 
     def tail(self, times: float, score: float, rare: float) -> float:
-        """No less than what is over the median of the launches above `Spread.above`, ns in sum.
+        """An upper bound of the summed time over the median of the launches above `Spread.above`, ns.
 
         0 where these are certainly more than a share of ``rare`` of all.
         """

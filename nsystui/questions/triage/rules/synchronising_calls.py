@@ -63,7 +63,7 @@ def _rank(device: DeviceIntervals) -> int:
 
 
 def _calls(case: Case) -> tuple[Mapping[Task, Intervals], int]:
-    """When each process was in a synchronising call, and the number of these calls."""
+    """The times in which each process was in a synchronising call, and the number of these calls."""
     table = tables.api_calls
     query = sa.select(
         table.c.report,
