@@ -21,7 +21,7 @@ from nsystui.questions.timeline.nvtx_lane import longest_range_in, path_at
 from nsystui.questions.timeline.picture import LanePicture, has_names, lane_pictures, plain_pictures
 from nsystui.store import tables
 from nsystui.ui.pictures.zoom import inside
-from nsystui.ui.widgets.lanes import LaneLine
+from nsystui.ui.widgets.charts import LaneLine
 from nsystui.ui.widgets.lines import Part
 
 # A query plans for every open report: up to so many, names come with the first picture.
