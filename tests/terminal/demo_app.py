@@ -18,10 +18,10 @@ from textual.message import Message
 from nsystui.base.answer import Row
 from nsystui.base.columns import DEVICE, DURATION, NAME, RANK, START, Column, Unit
 from nsystui.base.errors import UsageError
+from nsystui.ui.widgets.charts import Lane, StripChart
 from nsystui.ui.widgets.lines import KeyLine, SelectionLine, TitleLine, progress_bar
 from nsystui.ui.widgets.prompt import LinePrompt
 from nsystui.ui.widgets.quiet import QuietScreen
-from nsystui.ui.widgets.strip_chart import Lane, StripChart
 from nsystui.ui.widgets.window_table import WindowTable
 
 KERNELS = (

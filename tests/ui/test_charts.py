@@ -9,9 +9,9 @@ from textual.app import App, ComposeResult
 from textual.message import Message
 
 from nsystui.base.text import width_of
+from nsystui.ui.widgets.charts import Lane, StripChart
 from nsystui.ui.widgets.plots import blocks, histogram_lines, time_axis
 from nsystui.ui.widgets.quiet import QuietScreen
-from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
 MS = 1_000_000
 S = 1_000_000_000

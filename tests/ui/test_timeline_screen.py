@@ -11,7 +11,7 @@ from nsystui.questions.events import key_of
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.screens.events import EventsScreen
 from nsystui.ui.screens.timeline import TimelineScreen
-from nsystui.ui.widgets.lanes import LaneChart, LaneLine, _joined
+from nsystui.ui.widgets.charts import LaneChart, LaneLine, merged_styles
 
 
 def timeline(app: NsystuiApp) -> TimelineScreen:
@@ -20,7 +20,7 @@ def timeline(app: NsystuiApp) -> TimelineScreen:
 
 
 def labels(app: NsystuiApp) -> list[str]:
-    return [label.strip() for label in timeline(app).chart._labels]
+    return [label.strip() for label in timeline(app).chart.labels]
 
 
 def view(app: NsystuiApp) -> Window:
@@ -67,11 +67,11 @@ async def test_space_opens_a_rank_into_its_threads_and_streams(demo_job, cache_d
         await hit(app, pilot, "down", "space")
         own = [label for label in labels(app) if label.startswith(("1 ", "- 1"))]
         assert "python" in own[0] and "- 1 d0" in own and "1 d0 s7" in own
-        assert labels(app)[timeline(app).chart.lane] == "- 1 d0"
+        assert labels(app)[timeline(app).chart.cursor_lane] == "- 1 d0"
         assert line_with(app, "│step 1")
         await hit(app, pilot, "down", "space")
         assert labels(app) == ["+ 0 d0", "+ 1 d0", "+ 2 d0", "+ 3 d0"]
-        assert labels(app)[timeline(app).chart.lane] == "+ 1 d0"
+        assert labels(app)[timeline(app).chart.cursor_lane] == "+ 1 d0"
         await hit(app, pilot, "enter")
         assert "1 d0 s7" in labels(app)
 
@@ -80,15 +80,15 @@ async def test_only_the_lanes_in_sight_are_computed(many_ranks, cache_directory)
     async with running(many_ranks, cache_directory, (80, 14)) as (app, pilot):
         await hit(app, pilot, "L")
         chart = timeline(app).chart
-        assert chart.count == 16 and len(chart.rows) == 6
+        assert chart.lane_count == 16 and len(chart.rows) == 6
         assert sorted(timeline(app).picture.pictures) == list(chart.rows)
         for _ in range(3):
             await hit(app, pilot, "pagedown")
-        assert chart.lane == 15 and 15 in chart.rows
+        assert chart.cursor_lane == 15 and 15 in chart.rows
         assert sorted(timeline(app).picture.pictures) == list(chart.rows)
         assert all(chart.line(lane) is not None for lane in chart.rows)
         await hit(app, pilot, "pageup", "pageup", "pageup")
-        assert chart.lane == 0 and all(chart.line(lane) is not None for lane in chart.rows)
+        assert chart.cursor_lane == 0 and all(chart.line(lane) is not None for lane in chart.rows)
 
 
 # The view
@@ -100,9 +100,9 @@ async def test_zooming_keeps_the_time_under_the_cursor_down_to_the_nanosecond(de
         await hit(app, pilot, "n")
         screen = timeline(app)
         time = screen.time
-        while view(app).end - view(app).start > screen.chart.width:
+        while view(app).end - view(app).start > screen.chart.chart_width:
             await hit(app, pilot, "plus")
-            first, last = screen.times_of(screen.chart.column)
+            first, last = screen.times_of(screen.chart.cursor_column)
             assert first <= time < max(last, first + 1)
         await hit(app, pilot, "z")
         assert "1 ns already" in screen_text(app)[-1]
@@ -319,7 +319,7 @@ async def test_real_kernels_have_names_once_zoomed_in(shared_export, cache_direc
 
 
 def test_blanks_after_thin_letters_keep_their_colour():
-    assert _joined("k  K m", ("compute-", "", "", "compute", "", "memory-")) == [
+    assert merged_styles("k  K m", ("compute-", "", "", "compute", "", "memory-")) == [
         *("compute-", "compute-", "compute-", "compute", "", "memory-")
     ]
 

@@ -21,8 +21,8 @@ from nsystui.questions.tasks import RankedTask
 from nsystui.questions.utilisation import BusyIntervals, utilisation_table
 from nsystui.store import tables
 from nsystui.ui.pictures.zoom import inside
+from nsystui.ui.widgets.charts import Lane
 from nsystui.ui.widgets.lines import Part, wrapped
-from nsystui.ui.widgets.strip_chart import Lane
 
 Bins = tuple[float, ...]
 """0 to 1 for each column of the chart, NaN where nothing was recorded."""

@@ -26,7 +26,7 @@ from nsystui.questions.timeline.picture import (
 )
 from nsystui.store import tables
 from nsystui.ui.pictures.zoom import inside
-from nsystui.ui.widgets.lanes import LaneLine
+from nsystui.ui.widgets.charts import LaneLine
 from nsystui.ui.widgets.lines import Part
 
 # A query plans for every open report: up to so many, names come with the first picture.

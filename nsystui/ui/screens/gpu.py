@@ -16,7 +16,7 @@ from nsystui.questions.job import Job
 from nsystui.ui import keys
 from nsystui.ui.pictures.gpu import GpuPicture, Wanted, detail_lines, gpu_picture
 from nsystui.ui.screens.chart import ZoomableChartScreen
-from nsystui.ui.widgets.strip_chart import StripChart
+from nsystui.ui.widgets.charts import StripChart
 
 _LABEL_WIDTH = 16
 _VALUE_WIDTH = 7

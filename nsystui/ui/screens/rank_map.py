@@ -20,8 +20,8 @@ from nsystui.questions.tasks import RankedTask
 from nsystui.ui import keys
 from nsystui.ui.pictures.selection import spans
 from nsystui.ui.screens.chart import ChartScreen
+from nsystui.ui.widgets.charts import Lane, StripChart
 from nsystui.ui.widgets.plots import time_axis
-from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
 _LABEL_WIDTH = 9
 _VALUE_WIDTH = 8

@@ -23,7 +23,7 @@ from nsystui.ui import keys
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen, RangeInstancesScreen, WorkInstancesScreen
 from nsystui.ui.screens.table import TableScreen
-from nsystui.ui.widgets.strip_chart import Lane, StripChart
+from nsystui.ui.widgets.charts import Lane, StripChart
 
 _LABEL_WIDTH = 16
 _VALUE_WIDTH = 10

@@ -32,7 +32,7 @@ from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.screens.handover import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import name_filter
-from nsystui.ui.widgets.lanes import LaneChart
+from nsystui.ui.widgets.charts import LaneChart
 from nsystui.ui.widgets.lines import SelectionLine
 from nsystui.ui.widgets.quiet import in_thread, reason_of
 
@@ -182,8 +182,8 @@ class TimelineScreen(ZoomableChartScreen):
 
     @property
     def lane(self) -> Lane | None:
-        picture = self.picture
-        return picture.lanes[self.chart.lane] if picture is not None and self.chart.lane < len(picture.lanes) else None
+        picture, number = self.picture, self.chart.cursor_lane
+        return picture.lanes[number] if picture is not None and number < len(picture.lanes) else None
 
     @property
     def time(self) -> int:
@@ -196,12 +196,12 @@ class TimelineScreen(ZoomableChartScreen):
     def _column_of(self, time: int) -> int:
         assert self.picture is not None
         window = self.picture.window
-        return (time - window.start) * self.chart.width // max(window.end - window.start, 1)
+        return (time - window.start) * self.chart.chart_width // max(window.end - window.start, 1)
 
     def times_of(self, column: int) -> tuple[int, int]:
         """From and to which ns a column reaches: just those that ``_column_of`` puts into it."""
         assert self.picture is not None
-        window, width = self.picture.window, self.chart.width
+        window, width = self.picture.window, self.chart.chart_width
         length = window.end - window.start
         return window.start - (-column * length // width), window.start - (-(column + 1) * length // width)
 
@@ -209,7 +209,7 @@ class TimelineScreen(ZoomableChartScreen):
         """Puts the cursor of the chart where the eye is."""
         picture = self.picture
         assert picture is not None
-        eye, lane = self.eye, self.chart.lane
+        eye, lane = self.eye, self.chart.cursor_lane
         if eye.lane is not None:
             lane = self._nearest(picture, eye.lane)
         else:  # kernels are what a timeline is opened for
@@ -227,7 +227,7 @@ class TimelineScreen(ZoomableChartScreen):
             place = next((number for number, lane in enumerate(picture.lanes) if is_it(lane)), None)
             if place is not None:
                 return place
-        return self.chart.lane
+        return self.chart.cursor_lane
 
     def _follow(self) -> None:
         """What belongs to the cursor's place: at once its column, and when the cursor rests, the event."""
@@ -237,10 +237,10 @@ class TimelineScreen(ZoomableChartScreen):
 
     def show_detail(self) -> None:
         picture = self.picture
-        shown = picture.pictures.get(self.chart.lane) if picture is not None else None
+        shown = picture.pictures.get(self.chart.cursor_lane) if picture is not None else None
         if shown is None:
             return
-        column = min(self.chart.column, len(shown.columns.busy) - 1)
+        column = min(self.chart.cursor_column, len(shown.columns.busy) - 1)
         times, width = self.times_of(column), self.app.size.width
         lines = [column_line(shown, column, times, self.time, self.eye.mark, width)]
         if self.facts is not None:
@@ -271,7 +271,7 @@ class TimelineScreen(ZoomableChartScreen):
 
     def _ask_facts(self, picture: TimelinePicture, lane: Lane) -> None:
         place, row = self._place(), self.eye.event
-        first, last = self.times_of(self.chart.column)
+        first, last = self.times_of(self.chart.cursor_column)
         window = Window(first, max(last, first + 1))
 
         def show(facts: EventFacts) -> None:
@@ -287,12 +287,12 @@ class TimelineScreen(ZoomableChartScreen):
     def _place(self) -> Hashable:
         """Where the cursor is, and in which picture."""
         picture = self.picture
-        return (self.lane, self.chart.column, self.eye.event, picture.window if picture else None)
+        return (self.lane, self.chart.cursor_column, self.eye.event, picture.window if picture else None)
 
     def action_move(self, columns: int) -> None:
         if self._is_empty():
             return
-        column = max(0, min(self.chart.column + columns, self.chart.width - 1))
+        column = max(0, min(self.chart.cursor_column + columns, self.chart.chart_width - 1))
         first, last = self.times_of(column)
         self._look(time=(first + last) // 2, event=None)
         self._place_cursor()
@@ -302,7 +302,7 @@ class TimelineScreen(ZoomableChartScreen):
         picture = self.picture
         if self._is_empty() or picture is None:
             return
-        number = max(0, min(self.chart.lane + lanes, len(picture.lanes) - 1))
+        number = max(0, min(self.chart.cursor_lane + lanes, len(picture.lanes) - 1))
         self._look(time=self.time, lane=picture.lanes[number], event=None)
         self._place_cursor()
         self._follow()
@@ -346,7 +346,7 @@ class TimelineScreen(ZoomableChartScreen):
 
     @property
     def columns(self) -> int:
-        return self.chart.width
+        return self.chart.chart_width
 
     def look_at(self, view: Window | None, time: int) -> None:
         self._look(view=view, time=time, event=self.eye.event if time == self.time else None)
