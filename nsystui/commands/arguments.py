@@ -22,10 +22,14 @@ if TYPE_CHECKING:
 
     from nsystui.base.answer import Answer
     from nsystui.questions.job import Job
+    from nsystui.questions.remembered import Remembered
     from nsystui.store.pack import Progress
     from nsystui.store.session import Session
 
     Expected = tuple[Mapping[sa.Table, Collection[str]], Collection[sa.Table]]
+
+
+_SELECTING = ("time", "ranks", "devices", "streams", "filter", "filter_time", "filter_nvtx", "by_rank", "instances")
 
 
 def add_files(parser: argparse.ArgumentParser, least: str = "+") -> None:
@@ -238,6 +242,23 @@ def add_all(
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def remembered(arguments: argparse.Namespace) -> Remembered | None:
+    """What is remembered of the files of a command; ``None`` where a flag narrows the question or forbids it.
+
+    Neither is it asked for files that cannot be opened: why they cannot is told by opening them.
+    """
+    if arguments.no_cache or arguments.convert or any(getattr(arguments, name, None) for name in _SELECTING):
+        return None
+    from nsystui.exports.discover import discover
+    from nsystui.questions.remembered import Remembered
+
+    try:
+        cache = default_cache(config_of(arguments))
+        return Remembered.of_files(cache, discover(arguments.files)) if cache.is_ours else None
+    except (ExportError, OSError):
+        return None
 
 
 def check_output(arguments: argparse.Namespace) -> None:

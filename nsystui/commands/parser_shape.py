@@ -111,18 +111,20 @@ def _place(action: argparse.Action) -> Place:
     if action.choices is not None:
         return Place(words=tuple(map(str, action.choices)))
     if action.metavar == "REPORT":
-        from nsystui.questions.stats import NAMES
-
-        return Place(words=NAMES, is_list=True)
+        return Place(words=_names_of("stats"), is_list=True)
     if action.dest == "recipe":
-        from nsystui.questions.recipes.catalog import RECIPES
-
-        return Place(words=tuple(recipe.name for recipe in RECIPES))
+        return Place(words=_names_of("recipe"))
     if action.dest == "topic":
         from nsystui.commands.help import topics
 
         return Place(words=topics())
     return Place(_BY_METAVAR.get(str(action.metavar), NOTHING))
+
+
+def _names_of(family: str) -> tuple[str, ...]:
+    from nsystui.questions.catalogue import of_family
+
+    return tuple(question.name for question in of_family(family))
 
 
 def sentences(text: str) -> Iterator[str]:

@@ -22,7 +22,7 @@ from harness import Terminal
 from scenes import SCENES
 
 from nsystui.exports import demo
-from nsystui.questions.recipes import RECIPES
+from nsystui.questions.recipes import all_recipes
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import Source
 from nsystui.ui.log_app import LogApp
@@ -228,8 +228,8 @@ async def back(app: NsystuiApp, pilot: object) -> None:
 async def test_every_recipe_has_a_screen_of_printable_text(job, cache_directory):
     found = {}
     async with jobs.running(job, cache_directory, (160, 48)) as (app, pilot):
-        for recipe in RECIPES:
-            app.screen.open_recipe(recipe)
+        for recipe in all_recipes():
+            app.screen.open_question(recipe)
             await jobs.rest(app, pilot)
             if bad := on_screen(app):
                 found[recipe.name] = sorted(bad)

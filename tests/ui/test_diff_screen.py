@@ -253,7 +253,7 @@ async def test_sides_that_are_not_there_end_with_one_line(demo_job, cache_direct
 
 
 async def ask_for_other(app, pilot) -> None:
-    app.screen.open_recipe(recipe_named("diff"))
+    app.screen.open_question(recipe_named("diff"))
     await rest(app, pilot)
 
 

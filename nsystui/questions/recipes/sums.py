@@ -21,8 +21,8 @@ from nsystui.questions.nvtx.ranges import LABEL, PUSH_POP_TYPES, START_END_TYPES
 from nsystui.questions.recipes.asking import Ask, Options, chosen_ranks, of_each_rank, of_rank
 from nsystui.questions.recipes.extras import Extras, Extreme, Key, extremes_of, ranks_of, with_extras
 from nsystui.questions.recipes.nccl_projected import nccl_projected
-from nsystui.questions.stats import Options as ReportOptions
-from nsystui.questions.stats import report_named
+from nsystui.questions.stats.nvtx_projected import projected_summary
+from nsystui.questions.stats.report import Options as ReportOptions
 from nsystui.questions.where import duration, where
 from nsystui.questions.work import API, MEMORY, MPI, OS, Work, memory_sizes, rows_of, work_summary
 from nsystui.store import tables
@@ -125,9 +125,7 @@ def _ranges(_session: Session, selection: Selection, _: Options) -> _Rows:
 
 
 def _projected_ranges(_: Job, session: Session, selection: Selection) -> TableAnswer:
-    answer = report_named("nvtx_gpu_proj_sum").ask(session, selection, ReportOptions())
-    assert isinstance(answer, TableAnswer)
-    return answer
+    return projected_summary(session, selection, ReportOptions())
 
 
 ASK: dict[str, Ask] = {

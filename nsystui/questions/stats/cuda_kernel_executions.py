@@ -21,7 +21,7 @@ from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.stats.cuda_launch_ranges import LaunchRanges, launched_by
 from nsystui.questions.stats.kernel_names import KERNEL_PLACE, RangeNamed, range_named_frame
 from nsystui.questions.stats.kernel_notes import notes
-from nsystui.questions.stats.report import KERNEL_NAMES, Options, Report
+from nsystui.questions.stats.report import Ask, Options
 from nsystui.questions.where import where
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _KERNELS = tables.kernels
-_NEEDS = ((_KERNELS,), (tables.api_calls,))
 
 _TRACE_COLUMNS = (
     Column("api_start", header="API Start (ns)", label="api start", unit=Unit.TIME),
@@ -177,7 +176,7 @@ def _frame_groups(session: Session, selection: Selection, rows: _Executions) -> 
     return groups.join(spreads).reset_index()
 
 
-REPORTS = (
-    Report("cuda_kern_exec_sum", "kernels with their calls and queues", _summary, _NEEDS, KERNEL_NAMES),
-    Report("cuda_kern_exec_trace", "each kernel with its call and queue", _trace, _NEEDS, KERNEL_NAMES),
-)
+ASK: dict[str, Ask] = {
+    "cuda_kern_exec_sum": _summary,
+    "cuda_kern_exec_trace": _trace,
+}

@@ -18,7 +18,7 @@ from nsystui.questions.kernels import GroupBy, block_of, grid_of, kernel_summary
 from nsystui.questions.missing import missing_note
 from nsystui.questions.query_rows import query_rows
 from nsystui.questions.stats.kernel_notes import notes
-from nsystui.questions.stats.report import KERNEL_NAMES, Options, Report
+from nsystui.questions.stats.report import Ask, Options
 from nsystui.questions.where import duration, where
 from nsystui.questions.work import MEMORY, SIZE_COLUMNS, memory_sizes, work_summary
 from nsystui.store import tables
@@ -176,28 +176,12 @@ def _together(**categories: pd.DataFrame) -> pd.DataFrame:
     return statistics.with_shares(frame, ("name",))
 
 
-REPORTS = (
-    Report(
-        "cuda_api_gpu_sum",
-        "CUDA API calls, kernels and memory operations",
-        _calls_and_gpu_work,
-        ((_CALLS, _KERNELS, _MEMORY_OPS),),
-        KERNEL_NAMES,
-    ),
-    Report("cuda_api_sum", "CUDA API calls", lambda s, w, _: api_summary_as_nsys(s, w), ((_CALLS,),)),
-    Report("cuda_gpu_kern_gb_sum", "kernels by name, grid and block", _shapes, ((_KERNELS,),), KERNEL_NAMES),
-    Report("cuda_gpu_kern_sum", "kernels by name", _kernels, ((_KERNELS,),), KERNEL_NAMES),
-    Report(
-        "cuda_gpu_mem_size_sum",
-        "bytes of memory copies and memsets",
-        lambda s, w, _: sizes_as_nsys(s, w),
-        ((_MEMORY_OPS,),),
-    ),
-    Report(
-        "cuda_gpu_mem_time_sum",
-        "time of memory copies and memsets",
-        lambda s, w, _: work_summary(s, w, MEMORY),
-        ((_MEMORY_OPS,),),
-    ),
-    Report("cuda_gpu_sum", "kernels and memory operations", _gpu_work, ((_KERNELS, _MEMORY_OPS),), KERNEL_NAMES),
-)
+ASK: dict[str, Ask] = {
+    "cuda_api_gpu_sum": _calls_and_gpu_work,
+    "cuda_api_sum": lambda s, w, _: api_summary_as_nsys(s, w),
+    "cuda_gpu_kern_gb_sum": _shapes,
+    "cuda_gpu_kern_sum": _kernels,
+    "cuda_gpu_mem_size_sum": lambda s, w, _: sizes_as_nsys(s, w),
+    "cuda_gpu_mem_time_sum": lambda s, w, _: work_summary(s, w, MEMORY),
+    "cuda_gpu_sum": _gpu_work,
+}

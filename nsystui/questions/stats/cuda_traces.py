@@ -18,7 +18,7 @@ from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.stats.cuda_launch_ranges import LaunchRanges
 from nsystui.questions.stats.kernel_names import KERNEL_PLACE, RangeNamed
 from nsystui.questions.stats.kernel_notes import notes
-from nsystui.questions.stats.report import KERNEL_NAMES, Options, Report
+from nsystui.questions.stats.report import Ask, Options
 from nsystui.questions.where import duration, job_start, where
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -216,13 +216,7 @@ def _gpu_trace(session: Session, selection: Selection, options: Options) -> Answ
     return RangeNamed(whole, LaunchRanges.find(session, selection)) if options.nvtx_name else whole
 
 
-REPORTS = (
-    Report("cuda_api_trace", "each CUDA API call", _api_trace, ((tables.api_calls,),)),
-    Report(
-        "cuda_gpu_trace",
-        "each kernel, memory copy and memset",
-        _gpu_trace,
-        ((_KERNELS, _MEMORY_OPS),),
-        KERNEL_NAMES,
-    ),
-)
+ASK: dict[str, Ask] = {
+    "cuda_api_trace": _api_trace,
+    "cuda_gpu_trace": _gpu_trace,
+}

@@ -16,7 +16,7 @@ from nsystui.base.selection import Selection
 from nsystui.questions import statistics
 from nsystui.questions.missing import absent_note
 from nsystui.questions.query_rows import query_rows
-from nsystui.questions.stats.report import Options, Report
+from nsystui.questions.stats.report import Ask, Options
 from nsystui.questions.where import duration, where
 from nsystui.questions.work import OS, work_summary
 from nsystui.store import tables
@@ -47,8 +47,8 @@ def _events(
     return TableAnswer(name, columns, query_rows(session, query, columns), int(total), (note,) if note else ())
 
 
-REPORTS = (
-    Report("openacc_sum", "OpenACC events by name", _openacc, ((tables.openacc_events,),)),
-    Report("openmp_sum", "OpenMP events by name", _openmp, ((tables.openmp_events,),)),
-    Report("osrt_sum", "OS runtime calls", lambda s, w, _: work_summary(s, w, OS), ((tables.os_calls,),)),
-)
+ASK: dict[str, Ask] = {
+    "openacc_sum": _openacc,
+    "openmp_sum": _openmp,
+    "osrt_sum": lambda s, w, _: work_summary(s, w, OS),
+}

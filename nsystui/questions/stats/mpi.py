@@ -14,7 +14,7 @@ from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions import statistics
 from nsystui.questions.missing import absent_note
 from nsystui.questions.paged import PagedAnswer
-from nsystui.questions.stats.report import Options, Report
+from nsystui.questions.stats.report import Ask, Options
 from nsystui.questions.where import duration, job_start, where
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -120,7 +120,7 @@ def _notes(session: Session) -> tuple[str, ...]:
     return (note,) if note else ()
 
 
-REPORTS = (
-    Report("mpi_event_sum", "MPI calls by name", _summary, ((_CALLS,),)),
-    Report("mpi_event_trace", "every MPI call", _trace, ((_CALLS,),)),
-)
+ASK: dict[str, Ask] = {
+    "mpi_event_sum": _summary,
+    "mpi_event_trace": _trace,
+}

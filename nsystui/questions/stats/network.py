@@ -10,7 +10,7 @@ from nsystui.base.columns import DURATION, END, START, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.missing import absent_note
 from nsystui.questions.paged import PagedAnswer
-from nsystui.questions.stats.report import Options, Report
+from nsystui.questions.stats.report import Ask, Options
 from nsystui.questions.where import duration, job_start, where
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -77,7 +77,6 @@ def _adapters() -> sa.Subquery[Any]:
     return sa.select(columns.report, columns.nic, *first).group_by(columns.report, columns.nic).subquery()
 
 
-_TAKES = frozenset({"ticks_threshold"})
-REPORTS = (
-    Report("network_congestion", "times when the network made senders wait", _congestion, ((_SAMPLES,),), _TAKES),
-)
+ASK: dict[str, Ask] = {
+    "network_congestion": _congestion,
+}

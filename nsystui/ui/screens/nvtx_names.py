@@ -6,8 +6,8 @@ from collections.abc import Hashable
 
 from nsystui.base.answer import Answer
 from nsystui.base.selection import Selection
+from nsystui.questions.catalogue import question_named
 from nsystui.questions.job import Job
-from nsystui.questions.stats import Options, report_named
 from nsystui.ui import keys
 from nsystui.ui.screens.instances import RangeInstancesScreen
 from nsystui.ui.screens.table_pane import TablePane
@@ -31,7 +31,8 @@ class NvtxNamesScreen(TablePane):
         return (self.report,)
 
     def ask(self, job: Job, selection: Selection) -> Answer:
-        return report_named(self.report).ask(job.session, selection, Options())
+        report = question_named(self.report, "stats")
+        return report.ask(job, selection, report.defaults())
 
     def natural_order(self) -> tuple[str | None, bool]:
         return "total", True

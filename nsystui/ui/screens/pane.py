@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from nsystui.base.selection import Selection, Window
-    from nsystui.questions.recipes.catalog import Recipe
+    from nsystui.questions.question import Question
 
 
 class Pane(ExportingScreen):
@@ -74,14 +74,16 @@ class Pane(ExportingScreen):
         if self._needs_job():
             self.lay_over(RecipePalette())
 
-    def open_recipe(self, recipe: Recipe) -> None:
-        """The table of a recipe, or its map, over this screen."""
-        if not recipe.module:
+    def open_question(self, question: Question) -> None:
+        """The table of a question, or its map, over this screen."""
+        from nsystui.questions.question import COMPARISON
+
+        if question.home == COMPARISON:
             self._ask_what_to_compare()
             return
         from nsystui.ui.screens.recipe import RecipeMapScreen, RecipeScreen
 
-        self.lay_over(RecipeMapScreen(recipe) if recipe.is_map else RecipeScreen(recipe))
+        self.lay_over(RecipeScreen(question) if question.map is None else RecipeMapScreen(question))
 
     def _ask_what_to_compare(self) -> None:
         """Another job, or groups of ranks where there are several."""
