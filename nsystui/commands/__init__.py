@@ -5,40 +5,32 @@ None of them imports textual but ``open`` and ``diff --screen``.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class _Command(NamedTuple):
-    """A command that is no question: its place in the help, its line there, and the topic that explains it."""
-
-    order: int
-    help: str
-    topic: str = ""
-
-
 _COMMANDS = {
-    "open": _Command(0, "open the screens (what `nsystui FILE…` does)", "screens"),
-    "triage": _Command(10, "what is wrong with the job: findings, worst first, and what to try", "triage"),
-    "efficiency": _Command(90, "where GPU and host time went, efficiencies, MFU", "numbers"),
-    "diff": _Command(130, "two jobs, ranks, groups or spans of time, side by side", "compare"),
-    "stats": _Command(180, "reports of `nsys stats`, by their names", "recipes"),
-    "recipe": _Command(190, "recipes of `nsys recipe`, by their names: over all ranks, as tables and maps", "recipes"),
-    "ncu": _Command(900, "commands that have Nsight Compute profile selected kernels", "other-tools"),
-    "export": _Command(910, "a trace of the selection for Perfetto, Chrome or Paraver", "other-tools"),
-    "pack": _Command(920, "make the columns of a job ahead of time: it then opens without its exports", "cluster"),
-    "info": _Command(930, "what the exports are and what they hold", "exports"),
-    "demo": _Command(940, "write a demo job of several ranks and open it", "screens"),
-    "help": _Command(950, "the documentation, by topic: numbers, nccl, triage, cluster …"),
-    "nccl-log": _Command(960, "calls, sizes and communicators of NCCL's debug log", "nccl"),
+    "open": (0, "open the screens (what `nsystui FILE…` does)", "screens"),
+    "triage": (10, "what is wrong with the job: findings, worst first, and what to try", "triage"),
+    "efficiency": (90, "where GPU and host time went, efficiencies, MFU", "numbers"),
+    "diff": (130, "two jobs, ranks, groups or spans of time, side by side", "compare"),
+    "stats": (180, "reports of `nsys stats`, by their names", "recipes"),
+    "recipe": (190, "recipes of `nsys recipe`, by their names: over all ranks, as tables and maps", "recipes"),
+    "ncu": (900, "commands that have Nsight Compute profile selected kernels", "other-tools"),
+    "export": (910, "a trace of the selection for Perfetto, Chrome or Paraver", "other-tools"),
+    "pack": (920, "make the columns of a job ahead of time: it then opens without its exports", "cluster"),
+    "info": (930, "what the exports are and what they hold", "exports"),
+    "demo": (940, "write a demo job of several ranks and open it", "screens"),
+    "help": (950, "the documentation, by topic: numbers, nccl, triage, cluster …", ""),
+    "nccl-log": (960, "calls, sizes and communicators of NCCL's debug log", "nccl"),
 }
-"""A hyphen is an underscore in the name of the module."""
+"""Each command that is no question: its place in the help, its line there, and the topic that explains it.
+
+A hyphen is an underscore in the name of the module.
+"""
 
 
 def commands() -> dict[str, str]:
     """Every command with its line of help, in the order of the program's own help."""
     from nsystui.questions.catalogue import of_family
 
-    found = {name: (command.order, command.help) for name, command in _COMMANDS.items()}
+    found = {name: (order, line) for name, (order, line, _) in _COMMANDS.items()}
     found |= {question.name: (question.order, question.help) for question in of_family("")}
     return {name: line for name, (_, line) in sorted(found.items(), key=lambda one: one[1][0])}
 
@@ -56,7 +48,7 @@ def topic_of(name: str) -> str:
     """The topic of the documentation that explains a command; empty for none."""
     from nsystui.questions.catalogue import question_named
 
-    return _COMMANDS[name].topic if name in _COMMANDS else question_named(name).topic
+    return _COMMANDS[name][2] if name in _COMMANDS else question_named(name).topic
 
 
 def is_question(name: str) -> bool:

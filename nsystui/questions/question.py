@@ -7,9 +7,8 @@ since ``nsystui --help`` lists all questions and importing ``dataclasses`` would
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -30,22 +29,10 @@ PALETTE, COMPARISON = "palette", "comparison"
 """The homes of questions that no screen of their own shows; one of two sides first asks for the other."""
 
 
-class Row(Enum):
-    """What a row of an answer is about: what can be opened from there."""
-
-    KERNEL = "kernel"
-    RANGE = "range"
-    MEMORY = "memory"
-    API = "api"
-    OS = "os"
-    MPI = "mpi"
-    NCCL = "nccl"
-    DEVICE = "device"
-    RANK = "rank"
-    STEP = "step"
-    EVENT = "event"
-    TIME = "time"
-    OTHER = "other"
+Row = Literal[
+    "kernel", "range", "memory", "api", "os", "mpi", "nccl", "device", "rank", "step", "event", "time", "other"
+]
+"""What a row of an answer is about: what can be opened from there."""
 
 
 class Option(NamedTuple):
@@ -140,7 +127,7 @@ class Question(NamedTuple):
     has_times: bool = False
     prepare: Callable[[Session, Values, Say], None] | None = None
     is_remembered: bool = False
-    row: Row = Row.OTHER
+    row: Row = "other"
     home: str = PALETTE
 
     @property

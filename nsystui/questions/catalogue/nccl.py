@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.question import STEP_RANGE, Option, Question, Row, Values
+from nsystui.questions.question import STEP_RANGE, Option, Question, Values
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -166,7 +166,7 @@ powers of two have base 1024 and include their lower edge.""",
         ),
         read=_read,
         is_whole=True,
-        row=Row.NCCL,
+        row="nccl",
         home="nccl",
     ),
 )

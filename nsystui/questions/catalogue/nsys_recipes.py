@@ -64,7 +64,7 @@ def _recipe(
     needs: tuple[tuple[str, ...], ...] = (),
     options: tuple[Option, ...] = (),
     differs: tuple[str, ...] = (),
-    row: Row = Row.OTHER,
+    row: Row = "other",
     is_whole: bool = False,
     has_times: bool = False,
 ) -> Question:
@@ -107,7 +107,7 @@ def _map(
         read=_options,
         map=make,
         has_times=True,
-        row=Row.TIME,
+        row="time",
     )
 
 
@@ -156,7 +156,7 @@ QUESTIONS = (
         ((_CALLS,),),
         (BY_RANK,),
         (_STATISTICS, "NVIDIA's counts a call of a capture with --cudabacktrace twice, for it has two rows; here once"),
-        row=Row.API,
+        row="api",
     ),
     _recipe(
         "cuda_api_sync",
@@ -172,7 +172,7 @@ QUESTIONS = (
         "histogram",
         ((_KERNELS,),),
         (BY_RANK, NAME, NAMES),
-        row=Row.KERNEL,
+        row="kernel",
     ),
     _recipe(
         "cuda_gpu_kern_pace",
@@ -191,7 +191,7 @@ QUESTIONS = (
         ((_KERNELS,),),
         (BY_RANK, NAMES),
         (_STATISTICS,),
-        row=Row.KERNEL,
+        row="kernel",
     ),
     _recipe(
         "cuda_gpu_mem_size_sum",
@@ -200,7 +200,7 @@ QUESTIONS = (
         ((_MEMORY,),),
         (BY_RANK,),
         (_STATISTICS,),
-        row=Row.MEMORY,
+        row="memory",
     ),
     _recipe(
         "cuda_gpu_mem_time_sum",
@@ -209,7 +209,7 @@ QUESTIONS = (
         ((_MEMORY,),),
         (BY_RANK,),
         (_STATISTICS,),
-        row=Row.MEMORY,
+        row="memory",
     ),
     _map(
         "cuda_gpu_time_util_map",
@@ -308,7 +308,7 @@ QUESTIONS = (
         (("mpi_calls",),),
         (BY_RANK,),
         (_DESCRIBED, "calls that nsys 2022 and older wrote as NVTX ranges of the domain MPI count too"),
-        row=Row.MPI,
+        row="mpi",
     ),
     _recipe(
         "nccl_gpu_overlap_trace",
@@ -316,7 +316,7 @@ QUESTIONS = (
         "overlap",
         ((_KERNELS,),),
         (BY_RANK,),
-        row=Row.KERNEL,
+        row="kernel",
         is_whole=True,
     ),
     _recipe(
@@ -381,14 +381,14 @@ QUESTIONS = (
         ((_NVTX,), (_CALLS,), (_KERNELS, _MEMORY)),
         (BY_RANK,),
         (_DESCRIBED,),
-        row=Row.RANGE,
+        row="range",
     ),
     _recipe(
         "nvtx_gpu_proj_trace",
         "from first to last GPU operation of every NVTX range",
         "traces",
         ((_NVTX,), (_CALLS,), (_KERNELS, _MEMORY)),
-        row=Row.RANGE,
+        row="range",
         has_times=True,
     ),
     _recipe(
@@ -408,7 +408,7 @@ QUESTIONS = (
         ((_NVTX,),),
         (BY_RANK,),
         (_DESCRIBED,),
-        row=Row.RANGE,
+        row="range",
     ),
     _recipe(
         "osrt_sum",
@@ -417,7 +417,7 @@ QUESTIONS = (
         (("os_calls",),),
         (BY_RANK,),
         (_STATISTICS,),
-        row=Row.OS,
+        row="os",
     ),
     _map(
         "ucx_gpu_time_util_map",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.question import Option, Question, Row
+from nsystui.questions.question import Option, Question
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -44,7 +44,7 @@ name, as `nsys stats -r nvtx_sum`.""",
             Option("summary", "by name instead of by path"),
         ),
         is_whole=True,
-        row=Row.RANGE,
+        row="range",
         home="nvtx",
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.question import Drawing, Option, Question, Row, Values
+from nsystui.questions.question import Drawing, Option, Question, Values
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -95,7 +95,7 @@ This is the table that `e` exports on the GPU screen; while zoomed, that of --ti
         read=_read_gpu,
         expected=_gpu_columns,
         has_times=True,
-        row=Row.DEVICE,
+        row="device",
         home="gpu",
     ),
     Question(
@@ -126,7 +126,7 @@ table, one row for each lane and column.""",
         draw=_draw_timeline,
         is_whole=True,
         has_times=True,
-        row=Row.TIME,
+        row="time",
         home="timeline",
     ),
     Question(
@@ -153,7 +153,7 @@ graph launches, synchronisations, NVTX ranges and marks, MPI calls; OS runtime c
         read=_read_events,
         is_whole=True,
         has_times=True,
-        row=Row.EVENT,
+        row="event",
         home="events",
     ),
 )

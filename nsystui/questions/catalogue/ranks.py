@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.question import STEP_RANGE, Option, Question, Row, Say, Values
+from nsystui.questions.question import STEP_RANGE, Option, Question, Say, Values
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -96,7 +96,7 @@ This is the table that `e` exports on the Overview screen.""",
         order=20,
         expected=_overview_columns,
         has_times=True,
-        row=Row.RANK,
+        row="rank",
         home="overview",
     ),
     Question(
@@ -141,7 +141,7 @@ Collectives are matched across ranks by communicator and order; who ran shortest
         is_whole=True,
         has_times=True,
         prepare=_compute_on_dask,
-        row=Row.RANK,
+        row="rank",
         home="ranks",
     ),
     Question(
@@ -166,7 +166,7 @@ Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) in which half of th
         ),
         is_whole=True,
         has_times=True,
-        row=Row.STEP,
+        row="step",
         home="ranks",
     ),
 )

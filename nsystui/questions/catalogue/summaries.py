@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsystui.questions.question import Ask, Option, Question, Row, Values
+from nsystui.questions.question import Ask, Option, Question, Values
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -80,7 +80,7 @@ With --instances, every launch of one kernel.""",
         ),
         read=_read_kernels,
         is_remembered=True,
-        row=Row.KERNEL,
+        row="kernel",
         home="kernels",
     ),
     Question(
@@ -93,7 +93,7 @@ With --instances, every launch of one kernel.""",
         topic="numbers",
         order=140,
         options=(_INSTANCES, Option("sizes", "bytes instead of time", group="")),
-        row=Row.MEMORY,
+        row="memory",
         home="kernels",
     ),
     Question(
@@ -106,7 +106,7 @@ With --instances, every launch of one kernel.""",
         topic="numbers",
         order=150,
         options=(_INSTANCES,),
-        row=Row.API,
+        row="api",
         home="kernels",
     ),
     Question(
@@ -118,7 +118,7 @@ With --instances, every launch of one kernel.""",
         topic="numbers",
         order=160,
         options=(_INSTANCES,),
-        row=Row.OS,
+        row="os",
         home="kernels",
     ),
     Question(
@@ -130,7 +130,7 @@ With --instances, every launch of one kernel.""",
         topic="numbers",
         order=170,
         options=(_INSTANCES,),
-        row=Row.MPI,
+        row="mpi",
         home="kernels",
     ),
 )

@@ -16,7 +16,7 @@ from nsystui.base.units import format_value
 from nsystui.questions.answering import ask, draw_map, lacking
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
-from nsystui.questions.question import Question, Row
+from nsystui.questions.question import Question
 from nsystui.questions.recipes.maps import RecipeMap, edges_of, map_table
 from nsystui.questions.work import WORKS
 from nsystui.ui import keys
@@ -106,11 +106,11 @@ class RecipeScreen(TablePane):
     def _instances(self, name: str) -> TablePane | None:
         """The single launches, calls or ranges of a name; ``None`` where the rows are no names of such."""
         row = self.recipe.row
-        if row is Row.KERNEL:
+        if row == "kernel":
             return KernelInstancesScreen(name, self._names())
-        if row is Row.RANGE:
+        if row == "range":
             return RangeInstancesScreen(name)
-        return WorkInstancesScreen(name, WORKS[row.value]) if row.value in WORKS else None
+        return WorkInstancesScreen(name, WORKS[row]) if row in WORKS else None
 
 
 class RecipeMapScreen(ChartPane):
