@@ -13,8 +13,8 @@ from nsystui.base.errors import UsageError
 
 if TYPE_CHECKING:
     from nsystui.commands.named_files import NamedFiles
+    from nsystui.questions.opening import Source
     from nsystui.ui.app import Look, NsystuiApp
-    from nsystui.ui.loading import Source
 
 DESCRIPTION = """Opens Nsight Systems exports in the terminal: overview, kernels, NCCL, GPU utilisation, NVTX
 tree, events. Logs of NCCL (NCCL_DEBUG=INFO) alone open as tables of their calls, sizes and communicators.
@@ -122,32 +122,24 @@ def run_app(arguments: argparse.Namespace, environ: Mapping[str, str], app: Nsys
 
 def _log_app(files: NamedFiles, look: Look) -> NsystuiApp:
     """The screens of logs alone: other ones, which a start on exports need not import."""
-    from nsystui.ui.loading import Source
+    from nsystui.questions.opening import Source
     from nsystui.ui.log_app import LogApp
 
     return LogApp(Source((), logs=files.logs), look)
 
 
 def source_of(arguments: argparse.Namespace, files: NamedFiles) -> Source:
-    """What the flags say of opening exports."""
-    from nsystui.commands.configuration import config_of
-    from nsystui.commands.limits import default_place, limits_of
-    from nsystui.ui.loading import Source
+    """What the flags say of opening exports and logs."""
+    from dataclasses import replace
 
-    place = default_place(config_of(arguments))
-    limits = limits_of(arguments)
-    return Source(
-        files.exports,
-        None if arguments.no_cache else place.directory,
-        limits.threads,
-        arguments.convert,
-        place.conversions,
-        limits.memory,
-        place.cap,
-        files.logs,
-        _numbered(arguments, files),
-        arguments.clock,
-        _step_range(arguments),
+    from nsystui.commands import arguments as shared
+
+    return replace(
+        shared.source_of(arguments),
+        files=files.exports,
+        logs=files.logs,
+        ranks=_numbered(arguments, files),
+        step_range=_step_range(arguments),
     )
 
 

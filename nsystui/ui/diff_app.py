@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 from textual.message import Message
 
+from nsystui.questions.opening import Source
 from nsystui.ui import messages
 from nsystui.ui.app import Look, NsystuiApp
-from nsystui.ui.loading import Loading, Source
+from nsystui.ui.loading import Loading
 from nsystui.ui.screens import screen_of
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from nsystui.questions import event_index, statistics, whole_job
 from nsystui.questions.alignment import ClockMode
 from nsystui.questions.events import EventList
 from nsystui.questions.job import Job
+from nsystui.questions.opening import Source
 from nsystui.questions.remembered import from_json, to_json
 from nsystui.questions.work import API, work_summary
 from nsystui.store import cache as cache_module
@@ -29,7 +30,7 @@ from nsystui.store.answers import Answers
 from nsystui.store.cache import Cache
 from nsystui.store.place import default_directory
 from nsystui.store.session import Session
-from nsystui.ui.loading import Loading, Source
+from nsystui.ui.loading import Loading
 
 SUM = ("stats", "-r", "cuda_gpu_kern_sum", "--format", "csv")
 HEAVY = {"duckdb", "numpy", "pandas", "sqlalchemy", "duckdb_engine", "textual", "adbc_driver_manager", "pyarrow"}

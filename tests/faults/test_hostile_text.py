@@ -22,9 +22,9 @@ from harness import Terminal
 from scenes import SCENES
 
 from nsystui.exports import demo
+from nsystui.questions.opening import Source
 from nsystui.questions.recipes import all_recipes
 from nsystui.ui.app import NsystuiApp
-from nsystui.ui.loading import Source
 from nsystui.ui.log_app import LogApp
 
 LOG = "".join(

@@ -15,10 +15,10 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.comparison import Options, Side
+from nsystui.questions.opening import Source
 from nsystui.questions.recipes import recipe_named
 from nsystui.ui.app import Look
 from nsystui.ui.diff_app import DiffApp
-from nsystui.ui.loading import Source
 from nsystui.ui.screens.diff import DiffScreen
 from nsystui.ui.screens.kernels import KernelsScreen
 from nsystui.ui.screens.other_job import OtherJobScreen

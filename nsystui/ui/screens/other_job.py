@@ -12,8 +12,9 @@ from textual import on
 from textual.message import Message
 
 from nsystui.base.errors import NsystuiError, UsageError
+from nsystui.questions.opening import Source
 from nsystui.ui import messages
-from nsystui.ui.loading import Loading, Source
+from nsystui.ui.loading import Loading
 from nsystui.ui.screens.diff import DiffScreen
 
 if TYPE_CHECKING:
