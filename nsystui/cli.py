@@ -143,16 +143,16 @@ def _run(words: list[str]) -> int:
 
 def _print_from_parsers(words: list[str]) -> int:
     """The manual page, or a completion script, made from the parsers of all commands."""
-    from nsystui.commands.parser_shape import commands_of
+    from nsystui.commands.shell import commands_of
 
     flag, _, value = " ".join(words).replace("=", " ", 1).partition(" ")
     shapes = commands_of({name: (line, command_parser(name)) for name, line in commands().items()})
     if flag == "--print-man":
-        from nsystui.commands.manual import manual
+        from nsystui.commands.shell import manual
 
         _say(manual(shapes, _EPILOG))
         return 0
-    from nsystui.commands.completion import SHELLS, script
+    from nsystui.commands.shell import SHELLS, script
 
     if value not in SHELLS:
         names = ", ".join(SHELLS)

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from nsystui.cli import _run_command, command_parser, main, top_parser
-from nsystui.commands import commands, is_question, parser_shape
+from nsystui.commands import commands, is_question, shell
 
 EVERY = tuple(commands())
 
@@ -152,7 +152,7 @@ def test_another_shell_is_refused_with_those_there_are(run):
 
 def test_the_manual_page_has_every_command_and_option(capsys):
     page = printed(capsys, "--print-man").replace("\\-", "-")
-    shapes = parser_shape.commands_of({name: ("", command_parser(name)) for name in EVERY})
+    shapes = shell.commands_of({name: ("", command_parser(name)) for name in EVERY})
     for shape in shapes:
         assert f".SS nsystui {shape.name}\n" in page
         for option in shape.options:

@@ -9,7 +9,7 @@ import pytest
 
 from nsystui.cli import command_parser, main
 from nsystui.commands import commands
-from nsystui.commands.parser_shape import commands_of
+from nsystui.commands.shell import commands_of
 from nsystui.exports import canonical
 from nsystui.questions.catalogue import of_family, questions
 from nsystui.questions.question import PALETTE
