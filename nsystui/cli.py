@@ -18,59 +18,10 @@ from typing import Any, NoReturn, Protocol
 
 from nsystui import __version__
 from nsystui.base.errors import NsystuiError, UsageError
+from nsystui.commands import commands, is_command, is_question, topic_of
 
 FAILED = 70
 INTERRUPTED = 130
-
-COMMANDS = {
-    "open": "open the screens (what `nsystui FILE…` does)",
-    "triage": "what is wrong with the job: findings, worst first, and what to try",
-    "overview": "one row per rank: GPU busy, NCCL, memory, idle",
-    "kernels": "kernel summary, or the launches of one kernel",
-    "nccl": "NCCL kernels and calls by collective and message size",
-    "ranks": "the ranks beside each other: busy, steps, late and waiting, what is odd",
-    "steps": "training steps by rank, across ranks, or one by one",
-    "gpu": "GPU utilisation per rank and device, or over time",
-    "efficiency": "where GPU and host time went, efficiencies, MFU",
-    "nvtx": "NVTX ranges as a tree, with their GPU time",
-    "timeline": "lanes of ranks, streams and NVTX threads over time, as text or as a table",
-    "events": "everything that happened, in time order",
-    "diff": "two jobs, ranks, groups or spans of time, side by side",
-    "memory": "memory copies and memsets",
-    "api": "CUDA API calls",
-    "osrt": "OS runtime calls",
-    "mpi": "MPI calls",
-    "stats": "reports of `nsys stats`, by their names",
-    "recipe": "recipes of `nsys recipe`, by their names: over all ranks, as tables and maps",
-    "ncu": "commands that have Nsight Compute profile selected kernels",
-    "export": "a trace of the selection for Perfetto, Chrome or Paraver",
-    "pack": "make the columns of a job ahead of time: it then opens without its exports",
-    "info": "what the exports are and what they hold",
-    "demo": "write a demo job of several ranks and open it",
-    "help": "the documentation, by topic: numbers, nccl, triage, cluster …",
-}
-"""Every command but those that answer from logs, with its line of help; ``nsystui.commands.NAME`` has the rest."""
-
-LOG_COMMANDS = {
-    "nccl-log": "calls, sizes and communicators of NCCL's debug log",
-}
-"""Every command that answers from logs, in the same way; a hyphen is an underscore in the name of its module."""
-
-_EVERY_COMMAND = COMMANDS | LOG_COMMANDS
-
-_TOPICS = {
-    "numbers": ("overview", "kernels", "gpu", "efficiency", "nvtx", "memory", "api", "osrt", "mpi"),
-    "triage": ("triage",),
-    "nccl": ("nccl", "nccl-log"),
-    "ranks": ("ranks", "steps"),
-    "compare": ("diff",),
-    "recipes": ("stats", "recipe"),
-    "other-tools": ("ncu", "export"),
-    "cluster": ("pack",),
-    "exports": ("info",),
-    "screens": ("open", "timeline", "events", "demo"),
-}
-"""The topics of the documentation, each with the commands that it explains."""
 
 _PRINTING = ("--print-completion", "--print-man")
 
@@ -115,7 +66,7 @@ exit status:
 
 
 class CommandModule(Protocol):
-    """What each module of ``nsystui.commands`` offers."""
+    """What each module of ``nsystui.commands`` that is a command offers, and the runner of questions."""
 
     DESCRIPTION: str
     EXAMPLES: str
@@ -170,7 +121,7 @@ def _end_quietly() -> None:
 def _run(words: list[str]) -> int:
     name = next((word for word in words if not word.startswith("-")), "")
     # A command is one whatever lies in the directory: a file of such a name is opened as ./NAME.
-    if words and words[0] in _EVERY_COMMAND:
+    if words and is_command(words[0]):
         return _run_command(words[0], words[1:])
     if not words or (words[0] in ("-h", "--help") or (not name and "--help" in words)):
         top_parser().print_help()
@@ -184,7 +135,7 @@ def _run(words: list[str]) -> int:
         import difflib
 
         # A word with a number in it is the name of a file without its ending.
-        close = [] if re.search("[0-9]", name) else difflib.get_close_matches(name.lower(), _EVERY_COMMAND, n=1)
+        close = [] if re.search("[0-9]", name) else difflib.get_close_matches(name.lower(), commands(), n=1)
         hint = f"did you mean `nsystui {close[0]}`?" if close else "`nsystui --help` lists the commands"
         raise UsageError(f"no file and no command is called {name!r}: {hint}")
     return _run_command("open", words)
@@ -192,16 +143,16 @@ def _run(words: list[str]) -> int:
 
 def _print_from_parsers(words: list[str]) -> int:
     """The manual page, or a completion script, made from the parsers of all commands."""
-    from nsystui.commands.parser_shape import commands_of
+    from nsystui.commands.shell import commands_of
 
     flag, _, value = " ".join(words).replace("=", " ", 1).partition(" ")
-    shapes = commands_of({name: (line, command_parser(name)) for name, line in _EVERY_COMMAND.items()})
+    shapes = commands_of({name: (line, command_parser(name)) for name, line in commands().items()})
     if flag == "--print-man":
-        from nsystui.commands.manual import manual
+        from nsystui.commands.shell import manual
 
         _say(manual(shapes, _EPILOG))
         return 0
-    from nsystui.commands.completion import SHELLS, script
+    from nsystui.commands.shell import SHELLS, script
 
     if value not in SHELLS:
         names = ", ".join(SHELLS)
@@ -269,7 +220,7 @@ def _encodable(text: str, encoding: str | None) -> str:
 
 def top_parser() -> argparse.ArgumentParser:
     """The parser that prints the program's own help."""
-    lines = "\n".join(f"  {name:10} {line}" for name, line in _EVERY_COMMAND.items())
+    lines = "\n".join(f"  {name:10} {line}" for name, line in commands().items())
     return _Parser(
         prog="nsystui",
         usage="nsystui [OPTIONS] FILE…\n       nsystui COMMAND [OPTIONS] FILE…\n       nsystui --version",
@@ -286,7 +237,7 @@ def command_parser(name: str) -> argparse.ArgumentParser:
 
     module = _module(name)
     prog = "nsystui" if name == "open" else f"nsystui {name}"
-    topic = next((topic for topic, commands in _TOPICS.items() if name in commands), "")
+    topic = topic_of(name)
     more = f"\n\nMore: nsystui help {topic}" if topic else ""
     parser = _Parser(
         prog=prog,
@@ -300,6 +251,11 @@ def command_parser(name: str) -> argparse.ArgumentParser:
 
 
 def _module(name: str) -> CommandModule:
+    if is_question(name):
+        from nsystui.commands.question import QuestionCommand
+        from nsystui.questions.catalogue import question_named
+
+        return QuestionCommand(question_named(name))
     return importlib.import_module(f"nsystui.commands.{name.replace('-', '_')}")
 
 

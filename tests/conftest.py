@@ -18,6 +18,9 @@ from hypothesis import HealthCheck, settings
 from support import SHARED
 
 from nsystui.exports.demo import TrainingJob
+from nsystui.questions import catalogue
+from nsystui.questions.catalogue import question_named, questions
+from nsystui.questions.question import Question
 from nsystui.store import machine
 from nsystui.store.session import Session
 
@@ -171,3 +174,43 @@ def _give_up_rights() -> None:
     for right in (_DAC_OVERRIDE, _DAC_READ_SEARCH):
         if ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, right, 0, 0, 0):
             os._exit(77)
+
+
+DUMMY_QUESTION = '''
+"""A question about nothing."""
+
+from nsystui.questions.question import Option, Question
+
+
+def ask(job, selection, options):
+    from nsystui.base.answer import TableAnswer
+    from nsystui.base.columns import Column, Unit
+
+    ranks = Column("ranks", header="Ranks", label="ranks", unit=Unit.NUMBER)
+    columns = (ranks, Column("word", header="Word", label="word"))
+    return TableAnswer("dummy", columns, [(len(job.ranks), options["word"])], 1, ())
+
+
+QUESTIONS = (
+    Question(
+        "dummy",
+        "how many ranks there are, and a word",
+        ask,
+        description="A question of a test.",
+        examples="  nsystui dummy rank0.sqlite",
+        options=(Option("word", "the word", choices=("one", "two"), default="one"),),
+    ),
+)
+'''
+
+
+@pytest.fixture
+def dummy_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Question]:
+    """A file in a folder that the catalogue looks into."""
+    (tmp_path / "catalogue").mkdir()
+    (tmp_path / "catalogue/dummy.py").write_text(DUMMY_QUESTION)
+    monkeypatch.setattr(catalogue, "__path__", [*catalogue.__path__, str(tmp_path / "catalogue")])
+    questions.cache_clear()
+    yield question_named("dummy")
+    questions.cache_clear()
+    sys.modules.pop("nsystui.questions.catalogue.dummy", None)

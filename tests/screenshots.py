@@ -19,8 +19,8 @@ from pathlib import Path
 from scenes import NARROW, SCENES, WIDE, Scene, cache_in, play
 
 from nsystui.exports.demo import training_job
+from nsystui.questions.opening import Source
 from nsystui.ui.app import NsystuiApp
-from nsystui.ui.loading import Source
 
 HERE = Path(__file__).resolve().parents[1]
 TARGET = HERE / "screenshots"

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from support import SHARED
 
-from nsystui.cli import _TOPICS, COMMANDS, LOG_COMMANDS, command_parser
+from nsystui.cli import command_parser
 from nsystui.cli import main as main_program
+from nsystui.commands import commands, topic_of
 from nsystui.commands.configuration import keys, read_config
 from nsystui.commands.help import topics
 from nsystui.exports.demo import ExportWriter
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST
-from nsystui.questions.stats import NAMES
+from nsystui.questions.stats import all_reports
 from nsystui.questions.triage.thresholds import meanings
 from nsystui.ui import keys as ui_keys
 
@@ -26,7 +27,7 @@ DOCS = ROOT / "nsystui/docs"
 README = ROOT / "README.md"
 PAGES = [README, *sorted(DOCS.glob("*.md"))]
 CODE = [path for room in ("nsystui", "tests") for path in sorted((ROOT / room).rglob("*.py"))]
-EVERY = {*COMMANDS, *LOG_COMMANDS}
+EVERY = set(commands())
 
 
 def text_of(path: Path) -> str:
@@ -101,8 +102,7 @@ def test_every_topic_that_is_named_exists():
         for word in re.findall(r"nsystui help ([a-z-]+)", text_of(path))
     }
     assert named - {*topics(), *EVERY} == set()
-    assert _TOPICS.keys() <= set(topics())
-    assert {command for commands in _TOPICS.values() for command in commands} <= EVERY
+    assert {topic_of(command) for command in EVERY} <= {"", *topics()}
 
 
 def test_the_readme_names_every_topic():
@@ -156,7 +156,7 @@ def test_the_reports_that_were_compared_with_nsys_are_those_it_names():
     assert f"{len(tables)} of {len(tables)} tables are equal" in text
     assert f"Tests compare {len(told)} reports with what nsys\n2023.4.4 printed for {len(exports)} real exports" in text
     never = re.findall(r"`([a-z_]+)`", text.partition("No table of nsys was at hand for")[2].partition(":")[0])
-    assert {name for name in NAMES if name not in told} == set(never)
+    assert {report.name for report in all_reports() if report.name not in told} == set(never)
 
 
 def test_every_threshold_of_the_triage_is_explained():

@@ -28,7 +28,7 @@ A_SCREEN = """
 import asyncio, sys
 from scenes import play
 from nsystui.ui.app import NsystuiApp
-from nsystui.ui.loading import Source
+from nsystui.questions.opening import Source
 
 async def main():
     app = NsystuiApp(Source(tuple(sys.argv[1:])))

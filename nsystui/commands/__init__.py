@@ -1,1 +1,56 @@
-"""The commands of the shell: a module each, none of which imports textual but ``open``."""
+"""The commands of the shell: the questions of the catalogue, and a module here for each that is none.
+
+None of them imports textual but ``open`` and ``diff --screen``.
+"""
+
+from __future__ import annotations
+
+_COMMANDS = {
+    "open": (0, "open the screens (what `nsystui FILE…` does)", "screens"),
+    "triage": (10, "what is wrong with the job: findings, worst first, and what to try", "triage"),
+    "efficiency": (90, "where GPU and host time went, efficiencies, MFU", "numbers"),
+    "diff": (130, "two jobs, ranks, groups or spans of time, side by side", "compare"),
+    "stats": (180, "reports of `nsys stats`, by their names", "recipes"),
+    "recipe": (190, "recipes of `nsys recipe`, by their names: over all ranks, as tables and maps", "recipes"),
+    "ncu": (900, "commands that have Nsight Compute profile selected kernels", "other-tools"),
+    "export": (910, "a trace of the selection for Perfetto, Chrome or Paraver", "other-tools"),
+    "pack": (920, "make the columns of a job ahead of time: it then opens without its exports", "cluster"),
+    "info": (930, "what the exports are and what they hold", "exports"),
+    "demo": (940, "write a demo job of several ranks and open it", "screens"),
+    "help": (950, "the documentation, by topic: numbers, nccl, triage, cluster …", ""),
+    "nccl-log": (960, "calls, sizes and communicators of NCCL's debug log", "nccl"),
+}
+"""Each command that is no question: its place in the help, its line there, and the topic that explains it.
+
+A hyphen is an underscore in the name of the module.
+"""
+
+
+def commands() -> dict[str, str]:
+    """Every command with its line of help, in the order of the program's own help."""
+    from nsystui.questions.catalogue import of_family
+
+    found = {name: (order, line) for name, (order, line, _) in _COMMANDS.items()}
+    found |= {question.name: (question.order, question.help) for question in of_family("")}
+    return {name: line for name, (_, line) in sorted(found.items(), key=lambda one: one[1][0])}
+
+
+def is_command(word: str) -> bool:
+    """Whether a word is the name of a command; that of a file, which is what most first words are, asks nobody."""
+    from nsystui.questions.catalogue import of_family
+
+    return word in _COMMANDS or (
+        word.isalpha() and word.islower() and any(question.name == word for question in of_family(""))
+    )
+
+
+def topic_of(name: str) -> str:
+    """The topic of the documentation that explains a command; empty for none."""
+    from nsystui.questions.catalogue import question_named
+
+    return _COMMANDS[name][2] if name in _COMMANDS else question_named(name).topic
+
+
+def is_question(name: str) -> bool:
+    """Whether the command of that name is a question of the catalogue."""
+    return name not in _COMMANDS

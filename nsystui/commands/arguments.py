@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageEr
 from nsystui.base.selection import NameFilter, Selection, parse_numbers, parse_window
 from nsystui.base.text import safe_text
 from nsystui.commands.configuration import CLOCKS, config_of
-from nsystui.commands.limits import add_limits, default_cache, limits_of
+from nsystui.commands.limits import add_limits, default_cache, default_place, limits_of
 from nsystui.questions.numbering import numbering
 
 if TYPE_CHECKING:
@@ -21,10 +20,14 @@ if TYPE_CHECKING:
 
     from nsystui.base.answer import Answer
     from nsystui.questions.job import Job
-    from nsystui.store.pack import Progress
+    from nsystui.questions.opening import Source
+    from nsystui.questions.remembered import Remembered
     from nsystui.store.session import Session
 
     Expected = tuple[Mapping[sa.Table, Collection[str]], Collection[sa.Table]]
+
+
+_SELECTING = ("time", "ranks", "devices", "streams", "filter", "filter_time", "filter_nvtx", "by_rank", "instances")
 
 
 def add_files(parser: argparse.ArgumentParser, least: str = "+") -> None:
@@ -143,26 +146,19 @@ def open_job(
     since the first opening of many exports takes its time.
     """
     check_output(arguments)
-    given = numbering(getattr(arguments, "ranks", None) or "")
-    from nsystui.commands.reading_bar import Advance, StatusLine, shown
-    from nsystui.exports.discover import discover
-    from nsystui.questions.job import Job
-    from nsystui.store.session import Session
+    from nsystui.commands.reading_bar import OpeningLine, StatusLine, shown
+    from nsystui.questions.opening import Opener
 
-    cache = None if arguments.no_cache else default_cache(config_of(arguments))
     line = StatusLine()
-
-    def warn(message: str) -> None:
-        line.clear()
-        complain(f"warning: {message}")
-
-    session = Session(cache=cache, limits=limits_of(arguments), warn=warn, tell=line.tell)
+    opener = Opener(source_of(arguments), OpeningLine(line, complain))
+    job, exports = opener.start()
+    job.tell = say_note
+    session = job.session
     try:
-        paths = discover(arguments.files)
         with shown(line):
-            failures = add_all(session, paths, arguments, whole, Advance(line, len(paths)))
+            failures = opener.add(job, exports, whole)
             if partly and not session.reports and any(isinstance(error, DamagedError) for error in failures):
-                failures = add_all(session, paths, arguments, whole, Advance(line, len(paths)), partly)
+                failures = opener.add(job, exports, whole, partly)
     except BaseException:
         session.close()
         raise
@@ -171,18 +167,37 @@ def open_job(
     if not session.reports:
         session.close()
         raise NsystuiError("no export could be opened") if failures else UsageError("no files")
-    job = Job(session, numbering=given, tell=say_note)
     try:
         prepare(session)
+        is_aligned = len(session.reports) > 1 and bool(times or getattr(arguments, "time", None))
+        if expected is not None:
+            _expect(job, expected, is_aligned and arguments.clock == "collectives")
+        if is_aligned:
+            opener.align(job)
     except BaseException:
         job.close()
         raise
-    is_aligned = len(session.reports) > 1 and bool(times or getattr(arguments, "time", None))
-    if expected is not None:
-        _expect(job, expected, is_aligned and arguments.clock == "collectives")
-    if is_aligned:
-        _align(job, arguments.clock)
     return job
+
+
+def source_of(arguments: argparse.Namespace) -> Source:
+    """What the flags say of opening the exports."""
+    from nsystui.questions.opening import Source
+
+    limits = limits_of(arguments)
+    is_kept = not arguments.no_cache
+    place = default_place(config_of(arguments)) if is_kept or arguments.convert else None
+    return Source(
+        tuple(arguments.files),
+        place.directory if place is not None and is_kept else None,
+        limits.threads,
+        arguments.convert,
+        place.conversions if place is not None else None,
+        limits.memory,
+        place.cap if place is not None else None,
+        ranks=getattr(arguments, "ranks", None) or "",
+        clock=arguments.clock,
+    )
 
 
 def _expect(job: Job, expected: Expected, with_clock: bool) -> None:
@@ -197,46 +212,21 @@ def _expect(job: Job, expected: Expected, with_clock: bool) -> None:
     job.session.expect(merged, tallied)
 
 
-def _align(job: Job, mode: str) -> None:
-    from nsystui.questions.alignment import ClockMode
+def remembered(arguments: argparse.Namespace) -> Remembered | None:
+    """What is remembered of the files of a command; ``None`` where a flag narrows the question or forbids it.
 
-    try:
-        job.align(ClockMode(mode))
-    except BaseException:
-        job.close()
-        raise
-
-
-def add_all(
-    session: Session,
-    paths: Sequence[Path],
-    arguments: argparse.Namespace,
-    whole: bool,
-    report_progress: Callable[[Progress], None] = lambda progress: None,
-    partly: bool = False,
-) -> list[ExportError]:
-    """Adds every file to the session, several at a time; why some were not added, in the order of the files."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from nsystui.store.machine import step_back
-
-    stopped = threading.Event()
-
-    def add(index: int, path: Path) -> ExportError | None:
-        try:
-            session.add(_converted(session, path, arguments), report_progress, stopped.is_set, index, whole, partly)
-        except ExportError as error:
-            return error
+    Neither is it asked for files that cannot be opened: why they cannot is told by opening them.
+    """
+    if arguments.no_cache or arguments.convert or any(getattr(arguments, name, None) for name in _SELECTING):
         return None
+    from nsystui.exports.discover import discover
+    from nsystui.questions.remembered import Remembered
 
-    pool = ThreadPoolExecutor(session.limits.threads, initializer=step_back)
     try:
-        return [error for error in pool.map(add, range(len(paths)), paths) if error is not None]
-    except BaseException:
-        stopped.set()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+        cache = default_cache(config_of(arguments))
+        return Remembered.of_files(cache, discover(arguments.files)) if cache.is_ours else None
+    except (ExportError, OSError):
+        return None
 
 
 def check_output(arguments: argparse.Namespace) -> None:
@@ -256,20 +246,6 @@ def check_output(arguments: argparse.Namespace) -> None:
 def to_file(arguments: argparse.Namespace) -> bool:
     """Whether ``-o`` names a file."""
     return bool(arguments.output) and arguments.output != "-"
-
-
-def _converted(session: Session, path: Path, arguments: argparse.Namespace) -> Path:
-    """The export itself, or what ``nsys export`` makes of a report when ``--convert`` asks for it."""
-    from nsystui.exports.convert import convert, export_of, is_report
-    from nsystui.store.cache_directory import size_of
-
-    if not is_report(path) or not arguments.convert:
-        return path
-    directory = default_cache(config_of(arguments)).conversions
-    session.room.use(export_of(path, directory).parent)
-    export = convert(path, directory)
-    session.room.make(size_of(export.parent))
-    return export
 
 
 def complain(message: str) -> None:

@@ -216,8 +216,7 @@ def _arranged(
 
 
 def _open_screen(arguments: argparse.Namespace, options: Options) -> int:
-    from nsystui.commands.named_files import NamedFiles
-    from nsystui.commands.open import checked_terminal, look_of, run_app, source_of
+    from nsystui.commands.open import NamedFiles, checked_terminal, look_of, run_app, source_of
 
     environ = checked_terminal("diff, without --screen,")
     from nsystui.ui.app import DiffApp

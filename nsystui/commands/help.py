@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import re
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from nsystui.base.errors import UsageError, meant
 from nsystui.base.terminal import no_color, original_environ, wants_ascii
+from nsystui.commands import commands
 from nsystui.output.stdout import print_lines
 
 DESCRIPTION = """Shows a topic of the documentation: on a terminal through a pager ($PAGER, else less), otherwise as
@@ -41,11 +41,7 @@ def delegated(words: Sequence[str]) -> tuple[str, list[str]] | None:
     """The command whose help is asked for, where the word is no topic."""
     if len(words) != 1 or not re.fullmatch("[a-z]+(-[a-z]+)?", words[0]) or words[0] in topics():
         return None
-    try:
-        module = importlib.import_module(f"nsystui.commands.{words[0].replace('-', '_')}")
-    except ModuleNotFoundError:
-        return None
-    return (words[0], ["--help"]) if hasattr(module, "EXAMPLES") else None
+    return (words[0], ["--help"]) if words[0] in commands() else None
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,11 @@ from nsystui.commands import arguments as shared
 from nsystui.commands.limits import add_limits
 
 if TYPE_CHECKING:
+    from nsystui.commands.reading_bar import StatusLine
+    from nsystui.questions.opening import Opener
     from nsystui.questions.packing import ReportRanks
     from nsystui.store.cache import Cache
+    from nsystui.store.database import Limits
     from nsystui.store.packed_job import JobReport, JobWriter, NewReport
 
 DESCRIPTION = """Writes the columns of exports into a directory, the packed job, which opens at once and without the
@@ -87,9 +91,10 @@ def _ended_by_the_scheduler() -> Iterator[None]:
 def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace) -> list[NsystuiError]:
     """Packs what can be packed, and tells of each report; why others could not be."""
     from nsystui.commands.limits import limits_of
-    from nsystui.commands.reading_bar import Advance, StatusLine, shown
+    from nsystui.commands.reading_bar import StatusLine, shown
     from nsystui.questions.job import Job
     from nsystui.questions.numbering import numbering
+    from nsystui.questions.opening import Export
     from nsystui.questions.packing import compute_first_answers, report_ranks
     from nsystui.store.session import Session
 
@@ -100,7 +105,7 @@ def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace)
         job = Job(session, numbering=numbering(arguments.ranks or ""), tell=shared.say_note)
         try:
             with shown(StatusLine()) as line:
-                failures += shared.add_all(session, paths, arguments, True, Advance(line, len(paths)))
+                failures += _opener(arguments, limits, line).add(job, list(starmap(Export, enumerate(paths))))
                 if not session.reports:
                     return failures
                 found, without = report_ranks(job)
@@ -117,6 +122,18 @@ def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace)
         finally:
             job.close()
     return failures
+
+
+def _opener(arguments: argparse.Namespace, limits: Limits, line: StatusLine) -> Opener:
+    """Reads the exports; what it converts for that goes into the cache."""
+    from nsystui.commands.configuration import config_of
+    from nsystui.commands.limits import default_place
+    from nsystui.commands.reading_bar import OpeningLine
+    from nsystui.questions.opening import Opener, Source
+
+    conversions = default_place(config_of(arguments)).conversions if arguments.convert else None
+    source = Source((), threads=limits.threads, convert=arguments.convert, conversion_directory=conversions)
+    return Opener(source, OpeningLine(line, shared.complain))
 
 
 def _new(cache: Cache, found: ReportRanks) -> NewReport:

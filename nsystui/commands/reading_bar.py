@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from nsystui.base import terminal
+from nsystui.base.errors import ExportError, NsystuiError
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
+from nsystui.questions.opening import Listener
 
 if TYPE_CHECKING:
     from nsystui.store.pack import Progress
@@ -99,18 +101,34 @@ def reading_bar(total: int | None) -> AbstractContextManager[ReadingBar]:
     return shown(ReadingBar(total))
 
 
-class Advance:
-    """Shows how far the packing of several exports is; called from their threads."""
+class OpeningLine(Listener):
+    """Shows on a line how far the opening of exports is; ``complain`` takes what is to stay on the screen."""
 
-    def __init__(self, line: StatusLine, files: int) -> None:
-        self._line, self._files = line, files
+    def __init__(self, line: StatusLine, complain: Callable[[str], object]) -> None:
+        self._line, self._complain = line, complain
+        self._files = 1
         self._done: dict[Path, Progress] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, progress: Progress) -> None:
+    def started(self, files: int) -> None:
+        self._files = files
+
+    def advanced(self, path: Path, progress: Progress) -> None:
         with self._lock:
             self._done[progress.path] = progress
             self._line.say(lambda: self._words(progress))
+
+    def failed(self, path: Path, error: NsystuiError) -> None:
+        """Only what is wrong with a single file lets the others go on."""
+        if not isinstance(error, ExportError):
+            raise error
+
+    def warned(self, text: str) -> None:
+        self._line.clear()
+        self._complain(f"warning: {text}")
+
+    def computing(self, working: Working | None) -> None:
+        self._line.tell(working)
 
     def _words(self, now: Progress) -> str:
         rows = sum(one.rows for one in self._done.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsystui.commands import arguments as shared
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from nsystui.base.selection import Selection
     from nsystui.commands.blocks import Block
     from nsystui.questions.job import Job
+    from nsystui.questions.question import Question
     from nsystui.questions.remembered import Remembered
-    from nsystui.questions.stats import Options, Report
 
 DESCRIPTION = """Reports of `nsys stats` by their names. With --format csv the output is that of
 `nsys stats -q --format csv -r REPORT FILE`: same header, rows, order and rounding; with several files the statistics
@@ -34,10 +34,12 @@ class _ListReports(argparse.Action):
         from nsystui.output.stdout import quiet_pipe
         from nsystui.questions.stats import all_reports, options_of
 
-        names = {report: report.name + options_of(report) for report in all_reports()}
-        width = max(map(len, names.values()))
+        names = [report.name + options_of(report) for report in all_reports()]
+        width = max(map(len, names))
         with quiet_pipe() as stream:
-            stream.writelines(f"{name:{width}}  {report.what}\n" for report, name in names.items())
+            stream.writelines(
+                f"{name:{width}}  {report.help}\n" for report, name in zip(all_reports(), names, strict=True)
+            )
         parser.exit()
 
 
@@ -68,12 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from nsystui.base.units import time_unit_of
-    from nsystui.commands.remembering import remembered
 
     named = [text.strip() for words in arguments.report or () for text in words.split(",") if text.strip()]
     shared.check_output(arguments)
     time_unit_of(arguments.timeunit)
-    memory = remembered(arguments) if named else None
+    memory = shared.remembered(arguments) if named else None
     known = [memory.recall("stats", text) for text in named] if memory is not None else []
     if not known or None in known:
         return _asked(arguments, named, memory)
@@ -85,8 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _asked(arguments: argparse.Namespace, named: Sequence[str], memory: Remembered | None) -> int:
     """Opens the files and answers; what can be remembered is."""
-    from nsystui.questions.stats import report_of
-    from nsystui.questions.stats.available import DEFAULT, lacking
+    from nsystui.questions.stats import DEFAULT, lacking, report_of
 
     wanted = [(text, *report_of(text)) for text in named or DEFAULT]
     job = shared.open_job(arguments, whole=False)
@@ -150,7 +150,7 @@ def _selections(
 def _blocks(
     arguments: argparse.Namespace,
     job: Job,
-    wanted: Sequence[tuple[str, Report, Options]],
+    wanted: Sequence[tuple[str, Question, Any]],
     selections: Sequence[tuple[int | None, Selection]],
     memory: Remembered | None,
     quiet: bool,
@@ -160,7 +160,7 @@ def _blocks(
 
     A report that ``is_alone`` has a table either way.
     """
-    from nsystui.questions.stats.available import lacking
+    from nsystui.questions.stats import lacking
 
     for text, report, options in wanted:
         missing = lacking(job.session, report)
@@ -169,17 +169,17 @@ def _blocks(
         if missing and not is_alone:
             continue
         for rank, selection in selections:
-            answer = report.ask(job.session, selection, options)
+            answer = report.ask(job, selection, options)
             of_rank = "" if rank is None else f", rank {rank}"
             if not len(answer):
                 if not missing and not quiet:
                     shared.complain(f"{text}{of_rank}: {shared.no_rows(arguments)}")
                 if is_alone:
-                    yield _block(arguments, text, rank, report.what, answer)
+                    yield _block(arguments, text, rank, report.help, answer)
                 continue
             if memory is not None and not report.name.endswith("_trace"):
-                memory.keep(job, answer, report.what, "stats", text)
-            yield _block(arguments, text, rank, report.what, answer)
+                memory.keep(job, answer, report.help, "stats", text)
+            yield _block(arguments, text, rank, report.help, answer)
 
 
 def _block(arguments: argparse.Namespace, text: str, rank: int | None, what: str, answer: Answer) -> Block:

@@ -77,9 +77,9 @@ def remember_first_questions(job: Job, cache: Cache, paths: Iterable[Path]) -> N
     text = "cuda_gpu_kern_sum"
     if known.recall("stats", text) is None and job.session.reports:
         report, options = report_of(text)
-        answer = report.ask(job.session, Selection(), options)
+        answer = report.ask(job, Selection(), options)
         if len(answer):
-            known.keep(job, answer, report.what, "stats", text)
+            known.keep(job, answer, report.help, "stats", text)
             known.keep(job, answer, "", "kernels", Names.FULL.value, "")
     # The Overview asks for it now: what follows comes after it, for side by side they would take the memory of both.
     job.busy(Selection())

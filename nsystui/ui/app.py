@@ -21,9 +21,10 @@ from textual.screen import Screen
 
 from nsystui.base.selection import Selection
 from nsystui.base.text import safe_text
+from nsystui.questions.opening import Source
 from nsystui.ui import messages
 from nsystui.ui.ascii import AsciiFilter
-from nsystui.ui.loading import Loading, Source
+from nsystui.ui.loading import Loading
 from nsystui.ui.nccl_log import LogLoading, LogRead, LogState
 from nsystui.ui.screens import screen_of
 from nsystui.ui.widgets.lines import progress_bar

@@ -1,4 +1,4 @@
-"""The command palette: the recipes by what they answer."""
+"""The command palette: what no screen of its own shows, by what it answers. Recipes above all."""
 
 from __future__ import annotations
 
@@ -10,36 +10,43 @@ from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits
 from textual.content import Content
 from textual.widgets import Input
 
-from nsystui.questions.recipes.catalog import RECIPES, Recipe
+from nsystui.questions.catalogue import questions
+from nsystui.questions.question import COMPARISON, PALETTE, Question
 from nsystui.ui.widgets.quiet import PatientScreen
 
 if TYPE_CHECKING:
     from nsystui.ui.screens.base import JobScreen
 
 
-def words_of(recipe: Recipe) -> str:
+def words_of(question: Question) -> str:
     """``recipe: gpu_gaps – when a GPU was idle for long``"""
-    return f"recipe: {recipe.name} – {recipe.what}"
+    family = f"{question.family}: " if question.family else ""
+    return f"{family}{question.name} – {question.help}"
 
 
-class RecipeProvider(Provider):
-    """Every recipe; what is typed is looked for in its name and in what it answers."""
+def offered_questions() -> list[Question]:
+    """What the palette offers, in its order."""
+    return [question for question in questions() if question.home in (PALETTE, COMPARISON)]
+
+
+class QuestionProvider(Provider):
+    """Every question without a screen of its own; the input is searched for in its name and in what it answers."""
 
     async def discover(self) -> Hits:
-        for recipe in RECIPES:
-            yield DiscoveryHit(Content(words_of(recipe)), self._opens(recipe), words_of(recipe))
+        for question in offered_questions():
+            yield DiscoveryHit(Content(words_of(question)), self._opens(question), words_of(question))
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for recipe in RECIPES:
-            words = words_of(recipe)
+        for question in offered_questions():
+            words = words_of(question)
             score = matcher.match(words)
             if score > 0:
-                yield Hit(score, matcher.highlight(words), self._opens(recipe), words)
+                yield Hit(score, matcher.highlight(words), self._opens(question), words)
 
-    def _opens(self, recipe: Recipe) -> partial[None]:
+    def _opens(self, question: Question) -> partial[None]:
         screen: JobScreen = self.screen  # type: ignore[assignment]
-        return partial(screen.open_recipe, recipe)
+        return partial(screen.open_question, question)
 
 
 class RecipePalette(CommandPalette, PatientScreen[None]):
@@ -55,7 +62,7 @@ class RecipePalette(CommandPalette, PatientScreen[None]):
     """
 
     def __init__(self) -> None:
-        super().__init__(providers=[RecipeProvider], placeholder="recipe, or what you want to know")
+        super().__init__(providers=[QuestionProvider], placeholder="recipe, or what you want to know")
 
     def on_mount(self) -> None:
         self.query_one(Input).cursor_blink = False

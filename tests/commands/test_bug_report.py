@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 
 import nsystui
-from nsystui.commands import bug_report
+from nsystui.commands import info
+from nsystui.commands.configuration import Config
 from nsystui.store.cache import Cache
 
 
@@ -72,12 +73,12 @@ def test_the_file_system_of_a_directory_is_that_of_the_closest_mount(tmp_path):
     )
     kinds = {"/home/me/x": "nfs4", "/home": "nfs4", "/homestead/y": "tmpfs", "/my scratch/z": "lustre", "/opt": "ext4"}
     for place, kind in kinds.items():
-        assert bug_report.file_system(place, mounts) == kind
-    assert bug_report.file_system("/home", tmp_path / "none") is None
+        assert info.file_system(place, mounts) == kind
+    assert info.file_system("/home", tmp_path / "none") is None
 
 
 def test_a_cache_that_is_not_there_yet_is_told(tmp_path):
-    (line,) = bug_report.cache_lines(Cache(tmp_path / "none", 5 << 30), bug_report.Config(), {})
+    (line,) = info.cache_lines(Cache(tmp_path / "none", 5 << 30), Config(), {})
     assert line.startswith("cache: the user's cache directory; not there yet, limit 5 GiB, file system ")
 
 

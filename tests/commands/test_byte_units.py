@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from synthetic import payload_export
 
-from nsystui.cli import COMMANDS, LOG_COMMANDS, command_parser
-from nsystui.questions.recipes.catalog import RECIPES
+from nsystui.cli import command_parser
+from nsystui.commands import commands
+from nsystui.questions.recipes import all_recipes
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "nsystui/docs").glob("*.md"))]
@@ -18,7 +19,7 @@ DECIMAL = re.compile(r"(?<![A-Za-z])[kKMGT]B\b(?!/s)")
 OF_NVIDIA = re.compile(r"[0-9]+GB HBM3|MB of these reports|MB of 1,000,000|`MB` are 10⁶|MB has base 1000")
 MIB = 1024**2
 EVERYTHING = (
-    *(("recipe", recipe.name) for recipe in RECIPES if recipe.name != "diff"),
+    *(("recipe", recipe.name) for recipe in all_recipes() if recipe.name != "diff"),
     ("overview",),
     ("kernels",),
     ("memory",),
@@ -101,7 +102,7 @@ def test_sizes_of_memory_operations_are_bytes_but_in_stats(run, demo_job):
     assert f"{int(found[0]['Total (B)']) / MIB:.4g} MiB" in in_a_row(run("memory", demo_job[0], "--sizes").out)
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, *LOG_COMMANDS])
+@pytest.mark.parametrize("command", commands())
 def test_no_help_has_an_amount_with_a_decimal_name(command):
     assert decimal_names(command_parser(command).format_help()) == []
 

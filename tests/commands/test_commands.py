@@ -15,10 +15,11 @@ from support import fingerprint, native, native_count
 from synthetic import HOSTILE_NAMES
 
 from nsystui import cli
-from nsystui.cli import COMMANDS
+from nsystui.commands import commands
 from nsystui.exports import demo
 from nsystui.exports.demo import PLANTED_SECRET
 
+COMMANDS = [name for name in commands() if name != "nccl-log"]
 TABLES = [name for name in COMMANDS if name not in ("open", "demo", "help", "pack", "export")]
 NEEDED = {
     "stats": ["-r", "cuda_gpu_kern_sum"],

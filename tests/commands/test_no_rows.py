@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from synthetic import cpu_only_export, empty_export
 
-from nsystui.questions.stats import NAMES
+from nsystui.questions.stats import all_reports
 
 FORMATS = ("table", "csv", "json", "md")
 ENDINGS = {"txt": "table", "csv": "csv", "json": "json", "md": "md"}
@@ -37,7 +37,7 @@ def assert_all_alike(run, words, status) -> str:
     return said
 
 
-@pytest.mark.parametrize("report", NAMES)
+@pytest.mark.parametrize("report", [report.name for report in all_reports()])
 def test_a_report_whose_tables_are_lacking(run, bare, report):
     said = assert_all_alike(run, ("stats", "-r", report, bare), 3)
     assert said.startswith(f"nsystui: {report}: no ") and said.count("\n") == 1

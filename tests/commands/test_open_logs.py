@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nsystui.base.errors import UsageError
-from nsystui.commands.named_files import NamedFiles, named_files
+from nsystui.commands.open import NamedFiles, named_files
 from nsystui.exports.nccl_log.files import LOOKED_AT, FileKind, kind_of
 
 LINE = b"n0:1:7 [0] NCCL INFO NET/IB : No device found.\n"

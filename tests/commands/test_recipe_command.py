@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from synthetic import cpu_only_export, whole_graph_export
 
-from nsystui.questions.recipes import RECIPES
+from nsystui.questions.recipes import all_recipes
 
-MAPS = [recipe.name for recipe in RECIPES if recipe.is_map and recipe.name[:3] not in ("mpi", "ucx")]
+MAPS = [recipe.name for recipe in all_recipes() if recipe.map and recipe.name[:3] not in ("mpi", "ucx")]
 
 
 @pytest.mark.parametrize("words", [[], ["--list-recipes"]])
@@ -15,10 +15,10 @@ def test_without_a_name_it_lists_them_all_with_what_they_answer(run, words):
     done = run("recipe", *words)
     assert (done.status, done.err) == (0, "")
     lines = [line.split(maxsplit=1) for line in done.out.splitlines()]
-    assert lines == [[recipe.name, recipe.what] for recipe in RECIPES]
+    assert lines == [[recipe.name, recipe.help] for recipe in all_recipes()]
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda one: one.name)
+@pytest.mark.parametrize("recipe", all_recipes(), ids=lambda one: one.name)
 def test_the_help_of_a_recipe_names_what_nvidias_gets_wrong(run, recipe):
     done = run("recipe", recipe.name, "--help")
     words = " ".join(done.out.split())

@@ -22,12 +22,13 @@ from nsystui.questions.algebra import statistics
 from nsystui.questions.alignment import ClockMode
 from nsystui.questions.events import EventList
 from nsystui.questions.job import Job
+from nsystui.questions.opening import Source
 from nsystui.questions.remembered import from_json, to_json
 from nsystui.store import cache as cache_module
 from nsystui.store.cache import Cache
 from nsystui.store.cache_directory import default_directory
 from nsystui.store.session import Session
-from nsystui.ui.loading import Loading, Source
+from nsystui.ui.loading import Loading
 
 SUM = ("stats", "-r", "cuda_gpu_kern_sum", "--format", "csv")
 HEAVY = {"duckdb", "numpy", "pandas", "sqlalchemy", "duckdb_engine", "textual", "adbc_driver_manager", "pyarrow"}

@@ -16,8 +16,8 @@ from pathlib import Path
 from support import fingerprint
 
 from nsystui.cli import main
-from nsystui.questions import stats
-from nsystui.questions.recipes import RECIPES
+from nsystui.questions.recipes import all_recipes
+from nsystui.questions.stats import all_reports
 
 SECONDS = 60
 """A command that takes longer on a small export hangs."""
@@ -112,8 +112,8 @@ def questions() -> list[tuple[str, ...]]:
         ("info", "--show", "contents"),
         ("diff", "--time-a", "0:", "--time-b", "0:"),
     ]
-    reports = ",".join(stats.NAMES)
-    recipes = [("recipe", recipe.name) for recipe in RECIPES if recipe.name != "diff"]
+    reports = ",".join(report.name for report in all_reports())
+    recipes = [("recipe", recipe.name) for recipe in all_recipes() if recipe.name != "diff"]
     return [*((name,) for name in plain), *more, ("stats", "-r", reports), *recipes]
 
 

@@ -22,9 +22,9 @@ from harness import Terminal
 from scenes import SCENES
 
 from nsystui.exports import demo
-from nsystui.questions.recipes import RECIPES
+from nsystui.questions.opening import Source
+from nsystui.questions.recipes import all_recipes
 from nsystui.ui.app import LogApp, NsystuiApp
-from nsystui.ui.loading import Source
 
 LOG = "".join(
     f"n{text}:1:7 [0] NCCL INFO comm 0xc{number}{text} rank 0 nranks 2 cudaDev 0 busId b000 commId 0xfe - "
@@ -227,8 +227,8 @@ async def back(app: NsystuiApp, pilot: object) -> None:
 async def test_every_recipe_has_a_screen_of_printable_text(job, cache_directory):
     found = {}
     async with jobs.running(job, cache_directory, (160, 48)) as (app, pilot):
-        for recipe in RECIPES:
-            app.screen.open_recipe(recipe)
+        for recipe in all_recipes():
+            app.screen.open_question(recipe)
             await jobs.rest(app, pilot)
             if bad := on_screen(app):
                 found[recipe.name] = sorted(bad)

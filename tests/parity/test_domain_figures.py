@@ -159,7 +159,7 @@ def ddp() -> Any:
 @pytest.mark.parametrize(("report", "name", "figures"), FIGURES)
 def test_figures_that_nsys_printed_of_ddp(ddp: Job, report: str, name: str, figures: dict[str, float]) -> None:
     asked, options = report_of(report)
-    answer = asked.ask(ddp.session, Selection(), options)
+    answer = asked.ask(Job(ddp.session), Selection(), options)
     headers = [column.header for column in answer.columns]
     for row in answer.page(0, 1000):
         values = dict(zip(headers, row, strict=True))

@@ -10,7 +10,8 @@ from _pytest.mark import ParameterSet
 
 from nsystui.base.selection import Selection
 from nsystui.output.formats import write
-from nsystui.questions.stats import NAMES, report_of
+from nsystui.questions.job import Job
+from nsystui.questions.stats import all_reports, report_of
 from nsystui.store.session import Session
 
 SHARED = Path(__file__).parents[3] / "shared/data"
@@ -62,10 +63,10 @@ def cases() -> list[ParameterSet]:
 def test_stats_prints_what_nsys_prints(sessions, export, report):
     asked, options = report_of(report)
     printed = io.StringIO()
-    write(asked.ask(sessions(export), Selection(), options), "csv", printed)
+    write(asked.ask(Job(sessions(export)), Selection(), options), "csv", printed)
     expected = (REFERENCE / export / f"{report.replace(':', '_')}.csv").read_text(encoding="utf-8")
     assert printed.getvalue() == expected
 
 
 def test_every_report_of_the_reference_is_there():
-    assert {report.split(":")[0] for _, report in PAIRS} <= set(NAMES)
+    assert {report.split(":")[0] for _, report in PAIRS} <= {report.name for report in all_reports()}

@@ -12,9 +12,10 @@ from support import edit
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo.writer import ExportWriter
+from nsystui.questions.answering import ask, draw_map
 from nsystui.questions.job import Job
-from nsystui.questions.recipes.asking import Options, ask, draw
-from nsystui.questions.recipes.catalog import recipe_named
+from nsystui.questions.recipes import recipe_named
+from nsystui.questions.recipes.asking import Options
 from nsystui.questions.recipes.metric_maps import UNDOCUMENTED
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -58,7 +59,7 @@ def job(opened: Callable[..., Session], tmp_path: Path) -> Callable[..., Job]:
 
 
 def drawn(job: Job) -> Any:
-    return draw(MAP, job, Selection().with_window(Window(0, 4 * SECOND)), Options(bins=4))
+    return draw_map(MAP, job, Selection().with_window(Window(0, 4 * SECOND)), Options(bins=4))
 
 
 def series(job: Job) -> dict[str, list[float | None]]:

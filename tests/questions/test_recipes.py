@@ -29,10 +29,12 @@ from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo.writer import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
 from nsystui.questions.activities import MPI, work_instances
 from nsystui.questions.algebra import statistics
+from nsystui.questions.answering import ask, draw_map
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
-from nsystui.questions.recipes import RECIPES, recipe_named
-from nsystui.questions.recipes.asking import Options, ask, draw
+from nsystui.questions.question import COMPARISON
+from nsystui.questions.recipes import all_recipes, recipe_named
+from nsystui.questions.recipes.asking import Options
 from nsystui.questions.recipes.kernels import EDGES
 from nsystui.questions.recipes.metric_maps import mean_rate
 from nsystui.questions.stats.nvtx_kernels import quartiles
@@ -43,7 +45,7 @@ cuda_gpu_mem_size_sum, cuda_gpu_mem_time_sum, cuda_gpu_time_util_map, cuda_memcp
 cuda_memset_sync, diff, gpu_gaps, gpu_metric_util_map, gpu_time_util, mpi_sum, mpi_gpu_time_util_map, nccl_sum,
 nccl_gpu_proj_sum, nccl_gpu_overlap_trace, nccl_gpu_time_util_map, network_traffic_map, nvtx_sum, nvtx_pace,
 nvtx_gpu_proj_sum, nvtx_gpu_proj_trace, nvtx_gpu_proj_pace, osrt_sum, ucx_gpu_time_util_map"""
-COMPUTED = [recipe.name for recipe in RECIPES if recipe.module]
+COMPUTED = [recipe.name for recipe in all_recipes() if recipe.home != COMPARISON]
 MILLISECOND = 1_000_000
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 EVERYTHING = Selection()
@@ -84,20 +86,22 @@ def written(path: Path, fill: Callable[[ExportWriter, Any, Any], None], schema: 
 
 class TestTheListOfThem:
     def test_it_has_every_recipe_that_was_asked_for(self):
-        assert sorted(recipe.name for recipe in RECIPES) == sorted(
+        assert sorted(recipe.name for recipe in all_recipes()) == sorted(
             WANTED.replace("\n", " ").replace(" ", "").split(",")
         )
 
     def test_it_is_in_alphabetical_order_with_a_line_for_each(self):
-        names = [recipe.name for recipe in RECIPES]
+        names = [recipe.name for recipe in all_recipes()]
         assert names == sorted(names)
-        assert all(recipe.what and "\n" not in recipe.what for recipe in RECIPES)
+        assert all(recipe.help and "\n" not in recipe.help for recipe in all_recipes())
 
     def test_a_name_that_none_has_names_the_one_that_may_be_meant(self):
         with pytest.raises(UsageError, match="did you mean gpu_gaps"):
             recipe_named("gpu_gap")
 
-    @pytest.mark.parametrize("recipe", [one for one in RECIPES if one.module], ids=lambda one: one.name)
+    @pytest.mark.parametrize(
+        "recipe", [one for one in all_recipes() if one.home != COMPARISON], ids=lambda one: one.name
+    )
     def test_each_answers_from_the_demo_or_says_what_to_record(self, job, recipe):
         answer = ask(recipe, job, EVERYTHING)
         keys = [column.key for column in answer.columns]
@@ -131,7 +135,7 @@ class TestTheListOfThem:
             assert any(canonical.BY_NAME[one].record in " ".join(answer.notes) for one in needs), name
 
     def test_what_mistakes_of_nvidias_are_left_out_is_said(self):
-        said = {recipe.name: " ".join(recipe.differs) for recipe in RECIPES}
+        said = {recipe.name: " ".join(recipe.differs) for recipe in all_recipes()}
         assert "swaps received and sent" in said["network_traffic_map"]
         assert "median of medians" in said["cuda_gpu_kern_sum"]
         assert "mean of the standard deviations" in said["nvtx_sum"]
@@ -215,7 +219,7 @@ class TestSums:
         assert row["total"] == sum(sizes)
         assert row["q3"] == type_two(sizes, 0.75)
 
-    @pytest.mark.parametrize("name", [recipe.name for recipe in RECIPES if "by-rank" in recipe.takes and recipe.module])
+    @pytest.mark.parametrize("name", [recipe.name for recipe in all_recipes() if "by-rank" in recipe.takes])
     def test_each_rank_has_the_table_that_it_would_have_alone(self, job, name):
         if "mpi" in name:
             return
@@ -693,7 +697,7 @@ class TestMaps:
         assert column(scene_job, "network_traffic_map", "sent", 5) == [100, 300, None, None, None]
         assert column(scene_job, "network_traffic_map", "received", 5) == [7, 9, None, None, None]
         assert column(scene_job, "network_traffic_map", "sent", 2) == [200, None]
-        drawn = draw(recipe_named("network_traffic_map"), scene_job, EVERYTHING, Options(bins=5))
+        drawn = draw_map(recipe_named("network_traffic_map"), scene_job, EVERYTHING, Options(bins=5))
         assert [figure.column.unit for figure in drawn.figures] == [Unit.NUMBER] * 3
         assert np.nanmax(drawn.shares(1)) == 1.0
 
@@ -757,7 +761,7 @@ def test_two_ranks_of_one_report_are_two_ranks(opened):
     assert {item.rank: expected[item.task.process] for item in job.ranks} == {
         rank: sum(row["total"] for row in found if row["rank"] == rank) for rank in (0, 1)
     }
-    lines = draw(recipe_named("nccl_gpu_time_util_map"), job, EVERYTHING).lines
+    lines = draw_map(recipe_named("nccl_gpu_time_util_map"), job, EVERYTHING).lines
     assert [line.place for line in lines] == [(0, 0), (1, 1)] or len(lines) == 2
 
 

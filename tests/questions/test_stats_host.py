@@ -15,7 +15,8 @@ from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
 from nsystui.output.formats import write
 from nsystui.questions.data_notes import absent_note, missing_note
-from nsystui.questions.stats import report_named, report_of
+from nsystui.questions.job import Job
+from nsystui.questions.stats import report_of
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -35,7 +36,7 @@ STATISTICS = "Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns)"
 
 def ask(session: Session, report: str, selection: Selection | None = None):
     asked, options = report_of(report)
-    return asked.ask(session, selection or Selection(), options)
+    return asked.ask(Job(session), selection or Selection(), options)
 
 
 def csv(session: Session, report: str, selection: Selection | None = None) -> str:
@@ -424,7 +425,7 @@ class TestMissing:
     @pytest.mark.parametrize("report", HERE)
     def test_what_a_report_needs_is_what_its_notes_speak_of(self, opened, tmp_path, report):
         session = opened(empty_export(tmp_path / "none.sqlite"))
-        needed = [canonical.BY_NAME[table.name].what for group in report_named(report).needs for table in group]
+        needed = [canonical.BY_NAME[name].what for group in report_of(report)[0].needs for name in group]
         notes = ask(session, report).notes
         assert len(notes) == len(needed)
         assert all(note.startswith(f"no {what} in") for note, what in zip(notes, needed, strict=True))

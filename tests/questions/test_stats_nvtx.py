@@ -22,6 +22,7 @@ from nsystui.exports.demo import ExportWriter, Thread
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.writer import BACKTRACE_CALL, PUSH_POP, RUNTIME_CALL, START_END
 from nsystui.output.formats import write
+from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
 from nsystui.questions.stats import nvtx_kernels, report_of
 from nsystui.questions.stats.report import Options
@@ -95,7 +96,7 @@ def session_of() -> Iterator[Callable[..., Session]]:
 
 def ask(session: Session, report: str, selection: Selection = EVERYTHING) -> Answer:
     asked, options = report_of(report)
-    return asked.ask(session, selection, options)
+    return asked.ask(Job(session), selection, options)
 
 
 def records(session: Session, report: str, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:

@@ -30,8 +30,10 @@ from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
 from nsystui.exports.demo import TrainingJob
 from nsystui.exports.opening import ArrowReader
+from nsystui.questions.job import Job
 from nsystui.questions.kernels import kernel_summary
-from nsystui.questions.stats import Report, all_reports, report_of
+from nsystui.questions.question import Question
+from nsystui.questions.stats import all_reports, report_of
 from nsystui.store import on_demand, tables
 from nsystui.store.cache import Cache, PartialColumns
 from nsystui.store.pack import Packer
@@ -132,9 +134,9 @@ def names(session: Session) -> list[str]:
     return sorted(name for (name,) in session.rows(sa.select(KERNELS.c.name)))
 
 
-def answered(session: Session, report: Report) -> object:
+def answered(session: Session, report: Question) -> object:
     """The rows of a report without options, and what stands below them."""
-    answer = report.ask(session, Selection(), report_of(report.name)[1])
+    answer = report.ask(Job(session), Selection(), report_of(report.name)[1])
     return list(answer.page(0, 10_000)), answer.notes, answer.total
 
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from nsystui.questions.opening import Source
 from nsystui.ui.app import NsystuiApp
-from nsystui.ui.loading import Source
 
 NARROW, WIDE = (80, 24), (120, 36)
 

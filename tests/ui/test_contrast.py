@@ -9,8 +9,8 @@ import pytest
 from jobs import hit, rest
 from rich.terminal_theme import TerminalTheme
 
+from nsystui.questions.opening import Source
 from nsystui.ui.app import Look, NsystuiApp
-from nsystui.ui.loading import Source
 
 XTERM = (
     [(0, 0, 0), (205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205), (229, 229, 229)],

@@ -14,10 +14,11 @@ from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_te
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.exports.demo import TrainingJob
-from nsystui.questions.compare import Options, Side
+from nsystui.questions.compare import Options
+from nsystui.questions.compare.side import Side
+from nsystui.questions.opening import Source
 from nsystui.questions.recipes import recipe_named
 from nsystui.ui.app import DiffApp, Look
-from nsystui.ui.loading import Source
 from nsystui.ui.screens.diff import DiffScreen, OtherJobScreen
 from nsystui.ui.screens.kernels import KernelsScreen
 from nsystui.ui.screens.overview import OverviewScreen
@@ -251,7 +252,7 @@ async def test_sides_that_are_not_there_end_with_one_line(demo_job, cache_direct
 
 
 async def ask_for_other(app, pilot) -> None:
-    app.screen.open_recipe(recipe_named("diff"))
+    app.screen.open_question(recipe_named("diff"))
     await rest(app, pilot)
 
 

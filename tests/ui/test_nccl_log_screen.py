@@ -15,9 +15,9 @@ from jobs import NARROW, WIDE, becomes, line_with, screen_text, shows
 from nsystui.cli import main
 from nsystui.exports.demo import training_job
 from nsystui.exports.nccl_log.files import OpenLog
+from nsystui.questions.opening import Source
 from nsystui.ui import nccl_log
 from nsystui.ui.app import LogApp, NsystuiApp
-from nsystui.ui.loading import Source
 from nsystui.ui.nccl_log import LogLoading, LogState
 from nsystui.ui.screens.nccl_log import NcclLogScreen
 
@@ -373,7 +373,7 @@ class TestBesideExports:
 def test_the_log_view_imports_no_data_frames(log):
     program = (
         "import asyncio, sys\n"
-        "from nsystui.ui.loading import Source\n"
+        "from nsystui.questions.opening import Source\n"
         "from nsystui.ui.app import LogApp\n"
         "async def run():\n"
         f"    app = LogApp(Source((), logs=({str(log)!r},)))\n"

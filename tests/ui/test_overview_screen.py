@@ -12,8 +12,8 @@ from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_te
 from synthetic import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
 
 from nsystui.cli import main
+from nsystui.questions.opening import Source
 from nsystui.ui.app import FileState, NsystuiApp
-from nsystui.ui.loading import Source
 from nsystui.ui.pictures.overview_lines import failure_lines, files_answer
 from nsystui.ui.screens.capture import ContentsScreen, DiagnosticsScreen, FilesScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen

@@ -10,6 +10,7 @@ from jobs import hit, running
 from nsystui.base.answer import Answer
 from nsystui.base.selection import Selection
 from nsystui.output.formats import write
+from nsystui.questions.job import Job
 from nsystui.questions.stats import report_of
 from nsystui.store.session import Session
 
@@ -31,7 +32,7 @@ def as_csv(answer: Answer) -> str:
 
 def printed(session: Session, text: str) -> str:
     report, options = report_of(text)
-    return as_csv(report.ask(session, Selection(), options))
+    return as_csv(report.ask(Job(session), Selection(), options))
 
 
 async def shown(app, pilot, report: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from jobs import WIDE, becomes, hit, line_with, rest, running, screen_text, shows
 
 from nsystui.exports.demo import TrainingJob
-from nsystui.questions.recipes import RECIPES, recipe_named
+from nsystui.questions.recipes import all_recipes, recipe_named
 from nsystui.ui.palette import RecipePalette, words_of
 from nsystui.ui.screens.instances import KernelInstancesScreen
 from nsystui.ui.screens.recipe import RecipeMapScreen, RecipeScreen
@@ -27,7 +27,7 @@ def offered(app) -> list[str]:
 
 async def open_recipe(app, pilot, name: str) -> None:
     """What the palette does with a recipe."""
-    app.screen.open_recipe(recipe_named(name))
+    app.screen.open_question(recipe_named(name))
     await rest(app, pilot)
 
 
@@ -36,7 +36,7 @@ async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_d
         await hit(app, pilot, "ctrl+p")
         await shows(app, pilot, "recipe: cuda_api_sum – how long CUDA API calls took, by name")
         assert isinstance(app.screen, RecipePalette)
-        assert offered(app) == [words_of(recipe) for recipe in RECIPES]
+        assert offered(app) == [words_of(recipe) for recipe in all_recipes()]
         await hit(app, pilot, "ctrl+p")
         assert not isinstance(app.screen, RecipePalette)
         await hit(app, pilot, "ctrl+p")
@@ -45,6 +45,16 @@ async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_d
         await hit(app, pilot, "enter")
         line_with(app, "recipe › gpu_gaps")
         line_with(app, "none here: when a GPU was idle for long")
+
+
+async def test_a_question_in_a_new_file_is_in_the_palette_and_opens(dummy_question, job, cache_directory):
+    async with running(job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "ctrl+p")
+        await pilot.press(*"how many ranks there are")
+        assert await becomes(pilot, lambda: offered(app)[:1] == ["dummy – how many ranks there are, and a word"])
+        await hit(app, pilot, "enter")
+        assert isinstance(app.screen, RecipeScreen)
+        assert line_with(app, "one").split() == ["▸", "2", "one"]
 
 
 async def test_the_palette_of_a_tiny_terminal_takes_pages(job, cache_directory):

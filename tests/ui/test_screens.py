@@ -16,8 +16,8 @@ from textual.events import Key
 from nsystui.cli import main
 from nsystui.exports.demo import training_job
 from nsystui.questions.kernels import Names
+from nsystui.questions.opening import Source
 from nsystui.ui.app import NsystuiApp
-from nsystui.ui.loading import Source
 from nsystui.ui.palette import RecipePalette
 from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.events import EventsScreen

@@ -9,10 +9,10 @@ import pytest
 from scenes import NARROW, SCENES, WIDE, cache_in, play
 
 from nsystui.exports.demo import training_job
+from nsystui.questions.opening import Source
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 from nsystui.ui.app import NsystuiApp
-from nsystui.ui.loading import Source
 from nsystui.ui.screens import findings
 
 

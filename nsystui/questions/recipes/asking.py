@@ -1,20 +1,17 @@
-"""Asks a recipe: over all ranks together, or a table with a column for the rank."""
+"""What recipes share: their options, and a question asked of each rank."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from importlib import import_module
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
-from nsystui.base.answer import Answer, Row, TableAnswer, Wrapped, row_batches
+from nsystui.base.answer import Answer, Row, TableAnswer, row_batches
 from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection
-from nsystui.exports import canonical
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
-from nsystui.questions.recipes.catalog import Recipe
 from nsystui.questions.tasks import RankedTask
 from nsystui.store.session import Session
 
@@ -48,66 +45,7 @@ class Options:
 
 Ask = Callable[[Job, Selection, Options], Answer]
 Draw = Callable[[Job, Selection, Options], "RecipeMap"]
-
-DEFAULTS = Options()
-
-
-def ask(recipe: Recipe, job: Job, selection: Selection, options: Options = DEFAULTS) -> Answer:
-    """The table of a recipe; where its data were not recorded it has no rows, and a note says what to record.
-
-    Raises UsageError for a name that nothing has.
-    """
-    if recipe.is_map:
-        from nsystui.questions.recipes.maps import map_table
-
-        return _served(recipe, job, map_table(draw(recipe, job, selection, options)))
-    questions: dict[str, Ask] = import_module(f"nsystui.questions.recipes.{recipe.module}").ASK
-    return _served(recipe, job, questions[recipe.name](job, selection, options))
-
-
-def draw(recipe: Recipe, job: Job, selection: Selection, options: Options = DEFAULTS) -> RecipeMap:
-    """The map of a recipe that has one (``is_map``)."""
-    maps: dict[str, Draw] = import_module(f"nsystui.questions.recipes.{recipe.module}").MAPS
-    drawn = maps[recipe.name](job, selection, options)
-    missing = lacking(recipe, job) if not drawn.lines else ()
-    return replace(drawn, notes=tuple(dict.fromkeys((*missing, *drawn.notes))))
-
-
-@dataclass(frozen=True)
-class _Served(Wrapped):
-    """The answer under the recipe's name."""
-
-    title: str
-    remarks: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return self.title
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.remarks
-
-    def stream(self, size: int) -> Iterator[Sequence[Row]]:
-        return row_batches(self.whole, size)
-
-
-def _served(recipe: Recipe, job: Job, answer: Answer) -> Answer:
-    missing = lacking(recipe, job) if not len(answer) else ()
-    notes = tuple(dict.fromkeys((*missing, *answer.notes)))
-    return _Served(answer, recipe.name.replace("_", "-"), notes)
-
-
-def lacking(recipe: Recipe, job: Job) -> tuple[str, ...]:
-    """A sentence for each group of tables of which no export has any row."""
-    which = "this export" if len(job.session.reports) == 1 else "these exports"
-    groups = [[canonical.BY_NAME[name] for name in group] for group in recipe.needs]
-    return tuple(
-        f"no {' or '.join(table.what for table in group)} in {which}: "
-        + " or ".join(dict.fromkeys(table.record for table in group))
-        for group in groups
-        if not any(job.session.count(table) for table in group)
-    )
+"""Each module of this folder has the functions of its recipes, by their names, in ``ASK`` or ``MAPS``."""
 
 
 def chosen_ranks(job: Job, selection: Selection) -> list[RankedTask]:

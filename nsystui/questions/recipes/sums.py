@@ -26,10 +26,10 @@ from nsystui.questions.nccl.units import whole
 from nsystui.questions.nvtx.listing import nvtx_summary
 from nsystui.questions.nvtx.loading import LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
 from nsystui.questions.recipes.asking import Ask, Options, chosen_ranks, of_each_rank, of_rank
-from nsystui.questions.stats import Options as ReportOptions
-from nsystui.questions.stats import report_named
 from nsystui.questions.stats.cuda_sums import kernels_as_nsys
 from nsystui.questions.stats.nvtx_kernels import measured, quartiles
+from nsystui.questions.stats.nvtx_projected import projected_summary, projected_trace
+from nsystui.questions.stats.report import Options as ReportOptions
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -295,14 +295,11 @@ def _ranges(_session: Session, selection: Selection, _: Options) -> _Rows:
 
 
 def _projected_ranges(_: Job, session: Session, selection: Selection) -> TableAnswer:
-    answer = report_named("nvtx_gpu_proj_sum").ask(session, selection, ReportOptions())
-    assert isinstance(answer, TableAnswer)
-    return answer
+    return projected_summary(session, selection, ReportOptions())
 
 
 def _projected_trace(job: Job, selection: Selection, _: Options) -> Answer:
-    report = report_named("nvtx_gpu_proj_trace")
-    return of_each_rank(job, selection, lambda session, own: report.ask(session, own, ReportOptions()))
+    return of_each_rank(job, selection, lambda session, own: projected_trace(session, own, ReportOptions()))
 
 
 ASK: dict[str, Ask] = {

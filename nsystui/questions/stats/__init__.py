@@ -1,53 +1,36 @@
 """The reports of ``nsys stats`` by their names: same columns, same rows, same order, same rounding.
 
-See docs/numbers.md#nsys-stats.
+See docs/numbers.md#nsys-stats. The catalogue declares them: `nsystui.questions.catalogue.nsys_stats`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from importlib import import_module
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError, meant
-from nsystui.base.text import whole_number
-from nsystui.questions.kernels import Names
-from nsystui.questions.stats.report import Options, Report
+from nsystui.exports import canonical
+from nsystui.questions.catalogue import of_family, question_named
+from nsystui.questions.question import Option, Question
 
-__all__ = ["NAMES", "Options", "Report", "all_reports", "options_of", "report_named", "report_of"]
+if TYPE_CHECKING:
+    from nsystui.store.session import Session
 
-# Only the module of the report that was asked for is imported.
-_IN_MODULE = {
-    "cuda_sums": (
-        "cuda_api_gpu_sum",
-        "cuda_api_sum",
-        "cuda_gpu_kern_gb_sum",
-        "cuda_gpu_kern_sum",
-        "cuda_gpu_mem_size_sum",
-        "cuda_gpu_mem_time_sum",
-        "cuda_gpu_sum",
-    ),
-    "cuda_traces": ("cuda_api_trace", "cuda_gpu_trace", "cuda_kern_exec_sum", "cuda_kern_exec_trace"),
-    "host": ("mpi_event_sum", "mpi_event_trace", "network_congestion", "openacc_sum", "openmp_sum", "osrt_sum"),
-    "nvtx_projected": ("nvtx_gpu_proj_sum", "nvtx_gpu_proj_trace", "nvtx_kern_sum"),
-    "nvtx_ranges": ("nvtx_pushpop_sum", "nvtx_pushpop_trace", "nvtx_startend_sum", "nvtx_sum"),
-    "unified_memory": ("um_cpu_page_faults_sum", "um_sum", "um_total_sum"),
-}
-_MODULE_OF = {name: module for module, names in _IN_MODULE.items() for name in names}
-NAMES = tuple(sorted(_MODULE_OF))
-"""Every report, in alphabetical order."""
-
-
-def report_named(name: str) -> Report:
-    """The report of that name; raises KeyError for a name that none has."""
-    reports: tuple[Report, ...] = import_module(f"{__name__}.{_MODULE_OF[name]}").REPORTS
-    return next(report for report in reports if report.name == name)
-
-
-def all_reports() -> list[Report]:
-    """Every report, in alphabetical order."""
-    return [report_named(name) for name in NAMES]
-
+FAMILY = "stats"
+DEFAULT = (
+    "nvtx_sum",
+    "osrt_sum",
+    "cuda_api_sum",
+    "cuda_gpu_kern_sum",
+    "cuda_gpu_mem_time_sum",
+    "cuda_gpu_mem_size_sum",
+    "openmp_sum",
+    "um_sum",
+    "um_total_sum",
+    "um_cpu_page_faults_sum",
+    "openacc_sum",
+)
+"""What ``nsys stats`` prints when nobody names a report, as far as we have it, in its order."""
 
 # How nsys called them until 2022.
 _OLD_NAMES = {
@@ -77,47 +60,59 @@ _OLD_NAMES = {
     "unifiedmemorytotals": "um_total_sum",
 }
 
-_OPTIONS: dict[str, Callable[[Options, str], Options]] = {
-    "base": lambda options, _: replace(options, names=Names.SHORT),
-    "mangled": lambda options, _: replace(options, names=Names.MANGLED),
-    "nvtx-name": lambda options, _: replace(options, nvtx_name=True),
-    "rows": lambda options, value: replace(options, rows=_number(value)),
-    "ticks_threshold": lambda options, value: replace(options, ticks_threshold=_number(value)),
-}
-_WITH_NUMBER = frozenset({"rows", "ticks_threshold"})
+
+def all_reports() -> tuple[Question, ...]:
+    """Every report, in alphabetical order."""
+    return of_family(FAMILY)
 
 
-def report_of(text: str) -> tuple[Report, Options]:
+def report_of(text: str) -> tuple[Question, Any]:
     """``cuda_gpu_kern_sum:nvtx-name:base`` as a report and its options; raises UsageError for what there is not."""
     name, *words = text.split(":")
     try:
-        report = report_named(_OLD_NAMES.get(name, name))
+        report = question_named(_OLD_NAMES.get(name, name), FAMILY)
     except KeyError:
-        hint = f"{meant(name, NAMES, '')} --list-reports prints those there are".lstrip()
+        names = [report.name for report in all_reports()]
+        hint = f"{meant(name, names, '')} --list-reports prints those there are".lstrip()
         raise UsageError(f"no report {name!r}: {hint}") from None
-    options = Options()
+    options = {option.flag: option for option in report.options}
+    values: dict[str, Any] = {}
     for word in words:
         key, sign, value = word.partition("=")
-        if key not in report.takes or bool(sign) != (key in _WITH_NUMBER):
+        option = options.get(key)
+        if option is None or bool(sign) == option.is_switch:
             raise UsageError(f"report {report.name} has no option {word!r}: {options_of(report) or 'it has none'}")
+        for other in [one.name for one in report.options if option.one_of and one.one_of == option.one_of]:
+            values.pop(other, None)
         try:
-            options = _OPTIONS[key](options, value)
+            values[option.name] = True if option.is_switch else option.kind(value)
         except ValueError:
             raise UsageError(f"report {report.name}: {key}={value}: not a number") from None
-    return report, options
+    return report, report.read(values)
 
 
-def _number(text: str) -> int:
-    number = whole_number(text)
-    if number is None:
-        raise ValueError(text)
-    return number
-
-
-def options_of(report: Report) -> str:
+def options_of(report: Question) -> str:
     """The options of a report as they are written after its name: ``[:nvtx-name][:base|:mangled]``."""
-    one_of = "|".join(f":{key}" for key in ("base", "mangled") if key in report.takes)
-    words = [":nvtx-name"] if "nvtx-name" in report.takes else []
-    words += [one_of] if one_of else []
-    words += [f":{key}=N" for key in sorted(report.takes & _WITH_NUMBER)]
-    return "".join(f"[{word}]" for word in words)
+    sets: dict[str, list[Option]] = {}
+    for option in report.options:
+        sets.setdefault(option.one_of or option.flag, []).append(option)
+    return "".join(f"[{'|'.join(map(_as_written, options))}]" for options in sets.values())
+
+
+def _as_written(option: Option) -> str:
+    return f":{option.flag}" if option.is_switch else f":{option.flag}={option.metavar}"
+
+
+def lacking(session: Session, report: Question) -> str:
+    """A sentence on what the exports lack for ``report`` and what to record; empty where they have it."""
+    needs = [[canonical.BY_NAME[name] for name in group] for group in report.needs]
+    groups = [group for group in needs if not any(one.has(table) for table in group for one in session.reports)]
+    if not groups:
+        return ""
+    what = _joined(" or ".join(table.what for table in group) for group in groups)
+    which = "this export" if len(session.reports) == 1 else "these exports"
+    return f"no {what} in {which}: {_joined(table.record for group in groups for table in group)}"
+
+
+def _joined(words: Iterable[str]) -> str:
+    return " and ".join(dict.fromkeys(words))

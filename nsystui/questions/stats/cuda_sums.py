@@ -21,7 +21,7 @@ from nsystui.questions.data_notes import missing_note
 from nsystui.questions.derived import of_all_reports
 from nsystui.questions.kernels import Names, block_of, grid_of, kernel_notes, name_of
 from nsystui.questions.stats.kernel_names import notes
-from nsystui.questions.stats.report import KERNEL_NAMES, Options, Report
+from nsystui.questions.stats.report import Ask, Options
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -202,28 +202,12 @@ def _together(**categories: pd.DataFrame) -> pd.DataFrame:
     return statistics.with_shares(frame, ("name",))
 
 
-REPORTS = (
-    Report(
-        "cuda_api_gpu_sum",
-        "CUDA API calls, kernels and memory operations",
-        _calls_and_gpu_work,
-        ((_CALLS, _KERNELS, _MEMORY_OPS),),
-        KERNEL_NAMES,
-    ),
-    Report("cuda_api_sum", "CUDA API calls", lambda s, w, _: api_summary_as_nsys(s, w), ((_CALLS,),)),
-    Report("cuda_gpu_kern_gb_sum", "kernels by name, grid and block", _shapes, ((_KERNELS,),), KERNEL_NAMES),
-    Report("cuda_gpu_kern_sum", "kernels by name", _kernels, ((_KERNELS,),), KERNEL_NAMES),
-    Report(
-        "cuda_gpu_mem_size_sum",
-        "bytes of memory copies and memsets",
-        lambda s, w, _: sizes_as_nsys(s, w),
-        ((_MEMORY_OPS,),),
-    ),
-    Report(
-        "cuda_gpu_mem_time_sum",
-        "time of memory copies and memsets",
-        lambda s, w, _: work_summary(s, w, MEMORY),
-        ((_MEMORY_OPS,),),
-    ),
-    Report("cuda_gpu_sum", "kernels and memory operations", _gpu_work, ((_KERNELS, _MEMORY_OPS),), KERNEL_NAMES),
-)
+ASK: dict[str, Ask] = {
+    "cuda_api_gpu_sum": _calls_and_gpu_work,
+    "cuda_api_sum": lambda s, w, _: api_summary_as_nsys(s, w),
+    "cuda_gpu_kern_gb_sum": _shapes,
+    "cuda_gpu_kern_sum": _kernels,
+    "cuda_gpu_mem_size_sum": lambda s, w, _: sizes_as_nsys(s, w),
+    "cuda_gpu_mem_time_sum": lambda s, w, _: work_summary(s, w, MEMORY),
+    "cuda_gpu_sum": _gpu_work,
+}

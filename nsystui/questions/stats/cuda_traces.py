@@ -19,7 +19,7 @@ from nsystui.questions.kernels import block_of, grid_of, name_of
 from nsystui.questions.nvtx.loading import calls_as_nsys, is_launched_by
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.stats.kernel_names import KERNEL_PLACE, LaunchRanges, RangeNamed, notes, range_named_frame
-from nsystui.questions.stats.report import KERNEL_NAMES, Options, Report
+from nsystui.questions.stats.report import Ask, Options
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -366,19 +366,9 @@ def _range_execution_groups(session: Session, selection: Selection, rows: _Execu
     return groups.join(spreads).reset_index()
 
 
-REPORTS = (
-    Report("cuda_api_trace", "each CUDA API call", _api_trace, ((tables.api_calls,),)),
-    Report(
-        "cuda_gpu_trace",
-        "each kernel, memory copy and memset",
-        _gpu_trace,
-        ((_KERNELS, _MEMORY_OPS),),
-        KERNEL_NAMES,
-    ),
-    Report(
-        "cuda_kern_exec_sum", "kernels with their calls and queues", _execution_summary, _EXECUTION_NEEDS, KERNEL_NAMES
-    ),
-    Report(
-        "cuda_kern_exec_trace", "each kernel with its call and queue", _execution_trace, _EXECUTION_NEEDS, KERNEL_NAMES
-    ),
-)
+ASK: dict[str, Ask] = {
+    "cuda_api_trace": _api_trace,
+    "cuda_gpu_trace": _gpu_trace,
+    "cuda_kern_exec_sum": _execution_summary,
+    "cuda_kern_exec_trace": _execution_trace,
+}

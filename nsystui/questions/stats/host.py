@@ -21,7 +21,7 @@ from nsystui.questions.algebra.statistics import query_rows
 from nsystui.questions.conditions import duration, job_start, where
 from nsystui.questions.data_notes import absent_note
 from nsystui.questions.paged import PagedAnswer
-from nsystui.questions.stats.report import Options, Report
+from nsystui.questions.stats.report import Ask, Options
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -220,17 +220,11 @@ def _adapters() -> sa.Subquery[Any]:
 _CONGESTION_OPTIONS = frozenset({"ticks_threshold"})
 
 
-REPORTS = (
-    Report("openacc_sum", "OpenACC events by name", _openacc, ((tables.openacc_events,),)),
-    Report("openmp_sum", "OpenMP events by name", _openmp, ((tables.openmp_events,),)),
-    Report("osrt_sum", "OS runtime calls", lambda s, w, _: work_summary(s, w, OS), ((tables.os_calls,),)),
-    Report("mpi_event_sum", "MPI calls by name", _mpi_summary, ((_MPI_CALLS,),)),
-    Report("mpi_event_trace", "every MPI call", _mpi_trace, ((_MPI_CALLS,),)),
-    Report(
-        "network_congestion",
-        "times when the network made senders wait",
-        _congestion,
-        ((_SAMPLES,),),
-        _CONGESTION_OPTIONS,
-    ),
-)
+ASK: dict[str, Ask] = {
+    "mpi_event_sum": _mpi_summary,
+    "mpi_event_trace": _mpi_trace,
+    "network_congestion": _congestion,
+    "openacc_sum": _openacc,
+    "openmp_sum": _openmp,
+    "osrt_sum": lambda s, w, _: work_summary(s, w, OS),
+}

@@ -25,7 +25,7 @@ from nsystui.questions.nvtx.loading import (
 )
 from nsystui.questions.stats.nvtx_kernels import kernels_by_range, measured, quartiles
 from nsystui.questions.stats.nvtx_ranges import Trace, by_start, parent_rows, pids, stacks, style, tids
-from nsystui.questions.stats.report import NAMES, Options, Report
+from nsystui.questions.stats.report import Ask, Options
 from nsystui.questions.time_window import selected_reports
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -130,7 +130,7 @@ _TRACE_COLUMNS = (
 )
 
 
-def _summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
+def projected_summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
     """``nvtx_gpu_proj_sum``: one row for each range name and style, longest projected time first.
 
     The frame has ``q1`` and ``q3`` besides, which nsys computes and does not print.
@@ -198,7 +198,7 @@ class _Rows:
         return list(zip(*columns, strict=True))
 
 
-def _trace(session: Session, selection: Selection, _: Options) -> Trace:
+def projected_trace(session: Session, selection: Selection, _: Options) -> Trace:
     """``nvtx_gpu_proj_trace``: every range with GPU work, by start in job time, after what no range launched."""
     texts, parts, before = Texts(), [], 0
     outside: list[Row] = []
@@ -247,25 +247,8 @@ def _notes(session: Session) -> tuple[str, ...]:
     return tuple(note for note in notes if note)
 
 
-_WORK = (tables.kernels, tables.memory_ops)
-REPORTS = (
-    Report(
-        "nvtx_gpu_proj_sum",
-        "NVTX ranges by name, from first to last GPU operation",
-        _summary,
-        ((tables.nvtx_ranges,), (tables.api_calls,), _WORK),
-    ),
-    Report(
-        "nvtx_gpu_proj_trace",
-        "NVTX ranges one by one, from first to last GPU operation",
-        _trace,
-        ((tables.nvtx_ranges,), (tables.api_calls,), _WORK),
-    ),
-    Report(
-        "nvtx_kern_sum",
-        "kernels by NVTX range and name",
-        kernels_by_range,
-        ((tables.nvtx_ranges,), (tables.api_calls,), (tables.kernels,)),
-        NAMES,
-    ),
-)
+ASK: dict[str, Ask] = {
+    "nvtx_gpu_proj_sum": projected_summary,
+    "nvtx_gpu_proj_trace": projected_trace,
+    "nvtx_kern_sum": kernels_by_range,
+}

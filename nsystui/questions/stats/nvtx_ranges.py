@@ -25,7 +25,7 @@ from nsystui.questions.nvtx.loading import (
     matching,
     ranges_as_nsys,
 )
-from nsystui.questions.stats.report import Options, Report
+from nsystui.questions.stats.report import Ask, Options
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -202,10 +202,9 @@ def _push_pop_trace(session: Session, selection: Selection, _: Options) -> Trace
     return Trace("nvtx-pushpop-trace", _TRACE_COLUMNS, chosen, rows, (note,) if note else (), total)
 
 
-_NEEDS = ((tables.nvtx_ranges,),)
-REPORTS = (
-    Report("nvtx_sum", "NVTX ranges by name", _summary, _NEEDS),
-    Report("nvtx_pushpop_sum", "NVTX push/pop ranges by name", _push_pop_summary, _NEEDS),
-    Report("nvtx_startend_sum", "NVTX start/end ranges by name", _start_end_summary, _NEEDS),
-    Report("nvtx_pushpop_trace", "NVTX push/pop ranges one by one, with what is in them", _push_pop_trace, _NEEDS),
-)
+ASK: dict[str, Ask] = {
+    "nvtx_sum": _summary,
+    "nvtx_pushpop_sum": _push_pop_summary,
+    "nvtx_startend_sum": _start_end_summary,
+    "nvtx_pushpop_trace": _push_pop_trace,
+}

@@ -1,11 +1,9 @@
-"""What a report of ``nsys stats`` is: its name, its options, the tables it needs and the question it asks."""
+"""What a report of ``nsys stats`` is asked with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import sqlalchemy as sa
 
 from nsystui.base.answer import Answer
 from nsystui.base.selection import Selection
@@ -28,21 +26,5 @@ class Options:
     ticks_threshold: int = 10_000
 
 
-NAMES = frozenset({"base", "mangled"})
-KERNEL_NAMES = NAMES | {"nvtx-name"}
-
 Ask = Callable[[Session, Selection, Options], Answer]
-
-
-@dataclass(frozen=True)
-class Report:
-    """One report. ``needs``: of each group of tables the exports must have one, if only without rows.
-
-    ``takes`` are the options it knows.
-    """
-
-    name: str
-    what: str
-    ask: Ask
-    needs: tuple[tuple[sa.Table, ...], ...]
-    takes: frozenset[str] = frozenset()
+"""Each module of this folder has the functions of its reports, by their names, in ``ASK``."""

@@ -17,14 +17,14 @@ from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
 from nsystui.questions.conditions import duration, where
 from nsystui.questions.data_notes import absent_note
-from nsystui.questions.stats.report import Options, Report
+from nsystui.questions.stats.report import Ask, Options
 from nsystui.store import tables
 from nsystui.store.session import Session
 
 _HOST_TO_DEVICE = 11
 _DEVICE_TO_HOST = 12
 _COPIES, _CPU, _GPU = tables.memory_ops, tables.cpu_page_faults, tables.gpu_page_faults
-_NEEDS = ((_COPIES,), (_CPU,), (_GPU,))
+_TABLES = (_COPIES, _CPU, _GPU)
 
 _TOTAL_COLUMNS = (
     Column("htod", header="Total HtoD Migration Size (MB)", label="HtoD MB", unit=Unit.MEGABYTES, decimals=3),
@@ -176,11 +176,11 @@ def _instructions(session: Session, selection: Selection, _: Options) -> TableAn
 
 def _is_complete(session: Session) -> bool:
     """Whether every table is in one export at least: without one of them nsys has no such report either."""
-    return all(any(report.has(table) for report in session.reports) for group in _NEEDS for table in group)
+    return all(any(report.has(table) for report in session.reports) for table in _TABLES)
 
 
 def _notes(session: Session) -> tuple[str, ...]:
-    notes = (absent_note(session, table) for group in _NEEDS for table in group)
+    notes = (absent_note(session, table) for table in _TABLES)
     return tuple(note for note in notes if note)
 
 
@@ -193,8 +193,8 @@ def _hexadecimal(address: int) -> str:
     return f"0x{address & 0xFFFF_FFFF_FFFF_FFFF:X}"
 
 
-REPORTS = (
-    Report("um_cpu_page_faults_sum", "CPU page faults of unified memory by instruction", _instructions, ((_CPU,),)),
-    Report("um_sum", "unified memory by address", _addresses, _NEEDS, frozenset({"rows"})),
-    Report("um_total_sum", "unified memory in total", _totals, _NEEDS),
-)
+ASK: dict[str, Ask] = {
+    "um_cpu_page_faults_sum": _instructions,
+    "um_sum": _addresses,
+    "um_total_sum": _totals,
+}

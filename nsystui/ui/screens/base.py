@@ -1,6 +1,6 @@
 """The base of every screen: the lines around it, its question, its table in a file, and the prompts for the selection.
 
-`JobScreen` is made of three parts: `Question` asks the job in a thread, `FileExport` writes files, and
+`JobScreen` is made of three parts: `Asker` asks the job in a thread, `FileExport` writes files, and
 `SelectionPrompts` change the selection by hand.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nsystui.base.columns import Column
     from nsystui.base.selection import Selection, Window
     from nsystui.questions.job import Job
-    from nsystui.questions.recipes.catalog import Recipe
+    from nsystui.questions.question import Question
     from nsystui.questions.tasks import RankedTask
     from nsystui.ui.app import NsystuiApp
 
@@ -70,7 +70,7 @@ class JobScreen(QuietScreen[None]):
         self.crumbs = crumbs
         self.job_ranks: Sequence[RankedTask] = ()
         """The ranks of the job as they were when the answer on the screen was asked for."""
-        self.question = Question(self)
+        self.question = Asker(self)
         self.file_export = FileExport(self)
         self.selection_prompts = SelectionPrompts(self)
         self._rest_timer: Timer | None = None
@@ -245,10 +245,12 @@ class JobScreen(QuietScreen[None]):
         if self.has_job():
             self.lay_over(screen_of("palette"))
 
-    def open_recipe(self, recipe: Recipe) -> None:
-        """Opens the table of a recipe, or its map, over this screen."""
-        if recipe.module:
-            self.lay_over(screen_of("recipe map" if recipe.is_map else "recipe", recipe))
+    def open_question(self, question: Question) -> None:
+        """Opens the table of a question, or its map, over this screen."""
+        from nsystui.questions.question import COMPARISON
+
+        if question.home != COMPARISON:
+            self.lay_over(screen_of("recipe" if question.map is None else "recipe map", question))
             return
         groups = ", or ranks A -- B" if self.job is not None and len(self.job.ranks) > 1 else ""
         self.prompt.ask(f"compare with a path{groups}", "", self._comparison_with, self.lay_over)
@@ -356,7 +358,7 @@ def _known_format(text: str) -> object:
     return format_for_path(text)
 
 
-class Question:
+class Asker:
     """The question of a screen, asked in a thread: the newest one wins.
 
     While reports are being read it is asked once at a time, and then pauses twice as long as that took: sixty-four

@@ -21,8 +21,9 @@ from nsystui.base.text import shorten, width_of
 from nsystui.questions.compare import TABLES, Options, Side, worded
 from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
+from nsystui.questions.opening import Source
 from nsystui.ui import keys, messages
-from nsystui.ui.loading import Loading, Source
+from nsystui.ui.loading import Loading
 from nsystui.ui.pictures.selection import spans
 from nsystui.ui.screens.going import show_table
 from nsystui.ui.screens.table import FilteredTableScreen, rows_with

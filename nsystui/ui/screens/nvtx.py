@@ -7,13 +7,13 @@ from typing import Any
 
 from nsystui.base.answer import Answer, Row, TableAnswer
 from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.questions.catalogue import question_named
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import EventKey
 from nsystui.questions.job import Job
 from nsystui.questions.nvtx.listing import kernels_of, nvtx_tree_table
 from nsystui.questions.nvtx.paths import By, NodeKind
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
-from nsystui.questions.stats import Options, report_named
 from nsystui.ui import keys
 from nsystui.ui.pictures.nvtx_outline import ORDERS, Outline
 from nsystui.ui.screens.instances import RangeInstancesScreen
@@ -38,7 +38,8 @@ class NvtxNamesScreen(TableScreen):
         return (self.report,)
 
     def ask(self, job: Job, selection: Selection) -> Answer:
-        return report_named(self.report).ask(job.session, selection, Options())
+        report = question_named(self.report, "stats")
+        return report.ask(job, selection, report.defaults())
 
     def natural_order(self) -> tuple[str | None, bool]:
         return "total", True

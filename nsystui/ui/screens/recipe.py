@@ -1,4 +1,4 @@
-"""A recipe, opened from the palette: its table, or its map as a drawing."""
+"""A question opened from the palette, mostly a recipe: its table, or its map as a drawing."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
 from nsystui.questions.activities import WORKS
+from nsystui.questions.answering import ask, draw_map, lacking
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
-from nsystui.questions.recipes.asking import Options, ask, draw, lacking
-from nsystui.questions.recipes.catalog import BY_RANK, NAMES, Recipe
+from nsystui.questions.question import Question
 from nsystui.questions.recipes.maps import RecipeMap, edges_of, map_table
 from nsystui.ui import keys
 from nsystui.ui.screens.chart import ChartScreen
@@ -30,23 +30,24 @@ _VALUE_WIDTH = 10
 
 
 class RecipeScreen(TableScreen):
-    """The table of a recipe. Below it what its numbers need to be understood, and where NVIDIA's recipe errs."""
+    """The table of a question. Below it what its numbers need to be understood, and where NVIDIA's recipe errs."""
 
     PLACES = ("recipe", "table", "everywhere")
     BINDINGS = keys.bindings("recipe", "table", "everywhere")
     BACKGROUND = True
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Question) -> None:
         super().__init__("recipe", recipe.name)
         self.recipe = recipe
-        self.options = Options()
+        self.option_values = recipe.default_values()
         self._lacks = False
 
     def parameters(self) -> tuple[Hashable, ...]:
-        return (self.options,)
+        return tuple(self.option_values.values())
 
     def ask(self, job: Job, selection: Selection) -> tuple[Answer, bool]:
-        return ask(self.recipe, job, selection, self.options), bool(lacking(self.recipe, job))
+        options = self.recipe.read(self.option_values)
+        return ask(self.recipe, job, selection, options), bool(lacking(self.recipe, job))
 
     def show(self, result: Any, same_place: bool) -> None:
         answer: Answer
@@ -59,10 +60,10 @@ class RecipeScreen(TableScreen):
         """A rule that finds nothing is good news, and not a lack of data."""
         if self._lacks:
             return super().empty_text(answer)
-        return "\n".join((f"none here: {self.recipe.what}", *answer.notes))
+        return "\n".join((f"none here: {self.recipe.help}", *answer.notes))
 
     def show_count(self) -> None:
-        by_rank = " by rank" if self.options.by_rank else ""
+        by_rank = " by rank" if self.option_values.get("by_rank") else ""
         self.crumbs = ("recipe", f"{self.recipe.name}{by_rank}")
         super().show_count()
 
@@ -72,48 +73,44 @@ class RecipeScreen(TableScreen):
         return Window(start, end) if isinstance(start, int) and isinstance(end, int) else super().row_window()
 
     def action_by_rank(self) -> None:
-        if BY_RANK not in self.recipe.takes:
+        if "by-rank" not in self.recipe.takes:
             has_rank = "rank" in (column.key for column in (self.table.answer.columns if self.table.answer else ()))
             self.say("each row says its rank" if has_rank else "this recipe has no table for each rank")
             return
-        self.options = replace(self.options, by_rank=not self.options.by_rank)
+        self.option_values["by_rank"] = not self.option_values["by_rank"]
         self._sort = None
         self.job_changed()
 
     def action_names(self) -> None:
-        if NAMES not in self.recipe.takes:
+        if "names" not in self.recipe.takes:
             self.say("only recipes of kernels have other names")
             return
         order = list(Names)
-        self.options = replace(self.options, names=order[(order.index(self.options.names) + 1) % len(order)])
-        self.say(f"{self.options.names.value} names")
+        names = order[(order.index(self._names()) + 1) % len(order)]
+        self.option_values["names"] = names.value
+        self.say(f"{names.value} names")
         self.job_changed()
 
     def open_row(self) -> None:
         name = self.values().get("name")
-        screen = _instances(self.recipe.name, str(name), self.options.names) if name is not None else None
+        screen = self._instances(str(name)) if name is not None else None
         if screen is None:
             self.say("there is nothing behind these rows")
         else:
             self.lay_over(screen)
 
+    def _names(self) -> Names:
+        """Which names kernels have here."""
+        return Names(self.option_values.get("names") or Names.FULL)
 
-def _instances(recipe: str, name: str, names: Names) -> TableScreen | None:
-    """The single launches, calls or ranges of a name; ``None`` for recipes of which the rows are no names."""
-    if recipe in ("cuda_gpu_kern_sum", "cuda_gpu_kern_hist", "nccl_gpu_overlap_trace"):
-        return KernelInstancesScreen(name, names)
-    if recipe in ("nvtx_sum", "nvtx_gpu_proj_sum", "nvtx_gpu_proj_trace"):
-        return RangeInstancesScreen(name)
-    return WorkInstancesScreen(name, _WORKS[recipe]) if recipe in _WORKS else None
-
-
-_WORKS = {
-    "cuda_api_sum": WORKS["api"],
-    "cuda_gpu_mem_size_sum": WORKS["memory"],
-    "cuda_gpu_mem_time_sum": WORKS["memory"],
-    "mpi_sum": WORKS["mpi"],
-    "osrt_sum": WORKS["os"],
-}
+    def _instances(self, name: str) -> TableScreen | None:
+        """The single launches, calls or ranges of a name; ``None`` where the rows are no names of such."""
+        row = self.recipe.row
+        if row == "kernel":
+            return KernelInstancesScreen(name, self._names())
+        if row == "range":
+            return RangeInstancesScreen(name)
+        return WorkInstancesScreen(name, WORKS[row]) if row in WORKS else None
 
 
 class RecipeMapScreen(ChartScreen):
@@ -127,7 +124,7 @@ class RecipeMapScreen(ChartScreen):
     RecipeMapScreen #detail { height: 3; }
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Question) -> None:
         super().__init__("recipe", recipe.name)
         self.recipe = recipe
         self.figure = 0
@@ -142,7 +139,7 @@ class RecipeMapScreen(ChartScreen):
         return (self._bins,)
 
     def ask(self, job: Job, selection: Selection) -> RecipeMap:
-        return draw(self.recipe, job, selection, Options(bins=self._bins))
+        return draw_map(self.recipe, job, selection, replace(self.recipe.defaults(), bins=self._bins))
 
     def show(self, result: Any, same_place: bool) -> None:
         shown: RecipeMap = result

@@ -1,31 +1,118 @@
-"""Every recipe: what it answers, what it needs, and where NVIDIA's own goes wrong. Loads nothing heavy."""
+"""The recipes of ``nsys recipe``: what each answers, what it needs, and where NVIDIA's own goes wrong.
+
+`nsystui.questions.recipes` computes them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from nsystui.base.errors import UsageError, meant
+from nsystui.base.errors import UsageError
+from nsystui.questions.question import COMPARISON, Option, Question, Row, Values, in_module
 
-BY_RANK, NAME, NAMES, BINS = "by-rank", "name", "names", "bins"
-GAP, THRESHOLD, CHUNKS = "gap", "threshold", "chunks"
+if TYPE_CHECKING:
+    from nsystui.base.answer import Answer
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job
+    from nsystui.questions.recipes.asking import Options
+
+FAMILY = "recipe"
+
+BY_RANK = Option("by-rank", "each rank by itself, with a column for it")
+NAME = Option(
+    "name",
+    "the kernel or NVTX range that is looked at: a whole name, of kernels full, short or mangled, of ranges "
+    "with or without the domain, and * for numbers, as in 'step *' "
+    "(default: the kernel with most time, the training steps; of kern_hist all)",
+    metavar="TEXT",
+    group=FAMILY,
+)
+NAMES = Option("names", "which kernel names (full)", choices=("full", "short", "mangled"), group=FAMILY)
+BINS = Option("bins", "spans of a map (30; of a drawing its width)", metavar="N", kind=int, group=FAMILY)
+WIDTH = Option("width", "width of a drawing (the terminal's)", metavar="N", kind=int, group=FAMILY)
+GAP = Option("gap", "gaps longer than this (500)", metavar="MS", kind=float, group=FAMILY)
+THRESHOLD = Option("threshold", "utilisation below this (50)", metavar="PERCENT", kind=float, group=FAMILY)
+CHUNKS = Option("chunks", "parts of a GPU's time (30)", metavar="N", kind=int, group=FAMILY)
+
+_LEAST_BINS, _MOST_BINS = 1, 1_000_000
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """One recipe.
+def _options(values: Values) -> Options:
+    """Raises UsageError for a value that makes no sense."""
+    from nsystui.questions.kernels import Names
+    from nsystui.questions.recipes.asking import MILLISECOND, Options
 
-    ``what``: what it answers, in a line. ``module``: where it is computed, in this folder; empty for `diff`, which is a
-    command of its own. ``needs``: of each group of canonical tables the exports must have one. ``takes``: the options
-    that it knows. ``differs``: what NVIDIA's recipe of that name gets wrong and this one does not, or counts otherwise.
-    """
+    given = {name: value for name, value in values.items() if value is not None}
+    for flag in ("bins", "chunks", "width"):
+        if not _LEAST_BINS <= given.get(flag, _LEAST_BINS) <= _MOST_BINS:
+            raise UsageError(f"--{flag} {given[flag]}: from {_LEAST_BINS} to {_MOST_BINS}")
+    if not 0 <= given.get("gap", 0) < 1e12:
+        raise UsageError(f"--gap {given['gap']:g}: milliseconds, not below 0")
+    if not 0 <= given.get("threshold", 0) <= 100:
+        raise UsageError(f"--threshold {given['threshold']:g}: percent, from 0 to 100")
+    if "names" in given:
+        given["names"] = Names(given["names"])
+    if "gap" in given:
+        given["gap"] = round(given["gap"] * MILLISECOND)
+    return Options(**{name: given[name] for name in Options.__dataclass_fields__ if name in given})
 
-    name: str
-    what: str
-    module: str
-    needs: tuple[tuple[str, ...], ...] = ()
-    takes: frozenset[str] = frozenset()
-    differs: tuple[str, ...] = ()
-    is_map: bool = False
+
+def _recipe(
+    name: str,
+    answers: str,
+    module: str,
+    needs: tuple[tuple[str, ...], ...] = (),
+    options: tuple[Option, ...] = (),
+    differs: tuple[str, ...] = (),
+    row: Row = "other",
+    is_whole: bool = False,
+    has_times: bool = False,
+) -> Question:
+    """A table, answered by the function of that name in ``ASK`` of a module of `nsystui.questions.recipes`."""
+    ask = in_module(f"recipes.{module}", "ASK", name)
+    return Question(
+        name,
+        answers,
+        ask,
+        FAMILY,
+        options=options,
+        needs=needs,
+        differs=differs,
+        read=_options,
+        is_whole=is_whole,
+        has_times=has_times,
+        row=row,
+    )
+
+
+def _map(
+    name: str, answers: str, module: str, needs: tuple[tuple[str, ...], ...], differs: tuple[str, ...] = ()
+) -> Question:
+    """A map, made by the function of that name in ``MAPS`` of a module of `nsystui.questions.recipes`."""
+    make = in_module(f"recipes.{module}", "MAPS", name)
+
+    def ask(job: Job, selection: Selection, options: Options) -> Answer:
+        from nsystui.questions.recipes.maps import map_table
+
+        return map_table(make(job, selection, options))
+
+    return Question(
+        name,
+        answers,
+        ask,
+        FAMILY,
+        options=(BINS, WIDTH),
+        needs=needs,
+        differs=differs,
+        read=_options,
+        map=make,
+        has_times=True,
+        row="time",
+    )
+
+
+def _one_side(*_: object) -> Answer:
+    raise UsageError("diff compares two sides: nsystui diff A… -- B…")
 
 
 RANKS_DIFFER = (
@@ -60,208 +147,215 @@ _FIRST_DELTA = (
 _KERNELS, _MEMORY, _CALLS, _GRAPH = "kernels", "memory_ops", "api_calls", "graph_launches"
 _NVTX, _NCCL = "nvtx_ranges", "nccl_calls"
 _WORK = (_KERNELS, _MEMORY, _GRAPH)
-_SUM = frozenset({BY_RANK})
-_MAP = frozenset({BINS})
-_PACE = frozenset({BY_RANK, NAME})
 
-RECIPES: tuple[Recipe, ...] = (
-    Recipe(
+QUESTIONS = (
+    _recipe(
         "cuda_api_sum",
         "how long CUDA API calls took, by name",
         "sums",
         ((_CALLS,),),
-        _SUM,
+        (BY_RANK,),
         (_STATISTICS, "NVIDIA's counts a call of a capture with --cudabacktrace twice, for it has two rows; here once"),
+        row="api",
     ),
-    Recipe(
+    _recipe(
         "cuda_api_sync",
         "every cudaDeviceSynchronize and cudaStreamSynchronize, longest first",
         "rules",
         ((_CALLS,),),
         differs=("nsys's rule lists 50 calls unless told otherwise; here all (--top N)",),
+        has_times=True,
     ),
-    Recipe(
+    _recipe(
         "cuda_gpu_kern_hist",
         "how the durations of each kernel are spread",
         "kernels",
         ((_KERNELS,),),
-        frozenset({BY_RANK, NAME, NAMES}),
+        (BY_RANK, NAME, NAMES),
+        row="kernel",
     ),
-    Recipe(
+    _recipe(
         "cuda_gpu_kern_pace",
         "how one kernel paces: its n-th launch across ranks, and the time since the one before",
         "pace",
         ((_KERNELS,),),
-        _PACE | {NAMES},
+        (BY_RANK, NAME, NAMES),
         (_FIRST_DELTA,),
+        is_whole=True,
+        has_times=True,
     ),
-    Recipe(
+    _recipe(
         "cuda_gpu_kern_sum",
         "how long GPU kernels took, by name, and on which rank the extremes are",
         "sums",
         ((_KERNELS,),),
-        _SUM | {NAMES},
+        (BY_RANK, NAMES),
         (_STATISTICS,),
+        row="kernel",
     ),
-    Recipe(
+    _recipe(
         "cuda_gpu_mem_size_sum",
         "how many bytes memory copies and memsets moved, by kind",
         "sums",
         ((_MEMORY,),),
-        _SUM,
+        (BY_RANK,),
         (_STATISTICS,),
+        row="memory",
     ),
-    Recipe(
+    _recipe(
         "cuda_gpu_mem_time_sum",
         "how long memory copies and memsets took, by kind",
         "sums",
         ((_MEMORY,),),
-        _SUM,
+        (BY_RANK,),
         (_STATISTICS,),
+        row="memory",
     ),
-    Recipe(
+    _map(
         "cuda_gpu_time_util_map",
         "when each GPU was busy",
         "busy_maps",
         (_WORK,),
-        _MAP,
         (
             "NVIDIA's counts kernels only; here `busy` has copies, memsets and graphs too, `kernels` alone",
             _GRAPHS,
             _HEAT,
         ),
-        is_map=True,
     ),
-    Recipe(
+    _recipe(
         "cuda_memcpy_async",
         "asynchronous copies from or to pageable memory, longest first",
         "rules",
         ((_MEMORY,), (_CALLS,)),
         differs=(_BY_PROCESS,),
+        has_times=True,
     ),
-    Recipe(
+    _recipe(
         "cuda_memcpy_sync",
         "copies by synchronous calls, longest first",
         "rules",
         ((_MEMORY,), (_CALLS,)),
         differs=(_BY_PROCESS,),
+        has_times=True,
     ),
-    Recipe(
+    _recipe(
         "cuda_memset_sync",
         "memsets of pinned or managed memory by synchronous calls, longest first",
         "rules",
         ((_MEMORY,), (_CALLS,)),
         differs=(_BY_PROCESS,),
+        has_times=True,
     ),
-    Recipe(
+    Question(
         "diff",
         "what changed between two jobs, ranks or spans of time: A… -- B…, as `nsystui diff`",
-        "",
+        _one_side,
+        FAMILY,
         differs=(
             "NVIDIA's pairs files by the order of their names and subtracts tables, and leaves out what is below a "
             "tolerance; here jobs are compared by names, which are marked as new or gone, per rank where ranks differ",
         ),
+        home=COMPARISON,
     ),
-    Recipe(
+    _recipe(
         "gpu_gaps",
         "when a GPU was idle for long (--gap, 500 ms), longest first",
         "rules",
         (_WORK,),
-        frozenset({GAP}),
+        (GAP,),
         (
             _GRAPHS,
             "NVIDIA's takes some of the profiler's own work for the GPU's, by its name, and cuts gaps at it; here a "
             "gap is whole, with the part of it in which the profiler worked, and at what",
         ),
+        has_times=True,
     ),
-    Recipe(
+    _map(
         "gpu_metric_util_map",
         "how much of each GPU's SMs and tensor cores was used, as sampled",
         "metric_maps",
         (("gpu_metrics",),),
-        _MAP,
         (
             "NVIDIA's (2023.4) reads the samples of generic events; here those of the table of GPU metrics",
             "the counters glitch: values below 0 count as 0 and above 100 as 100",
             _HEAT,
         ),
-        is_map=True,
     ),
-    Recipe(
+    _recipe(
         "gpu_time_util",
         "parts of each GPU's time (--chunks, 30) with low utilisation (--threshold, 50 %), lowest first",
         "rules",
         (_WORK,),
-        frozenset({THRESHOLD, CHUNKS}),
+        (THRESHOLD, CHUNKS),
         (
             "NVIDIA's adds up operations that run side by side: a part may be in use for more than 100 %, and is not "
             "listed although the GPU was idle in most of it; here every moment counts once",
             _GRAPHS,
         ),
+        has_times=True,
     ),
-    Recipe(
+    _map(
         "mpi_gpu_time_util_map",
         "when each rank was in MPI, in kernels, and in both",
         "busy_maps",
         (("mpi_calls",), _WORK),
-        _MAP,
         ("calls that never returned last to the end of the session", _HEAT),
-        is_map=True,
     ),
-    Recipe(
+    _recipe(
         "mpi_sum",
         "how long MPI calls took, by name",
         "sums",
         (("mpi_calls",),),
-        _SUM,
+        (BY_RANK,),
         (_DESCRIBED, "calls that nsys 2022 and older wrote as NVTX ranges of the domain MPI count too"),
+        row="mpi",
     ),
-    Recipe(
+    _recipe(
         "nccl_gpu_overlap_trace",
         "how much of each kernel's time NCCL ran beside it, and of NCCL's the kernels",
         "kernels",
         ((_KERNELS,),),
-        _SUM,
+        (BY_RANK,),
+        row="kernel",
+        is_whole=True,
     ),
-    Recipe(
+    _recipe(
         "nccl_gpu_proj_sum",
         "how long NCCL operations took on the GPU, by collective",
         "sums",
         ((_KERNELS,),),
-        _SUM,
+        (BY_RANK,),
         (
             "NVIDIA's gives all GPU time of grouped calls to ncclGroupEnd, where they are launched, and none to "
             "ncclAllReduce and the others; here a kernel belongs to the calls of its group",
             _DESCRIBED,
         ),
+        is_whole=True,
     ),
-    Recipe(
+    _map(
         "nccl_gpu_time_util_map",
         "when each GPU ran NCCL, and when other kernels",
         "busy_maps",
         ((_KERNELS,),),
-        _MAP,
         (
             "NVIDIA's (2023.4) takes a kernel for NCCL's only where its start and end are those of a projected range: "
             "several kernels of a group count as compute; here the kernel's name tells, as in newer ones",
             _HEAT,
         ),
-        is_map=True,
     ),
-    Recipe(
+    _recipe(
         "nccl_sum",
         "how long NCCL calls took on the CPU, by name",
         "sums",
         ((_NCCL,),),
-        _SUM,
+        (BY_RANK,),
         (_DESCRIBED, "NVIDIA's leaves out calls of no measurable length; here they count"),
     ),
-    Recipe(
+    _map(
         "network_traffic_map",
         "what network adapters received and sent, and how long senders waited",
         "metric_maps",
         (("nic_metrics", "efa_samples"),),
-        _MAP,
         (
             "NVIDIA's (2023.4) swaps received and sent",
             "here what was not sampled is missing, and a bin is the mean over its sampled part",
@@ -269,63 +363,67 @@ RECIPES: tuple[Recipe, ...] = (
             "were recorded with; NVIDIA documents neither these nor their units; what never falls is taken as a total",
             _HEAT,
         ),
-        is_map=True,
     ),
-    Recipe(
+    _recipe(
         "nvtx_gpu_proj_pace",
         "how one NVTX range paces on the GPU: its n-th instance across ranks",
         "pace",
         ((_NVTX,), (_CALLS,), _WORK),
-        _PACE,
+        (BY_RANK, NAME),
         (_FIRST_DELTA,),
+        is_whole=True,
+        has_times=True,
     ),
-    Recipe(
+    _recipe(
         "nvtx_gpu_proj_sum",
         "from first to last GPU operation of NVTX ranges, by name",
         "sums",
         ((_NVTX,), (_CALLS,), (_KERNELS, _MEMORY)),
-        _SUM,
+        (BY_RANK,),
         (_DESCRIBED,),
+        row="range",
     ),
-    Recipe(
+    _recipe(
         "nvtx_gpu_proj_trace",
         "from first to last GPU operation of every NVTX range",
         "sums",
         ((_NVTX,), (_CALLS,), (_KERNELS, _MEMORY)),
+        row="range",
+        has_times=True,
     ),
-    Recipe(
+    _recipe(
         "nvtx_pace",
         "how one NVTX range paces: its n-th instance across ranks, and the time since the one before",
         "pace",
         ((_NVTX,),),
-        _PACE,
+        (BY_RANK, NAME),
         (_FIRST_DELTA,),
+        is_whole=True,
+        has_times=True,
     ),
-    Recipe("nvtx_sum", "how long NVTX ranges took, by name", "sums", ((_NVTX,),), _SUM, (_DESCRIBED,)),
-    Recipe(
+    _recipe(
+        "nvtx_sum",
+        "how long NVTX ranges took, by name",
+        "sums",
+        ((_NVTX,),),
+        (BY_RANK,),
+        (_DESCRIBED,),
+        row="range",
+    ),
+    _recipe(
         "osrt_sum",
         "how long OS runtime library calls took, by name",
         "sums",
         (("os_calls",),),
-        _SUM,
+        (BY_RANK,),
         (_STATISTICS,),
+        row="os",
     ),
-    Recipe(
+    _map(
         "ucx_gpu_time_util_map",
         "when each rank was in UCX, in kernels, and in both",
         "busy_maps",
         (("ucx_calls",), _WORK),
-        _MAP,
         ("calls that never returned last to the end of the session", _HEAT),
-        is_map=True,
     ),
 )
-"""All of them, in alphabetical order."""
-
-
-def recipe_named(name: str) -> Recipe:
-    """The recipe of that name; raises UsageError, with the one that may be meant."""
-    known = {recipe.name: recipe for recipe in RECIPES}
-    if name not in known:
-        raise UsageError(f"no recipe {name!r}: {meant(name, known, '`nsystui recipe` lists them')}")
-    return known[name]

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from nsystui.base import terminal
 from nsystui.base.columns import Unit
+from nsystui.base.selection import Selection
 from nsystui.base.text import fit, safe_text
 from nsystui.base.units import format_value
+from nsystui.questions.answering import draw_map
+from nsystui.questions.job import Job
+from nsystui.questions.question import Drawing, Question
+from nsystui.questions.recipes.asking import Options
 from nsystui.questions.recipes.maps import MapLine, RecipeMap
 from nsystui.ui.widgets.plots import blocks, time_axis
 
 _LABEL, _VALUE, _LEAST = 16, 9, 10
 
 
-def columns_of(width: int) -> int:
-    """How many blocks fit into ``width`` cells beside the labels and the values."""
+def draw(
+    question: Question, job: Job, selection: Selection, options: Options, width: int | None, bins: int | None
+) -> Drawing:
+    """The map of a question in ``width`` cells (``None``: the terminal's), with a bin for each unless told how many."""
+    width = width or terminal.text_width(120)
+    shown = draw_map(question, job, selection, options if bins else replace(options, bins=_columns_of(width)))
+    return Drawing(lines_of(shown, width), shown.notes)
+
+
+def _columns_of(width: int) -> int:
+    """How many blocks fit into ``width`` cells next to the labels and the values."""
     return max(width - _LABEL - _VALUE - 2, _LEAST)
 
 
@@ -25,7 +42,7 @@ def lines_of(shown: RecipeMap, width: int) -> list[str]:
     """
     if not shown.lines:
         return []
-    columns = columns_of(width)
+    columns = _columns_of(width)
     window = shown.window
     start, length = format_value(Unit.TIME, window.start), format_value(Unit.DURATION, window.end - window.start)
     bin_width = format_value(Unit.DURATION, (window.end - window.start) / shown.bins)

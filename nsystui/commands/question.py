@@ -1,0 +1,150 @@
+"""Runs a question of the catalogue as a command: opens, selects, asks, delivers and closes, the same for all."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from nsystui.base.errors import UsageError
+from nsystui.commands import arguments as shared
+from nsystui.questions.question import Drawing, Option, Question
+
+if TYPE_CHECKING:
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job
+    from nsystui.store.session import Session
+
+
+class QuestionCommand:
+    """A question as a command of its own: what the command line asks of a module of this folder."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.DESCRIPTION = question.description
+        self.EXAMPLES = question.examples
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The flags of every question, and its own."""
+        shared.add_files(parser)
+        add_options(parser, self.question.options)
+        shared.add_selection(parser)
+        shared.add_format(parser)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        return run(self.question, arguments)
+
+
+def add_options(
+    parser: argparse.ArgumentParser, options: Sequence[Option], about: Mapping[str, str] | None = None
+) -> None:
+    """The flags of options, in their groups; ``about`` has a sentence for some of the groups."""
+    groups: dict[str, argparse._ActionsContainer] = {"": parser}
+    sets: dict[tuple[str, str], argparse._ActionsContainer] = {}
+    for option in options:
+        if option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group, (about or {}).get(option.group))
+        container = groups[option.group]
+        if option.one_of:
+            key = (option.group, option.one_of)
+            container = sets[key] = sets.get(key) or container.add_mutually_exclusive_group()
+        container.add_argument(f"--{option.flag}", **_argparse_words(option))
+
+
+def _argparse_words(option: Option) -> dict[str, Any]:
+    words: dict[str, Any] = {"help": option.help, "default": option.default}
+    if option.is_switch:
+        return {**words, "action": "store_true", "default": False}
+    if option.metavar:
+        words["metavar"] = option.metavar
+    if option.choices:
+        words["choices"] = option.choices
+    if option.has_several:
+        words |= {"action": "extend", "nargs": "+"}
+    if option.without_value is not None:
+        words |= {"nargs": "?", "const": option.without_value}
+    return {**words, "type": _reader(option.kind)}
+
+
+def _reader(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Reads a value; what argparse is told of a wrong one names the option before it."""
+
+    def read(text: str) -> Any:
+        try:
+            return kind(text)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    read.__name__ = kind.__name__  # argparse: invalid int value
+    return read
+
+
+def run(question: Question, arguments: argparse.Namespace) -> int:
+    """Answers on stdout or in a file, and returns the exit status."""
+    shared.check_output(arguments)
+    values = vars(arguments)
+    memory = shared.remembered(arguments) if question.is_remembered else None
+    key = (question.name, *(str(values[option.name]) for option in question.options if not option.lists))
+    known = memory.recall(*key) if memory is not None else None
+    if known is not None:
+        return shared.deliver(arguments, known[1])
+    options = question.read(values)
+    with closing(_opened(question, arguments)) as job:
+        from nsystui.questions.answering import ask
+
+        selection = shared.selection_of(arguments, job)
+        if not is_table(arguments):
+            status = _drawn(question, arguments, job, selection, options)
+            if status is not None:
+                return status
+        answer = ask(question, job, selection, options)
+        if memory is not None:
+            memory.keep(job, answer, "", *key)
+        return shared.deliver(arguments, answer)
+
+
+def _opened(question: Question, arguments: argparse.Namespace) -> Job:
+    values = vars(arguments)
+    has_times = question.has_times or any(one.is_given(values) for one in question.options if one.lists)
+
+    def prepare(session: Session) -> None:
+        if question.prepare is not None:
+            from nsystui.commands.reading_bar import StatusLine, shown
+
+            with shown(StatusLine()) as line:
+                question.prepare(session, values, line.say)
+
+    return shared.open_job(
+        arguments,
+        question.is_whole,
+        has_times,
+        question.expected(values) if question.expected is not None else None,
+        prepare,
+    )
+
+
+def is_table(arguments: argparse.Namespace) -> bool:
+    """Whether a flag of the output asks for a table, where there is a drawing as well."""
+    return bool(arguments.format or arguments.sort or arguments.top is not None or shared.to_file(arguments))
+
+
+def _drawn(
+    question: Question, arguments: argparse.Namespace, job: Job, selection: Selection, options: Any
+) -> int | None:
+    """Prints the drawing of a question that has one; the exit status, ``None`` where nothing is drawn."""
+    drawing: Drawing | None = None
+    if question.map is not None:
+        from nsystui.commands.map_drawing import draw
+
+        drawing = draw(question, job, selection, options, arguments.width, arguments.bins)
+    elif question.draw is not None:
+        drawing = question.draw(job, selection, options)
+    if drawing is None:
+        return None
+    from nsystui.output.stdout import print_lines
+
+    print_lines(drawing.lines)
+    for note in drawing.notes:
+        shared.say_note(note)
+    return 0 if drawing.lines or not drawing.notes else 3

@@ -1,0 +1,172 @@
+"""NCCL kernels and calls by collective, size, communicator and so on, or one by one."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nsystui.base.errors import UsageError
+from nsystui.questions.question import STEP_RANGE, Option, Question, Values
+
+if TYPE_CHECKING:
+    from nsystui.base.answer import Answer
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job
+    from nsystui.questions.nccl.grouping import By
+
+
+class _Options(NamedTuple):
+    """``chosen``: what the single rows have in common."""
+
+    values: Values
+    by: tuple[By, ...]
+    chosen: dict[By, Any]
+
+
+def _read(values: Values) -> _Options:
+    from nsystui.questions.nccl.grouping import by_of
+
+    return _Options(values, by_of("collective" if values["all_sizes"] else values["by"]), _chosen(values))
+
+
+def _chosen(values: Values) -> dict[By, Any]:
+    """What the single rows are to have in common; raises UsageError for a bucket that there is not, or is not asked."""
+    from nsystui.questions.nccl.grouping import By
+    from nsystui.questions.nccl.listing import COMMUNICATION
+    from nsystui.questions.nccl.names import BUCKETS
+
+    chosen: dict[By, Any] = {}
+    if values["calls"] is not None:
+        chosen[By.COLLECTIVE] = values["calls"] or COMMUNICATION
+    elif values["kernels"]:
+        chosen[By.COLLECTIVE] = values["kernels"]
+    if values["bucket"] is None:
+        return chosen
+    if values["calls"] is None and values["kernels"] is None:
+        raise UsageError("--bucket chooses single rows: add --calls or --kernels")
+    # A plain hyphen will do for the dash.
+    known: dict[str, str | None] = {bucket.replace("–", "-"): bucket for bucket in BUCKETS}
+    known["unknown"] = None
+    wanted = values["bucket"].replace("–", "-")
+    if wanted not in known:
+        raise UsageError(f"bucket {values['bucket']!r}: the buckets are {', '.join(known)}")
+    return {**chosen, By.SIZE: known[wanted]}
+
+
+def _ask(job: Job, selection: Selection, options: _Options) -> Answer:
+    from nsystui.questions.nccl.bandwidth import in_steps
+    from nsystui.questions.nccl.grouping import By
+    from nsystui.questions.nccl.listing import nccl_listing
+    from nsystui.questions.nccl.sizes import bandwidth_by_size
+    from nsystui.questions.nccl.summary import CALL, KERNEL, nccl_summary
+
+    values, by, chosen = options
+    if values["nccl_log"]:
+        from nsystui.exports.nccl_log.files import named
+        from nsystui.questions.nccl.from_log import read_log
+
+        job.nccl_log = read_log(named(values["nccl_log"]), job.ranks)
+    pairing = job.pairing()
+    if By.STEP in by or values["step_range"] is not None:
+        pairing = in_steps(pairing, job.steps(values["step_range"]))
+    if values["sizes"]:
+        size = {"bucket": By.SIZE, "pow2": By.POW2, "exact": By.BYTES}[values["sizes"]]
+        return bandwidth_by_size(job.session, selection, job.ranks, pairing, size)
+    if values["calls"] is not None:
+        return nccl_listing(job.session, selection, job.ranks, pairing, chosen, CALL)
+    if values["kernels"] is not None:
+        return nccl_listing(job.session, selection, job.ranks, pairing, chosen, KERNEL)
+    return nccl_summary(job.session, selection, job.ranks, pairing, by)
+
+
+def _no_file(text: str) -> str:
+    """The word after ``--calls`` and the like, unless it is a file that was meant for the command."""
+    if os.path.lexists(text) or text.endswith(".sqlite"):
+        raise UsageError(f"{text!r} is a file: write the files first, then the option")
+    return text
+
+
+QUESTIONS = (
+    Question(
+        "nccl",
+        "NCCL kernels and calls by collective and message size",
+        _ask,
+        description="""NCCL kernels and API calls by collective and message size, with bandwidth and exposed time.
+Kernels get the sizes of the calls that launched them.
+
+  exposed   time of the kernels in which no kernel but NCCL's ran on their GPU, summed over the kernels (two side by
+            side both count, once in `nsystui gpu`); overlap: the rest, in percent
+  algbw     bytes by kernel time; busbw: the same times nccl-tests' factor, such as 2(n-1)/n for AllReduce, with
+            n times the bytes for AllGather, ReduceScatter, AlltoAll, Gather and Scatter. The kernel time includes
+            waiting for other ranks. Missing where the size, or the n, is not known
+  several   the rows behind this one differ
+
+Sizes are those of a call: of AllGather and ReduceScatter those of one rank, of AlltoAll of one peer. Buckets and
+powers of two have base 1024 and include their lower edge.""",
+        examples="""  nsystui nccl rank*.sqlite
+  nsystui nccl rank*.sqlite --by collective,bytes,communicator --format csv
+  nsystui nccl rank0.sqlite --by step --step-range '^iteration (\\d+)'
+  nsystui nccl rank*.sqlite --sizes --filter AllReduce
+  nsystui nccl rank*.sqlite --calls --format csv
+  nsystui nccl rank*.sqlite --nccl-log nccl*.log
+  nsystui nccl rank0.sqlite --kernels AllReduce --bucket '1MiB–16MiB' --sort duration --top 10""",
+        topic="nccl",
+        order=40,
+        options=(
+            Option(
+                "by",
+                "group by any of collective, size (bucket), pow2 (power of two), bytes (exact size), communicator, "
+                "stream, rank, step, datatype, reduction, separated by commas (default: collective,size); calls have "
+                "no stream",
+                metavar="LIST",
+                default="collective,size",
+                one_of="table",
+            ),
+            Option("all-sizes", "the same as --by collective", one_of="table"),
+            Option(
+                "sizes",
+                "kernels by collective and size: spread of the durations and bandwidth (default: by exact size)",
+                choices=("bucket", "pow2", "exact"),
+                kind=_no_file,
+                without_value="exact",
+                one_of="table",
+            ),
+            Option(
+                "calls",
+                "a row for each call that communicates, with its kernel; or only those of a collective (or management "
+                "call, such as ncclGroupEnd)",
+                metavar="COLLECTIVE",
+                kind=_no_file,
+                without_value="",
+                one_of="table",
+                lists=True,
+            ),
+            Option(
+                "kernels",
+                "a row for each kernel, or only those of a collective",
+                metavar="COLLECTIVE",
+                kind=_no_file,
+                without_value="",
+                one_of="table",
+                lists=True,
+            ),
+            Option(
+                "bucket",
+                "with --calls or --kernels: only one message size: <64KiB, 64KiB–1MiB, 1MiB–16MiB, >16MiB, unknown",
+                metavar="SIZE",
+            ),
+            STEP_RANGE._replace(group="table"),
+            Option(
+                "nccl-log",
+                "NCCL's debug logs of the same job (plain, .gz or globs), after FILE: they tell message sizes that the "
+                "exports do not, where they have as many calls",
+                metavar="LOG",
+                has_several=True,
+            ),
+        ),
+        read=_read,
+        is_whole=True,
+        row="nccl",
+        home="nccl",
+    ),
+)

@@ -1,0 +1,166 @@
+"""The reports of ``nsys stats``: what each has a row for, what it needs, and the options that may follow its name.
+
+`nsystui.questions.stats` computes them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nsystui.base.text import whole_number
+from nsystui.questions.question import Option, Question, Row, Values, in_module
+
+if TYPE_CHECKING:
+    from nsystui.base.answer import Answer
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job
+    from nsystui.questions.stats.report import Options
+
+FAMILY = "stats"
+
+
+def _number(text: str) -> int:
+    number = whole_number(text)
+    if number is None:
+        raise ValueError(text)
+    return number
+
+
+_BASE = Option("base", "kernels by their short names", one_of="names")
+_MANGLED = Option("mangled", "kernels by their mangled names", one_of="names")
+_NVTX_NAME = Option("nvtx-name", "the innermost NVTX range of the launch before a kernel's name")
+_ROWS = Option("rows", "how many rows there are at most", metavar="N", kind=_number)
+_TICKS = Option("ticks_threshold", "from which rate on, in ticks/ms, it is congestion", metavar="N", kind=_number)
+_NAMES = (_BASE, _MANGLED)
+_KERNEL_NAMES = (_NVTX_NAME, *_NAMES)
+
+
+def _options(values: Values) -> Options:
+    from nsystui.questions.kernels import Names
+    from nsystui.questions.stats.report import Options
+
+    given: dict[str, Any] = {key: value for key, value in values.items() if value is not None and value is not False}
+    for key, names in (("base", Names.SHORT), ("mangled", Names.MANGLED)):
+        if given.pop(key, None):
+            given["names"] = names
+    return Options(**given)
+
+
+def _report(
+    name: str,
+    rows: str,
+    module: str,
+    needs: tuple[tuple[str, ...], ...],
+    options: tuple[Option, ...] = (),
+    row: Row = "other",
+) -> Question:
+    """A report, answered by the function of that name in ``ASK`` of a module of `nsystui.questions.stats`."""
+    answer = in_module(f"stats.{module}", "ASK", name)
+
+    def ask(job: Job, selection: Selection, given: Options) -> Answer:
+        found: Answer = answer(job.session, selection, given)
+        return found
+
+    return Question(name, rows, ask, FAMILY, options=options, needs=needs, read=_options, row=row, home="")
+
+
+_KERNELS, _MEMORY, _CALLS, _NVTX = "kernels", "memory_ops", "api_calls", "nvtx_ranges"
+_LAUNCHED = ((_NVTX,), (_CALLS,), (_KERNELS, _MEMORY))
+_EXECUTED = ((_KERNELS,), (_CALLS,))
+_UNIFIED = ((_MEMORY,), ("cpu_page_faults",), ("gpu_page_faults",))
+
+QUESTIONS = (
+    _report(
+        "cuda_api_gpu_sum",
+        "CUDA API calls, kernels and memory operations",
+        "cuda_sums",
+        ((_CALLS, _KERNELS, _MEMORY),),
+        _KERNEL_NAMES,
+    ),
+    _report("cuda_api_sum", "CUDA API calls", "cuda_sums", ((_CALLS,),), row="api"),
+    _report("cuda_api_trace", "each CUDA API call", "cuda_traces", ((_CALLS,),), row="event"),
+    _report(
+        "cuda_gpu_kern_gb_sum",
+        "kernels by name, grid and block",
+        "cuda_sums",
+        ((_KERNELS,),),
+        _KERNEL_NAMES,
+        "kernel",
+    ),
+    _report("cuda_gpu_kern_sum", "kernels by name", "cuda_sums", ((_KERNELS,),), _KERNEL_NAMES, "kernel"),
+    _report("cuda_gpu_mem_size_sum", "bytes of memory copies and memsets", "cuda_sums", ((_MEMORY,),), row="memory"),
+    _report("cuda_gpu_mem_time_sum", "time of memory copies and memsets", "cuda_sums", ((_MEMORY,),), row="memory"),
+    _report("cuda_gpu_sum", "kernels and memory operations", "cuda_sums", ((_KERNELS, _MEMORY),), _KERNEL_NAMES),
+    _report(
+        "cuda_gpu_trace",
+        "each kernel, memory copy and memset",
+        "cuda_traces",
+        ((_KERNELS, _MEMORY),),
+        _KERNEL_NAMES,
+        "event",
+    ),
+    _report(
+        "cuda_kern_exec_sum",
+        "kernels with their calls and queues",
+        "cuda_traces",
+        _EXECUTED,
+        _KERNEL_NAMES,
+        "kernel",
+    ),
+    _report(
+        "cuda_kern_exec_trace",
+        "each kernel with its call and queue",
+        "cuda_traces",
+        _EXECUTED,
+        _KERNEL_NAMES,
+        "event",
+    ),
+    _report("mpi_event_sum", "MPI calls by name", "host", (("mpi_calls",),), row="mpi"),
+    _report("mpi_event_trace", "every MPI call", "host", (("mpi_calls",),), row="event"),
+    _report(
+        "network_congestion",
+        "times when the network made senders wait",
+        "host",
+        (("nic_metrics",),),
+        (_TICKS,),
+        "time",
+    ),
+    _report(
+        "nvtx_gpu_proj_sum",
+        "NVTX ranges by name, from first to last GPU operation",
+        "nvtx_projected",
+        _LAUNCHED,
+        row="range",
+    ),
+    _report(
+        "nvtx_gpu_proj_trace",
+        "NVTX ranges one by one, from first to last GPU operation",
+        "nvtx_projected",
+        _LAUNCHED,
+        row="range",
+    ),
+    _report(
+        "nvtx_kern_sum", "kernels by NVTX range and name", "nvtx_projected", ((_NVTX,), (_CALLS,), (_KERNELS,)), _NAMES
+    ),
+    _report("nvtx_pushpop_sum", "NVTX push/pop ranges by name", "nvtx_ranges", ((_NVTX,),), row="range"),
+    _report(
+        "nvtx_pushpop_trace",
+        "NVTX push/pop ranges one by one, with what is in them",
+        "nvtx_ranges",
+        ((_NVTX,),),
+        row="range",
+    ),
+    _report("nvtx_startend_sum", "NVTX start/end ranges by name", "nvtx_ranges", ((_NVTX,),), row="range"),
+    _report("nvtx_sum", "NVTX ranges by name", "nvtx_ranges", ((_NVTX,),), row="range"),
+    _report("openacc_sum", "OpenACC events by name", "host", (("openacc_events",),)),
+    _report("openmp_sum", "OpenMP events by name", "host", (("openmp_events",),)),
+    _report("osrt_sum", "OS runtime calls", "host", (("os_calls",),), row="os"),
+    _report(
+        "um_cpu_page_faults_sum",
+        "CPU page faults of unified memory by instruction",
+        "unified_memory",
+        (_UNIFIED[1],),
+    ),
+    _report("um_sum", "unified memory by address", "unified_memory", _UNIFIED, (_ROWS,)),
+    _report("um_total_sum", "unified memory in total", "unified_memory", _UNIFIED),
+)

@@ -1,0 +1,50 @@
+"""NVTX ranges as a tree, with their GPU time, or by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nsystui.questions.question import Option, Question
+
+if TYPE_CHECKING:
+    from nsystui.base.answer import Answer
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job
+
+
+def _ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+    from nsystui.questions.nvtx.listing import nvtx_summary, nvtx_tree_table
+
+    if options["summary"]:
+        return nvtx_summary(job.session, selection)
+    return nvtx_tree_table(job.nvtx_tree(selection, options["by"], not options["no_fold"]), options["depth"])
+
+
+QUESTIONS = (
+    Question(
+        "nvtx",
+        "NVTX ranges as a tree, with their GPU time",
+        _ask,
+        description="""\
+NVTX ranges by path: push/pop ranges nested as they ran on each thread, with instances, wall time, self
+time (in which no nested range runs; DurNonChild of nsys) and the GPU time projected from what was launched inside them.
+Start/end ranges may overlap anything: they stand beside the tree, without self time. With --summary, one row for each
+name, as `nsys stats -r nvtx_sum`.""",
+        examples="""  nsystui nvtx rank0.sqlite --depth 3
+  nsystui nvtx rank*.sqlite --by all --filter step
+  nsystui nvtx rank0.sqlite --summary --format csv""",
+        topic="numbers",
+        order=100,
+        options=(
+            Option("depth", "only the outermost N levels", metavar="N", kind=int),
+            Option(
+                "by", "what is kept apart (rank-thread)", choices=("rank-thread", "rank", "all"), default="rank-thread"
+            ),
+            Option("no-fold", "numbered names (layer 0, layer 1 …) one by one"),
+            Option("summary", "by name instead of by path"),
+        ),
+        is_whole=True,
+        row="range",
+        home="nvtx",
+    ),
+)

@@ -1,0 +1,159 @@
+"""What happened when: how busy each GPU was, the lanes of the timeline, and the list of all events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nsystui.base.errors import UsageError
+from nsystui.questions.question import Drawing, Option, Question, Values
+
+if TYPE_CHECKING:
+    from nsystui.base.answer import Answer
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job
+    from nsystui.questions.question import Expected
+
+_BINS = 100
+
+
+def _read_gpu(values: Values) -> dict[str, Any]:
+    bins = values["bins"]
+    if bins is not None and bins < 1:
+        raise UsageError(f"--bins {bins}: at least one is needed")
+    if bins is not None and not values["over_time"]:
+        raise UsageError("--bins goes with --over-time")
+    return {"over_time": values["over_time"], "bins": _BINS if bins is None else bins}
+
+
+def _gpu_columns(values: Values) -> Expected:
+    from nsystui.questions.utilisation import columns_read
+
+    return columns_read(of_streams=bool(values["streams"])), ()
+
+
+def _ask_gpu(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+    from nsystui.questions.utilisation import utilisation_over_time, utilisation_table
+
+    busy, window = job.busy(selection), job.extent(selection)
+    return (
+        utilisation_over_time(busy, window, options["bins"])
+        if options["over_time"]
+        else utilisation_table(busy, window)
+    )
+
+
+def _read_timeline(values: Values) -> dict[str, Any]:
+    if values["width"] is not None and not 1 <= values["width"] <= 1_000_000:
+        raise UsageError(f"--width {values['width']}: from 1 to 1000000")
+    return dict(values)
+
+
+def _ask_timeline(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+    from nsystui.questions.timeline.text import lanes_as_table
+
+    return lanes_as_table(job, selection, options["width"], options["all_lanes"])
+
+
+def _draw_timeline(job: Job, selection: Selection, options: dict[str, Any]) -> Drawing | None:
+    from nsystui.questions.timeline.text import lanes_as_text
+
+    return lanes_as_text(job, selection, options["width"], options["all_lanes"])
+
+
+def _ask_events(job: Job, selection: Selection, kinds: Any) -> Answer:
+    from nsystui.questions.events import EventList
+
+    return EventList.build(job.session, selection, job.ranks, kinds)
+
+
+def _read_events(values: Values) -> Any:
+    from nsystui.questions.event_kinds import kinds_of
+
+    return kinds_of(values["kinds"])
+
+
+QUESTIONS = (
+    Question(
+        "gpu",
+        "GPU utilisation per rank and device, or over time",
+        _ask_gpu,
+        description="""\
+How busy each GPU was: one row per rank and device, with compute (kernels but NCCL's), NCCL, memory
+operations and whole CUDA graphs as unions of time. They overlap, so that together they may exceed `busy`; `exposed` is
+NCCL that no compute hides. With --over-time, one row for each device and each of --bins equal spans of the selected
+time.
+This is the table that `e` exports on the GPU screen; while zoomed, that of --time with the view's ends.""",
+        examples="""  nsystui gpu rank*.sqlite
+  nsystui gpu rank0.sqlite --time 1.2s:1.5s --format json
+  nsystui gpu rank*.sqlite --over-time --bins 1000 --format csv -o busy.csv""",
+        topic="numbers",
+        order=80,
+        options=(
+            Option("over-time", "one row for each span of the time"),
+            Option("bins", f"with --over-time: into how many spans (default: {_BINS})", metavar="N", kind=int),
+        ),
+        read=_read_gpu,
+        expected=_gpu_columns,
+        has_times=True,
+        row="device",
+        home="gpu",
+    ),
+    Question(
+        "timeline",
+        "lanes of ranks, streams and NVTX threads over time, as text or as a table",
+        _ask_timeline,
+        description="""The timeline as text: a lane for each GPU of each rank, with --all-lanes also for each stream and
+NVTX thread. In each column stands what took most of it: K compute (kernels but NCCL's), N NCCL, M memory operations,
+G whole CUDA graphs; a small letter where it was busy for less than half of the time, nothing where it was idle, ·
+where nothing was recorded. Names stand where an event is wide enough. With --format (or -o, --sort, --top) it is a
+table, one row for each lane and column.""",
+        examples="""  nsystui timeline rank*.sqlite
+  nsystui timeline rank0.sqlite --all-lanes --time 1.2s:1.21s --width 160
+  nsystui timeline rank*.sqlite --time 1s:2s --width 1000 --format csv -o lanes.csv""",
+        topic="screens",
+        order=110,
+        options=(
+            Option("all-lanes", "a lane for each stream and NVTX thread, too", group=""),
+            Option(
+                "width",
+                "width of the drawing, or columns of the table (default: the terminal's)",
+                metavar="N",
+                kind=int,
+                group="",
+            ),
+        ),
+        read=_read_timeline,
+        draw=_draw_timeline,
+        is_whole=True,
+        has_times=True,
+        row="time",
+        home="timeline",
+    ),
+    Question(
+        "events",
+        "everything that happened, in time order",
+        _ask_events,
+        description="""\
+Everything that happened in the selection, in time order: API calls, kernels, memory operations, whole
+graph launches, synchronisations, NVTX ranges and marks, MPI calls; OS runtime calls when asked for.""",
+        examples="""  nsystui events rank0.sqlite --time 1.200s:1.201s
+  nsystui events rank0.sqlite --kinds kernel,nccl,memory --format csv -o gpu.csv
+  nsystui events rank0.sqlite --filter cudaMalloc --sort duration --top 20""",
+        topic="screens",
+        order=120,
+        options=(
+            Option(
+                "kinds",
+                "api, kernel, nccl, memory, graph, sync, nvtx, mark, mpi, os, separated by commas",
+                metavar="LIST",
+                default="",
+                group="",
+            ),
+        ),
+        read=_read_events,
+        is_whole=True,
+        has_times=True,
+        row="event",
+        home="events",
+    ),
+)

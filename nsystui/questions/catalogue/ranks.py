@@ -1,0 +1,171 @@
+"""The ranks of a job next to each other: how busy they were, their steps, and who waits for whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nsystui.questions.question import STEP_RANGE, Option, Question, Say, Values
+
+if TYPE_CHECKING:
+    from nsystui.base.answer import Answer
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job
+    from nsystui.questions.question import Expected
+    from nsystui.store.session import Session
+
+
+def _overview_columns(values: Values) -> Expected:
+    from nsystui.questions.overview import TALLIED
+    from nsystui.questions.utilisation import columns_read
+
+    return columns_read(of_streams=bool(values["streams"])), TALLIED
+
+
+def _ask_overview(job: Job, selection: Selection, _: object) -> Answer:
+    from nsystui.questions.overview import task_table
+
+    return task_table(job.session, selection, job.ranks, job.busy(selection))
+
+
+def _read_ranks(values: Values) -> dict[str, Any]:
+    """Raises UsageError for what the workers of a cluster could not open: exports are packed where they lie."""
+    if values["dask"]:
+        from nsystui.base.errors import UsageError
+        from nsystui.exports.discover import discover, is_packed_report
+
+        for path in discover(values["files"]):
+            if not is_packed_report(path):
+                raise UsageError(f"--dask is for packed jobs, and {path} is none: nsystui pack FILE… -o DIR makes one")
+    return dict(values)
+
+
+def _compute_on_dask(session: Session, values: Values, say: Say) -> None:
+    """Has the cluster compute what the answer is made of, where it is asked for."""
+    if not values["dask"]:
+        return
+    from nsystui.questions.ranks.on_dask import compute_on_dask
+
+    every, scheduler = len(session.reports), values["dask"]
+
+    def tell(done: int) -> None:
+        say(lambda: f"computed {done} of {every} reports on {scheduler}")
+
+    say(lambda: f"waiting for workers of {scheduler}")
+    compute_on_dask(
+        session,
+        scheduler,
+        values["collectives"] or values["kinds"],
+        tell,
+    )
+
+
+def _ask_ranks(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+    from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
+    from nsystui.questions.ranks.table import rank_table
+
+    if options["collectives"]:
+        return collective_operations(selection, job.ranks, job.collectives())
+    if options["kinds"]:
+        return collective_kinds(selection, job.ranks, job.collectives())
+    return rank_table(job.session, selection, job.ranks, job.rank_facts(selection, options["step_range"]))
+
+
+def _ask_steps(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+    from nsystui.questions.ranks.steps import every_step, steps_across_ranks, steps_by_rank
+
+    steps = job.steps(options["step_range"])
+    chosen = [item for item in job.ranks if selection.tasks is None or item.task in selection.tasks]
+    table = steps_across_ranks if options["across"] else every_step if options["every"] else steps_by_rank
+    return table(chosen, steps, selection.window)
+
+
+QUESTIONS = (
+    Question(
+        "overview",
+        "one row per rank: GPU busy, NCCL, memory, idle",
+        _ask_overview,
+        description="""One row per rank: how busy its GPUs were and with what, and how much it did.
+Compute is kernels but NCCL's, `exposed` NCCL that no compute hides; `kernels` counts both.
+Percentages are of the selected time, or of the time from the job's first event to its last, the same for every rank.
+This is the table that `e` exports on the Overview screen.""",
+        examples="""  nsystui overview rank*.sqlite
+  nsystui overview rank*.sqlite --time 1.2s:1.5s --sort idle_percent --top 5
+  nsystui overview results/ --format csv -o ranks.csv""",
+        topic="numbers",
+        order=20,
+        expected=_overview_columns,
+        has_times=True,
+        row="rank",
+        home="overview",
+    ),
+    Question(
+        "ranks",
+        "the ranks beside each other: busy, steps, late and waiting, what is odd",
+        _ask_ranks,
+        description="""\
+One row per rank: busy, compute, NCCL, exposed NCCL and idle time, step time, how often it came last to
+a collective, how long the others waited for it and it for them, and in which of these it is the odd one out. Compute is
+kernels but NCCL's; `wait caused` is what a typical other rank waited for this one, hidden by compute or not (the
+finding `straggler` costs its exposed part).
+Collectives are matched across ranks by communicator and order; who ran shortest came last, whatever the clocks say.""",
+        examples="""  nsystui ranks rank*.sqlite
+  nsystui ranks rank*.sqlite --sort wait_caused --top 5
+  nsystui ranks rank*.sqlite --collectives --sort late_by --top 20
+  nsystui ranks rank*.sqlite --kinds
+  nsystui ranks node*.sqlite --ranks 'node\\d+_r(\\d+)' --format csv -o ranks.csv
+  nsystui ranks --dask tcp://node1:8786 packed -o ranks.csv""",
+        topic="ranks",
+        order=50,
+        options=(
+            Option(
+                "collectives",
+                "a row for each collective that several ranks have in common: who came last, and by how much",
+                one_of="table",
+            ),
+            Option(
+                "kinds",
+                "a row for each kind of collective: transfer, waiting, and the rank that is mostly last",
+                one_of="table",
+            ),
+            STEP_RANGE,
+            Option(
+                "dask",
+                "compute on a Dask cluster: the scheduler's address (tcp://host:8786) or its file; FILE is a packed "
+                "job that the workers see under the same path, and they have nsystui[dask]",
+                metavar="SCHEDULER",
+                group="",
+            ),
+        ),
+        read=_read_ranks,
+        is_whole=True,
+        has_times=True,
+        prepare=_compute_on_dask,
+        row="rank",
+        home="ranks",
+    ),
+    Question(
+        "steps",
+        "training steps by rank, across ranks, or one by one",
+        _ask_steps,
+        description="""\
+How long the training steps took on the GPU: a row per rank with median, p5, p95, CV and slow steps.
+Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) in which half of the GPU's work or more was launched.""",
+        examples="""  nsystui steps rank*.sqlite
+  nsystui steps rank*.sqlite --across --sort spread --top 10
+  nsystui steps rank0.sqlite --every --format csv -o steps.csv
+  nsystui steps rank*.sqlite --step-range '^iteration (\\d+)'""",
+        topic="ranks",
+        order=60,
+        options=(
+            Option(
+                "across", "a row for each step number: its time over the ranks, and the slowest rank", one_of="table"
+            ),
+            Option("every", "a row for each step of each rank", one_of="table"),
+            STEP_RANGE,
+        ),
+        is_whole=True,
+        has_times=True,
+        row="step",
+        home="ranks",
+    ),
+)

@@ -1,0 +1,136 @@
+"""Summaries by name, and the single events of a name: kernels, memory operations, API, OS runtime and MPI calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nsystui.questions.question import Ask, Option, Question, Values
+
+if TYPE_CHECKING:
+    from nsystui.base.answer import Answer
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job
+    from nsystui.questions.kernels import GroupBy, Names
+
+
+class _Kernels(NamedTuple):
+    names: Names
+    groups: tuple[GroupBy, ...]
+    instances: str | None
+
+
+def _read_kernels(values: Values) -> _Kernels:
+    from nsystui.questions.kernels import Names, group_by_of
+
+    return _Kernels(Names(values["names"]), group_by_of(values["by"]), values["instances"])
+
+
+def _ask_kernels(job: Job, selection: Selection, options: _Kernels) -> Answer:
+    from nsystui.questions.kernels import GroupBy, kernel_instances, kernel_summary
+
+    if options.instances:
+        return kernel_instances(job.session, selection, options.instances, options.names, job.ranks)
+    ranks = job.ranks if GroupBy.RANK in options.groups else ()
+    return kernel_summary(job.session, selection, options.names, options.groups, ranks)
+
+
+def _work(name: str) -> Ask:
+    """The summary of the work of that name (see `nsystui.questions.work`), or its single operations or calls."""
+
+    def ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+        from nsystui.questions.activities import WORKS, memory_sizes, work_instances, work_summary
+
+        if options["instances"]:
+            return work_instances(job.session, selection, WORKS[name], options["instances"], job.ranks)
+        if options.get("sizes"):
+            return memory_sizes(job.session, selection)
+        return work_summary(job.session, selection, WORKS[name])
+
+    return ask
+
+
+def _examples(name: str) -> str:
+    return f"  nsystui {name} rank0.sqlite\n  nsystui {name} rank*.sqlite --ranks 0-3 --time 1s:2s --format json"
+
+
+_INSTANCES = Option("instances", "the single operations or calls of this name", metavar="NAME", lists=True)
+
+QUESTIONS = (
+    Question(
+        "kernels",
+        "kernel summary, or the launches of one kernel",
+        _ask_kernels,
+        description="""The kernel summary: the columns and values of `nsys stats -r cuda_gpu_kern_sum`, over all files.
+With --instances, every launch of one kernel.""",
+        examples="""  nsystui kernels rank0.sqlite
+  nsystui kernels rank*.sqlite --names short --by rank --top 20
+  nsystui kernels rank*.sqlite --filter '!nccl' --time 1.2s:1.5s --format csv
+  nsystui kernels rank0.sqlite --names short --instances ampere_sgemm_128x64_nn --sort duration --top 10""",
+        topic="numbers",
+        order=30,
+        options=(
+            Option("names", "which kernel names", choices=("full", "short", "mangled"), default="full"),
+            Option(
+                "by",
+                "also group by rank, device, stream, shape (grid and block), separated by commas",
+                metavar="LIST",
+                default="",
+            ),
+            Option("instances", "the launches of the kernel of this name", metavar="NAME", lists=True),
+        ),
+        read=_read_kernels,
+        is_remembered=True,
+        row="kernel",
+        home="kernels",
+    ),
+    Question(
+        "memory",
+        "memory copies and memsets",
+        _work("memory"),
+        description="""Memory copies and memsets by operation: time, or with --sizes bytes
+(as `nsys stats -r cuda_gpu_mem_time_sum`, `cuda_gpu_mem_size_sum`; in bytes where nsys has MB of 1,000,000).""",
+        examples=f"{_examples('memory')}\n  nsystui memory rank0.sqlite --sizes --format csv",
+        topic="numbers",
+        order=140,
+        options=(_INSTANCES, Option("sizes", "bytes instead of time", group="")),
+        row="memory",
+        home="kernels",
+    ),
+    Question(
+        "api",
+        "CUDA API calls",
+        _work("api"),
+        description="""CUDA runtime and driver calls by name, as `nsys stats -r cuda_api_sum`; a call that
+--cudabacktrace wrote twice counts once.""",
+        examples=_examples("api"),
+        topic="numbers",
+        order=150,
+        options=(_INSTANCES,),
+        row="api",
+        home="kernels",
+    ),
+    Question(
+        "osrt",
+        "OS runtime calls",
+        _work("os"),
+        description="OS runtime calls by name, as `nsys stats -r osrt_sum`.",
+        examples=_examples("osrt"),
+        topic="numbers",
+        order=160,
+        options=(_INSTANCES,),
+        row="os",
+        home="kernels",
+    ),
+    Question(
+        "mpi",
+        "MPI calls",
+        _work("mpi"),
+        description="MPI calls by name (traced with `nsys profile -t mpi`).",
+        examples=_examples("mpi"),
+        topic="numbers",
+        order=170,
+        options=(_INSTANCES,),
+        row="mpi",
+        home="kernels",
+    ),
+)

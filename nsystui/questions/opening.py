@@ -1,0 +1,201 @@
+"""Opens files as one job: finds them, converts reports, reads several at a time, and puts them on one clock.
+
+What happens meanwhile is told to a `Listener`: the command line and the screens have one each.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsystui.base.errors import NsystuiError
+
+if TYPE_CHECKING:
+    from nsystui.questions.job import Job
+    from nsystui.store.opened import Opened
+    from nsystui.store.pack import Progress
+    from nsystui.store.packed_job import JobReport
+    from nsystui.store.report import Report
+    from nsystui.store.session import Session, Working
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the command line asked to open, and how. ``cache_directory`` is ``None`` for memory only.
+
+    ``memory`` is what DuckDB may take, ``cache_cap`` what the cache may grow to, both in bytes; ``None`` for the usual.
+    ``logs`` are debug logs of NCCL, one name each. ``ranks`` says who is which rank, where the user does, and ``clock``
+    what makes the clocks one (a ``ClockMode``). ``step_range``: see `Job`.
+    """
+
+    files: tuple[str, ...]
+    cache_directory: Path | None = None
+    threads: int = 2
+    convert: bool = False
+    conversion_directory: Path | None = None
+    memory: int | None = None
+    cache_cap: int | None = None
+    logs: tuple[str, ...] = ()
+    ranks: str = ""
+    clock: str = "collectives"
+    step_range: str | None = None
+
+
+class Listener:
+    """Hears how the opening goes on; every method may be called from threads.
+
+    In every method ``path`` is what the user named; a report that was converted is opened under another path.
+    """
+
+    def started(self, files: int) -> None:
+        """It is known how many files there are."""
+
+    def advanced(self, path: Path, progress: Progress) -> None:
+        """Rows of an export were read."""
+
+    def ready(self, path: Path, report: Report) -> None:
+        """A report joined the session: every question sees it."""
+
+    def failed(self, path: Path, error: NsystuiError) -> None:
+        """An export cannot be used; the others go on."""
+
+    def warned(self, text: str) -> None:
+        """Something the user should know, in one line."""
+
+    def computing(self, working: Working | None) -> None:
+        """A question takes its time; ``None`` when it is done."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """A file to add: its number keeps the order of the command line, ``path`` is what the user named.
+
+    ``opened`` is what it was found to be, where somebody has looked at it already.
+    """
+
+    number: int
+    path: Path
+    opened: Opened | JobReport | None = None
+
+
+class Opener:
+    """Opens what a source names, once or bit by bit."""
+
+    def __init__(self, source: Source, listener: Listener) -> None:
+        self.source = source
+        self._listener = listener
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Ends the reading as soon as the current chunk is read; what is ready stays."""
+        self._stopped.set()
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def start(self) -> tuple[Job, list[Export]]:
+        """A job without reports, and the exports to add to it. Raises UsageError for names that make no sense."""
+        from nsystui.exports.discover import discover
+        from nsystui.questions.job import Job
+        from nsystui.questions.numbering import numbering
+        from nsystui.store.cache import Cache
+        from nsystui.store.cache_directory import DEFAULT_CAP
+        from nsystui.store.database import Limits
+        from nsystui.store.session import Session
+
+        source, listener = self.source, self._listener
+        who = numbering(source.ranks)
+        exports = [Export(number, path) for number, path in enumerate(discover(source.files))]
+        cap = DEFAULT_CAP if source.cache_cap is None else source.cache_cap
+        session = Session(
+            cache=None if source.cache_directory is None else Cache(source.cache_directory, cap),
+            limits=Limits(source.threads, source.memory or Limits().memory),
+            warn=listener.warned,
+            tell=listener.computing,
+        )
+        return Job(session, numbering=who, step_range=source.step_range), exports
+
+    def look_at(self, job: Job, export: Export) -> Export | None:
+        """An export with what it is found to be, converted before where that is asked for; ``None`` if it fails."""
+        from dataclasses import replace
+
+        from nsystui.store.opened import look_at
+
+        if self.is_stopped:
+            return None
+        try:
+            return replace(export, opened=look_at(self._converted(job.session, export.path)))
+        except NsystuiError as error:
+            self._listener.failed(export.path, error)
+            return None
+
+    def add(self, job: Job, exports: Sequence[Export], whole: bool = True, partly: bool = False) -> list[NsystuiError]:
+        """Adds every export, several at a time; why some were not added, in their order.
+
+        Unless ``whole``, only what is asked for is read of them, when it is asked for. With ``partly``, damaged exports
+        are opened without the tables that cannot be read.
+        """
+        from concurrent.futures import ThreadPoolExecutor
+
+        from nsystui.store.machine import step_back
+
+        self._listener.started(len(exports))
+
+        def add(export: Export) -> NsystuiError | None:
+            return self._add(job.session, export, whole, partly)
+
+        pool = ThreadPoolExecutor(max(self.source.threads, 1), "load", initializer=step_back)
+        try:
+            return [error for error in pool.map(add, exports) if error is not None]
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _add(self, session: Session, export: Export, whole: bool, partly: bool) -> NsystuiError | None:
+        from nsystui.store.pack import PackingCancelled
+
+        def advanced(progress: Progress) -> None:
+            self._listener.advanced(export.path, progress)
+
+        if self.is_stopped:
+            return None
+        try:
+            path = export.opened.path if export.opened is not None else self._converted(session, export.path)
+            report = session.add(path, advanced, self._stopped.is_set, export.number, whole, partly)
+        except PackingCancelled:
+            return None
+        except NsystuiError as error:
+            self._listener.failed(export.path, error)
+            return error
+        self._listener.ready(export.path, report)
+        return None
+
+    def _converted(self, session: Session, path: Path) -> Path:
+        """The export itself, or what ``nsys export`` makes of a report where that is asked for, at low priority."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        from nsystui.exports.convert import convert, export_of, is_report
+        from nsystui.store.cache_directory import size_of
+        from nsystui.store.machine import step_back
+
+        directory = self.source.conversion_directory
+        if not self.source.convert or directory is None or not is_report(path):
+            return path
+        session.room.use(export_of(path, directory).parent)
+        with ThreadPoolExecutor(1, initializer=step_back) as pool:
+            export = pool.submit(convert, path, directory).result()
+        session.room.make(size_of(export.parent))
+        return export
+
+    def align(self, job: Job) -> None:
+        """Makes the clocks of several reports one. Raises NsystuiError where that cannot be."""
+        from nsystui.questions.alignment import ClockMode
+
+        if len(job.session.reports) > 1 and not self.is_stopped:
+            job.align(ClockMode(self.source.clock))

@@ -1,0 +1,152 @@
+"""A question that the program can be asked, as data: the command line, the help, completion and the palette read it.
+
+A declaration loads nothing heavy: it imports what it needs where it is asked. `NamedTuple` rather than a dataclass,
+since ``nsystui --help`` lists all questions and importing ``dataclasses`` would take a third of its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from nsystui.base.answer import Answer
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job
+    from nsystui.questions.recipes.maps import RecipeMap
+    from nsystui.store.session import Session
+
+    Expected = tuple[Mapping[Any, Any], Sequence[Any]]
+    """Columns that will be read of each table, and the tables whose rows will be counted: see `Session.expect`."""
+
+Values = Mapping[str, Any]
+"""The value of each option by its name; from a command line also the flags of the selection and ``files``."""
+Say = Callable[[Callable[[], str]], object]
+"""Shows a line of progress; the line is only made where somebody sees it."""
+
+PALETTE, COMPARISON = "palette", "comparison"
+"""The homes of questions that no screen of their own shows; one of two sides first asks for the other."""
+
+
+Row = Literal[
+    "kernel", "range", "memory", "api", "os", "mpi", "nccl", "device", "rank", "step", "event", "time", "other"
+]
+"""What a row of an answer is about: what can be opened from there."""
+
+
+class Option(NamedTuple):
+    """An option of a question: ``--flag`` on the command line, a switch unless it has ``metavar`` or ``choices``.
+
+    ``kind`` reads the value. ``without_value`` is the value of the flag alone, for a value that may be left out;
+    ``has_several`` values follow one flag. ``group`` is the title of its part of the help, ``one_of`` names a set of
+    which only one option may be given. ``lists``: with it the answer has single events, each with its time.
+    """
+
+    flag: str
+    help: str
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+    default: Any = None
+    kind: Callable[[str], Any] = str
+    without_value: str | None = None
+    has_several: bool = False
+    group: str = "table"
+    one_of: str = ""
+    lists: bool = False
+
+    @property
+    def name(self) -> str:
+        """The key of its value."""
+        return self.flag.replace("-", "_")
+
+    def is_given(self, values: Values) -> bool:
+        """Whether its value is there: 0 and an empty word are values, too."""
+        value = values.get(self.name)
+        return value is not None and value is not False
+
+    @property
+    def is_switch(self) -> bool:
+        return not (self.metavar or self.choices)
+
+
+STEP_RANGE = Option(
+    "step-range",
+    "which NVTX ranges (domain:text) are steps; a group in it is their number (default: numbered ranges, such "
+    "as `step 7`, that hold half of the GPU's work)",
+    metavar="REGEX",
+    group="",
+)
+
+
+class Drawing(NamedTuple):
+    """An answer as lines of text, with its notes."""
+
+    lines: list[str]
+    notes: tuple[str, ...]
+
+
+Ask = Callable[["Job", "Selection", Any], "Answer"]
+
+
+class Question(NamedTuple):
+    """A question, by its name on the command line (behind the name of its ``family``) and one line of help.
+
+    ``ask`` answers it for a job, a selection and options; options are what ``read`` makes of their values, raising
+    UsageError for those that make no sense. Where nobody asks for a table, ``map`` answers with lanes over time and
+    ``draw`` with text; ``draw`` returns ``None`` where there is nothing to draw.
+
+    ``needs``: of each group of canonical tables the exports must have one. ``differs``: what NVIDIA's of that name
+    gets wrong and this one does not, or counts otherwise.
+
+    How the exports are read: ``is_whole`` all at once, for a question about nearly everything in them, else the columns
+    that it asks for, where ``expected`` can say ahead which. ``has_times``: its answer has moments of several reports,
+    for which their clocks are made one. ``prepare`` is given the opened reports before anything is asked of them.
+    ``is_remembered``: its whole answer is kept, and given again without opening anything.
+
+    ``row`` is what a row of the answer is about, and ``home`` the screen that shows it (a mode of the application,
+    `PALETTE`, `COMPARISON`, or empty for none). ``order``: its place in lists, small numbers first.
+    """
+
+    name: str
+    help: str
+    ask: Ask
+    family: str = ""
+    description: str = ""
+    examples: str = ""
+    topic: str = ""
+    order: int = 500
+    options: tuple[Option, ...] = ()
+    needs: tuple[tuple[str, ...], ...] = ()
+    differs: tuple[str, ...] = ()
+    read: Callable[[Values], Any] = dict
+    map: Callable[[Job, Selection, Any], RecipeMap] | None = None
+    draw: Callable[[Job, Selection, Any], Drawing | None] | None = None
+    is_whole: bool = False
+    expected: Callable[[Values], Expected] | None = None
+    has_times: bool = False
+    prepare: Callable[[Session, Values, Say], None] | None = None
+    is_remembered: bool = False
+    row: Row = "other"
+    home: str = PALETTE
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """The flags of its options, without hyphens before them."""
+        return frozenset(option.flag for option in self.options)
+
+    def defaults(self) -> Any:
+        """The options that nobody changed."""
+        return self.read(self.default_values())
+
+    def default_values(self) -> dict[str, Any]:
+        return {option.name: option.default for option in self.options}
+
+
+def in_module(module: str, table: str, name: str) -> Callable[..., Any]:
+    """The function under ``name`` in a table of a module, which is imported when the function is called."""
+
+    def call(*words: Any) -> Any:
+        return getattr(import_module(f"nsystui.questions.{module}"), table)[name](*words)
+
+    return call

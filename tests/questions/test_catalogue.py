@@ -1,0 +1,70 @@
+"""The catalogue of questions: a new file is a new question, everywhere; and what each declares holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from nsystui.cli import command_parser, main
+from nsystui.commands import commands
+from nsystui.commands.shell import commands_of
+from nsystui.exports import canonical
+from nsystui.questions.catalogue import of_family, questions
+from nsystui.questions.question import PALETTE
+
+
+def test_a_question_in_a_new_file_is_a_command_with_its_options(dummy_question, demo_job, capsys):
+    assert main(["dummy", *map(str, demo_job), "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["Ranks,Word", f"{len(demo_job)},one"]
+    assert main(["dummy", str(demo_job[0]), "--word", "two", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["Ranks,Word", "1,two"]
+
+
+def test_a_question_in_a_new_file_is_in_the_help(dummy_question, capsys):
+    assert main(["--help"]) == 0
+    assert "  dummy      how many ranks there are, and a word\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["dummy", "--help"])
+    text = capsys.readouterr().out
+    assert "A question of a test." in text and "--word {one,two}" in text and "--ranks LIST" in text
+
+
+def test_a_question_in_a_new_file_is_completed_and_in_the_manual(dummy_question, capsys):
+    assert main(["--print-completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert '"dummy --word") _nsystui_words "one two"' in script and "|dummy|" in script
+    assert main(["--print-man"]) == 0
+    assert "A question of a test." in capsys.readouterr().out
+
+
+def test_what_a_question_says_of_itself_is_there():
+    """The functions of other modules that declarations name exist, and so do the tables that they need."""
+    assert len({(one.family, one.name) for one in questions()}) == len(questions())
+    for one in questions():
+        assert {name for group in one.needs for name in group} <= canonical.BY_NAME.keys(), one.name
+        assert one.help and "\n" not in one.help
+        one.defaults()
+
+
+def test_every_question_that_is_a_command_is_shown_by_a_screen_or_in_the_palette():
+    from nsystui.ui.app import NsystuiApp
+
+    homes = {one.name: one.home for one in of_family("")}
+    assert set(homes.values()) <= {*NsystuiApp.MODES, PALETTE}
+
+
+def test_the_catalogue_loads_nothing_heavy():
+    code = "import sys; from nsystui.questions.catalogue import questions; questions(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"dataclasses", "argparse", "sqlalchemy", "numpy", "pandas", "duckdb"}.isdisjoint(done.stdout.split())
+
+
+def test_completion_knows_every_question():
+    shapes = {
+        one.name: one for one in commands_of({name: (line, command_parser(name)) for name, line in commands().items()})
+    }
+    for one in of_family(""):
+        spellings = {spelling for option in shapes[one.name].options for spelling in option.spellings}
+        assert {f"--{flag}" for flag in one.takes} <= spellings

@@ -1,0 +1,111 @@
+"""Opening files as one job: what a listener hears, what is added in which order, and what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsystui.base.errors import ExportError, UsageError
+from nsystui.questions.opening import Export, Listener, Opener, Source
+
+
+class Heard(Listener):
+    def __init__(self) -> None:
+        self.files = 0
+        self.ready_paths: list[Path] = []
+        self.failures: dict[Path, str] = {}
+        self.rows: dict[Path, int] = {}
+
+    def started(self, files):
+        self.files = files
+
+    def advanced(self, path, progress):
+        self.rows[path] = progress.rows
+
+    def ready(self, path, report):
+        self.ready_paths.append(path)
+
+    def failed(self, path, error):
+        self.failures[path] = str(error)
+
+
+@pytest.fixture
+def heard():
+    return Heard()
+
+
+def opened(files, heard, **how):
+    opener = Opener(Source(tuple(map(str, files)), **how), heard)
+    job, exports = opener.start()
+    return opener, job, exports
+
+
+def test_every_file_is_added_and_heard_of_in_the_order_of_the_command_line(demo_job, heard):
+    opener, job, exports = opened(reversed(demo_job), heard)
+    try:
+        assert [export.number for export in exports] == list(range(len(demo_job)))
+        assert opener.add(job, exports) == []
+        assert heard.files == len(demo_job)
+        assert set(heard.ready_paths) == set(heard.rows) == set(demo_job)
+        assert [report.path for report in job.session.reports] == [export.path for export in exports]
+        opener.align(job)
+        assert job.alignment is not None
+    finally:
+        job.close()
+
+
+def test_a_file_that_fails_is_told_and_the_others_are_opened(demo_job, tmp_path, heard):
+    broken = tmp_path / "broken.sqlite"
+    broken.write_bytes(b"SQLite format 3\0" + bytes(200))
+    opener, job, exports = opened([broken, demo_job[0]], heard)
+    try:
+        (failure,) = opener.add(job, exports)
+        assert isinstance(failure, ExportError) and heard.failures == {broken: str(failure)}
+        assert heard.ready_paths == [demo_job[0]]
+    finally:
+        job.close()
+
+
+def test_what_a_listener_raises_ends_the_opening(demo_job, tmp_path):
+    class Strict(Listener):
+        def failed(self, path, error):
+            raise error
+
+    broken = tmp_path / "broken.sqlite"
+    broken.touch()
+    opener, job, exports = opened([broken], Strict())
+    try:
+        with pytest.raises(ExportError):
+            opener.add(job, exports)
+        assert opener.is_stopped
+    finally:
+        job.close()
+
+
+def test_after_a_stop_nothing_is_read(demo_job, heard):
+    opener, job, exports = opened(demo_job, heard)
+    try:
+        opener.stop()
+        assert opener.look_at(job, exports[0]) is None
+        assert opener.add(job, exports) == []
+        assert not heard.ready_paths and not heard.failures and not job.session.reports
+    finally:
+        job.close()
+
+
+def test_a_look_says_what_a_file_is_before_its_rows_are_read(demo_job, heard):
+    opener, job, exports = opened(demo_job[:1], heard)
+    try:
+        found = opener.look_at(job, exports[0])
+        assert found is not None and found.opened is not None and found.opened.path == demo_job[0]
+        assert not job.session.reports
+        assert opener.look_at(job, Export(1, Path("none.sqlite"))) is None
+        assert list(heard.failures) == [Path("none.sqlite")]
+    finally:
+        job.close()
+
+
+def test_ranks_that_make_no_sense_are_refused_before_anything_is_opened(demo_job, heard):
+    with pytest.raises(UsageError):
+        opened(demo_job, heard, ranks="rank((\\d+)")
