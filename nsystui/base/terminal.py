@@ -99,12 +99,12 @@ def size(descriptor: int, environ: Mapping[str, str] = os.environ) -> tuple[int,
         columns, lines = os.get_terminal_size(descriptor)
     except (OSError, ValueError):
         columns, lines = 0, 0
-    return bounded(columns or _told(environ, "COLUMNS") or 80, lines or _told(environ, "LINES") or 24)
+    return bounded(columns or _number_in(environ, "COLUMNS") or 80, lines or _number_in(environ, "LINES") or 24)
 
 
 def text_width(default: int = 80, environ: Mapping[str, str] = os.environ) -> int:
     """The columns for text on standard output: ``COLUMNS``, else its terminal's, else ``default``; `bounded`."""
-    columns = _told(environ, "COLUMNS")
+    columns = _number_in(environ, "COLUMNS")
     if not columns:
         try:
             columns = os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1).columns
@@ -113,9 +113,9 @@ def text_width(default: int = 80, environ: Mapping[str, str] = os.environ) -> in
     return bounded(columns or default, 1)[0]
 
 
-def _told(environ: Mapping[str, str], name: str) -> int:
-    """The number that a variable holds; 0 where it holds none."""
-    return whole_number(environ.get(name, "")) or 0
+def _number_in(environ: Mapping[str, str], name: str) -> int:
+    """The number that a variable holds; 0 where it holds none. Endless digits are a large number, as any 18 are."""
+    return whole_number(environ.get(name, "")[:18]) or 0
 
 
 def is_full(descriptor: int) -> bool:
