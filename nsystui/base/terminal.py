@@ -114,8 +114,8 @@ def text_width(default: int = 80, environ: Mapping[str, str] = os.environ) -> in
 
 
 def _told(environ: Mapping[str, str], name: str) -> int:
-    """The number that a variable holds; 0 where it holds none."""
-    return whole_number(environ.get(name, "")) or 0
+    """The number that a variable holds; 0 where it holds none. Endless digits are a large number, as any 18 are."""
+    return whole_number(environ.get(name, "")[:18]) or 0
 
 
 def is_full(descriptor: int) -> bool:
