@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from nsystui.questions.nccl_log.summary import Summary
 
 
-_LINES_AT_ONCE = 50_000
+LINES_AT_ONCE = 50_000
 """How many lines are added up before anything else may happen: a fraction of a second of reading."""
 
-_FIRST_TABLES = 1.0
+FIRST_TABLES = 1.0
 _SHARE_WAITED = 0.25
 _TIMES_OF_MAKING = 20
 """The tables are made again when a quarter more time has gone by, and 20 times what making them took."""
@@ -106,7 +106,7 @@ class LogLoading:
         self._stopped = threading.Event()
         self._began = time.monotonic()
         self._told = self._began
-        self._next_tables = self._began + _FIRST_TABLES
+        self._next_tables = self._began + FIRST_TABLES
 
     def stop(self) -> None:
         """Ends the reading as soon as the current piece is read; what is read stays."""
@@ -153,7 +153,7 @@ class LogLoading:
 
         lines = reader.read(read)
         for line in lines:
-            summary.add(chain((line,), islice(lines, _LINES_AT_ONCE)))
+            summary.add(chain((line,), islice(lines, LINES_AT_ONCE)))
             if time.monotonic() >= self._next_tables:
                 self._tell_tables(summary, reader)
 
