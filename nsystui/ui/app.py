@@ -118,7 +118,7 @@ class NsystuiApp(App[int]):
         return self._exception
 
     def _handle_exception(self, error: Exception) -> None:
-        """After an error that nothing handles. What a screen lacks that is being closed is none of the program's."""
+        """Ends after an unhandled error. A screen that is being closed may lack widgets, which is no error."""
         if not self._exit:
             super()._handle_exception(error)
 
@@ -229,7 +229,7 @@ class NsystuiApp(App[int]):
             self.call_from_thread(self.update_screen)
 
     def resume_loading(self) -> bool:
-        """Goes on with the exports that a stop left out; ``False`` where there are none."""
+        """Resumes loading the exports that a stop left out; ``False`` where there are none."""
         rest = [
             (number, path)
             for number, path in enumerate(self._paths)
@@ -289,7 +289,7 @@ class NsystuiApp(App[int]):
         self.update_status()
         self.update_screen()
         if message.cancelled:
-            self.say("stopped loading: R goes on")
+            self.say("stopped loading: R resumes")
             return
         if not any(state.ready for state in self.files.values()):
             self._leave_with_reasons()
@@ -336,7 +336,7 @@ class NsystuiApp(App[int]):
 
     @property
     def status(self) -> str:
-        """What is being loaded, in words, for the second line of every screen; empty when nothing is."""
+        """The progress of the loading, in words, for the second line of every screen; empty when nothing is loaded."""
         if not self.loading_now:
             log = self.nccl_log.status if self._is_reading_log else ""
             return f"computing {self.working}" if self.working is not None else log
@@ -458,7 +458,7 @@ class DiffApp(NsystuiApp):
 
     @property
     def status(self) -> str:
-        """What is being read, and of which side."""
+        """The progress of the reading, and of which side."""
         words = super().status
         return f"{'AB'[self._reading]}: {words}" if words and len(self.sources) > 1 else words
 

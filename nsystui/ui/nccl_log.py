@@ -66,7 +66,7 @@ class LogState:
 
     @property
     def status(self) -> str:
-        """What is being read, in words; empty when all of it is."""
+        """The progress of the reading, in words; empty when all of it is read."""
         if self.is_stopped:
             return f"stopped at {int(self.share * 100)} %: R reads again"
         if self.is_over:
@@ -223,7 +223,7 @@ def values_of(columns: Sequence[Column], row: Row) -> Values:
 
 
 def inside_of(table: str, row: Values) -> Inside | None:
-    """What a row of ``table`` is made of; ``None`` where the log tells no more."""
+    """The rows that make up a row of ``table``; ``None`` where the log has no more about it."""
     if table == "ops":
         return Inside("calls", f"{row['op']} calls", lambda _: lambda call: call["op"] == row["op"])
     if table == "sizes":

@@ -39,7 +39,7 @@ _FRAME = 5
 """The lines around the table: title, sides, tables, headings, keys."""
 _LEAST_NOTES = 4
 _SCREENS = {"kernels": "kernels", "nvtx": "nvtx", "nccl": "nccl", "memory": "memory_ops"}
-"""What shows the names of a table: a mode, or for memory operations a table of one."""
+"""The screen that shows the names of a table: a mode, or for memory operations a table of one."""
 
 
 class DiffScreen(FilteredTableScreen):
@@ -85,7 +85,7 @@ class DiffScreen(FilteredTableScreen):
         return self._sides is not None and all(side.job is self.explorer.job for side in self._sides)
 
     def show_selection(self) -> None:
-        """What A and B are, in place of the selection."""
+        """Shows the labels of A and B in place of the selection."""
         line = self.query_one("#selection", SelectionLine)
         if self.sides is None:
             line.update("")
