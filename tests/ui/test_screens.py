@@ -375,7 +375,7 @@ async def test_keys_before_a_screen_is_made_do_nothing(job):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_enter_on_rows_of_before_opens_nothing(job, monkeypatch, fails):
+async def test_enter_on_outdated_rows_opens_nothing(job, monkeypatch, fails):
     async with running(*job) as (app, pilot):
         await play(app, pilot, "3")
         computed = threading.Event()
@@ -391,7 +391,7 @@ async def test_enter_on_rows_of_before_opens_nothing(job, monkeypatch, fails):
         await pilot.press("b", "enter")
         await pilot.pause()
         assert app.screen_stack == [app.screen]
-        assert "of before" in line(app, KeyLine)
+        assert "outdated" in line(app, KeyLine)
         computed.set()
         await settle(app, pilot)
         await play(app, pilot, ["enter"])
