@@ -15,7 +15,6 @@ from textual import on, work
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
-from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
 
@@ -23,7 +22,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.text import safe_text
 from nsystui.questions.opening import Source
 from nsystui.ui import messages
-from nsystui.ui.ascii import AsciiFilter
+from nsystui.ui.ascii import draw_in_ascii
 from nsystui.ui.loading import Loading
 from nsystui.ui.nccl_log import LogLoading, LogRead, LogState
 from nsystui.ui.screens import screen_of
@@ -94,8 +93,7 @@ class NsystuiApp(App[int]):
         if look.no_color or look.few_colors:
             self.theme = "ansi-dark"
         if look.ascii_only:
-            self._filters: list[LineFilter]
-            self._filters.append(AsciiFilter())
+            draw_in_ascii(self)
         self.source = source
         self.job: Job | None = None
         self.selection = Selection()
@@ -122,7 +120,7 @@ class NsystuiApp(App[int]):
         return self._exception
 
     def _handle_exception(self, error: Exception) -> None:
-        """After an error that nothing handles. What a screen lacks that is being closed is none of the program's."""
+        """Ends after an unhandled error. A screen that is being closed may lack widgets, which is no error."""
         if not self._exit:
             super()._handle_exception(error)
 
@@ -165,14 +163,14 @@ class NsystuiApp(App[int]):
         if selection != self.selection:
             self._history.append(self.selection)
             self.selection = selection
-            self._tell_screen()
+            self.update_screen()
 
     def undo_selection(self) -> bool:
         """Goes back to the previous selection; ``False`` where there is none."""
         if not self._history:
             return False
         self.selection = self._history.pop()
-        self._tell_screen()
+        self.update_screen()
         return True
 
     def remember_way(self) -> None:
@@ -228,12 +226,12 @@ class NsystuiApp(App[int]):
         try:
             job.align(mode)
         except NsystuiError as error:
-            self.call_from_thread(self._say, str(error))
+            self.call_from_thread(self.say, str(error))
         else:
-            self.call_from_thread(self._tell_screen)
+            self.call_from_thread(self.update_screen)
 
     def resume_loading(self) -> bool:
-        """Goes on with the exports that a stop left out; ``False`` where there are none."""
+        """Resumes loading the exports that a stop left out; ``False`` where there are none."""
         rest = [
             (number, path)
             for number, path in enumerate(self._paths)
@@ -253,7 +251,7 @@ class NsystuiApp(App[int]):
         self.job = message.job
         self._paths = message.paths
         self.files = {path: FileState(path) for path in message.paths}
-        self._tell_screen()
+        self.update_screen()
 
     def _state(self, path: Path) -> FileState:
         return self.files.setdefault(path, FileState(path))
@@ -262,38 +260,38 @@ class NsystuiApp(App[int]):
     def _export_opened(self, message: messages.ExportOpened) -> None:
         state = self._state(message.path)
         state.opened, state.total = message.opened, message.opened.rows
-        self._tell_screen()
+        self.update_screen()
 
     @on(messages.SampleTaken)
     def _sample_taken(self, message: messages.SampleTaken) -> None:
         self.sample = message.answer
-        self._tell_screen()
+        self.update_screen()
 
     @on(messages.Advanced)
     def _advanced(self, message: messages.Advanced) -> None:
         state = self._state(message.path)
         state.rows, state.total = message.rows, message.total
-        self._tell_progress()
+        self.update_status()
 
     @on(messages.ReportReady)
     def _report_ready(self, message: messages.ReportReady) -> None:
         self._state(message.path).ready = True
-        self._tell_progress()
-        self._tell_screen()
+        self.update_status()
+        self.update_screen()
 
     @on(messages.ExportFailed)
     def _export_failed(self, message: messages.ExportFailed) -> None:
         self._state(message.path).failure = message.reason
-        self._tell_screen()
-        self._say(f"{message.path.name}: {message.reason}")
+        self.update_screen()
+        self.say(f"{message.path.name}: {message.reason}")
 
     @on(messages.LoadingEnded)
     def _loading_ended(self, message: messages.LoadingEnded) -> None:
         self.loading_now = False
-        self._tell_progress()
-        self._tell_screen()
+        self.update_status()
+        self.update_screen()
         if message.cancelled:
-            self._say("stopped loading: R goes on")
+            self.say("stopped loading: R resumes")
             return
         if not any(state.ready for state in self.files.values()):
             self._leave_with_reasons()
@@ -303,20 +301,20 @@ class NsystuiApp(App[int]):
 
     @on(messages.Warned)
     def _warned(self, message: messages.Warned) -> None:
-        self._say(message.text)
+        self.say(message.text)
 
     @on(messages.Computing)
     def _computing(self, message: messages.Computing) -> None:
         self.working = message.working
-        self._tell_progress()
+        self.update_status()
 
     @on(LogRead)
     def _log_read(self, message: LogRead) -> None:
         self.nccl_log = message.state
-        self._tell_progress()
+        self.update_status()
         self._tell("log_changed")
         if self.nccl_log.is_over and self.nccl_log.failed:
-            self._say(self.nccl_log.failed)
+            self.say(self.nccl_log.failed)
         if self.nccl_log.is_over and not self.nccl_log.is_stopped and self.job is not None:
             self._align_log(self.job)
 
@@ -329,9 +327,9 @@ class NsystuiApp(App[int]):
         try:
             job.nccl_log = read_log(self.source.logs, job.ranks)
         except NsystuiError as error:
-            self.call_from_thread(self._say, str(error))
+            self.call_from_thread(self.say, str(error))
         else:
-            self.call_from_thread(self._tell_screen)
+            self.call_from_thread(self.update_screen)
 
     def _leave_with_reasons(self) -> None:
         """No export could be opened: the reasons belong on the terminal that stays, not on a screen that goes."""
@@ -340,7 +338,7 @@ class NsystuiApp(App[int]):
 
     @property
     def status(self) -> str:
-        """What is being loaded, in words, for the second line of every screen; empty when nothing is."""
+        """The progress of the loading, in words, for the second line of every screen; empty when nothing is loaded."""
         if not self.loading_now:
             log = self.nccl_log.status if self._is_reading_log else ""
             return f"computing {self.working}" if self.working is not None else log
@@ -352,13 +350,13 @@ class NsystuiApp(App[int]):
         bar = progress_bar(rows / total if total else 0.0)
         return f"loading {ready} of {len(self.files)}  {bar}  {rows:,} rows"
 
-    def _tell_progress(self) -> None:
+    def update_status(self) -> None:
         self._tell("show_status", self.status)
 
-    def _tell_screen(self) -> None:
+    def update_screen(self) -> None:
         self._tell("job_changed")
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         self._tell("say", text)
 
     def _tell(self, what: str, *words: str) -> None:
@@ -420,13 +418,13 @@ class DiffApp(NsystuiApp):
         self._jobs[number] = job
         for path in paths:
             self._state(path).ready = False
-        self._tell_screen()
+        self.update_screen()
 
     def _ended(self, number: int, cancelled: bool) -> None:
         self.loading_now = False
-        self._tell_progress()
+        self.update_status()
         if cancelled:
-            self._say("stopped: R reads on, q quits")
+            self.say("stopped: R reads on, q quits")
         elif number not in self._jobs or not self._jobs[number].session.reports:
             self._leave_with_reasons()
         elif number + 1 < len(self.sources):
@@ -451,7 +449,7 @@ class DiffApp(NsystuiApp):
 
     def _compare(self, sides: tuple[Side, Side]) -> None:
         self.sides = sides
-        self._tell_screen()
+        self.update_screen()
 
     def resume_loading(self) -> bool:
         """Reads the job on that a stop interrupted: what is ready of it comes from the cache, or is read again."""
@@ -462,7 +460,7 @@ class DiffApp(NsystuiApp):
 
     @property
     def status(self) -> str:
-        """What is being read, and of which side."""
+        """The progress of the reading, and of which side."""
         words = super().status
         return f"{'AB'[self._reading]}: {words}" if words and len(self.sources) > 1 else words
 

@@ -12,8 +12,14 @@ from textual.filter import LineFilter
 from nsystui.base.text import ascii_glyphs
 
 
+def draw_in_ascii(app: App[Any]) -> None:
+    """Makes an application draw in ASCII from now on."""
+    filters: list[LineFilter] = app._filters
+    filters.append(AsciiFilter())
+
+
 def key_name(shown: str, app: App[Any]) -> str:
-    """What to call a key that is ``shown`` as a glyph: ``⏎`` would be ``>`` in ASCII, which is a key itself."""
+    """The name of a key that is ``shown`` as a glyph: ``⏎`` would be ``>`` in ASCII, which is a key itself."""
     in_ascii = any(isinstance(line_filter, AsciiFilter) for line_filter in app._filters)
     return "enter" if in_ascii and shown == "⏎" else shown
 

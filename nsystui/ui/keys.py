@@ -168,7 +168,7 @@ KEYS: tuple[Key, ...] = (
     Key("O,shift+tab", "O", "other_table(-1)", "", "", "nccl log"),
     Key("slash", "/", "filter", "find", "rows with these words: text, !text, /regex/; empty for all", "nccl log"),
     Key("escape", "esc", "back", "back", "take the filter away, close; stops the reading", "nccl log"),
-    Key("R", "R", "resume", "", "read the log again: after a stop, or when it has grown", "nccl log"),
+    Key("R", "R", "resume", "", "read the log again after a stop, or when it has grown", "nccl log"),
     # The selection is of exports: what a log says has no time, and its ranks are not theirs.
     *(Key(key, key, "selection", "", "", "nccl log") for key in "trDT"),
     Key("f", "f", "filter", "", "", "nccl log"),
@@ -218,7 +218,7 @@ KEYS: tuple[Key, ...] = (
         "left_square_bracket", "[ ]", "same_kind(-1)", "same kind", "previous and next event of the same kind", "events"
     ),
     Key("right_square_bracket", "]", "same_kind(1)", "", "the next one", "events"),
-    Key("slash", "/", "search", "search", "search a name; n and N go on, forwards and backwards", "events"),
+    Key("slash", "/", "search", "search", "search for a name; n and N go to the next and previous match", "events"),
     Key("n", "n", "search_on(1)", "", "next match of the search", "events"),
     Key("N", "N", "search_on(-1)", "", "previous match of the search", "events"),
     Key("g", "g", "go_to", "go to", "go to a time, such as 1.25s", "events"),
@@ -299,7 +299,7 @@ KEYS: tuple[Key, ...] = (
     Key("slash", "/", "filter", "find", "filter by name: text, !text, /regex/; empty for all", "table"),
     Key("t", "t", "take_window", "time", "select the time window of this row", "table"),
     Key("s", "s", "sort", "sort", "sort by the next column", "table"),
-    Key("S", "S", "sort_reverse", "", "turn the order round", "table"),
+    Key("S", "S", "sort_reverse", "", "reverse the sort order", "table"),
     Key("up,down", "↑ ↓", "", "", "move; k and j too, PgUp and PgDn by a page, g and G to the ends", "table"),
     Key("f", "f", "filter", "", "filter by name, in every screen", "everywhere"),
     Key("r", "r", "ranks", "ranks", "select ranks, such as 0,4-7; empty for all", "everywhere"),
@@ -309,7 +309,7 @@ KEYS: tuple[Key, ...] = (
     Key("y", "y", "copy_row", "", "copy the row to the terminal's clipboard (OSC 52)", "everywhere"),
     Key("Y", "Y", "copy_table", "", "copy the whole table", "everywhere"),
     Key("escape", "esc", "back", "back", "go back: close, then undo the selection; stops loading", "everywhere"),
-    Key("R", "R", "resume", "", "go on loading after a stop", "everywhere"),
+    Key("R", "R", "resume", "", "resume loading", "everywhere"),
     Key("1", "1", "mode('overview')", "", "Overview", "everywhere"),
     Key("2", "2", "mode('kernels')", "", "Kernels", "everywhere"),
     Key("3", "3", "mode('nccl')", "", "NCCL", "everywhere"),
@@ -325,7 +325,7 @@ KEYS: tuple[Key, ...] = (
         "ctrl+z",
         "",
         "",
-        "stop the program, and give the terminal back until fg",
+        "suspend the program until fg",
         "everywhere",
     ),
     Key("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit", "everywhere"),
@@ -366,7 +366,7 @@ def bindings(*places: str) -> list[BindingType]:
 
 
 def key_line(*places: str) -> list[tuple[str, str]]:
-    """What the bottom line of a screen says."""
+    """The keys of the bottom line of a screen, with their labels."""
     return [(key.shown, key.label) for key in keys_of(places) if key.label]
 
 

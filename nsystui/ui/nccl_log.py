@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from nsystui.questions.nccl_log.summary import Summary
 
 
-_LINES_AT_ONCE = 50_000
+LINES_AT_ONCE = 50_000
 """How many lines are added up before anything else may happen: a fraction of a second of reading."""
 
-_FIRST_TABLES = 1.0
+FIRST_TABLES = 1.0
 _SHARE_WAITED = 0.25
 _TIMES_OF_MAKING = 20
 """The tables are made again when a quarter more time has gone by, and 20 times what making them took."""
@@ -66,7 +66,7 @@ class LogState:
 
     @property
     def status(self) -> str:
-        """What is being read, in words; empty when all of it is."""
+        """The progress of the reading, in words; empty when all of it is read."""
         if self.is_stopped:
             return f"stopped at {int(self.share * 100)} %: R reads again"
         if self.is_over:
@@ -106,7 +106,7 @@ class LogLoading:
         self._stopped = threading.Event()
         self._began = time.monotonic()
         self._told = self._began
-        self._next_tables = self._began + _FIRST_TABLES
+        self._next_tables = self._began + FIRST_TABLES
 
     def stop(self) -> None:
         """Ends the reading as soon as the current piece is read; what is read stays."""
@@ -153,7 +153,7 @@ class LogLoading:
 
         lines = reader.read(read)
         for line in lines:
-            summary.add(chain((line,), islice(lines, _LINES_AT_ONCE)))
+            summary.add(chain((line,), islice(lines, LINES_AT_ONCE)))
             if time.monotonic() >= self._next_tables:
                 self._tell_tables(summary, reader)
 
@@ -223,7 +223,7 @@ def values_of(columns: Sequence[Column], row: Row) -> Values:
 
 
 def inside_of(table: str, row: Values) -> Inside | None:
-    """What a row of ``table`` is made of; ``None`` where the log tells no more."""
+    """The rows that make up a row of ``table``; ``None`` where the log has no more about it."""
     if table == "ops":
         return Inside("calls", f"{row['op']} calls", lambda _: lambda call: call["op"] == row["op"])
     if table == "sizes":

@@ -42,7 +42,7 @@ async def comparing(
     async with app.run_test(size=size) as pilot:
         await becomes(pilot, lambda: app.sides is not None or app.return_code is not None)
         if app.sides is not None:
-            await becomes(pilot, lambda: getattr(app.screen, "_whole", None) is not None)
+            await becomes(pilot, lambda: getattr(app.screen, "answer", None) is not None)
             await rest(app, pilot)
         yield app, pilot
 
@@ -257,7 +257,7 @@ async def ask_for_other(app, pilot) -> None:
 
 
 async def compared(app, pilot) -> None:
-    assert await becomes(pilot, lambda: getattr(app.screen, "_whole", None) is not None)
+    assert await becomes(pilot, lambda: getattr(app.screen, "answer", None) is not None)
     await rest(app, pilot)
 
 

@@ -10,7 +10,7 @@ from textual.app import App, ComposeResult
 from textual.widgets import Input
 
 from nsystui.base.errors import UsageError
-from nsystui.ui.ascii import AsciiFilter, key_name
+from nsystui.ui.ascii import draw_in_ascii, key_name
 from nsystui.ui.screens.dialogs import help_lines
 from nsystui.ui.widgets import lines
 from nsystui.ui.widgets.lines import KeyLine, SelectionLine, TextLine, TitleLine, progress_bar
@@ -126,7 +126,7 @@ async def test_the_last_progress_is_shown_even_if_nothing_follows(monkeypatch):
 
 async def test_in_ascii_the_enter_key_has_a_name():
     app = LinesApp()
-    app._filters.append(AsciiFilter())
+    draw_in_ascii(app)
     async with app.run_test(size=(44, 24)):
         assert line(app.key_line) == "enter open  / find  t time window  ? help"
         assert "  enter   " in "\n".join(help_lines(["kernels"], partial(key_name, app=app)))

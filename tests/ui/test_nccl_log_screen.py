@@ -263,8 +263,8 @@ class Gate:
             return read(log, size)
 
         monkeypatch.setattr(OpenLog, "read", gated)
-        monkeypatch.setattr(nccl_log, "_FIRST_TABLES", 0.0)
-        monkeypatch.setattr(nccl_log, "_LINES_AT_ONCE", 10)
+        monkeypatch.setattr(nccl_log, "FIRST_TABLES", 0.0)
+        monkeypatch.setattr(nccl_log, "LINES_AT_ONCE", 10)
 
 
 class TestReading:

@@ -24,7 +24,8 @@ from nsystui.ui.screens.events import EventsScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen
 from nsystui.ui.screens.nccl import NcclScreen
 from nsystui.ui.screens.nccl_log import NcclLogScreen
-from nsystui.ui.widgets.lines import KeyLine, SelectionLine, TitleLine
+from nsystui.ui.widgets.lines import KeyLine, SelectionLine, SidePanel, TitleLine
+from nsystui.ui.widgets.window_table import WindowTable
 
 # All of them in the long campaign: what one has besides, the tests of the tables behind the screens go through.
 FEW = ("cuda-graphs", "h100-2rank-moe-before", "no-kernel-table", "schema2021-no-metadata")
@@ -90,7 +91,7 @@ async def test_a_graph_launch_offers_the_list_of_what_it_launched(tmp_path):
         if "cudaGraphLaunch" not in str(app.screen.values()["name"]):
             await play(app, pilot, ("n",))
         await play(app, pilot, ("c",))
-        assert len(app.screen._rows) == 10
+        assert app.screen.query_one(WindowTable).row_count == 10
         await play(app, pilot, ("down", "enter"))
         assert app.screen.values()["kind"] == "kernel"
 
@@ -326,9 +327,9 @@ async def test_what_ends_while_a_screen_is_made_does_not_end_the_program(job):
             screen = NcclLogScreen() if name == "log" else screen_of(name)
             made = app.push_screen(screen)
             assert not screen.is_mounted, name
-            app._tell_screen()
-            app._tell_progress()
-            app._say("the log is read")
+            app.update_screen()
+            app.update_status()
+            app.say("the log is read")
             await made
             await pilot.pause()
             assert app.screen is screen and app.return_code is None, name
@@ -353,6 +354,16 @@ async def test_keys_faster_than_screens_open_end_in_one_place(job, keys, above):
         assert app.return_code is None
 
 
+@pytest.mark.parametrize(("keys", "words"), [(("2", "enter"), "median"), (("6",), "rank ")])
+async def test_beside_a_wide_table_stands_its_panel(job, keys, words):
+    async with running(*job) as (app, pilot):
+        await pilot.resize_terminal(120, 36)
+        await play(app, pilot, keys)
+        panel = app.screen.query_one(SidePanel)
+        assert panel.region.x > 0 and panel.region.right <= 120
+        assert any(words in line for line in panel.lines)
+
+
 async def test_keys_before_a_screen_is_made_do_nothing(job):
     async with running(*job) as (app, pilot):
         made = app.push_screen(KernelInstancesScreen("a kernel", Names.FULL))
@@ -364,7 +375,7 @@ async def test_keys_before_a_screen_is_made_do_nothing(job):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_enter_on_rows_of_before_opens_nothing(job, monkeypatch, fails):
+async def test_enter_on_outdated_rows_opens_nothing(job, monkeypatch, fails):
     async with running(*job) as (app, pilot):
         await play(app, pilot, "3")
         computed = threading.Event()
@@ -380,7 +391,7 @@ async def test_enter_on_rows_of_before_opens_nothing(job, monkeypatch, fails):
         await pilot.press("b", "enter")
         await pilot.pause()
         assert app.screen_stack == [app.screen]
-        assert "of before" in line(app, KeyLine)
+        assert "outdated" in line(app, KeyLine)
         computed.set()
         await settle(app, pilot)
         await play(app, pilot, ["enter"])

@@ -1,4 +1,4 @@
-"""What is known of one event, as lines for a panel: where it ran, what launched it, how long that took."""
+"""The details of one event, as lines for a panel: where it ran, what launched it, how long that took."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the GPU screen shows: the lanes of the selected devices over a window of time, asked for in one go."""
+"""The picture on the GPU screen: the lanes of the selected devices over a window of time, asked for in one go."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOST_TELLING = ("SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to draw: the viewed window (``None``: all of the selection), the columns and lines there are for it.
+    """The request for a picture: the window in view (``None``: all of the selection), its columns and lines.
 
     ``metrics`` is whether to show lanes of GPU metrics, ``None`` where they fit.
     """
@@ -261,7 +261,7 @@ Columns = tuple[int, int]
 def detail_lines(
     picture: GpuPicture, lane: int, columns: Columns, times: tuple[int, int], marked: bool, width: int, most: int
 ) -> list[Line]:
-    """What stands below the lanes, in at most ``most`` lines of ``width`` cells.
+    """The lines below the lanes: at most ``most`` lines of ``width`` cells.
 
     ``columns`` of ``times`` (ns) are under the cursor or ``marked``.
     """

@@ -1,4 +1,4 @@
-"""What the overview shows of a job, asked for in one go. Heavy imports: only threads import this module."""
+"""The picture on the overview of a job, asked for in one go. Heavy imports: only threads import this module."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OverviewPicture:
 
 @dataclass(frozen=True)
 class _Tables:
-    """What does not depend on how wide the strip is."""
+    """The parts that do not depend on the width of the strip."""
 
     facts: JobFacts
     tasks: TableAnswer

@@ -70,7 +70,7 @@ FILE_COLUMNS = (
 
 
 def title_and_facts(facts: JobFacts, width: int, so_far: bool = False) -> tuple[str, list[Line]]:
-    """What stands on the title line, and the lines of facts below, for a screen of ``width`` cells.
+    """The title line, and the lines of facts below, for a screen of ``width`` cells.
 
     The names of the screens stay on the title line; what does not fit beside them goes below. ``so_far`` says that
     more reports are to come.
@@ -116,7 +116,7 @@ def _job_words(facts: JobFacts) -> list[str]:
 
 
 def _machine_words(facts: JobFacts) -> list[str]:
-    """What the numbers rest on, and how good they are."""
+    """The basis of the numbers, and how good they are."""
     words = [] if facts.clocks_aligned else ["clocks not aligned"]
     if facts.driver_versions:
         words.append(f"driver {', '.join(facts.driver_versions)}")
@@ -177,7 +177,7 @@ def _time_parts(spent: Breakdown, width: int) -> list[Line]:
 
 
 def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: int, most: int) -> list[Line]:
-    """What the user should know before believing the numbers, worst first, in at most ``most`` lines."""
+    """The remarks that the user should know before believing the numbers, worst first, in at most ``most`` lines."""
     notes = [*picture.tasks.notes, *(note for note in picture.diagnostics.notes if not note.startswith(_SILENT))]
     said = [text for text in _warnings(picture.diagnostics) if not any(text in note for note in notes)]
     remarks = [("! ", note) for note in notes] + [("· ", text) for text in said]
@@ -224,7 +224,7 @@ def _warnings(diagnostics: Answer) -> list[str]:
 
 
 def held_answer(held: Sequence[Held]) -> TableAnswer:
-    """What there is instead of GPU work, and which screen shows it."""
+    """The events that there are instead of GPU work, and the screen that shows them."""
     rows = [(item.count, SHOWN_BY[item.table][0], item.what) for item in held if item.table in SHOWN_BY]
     return TableAnswer("contents", HELD_COLUMNS, tuple(sorted(rows, reverse=True)))
 

@@ -1,4 +1,4 @@
-"""What the timeline screen shows: the lanes, and of those in sight what is drawn of them, asked for in one go."""
+"""The picture on the timeline: the lanes, and the lines of those in sight, asked for in one go."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOST_RANGES = 2_000_000
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to draw: the viewed window (``None``: all of the selection), the columns, and which lanes are in sight.
+    """The request for a picture: the window in view (``None``: all of the selection), its columns, the lanes in sight.
 
     ``lane`` is the one to have in sight, where it is known, else that at ``first``. Unless ``rests``, what takes time
     (opening a rank, names among many reports) may be left for later. ``found`` are the names to mark.
@@ -127,7 +127,7 @@ def _label(lane: Lane, opened: frozenset[Task], width: int) -> str:
 
 
 def line_of(picture: LanePicture) -> LaneLine:
-    """What is drawn of a lane, with how busy it is at the right."""
+    """The line of a lane, with how busy it is at the right."""
     drawn = lane_text(picture)
     value = "–" if picture.busy is None else format_value(Unit.PERCENT, 100 * picture.busy)
     return LaneLine(drawn.text, drawn.styles, drawn.marked, value)
@@ -141,7 +141,7 @@ _WORDS = {"compute": "compute", "nccl": "NCCL", "memory": "memory", "graph": "gr
 
 @dataclass(frozen=True)
 class EventFacts:
-    """The event under the cursor, if there is one, as a row of the event list, and what is told of it."""
+    """The event under the cursor, if there is one, as a row of the event list, and its details."""
 
     row: Row | None
     lines: tuple[str, ...]

@@ -13,7 +13,7 @@ from nsystui.ui.screens.table import TableScreen, TextTableScreen
 
 
 class DiagnosticsScreen(TextTableScreen):
-    """What nsys recorded of the capture, each text once; the panel has all of the text."""
+    """The messages of nsys about the capture, each text once; the panel has all of the text."""
 
     def __init__(self) -> None:
         super().__init__("1 Overview", "diagnostics")

@@ -41,7 +41,7 @@ _FRAME = 5
 """The lines around the table: title, sides, tables, headings, keys."""
 _LEAST_NOTES = 4
 _SCREENS = {"kernels": "kernels", "nvtx": "nvtx", "nccl": "nccl", "memory": "memory_ops"}
-"""What shows the names of a table: a mode, or for memory operations a table of one."""
+"""The screen that shows the names of a table: a mode, or for memory operations a table of one."""
 
 
 class DiffScreen(FilteredTableScreen):
@@ -60,7 +60,7 @@ class DiffScreen(FilteredTableScreen):
         self.options = options
         self.name_of_table = _SUMMARY
         self._current = _SUMMARY
-        self._whole: TableAnswer | None = None
+        self.answer: TableAnswer | None = None
 
     def body(self) -> Iterable[Widget]:
         yield ChoiceLine(id="choice")
@@ -87,7 +87,7 @@ class DiffScreen(FilteredTableScreen):
         return self._sides is not None and all(side.job is self.explorer.job for side in self._sides)
 
     def show_selection(self) -> None:
-        """What A and B are, in place of the selection."""
+        """Shows the labels of A and B in place of the selection."""
         line = self.query_one("#selection", SelectionLine)
         if self.sides is None:
             line.update("")
@@ -114,18 +114,18 @@ class DiffScreen(FilteredTableScreen):
     def job_changed(self) -> None:
         super().job_changed()
         self._show_choice()
-        if self._whole is None and self.job is not None:
+        if self.answer is None and self.job is not None:
             self.table.empty_text = "comparing A with B…"
             self.table.refresh_rows()
 
     def show(self, result: Any, same_place: bool) -> None:
-        self._current, self._whole = result
+        self._current, self.answer = result
         self._show_rows(same_place)
 
     def _show_rows(self, same_place: bool) -> None:
-        if self._whole is None:
+        if self.answer is None:
             return
-        answer = worded(self._whole) if self._current == _SUMMARY else self._whole
+        answer = worded(self.answer) if self._current == _SUMMARY else self.answer
         super().show(rows_with(answer, self.words), same_place)
         self._share_room()
 
@@ -266,8 +266,8 @@ class DiffScreen(FilteredTableScreen):
 
     def answer_to_export(self) -> Answer | None:
         """As on the screen; of the summary the plain values, with their units beside them."""
-        if self._whole is not None and self._current == _SUMMARY:
-            return rows_with(self._whole, self.words)
+        if self.answer is not None and self._current == _SUMMARY:
+            return rows_with(self.answer, self.words)
         return self.table.answer
 
     def proposed_name(self, answer: Answer) -> str | None:

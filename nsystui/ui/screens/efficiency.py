@@ -114,12 +114,12 @@ _SHOWN_BY = {
     "device_communication": "nccl_calls",
     "device_orchestration": "gpu",
 }
-"""What explains a factor: a screen by its mode, or the canonical table that a screen shows."""
+"""The explanation of a factor: a screen by its mode, or the canonical table that a screen shows."""
 _MODES = ("gpu", "ranks")
 
 
 class EfficiencyScreen(TableScreen):
-    """What ``nsystui efficiency`` prints: the factors always, and one of its tables, which ``e`` exports."""
+    """The output of ``nsystui efficiency``: the factors always, and one of its tables, which ``e`` exports."""
 
     MODE_KEY = "4"
     ELASTIC = "rank"

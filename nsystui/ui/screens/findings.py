@@ -39,7 +39,7 @@ COLUMNS = (
     Column("number", header="Number", label="number", unit=Unit.NUMBER, importance=FILES_ONLY),
 )
 HEALTHY, NOT_CHECKED = "ok", "-"
-"""What stands for a severity in the rows that are no findings."""
+"""The marks in place of a severity in the rows that are no findings."""
 NOT_CHECKED_COLUMNS = (
     Column("rule", header="Rule", label="not checked"),
     Column("why", header="Why", label="why"),
@@ -73,7 +73,7 @@ def screen_words(screen: str) -> str:
 
 
 def finding_lines(one: Finding, width: int) -> list[list[Part]]:
-    """What is found, what it costs and how that was measured, what to try and why."""
+    """The lines above the evidence: the finding, its cost and how that was measured, what to try and why."""
     severity = one.severity.value.capitalize()
     cost = ""
     if one.cost is not None and one.percent is not None:
@@ -123,7 +123,7 @@ class FindingsTable(WindowTable):
         super().__init__(id=id, elastic="sentence", is_prose=True, row_style=_category)
         self.found: Triage | None = None
         self.status = ""
-        """What stands in place of the table until there are findings."""
+        """The line in place of the table until there are findings."""
         self.waits = False
         """Whether nothing is looked for until the user says so."""
         self._token: object = None
@@ -207,7 +207,7 @@ def _kernels(job: Job) -> int:
 
 
 def _category(row: Row) -> str | None:
-    """What is only a remark stands back."""
+    """Draws remarks less prominently than problems."""
     return "idle" if row[0] in ("I", NOT_CHECKED, HEALTHY) else None
 
 

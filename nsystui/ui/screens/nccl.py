@@ -116,7 +116,7 @@ _HEIGHT = 11
 
 
 class Drawing(Enum):
-    """What is drawn below the table; the value is its title, of one collective."""
+    """The drawings below the table; the value is the title, of one collective."""
 
     BANDWIDTH = "{}: median bus bandwidth against message size"
     DURATIONS = "{}: durations against message size, by kernel (· 1, ○ 2–9, ■ 10+)"
@@ -254,7 +254,7 @@ def _plot(x: Any, y: Any, unit: Unit, width: int, is_curve: bool) -> list[str]:
 
 
 _GROUPS: tuple[By | None, ...] = (By.SIZE, None, By.COMMUNICATOR, By.STREAM, By.RANK, By.STEP)
-"""What ``b`` goes through besides the collective."""
+"""The groupings that ``b`` goes through besides the collective."""
 
 
 class NcclScreen(TableScreen):
@@ -298,7 +298,7 @@ class NcclScreen(TableScreen):
         return ("nccl with log", *self.PLACES) if self.explorer.source.logs else self.PLACES
 
     def log_changed(self) -> None:
-        """What is read of NCCL's log stands before what the table says of itself."""
+        """Shows the state of NCCL's log before the notes of the table."""
         note, answer = log_note(self.explorer.nccl_log), self.table.answer
         self.notes.show_notes([*([note] if note else []), *(answer.notes if answer else ())])
 

@@ -173,7 +173,7 @@ class NcclLogScreen(FilteredTableScreen):
 
 
 def log_note(log: LogState) -> str:
-    """What the logs hold, for the screen of the kernels; empty where there is none."""
+    """A summary of the logs, for the screen of the kernels; empty where there is none."""
     if not log.names:
         return ""
     if not log.calls:

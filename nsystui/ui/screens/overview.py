@@ -243,7 +243,7 @@ class OverviewScreen(JobScreen):
         self._share_room()
 
     def _kernel_lines(self) -> int:
-        """What the kernels keep."""
+        """The lines that the kernels keep."""
         return _FEWEST_KERNEL_LINES if self.findings.display else _KERNEL_LINES
 
     def _share_room(self) -> None:

@@ -23,7 +23,7 @@ class RankComparison:
         if not self._can_compare():
             return
         if rank is None or not str(rank).isdecimal():
-            self._screen.say("ranks can be compared: this row is of none")
+            self._screen.say("only ranks can be compared: this row has none")
         elif self._marked is None:
             self._marked = int(rank)
             self._screen.say(f"A = rank {rank}: x on another rank compares")

@@ -44,7 +44,7 @@ class _Picture:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What is to be drawn. ``within``: the ranks of the line that was opened, or all."""
+    """The request for a picture. ``within``: the ranks of the line that was opened, or all."""
 
     figure: str = "busy"
     of_steps: bool = False
@@ -246,7 +246,7 @@ def _label(group: Sequence[RankedTask], word: str = "") -> str:
 
 
 def _value(values: np.ndarray[Any, Any], is_of_steps: bool) -> str:
-    """What stands at the end of a line: the median of its steps, or the mean over time."""
+    """The value at the end of a line: the median of its steps, or the mean over time."""
     known = values[np.isfinite(values)]
     if not len(known):
         return "–"

@@ -159,7 +159,7 @@ class TableScreen(JobScreen):
     def _row_selected(self, message: RowSelected) -> None:
         message.stop()
         if self.question.is_outdated:
-            self.say("these rows are of before: the new ones are not there yet")
+            self.say("these rows are outdated: the new ones are not there yet")
         else:
             self.open_row()
 

@@ -230,7 +230,7 @@ class TimelineScreen(ZoomableChartScreen):
         return self.chart.cursor_lane
 
     def _follow(self) -> None:
-        """What belongs to the cursor's place: at once its column, and when the cursor rests, the event."""
+        """Shows the details of the cursor's place: its column at once, and the event when the cursor rests."""
         self.facts = None
         self.show_detail()
         self.cursor_moved()
@@ -331,7 +331,7 @@ class TimelineScreen(ZoomableChartScreen):
         self._changed()
 
     def _view_of(self, picture: TimelinePicture) -> Window:
-        """What is in view, or is about to be: a key may come before the picture that the one before it asked for."""
+        """The time in view, also while it is being drawn: a key may come before the picture."""
         return self.eye.view or picture.base
 
     # -- the view -------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import ClassVar
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
-from textual.geometry import Region, Size
+from textual.geometry import Region
 from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
@@ -86,7 +86,6 @@ class TimeChart(QuietFocus, can_focus=True):
         self._lo, self._hi = 0, 0
         self._window = Window()
         self._painted: dict[int, _Line] = {}
-        self._painted_size = Size()
 
     # -- what a chart defines -------------------------------------------------------------------------------------
 
@@ -135,16 +134,8 @@ class TimeChart(QuietFocus, can_focus=True):
 
     # -- drawing --------------------------------------------------------------------------------------------------
 
-    def notify_style_update(self) -> None:
-        """Colours changed: every line is drawn anew."""
-        self._painted.clear()
-        super().notify_style_update()
-
     def fit_window(self) -> None:
         """Notices how many lanes there is room for."""
-        if self.size != self._painted_size:
-            self._painted_size = self.size
-            self._painted.clear()
         self._window.height = max(1, self.size.height - 1)
         self._window.reveal(self.cursor_lane)
 
@@ -154,9 +145,8 @@ class TimeChart(QuietFocus, can_focus=True):
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
-        if y not in self._painted:
-            self._painted[y] = self._line(y)
-        strip = Strip(self._painted[y].segments())
+        line = self._painted[y] = self._line(y)  # anew: its colours may have changed
+        strip = Strip(line.segments())
         width = self.size.width  # less than the labels and one column take, on a tiny terminal
         return strip if strip.cell_length == width else strip.adjust_cell_length(width, self.rich_style)
 

@@ -167,7 +167,7 @@ class TitleLine(TextLine):
 
 
 class StatusText(TextLine):
-    """What a running operation says of itself: at most two updates a second, however often it reports."""
+    """Shows the status of a running operation: at most two updates a second, however often it reports."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"status-text--status"}
 
