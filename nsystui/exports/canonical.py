@@ -23,7 +23,7 @@ NO_PROCESS = 0
 
 
 class Kind(Enum):
-    """What a column holds."""
+    """The type of a column."""
 
     INT = "BIGINT"
     FLOAT = "DOUBLE"

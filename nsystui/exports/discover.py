@@ -1,4 +1,9 @@
-"""What lies in a directory: exports, reports that are not exported yet, and packed jobs."""
+"""The files that the user means: names, directories and globs become a list of paths in natural order.
+
+A packed job is a directory of Parquet datasets, one for each canonical table, partitioned by rank:
+``DIR/kernels/rank=3/….parquet`` are the kernels of rank 3, and ``DIR/reports/rank=3/report.json`` has the other facts
+of its report and lists its files. A report is there if that file is, which is written last.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +57,7 @@ def name_of(path: Path) -> str:
 
 EXPORT_ENDINGS = (".sqlite", ".sqlite3", ".db")
 RECORDING_ENDING = ".qdstrm"
-"""What nsys records, where it could not make a report of it: `nsys export` does not take it."""
+"""The ending of a recording that nsys could not make a report of: `nsys export` does not take it."""
 REPORT_ENDINGS = (".nsys-rep", ".qdrep", RECORDING_ENDING)
 
 
@@ -88,7 +93,7 @@ def _expand(argument: str) -> list[Path]:
 
 
 def _named(name: str) -> list[Path]:
-    """What one name stands for. ``os.path`` asks for it, since a name in a closed directory must not raise here."""
+    """The files that one name stands for. ``os.path`` looks, since a name in a closed directory must not raise here."""
     path = Path(name)
     if not os.path.isdir(name) or is_packed_report(path):
         return [path]

@@ -1,4 +1,4 @@
-"""What an export says about itself: who wrote it, on which machine, when, and what it counts.
+"""The metadata of an export: who wrote it, on which machine, when, and what it counts.
 
 Of the captured environment only the variables that name a rank, a node or a job are ever read out of the file: the
 rest may hold secrets.

@@ -1,4 +1,13 @@
-"""NCCL calls in NVTX ranges: their payloads, and what they say in NCCL's words."""
+"""NCCL's API calls in NVTX ranges: which are communication, and their payload (message size, communicator, peer, …).
+
+Three forms of payload occur. ``NVTX_EVENTS.binaryData`` (``nsys export --include-blobs=true``) is a 32-byte header and
+a C struct that ``NVTX_PAYLOAD_SCHEMAS`` and ``NVTX_PAYLOAD_SCHEMA_ENTRIES`` describe. ``jsonText``
+(``--include-json=true``) has the labels of that struct as keys. An instrumented NCCL writes the values into the text of
+the range. The labels are those of NCCL's ``src/include/nvtx_payload_schemas.h``; NCCL 2.16.2 to 2.24 has other structs
+than 2.25.1 and later.
+
+Nothing here raises on damaged data: what cannot be read with certainty is ``None``.
+"""
 
 from __future__ import annotations
 
@@ -233,7 +242,7 @@ def decode_json(text: str) -> Labels:
 
 @dataclass(frozen=True)
 class NcclCall:
-    """What is known of one NCCL API call; ``None`` where its payload does not say.
+    """The facts of one NCCL API call; ``None`` where its payload does not say.
 
     ``message_size`` in bytes is count × size of the data type of the API call, so per rank for AllGather and
     ReduceScatter, per peer for AlltoAll, Gather and Scatter. ``communicator`` is NCCL's commHash as ``0x1a2b…``, the
@@ -395,7 +404,7 @@ def _rows(connection: sqlite3.Connection, table: str, columns: tuple[str, ...]) 
 
 
 def decode(schemas: PayloadSchemas, domain_id: int | None, name: str, json_text: str, blob: bytes) -> NcclCall:
-    """What is known of one call, from the first form that can be read: binary payload, JSON, instrumented name."""
+    """The facts of one call, from the first form that can be read: binary payload, JSON, instrumented name."""
     if blob:
         labels = decode_blob(schemas, domain_id or 0, blob)
         if labels:

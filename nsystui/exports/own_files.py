@@ -66,7 +66,7 @@ def _partial(directory: Path) -> Iterator[Path]:
 
 @functools.cache
 def _here() -> str:
-    """What tells the processes of this machine since it started, in this container, from all others."""
+    """A text that tells the processes of this machine since it started, in this container, from all others."""
     parts = [platform.node()]
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
@@ -88,6 +88,8 @@ def _is_alive(process: int) -> bool:
 
 def why_not_ours(directory: Path) -> str:
     """Why what lies in a directory may be somebody else's work; empty where it may not, or where there is none.
+
+    A directory that others can write to is neither believed nor added to.
 
     Root's counts as the user's, since root may do anything anywhere; a group's is what the user made it.
     """

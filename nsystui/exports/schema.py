@@ -186,7 +186,9 @@ _KNOWN_FIELDS = frozenset(f"rdma_{what}_bytes per second" for what in ("read", "
 
 
 def efa_types_of(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> tuple[int, ...]:
-    """The ``typeId`` of each type that, or the source of which, is called EFA's, or that has fields only EFA has.
+    """The types of the generic events of AWS's EFA plugin (``nsys profile --enable efa_metrics``).
+
+    The ``typeId`` of each type that, or the source of which, is called EFA's, or that has fields only EFA has.
 
     ``columns`` are those of the tables of the export. Raises sqlite3.Error where it cannot be read.
     """

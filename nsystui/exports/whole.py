@@ -80,6 +80,10 @@ _FILE_HEADER = 100
 def is_accounted_for(file: BinaryIO, root: int) -> bool:
     """Whether all bytes of the last page of the table at page ``root`` are of its rows or free.
 
+    Rows that the page has forgotten leave no gap between rowids: of a page that says it has fewer rows than lie in it
+    SQLite reads those and no more. But every byte of a page belongs to a row, or is counted as free; see "B-tree Pages"
+    in SQLite's file format.
+
     ``False`` also where the page cannot be found. Raises OSError.
     """
     file.seek(0)

@@ -177,7 +177,7 @@ class Room:
         self._lock = threading.Lock()
 
     def use(self, place: Path) -> None:
-        """What lies at this place in the cache is read from, and stays."""
+        """Says that the files at this place in the cache are read from: they stay."""
         with self._lock:
             self._in_use.add(place)
 

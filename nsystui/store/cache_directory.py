@@ -44,7 +44,7 @@ ANSWERS = "answers"
 CONVERTED = "exports"
 """The folder of the converted exports: a directory for each."""
 FACTS = "report.json"
-"""What a pack, or a set of single columns, says of itself; its time is that of the last use."""
+"""The file in which a pack, or a set of single columns, says what it is; its time is that of the last use."""
 RESULTS = ".results"
 """How the name ends of the directory of a report's results; its own time is that of the last use."""
 _PACK_NAME = re.compile(r"[A-Za-z0-9-]*-[0-9a-f]{24}(\.[a-z_]+-[0-9a-f]{12}|\.results|\.kept)?")

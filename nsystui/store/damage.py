@@ -41,7 +41,7 @@ def known_damage(results: Results) -> dict[str, str]:
 
 
 def damage_line(path: Path, causes: Mapping[str, str]) -> str:
-    """What an answer says that needs nothing of what is damaged; empty where nothing is."""
+    """The line for an answer that needs no damaged rows; empty where nothing is damaged."""
     if not causes:
         return ""
     why = "; ".join(causes.values())

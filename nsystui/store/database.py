@@ -30,7 +30,7 @@ _WORKERS = 2
 
 @dataclass(frozen=True)
 class Limits:
-    """What the session may take of a shared machine: threads at work, and ``memory`` of DuckDB's, in bytes."""
+    """The limits of a session on a shared machine: threads at work, and ``memory`` of DuckDB's, in bytes."""
 
     threads: int = 2
     memory: int = 2 << 30
@@ -113,7 +113,7 @@ def memory_errors(limits: Limits, is_kept: bool, *paths: Path) -> Iterator[None]
 
 
 def _too_little(limits: Limits, refused: bool) -> tuple[str, str]:
-    """What was too little, and what to do about it. ``refused``: by the system, though DuckDB might have taken more."""
+    """The cause and the advice. ``refused``: the system gave no memory, though DuckDB might have taken more."""
     more, space = 2 * limits.memory, address_limit()
     fits = f"its columns do not fit into the memory that DuckDB may take, {size_words(limits.memory)}"
     # More memory for DuckDB is no use where the process may not have so many addresses.

@@ -42,5 +42,5 @@ class ReadingDialect(Dialect):
 
 @cache
 def compiled() -> LRUCache[Any, Any]:
-    """What was compiled in this process, for every engine."""
+    """The compiled queries of this process, for every engine."""
     return LRUCache(_KEPT)

@@ -1,4 +1,4 @@
-"""What this process may take of the machine it runs on, and how it leaves the rest to others.
+"""The share of the machine that this process may take, and how it leaves the rest to others.
 
 CPUs and memory are those that the limits of its control groups allow. What cannot be read is not known, which is no
 limit and not zero. ``root`` is where ``/proc`` and ``/sys`` lie.
@@ -38,7 +38,7 @@ def memory(root: Path = _ROOT) -> int | None:
 
 
 def _address_space() -> Iterator[int]:
-    """What the program itself leaves of the addresses it may use."""
+    """The addresses that the program itself leaves of those it may use."""
     space = address_limit()
     if space is not None:
         yield max(space - OWN_ADDRESSES, 0)

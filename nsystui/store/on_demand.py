@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Expected:
-    """What will be asked of every report: columns by canonical table, and tables whose tallies are enough."""
+    """The columns, by canonical table, and the tallies of tables that every report will be asked for."""
 
     columns: Mapping[str, frozenset[str]]
     tallied: tuple[str, ...]
@@ -357,7 +357,7 @@ class OnDemand:
 
     @cached_property
     def _tallies(self) -> dict[str, Tally]:
-        """Those that are known, by canonical table."""
+        """The known tallies, by canonical table."""
         known = self.results.load(_TALLIES) or {}
         return {name: Tally.from_json(values) for name, values in known.items()}
 

@@ -38,7 +38,7 @@ class Opened:
 
 
 def look_at(path: Path) -> Opened | JobReport:
-    """What an export, or a report of a packed job, says of itself. Raises ExportError."""
+    """A first look at an export, or at a report of a packed job. Raises ExportError."""
     return read_report(path) if is_packed_report(path) else open_export(path)
 
 

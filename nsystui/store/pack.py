@@ -35,96 +35,6 @@ if TYPE_CHECKING:
     import duckdb
 
 
-@dataclass(frozen=True)
-class Written:
-    """How many rows, and from when to when their events are, ns; ``None`` where they do not stretch a session."""
-
-    rows: int
-    first: int | None = None
-    last: int | None = None
-
-
-def has_extent(table: CanonicalTable) -> bool:
-    """Whether the rows of a table are events: samples, diagnostics and the profiler's own do not stretch a session."""
-    return "start" in table.field_names and table.name not in ("nic_metrics", "profiler_overhead")
-
-
-def written_of(table: CanonicalTable, rows: int, statistics: Mapping[str, Mapping[str, str]]) -> Written:
-    """What DuckDB's ``COPY … (RETURN_STATS)`` says of its columns: least and greatest value of each, as text."""
-    if not rows or not has_extent(table):
-        return Written(rows)
-    starts, ends = statistics['"start"'], statistics.get('"end"', {})
-    # A range that was never closed reaches at least to its start.
-    last = max(int(values["max"]) for values in (starts, ends) if "max" in values)
-    return Written(rows, int(starts["min"]), last)
-
-
-WORK_TABLES = (canonical.KERNELS.name, canonical.MEMORY_OPS.name, canonical.GRAPH_LAUNCHES.name)
-"""The canonical tables whose rows a GPU worked on."""
-
-
-def device_rows(facts: Metadata, used: Iterable[tuple[int, int]]) -> list[tuple[Any, ...]]:
-    """A row for each (process, device) of ``used``, and one without a process for each other GPU."""
-    by_number = {gpu.gpu: gpu for gpu in facts.gpus}
-    by_ordinal = {gpu.cuda_device: gpu for gpu in facts.gpus if gpu.cuda_device is not None}
-    told = {(device.pid, device.device): device.gpu for device in facts.cuda_devices}
-    rows: list[tuple[Any, ...]] = []
-    placed = set()
-    for process, device in used:
-        pid = pid_of(process)
-        number = told.get((pid, device))
-        gpu = by_number.get(number) if number is not None else by_ordinal.get(device) or by_number.get(device)
-        number = gpu.gpu if gpu else number
-        placed.add(number)
-        rows.append((process, device, number, *_gpu_facts(gpu)))
-    rows += [(None, None, gpu.gpu, *_gpu_facts(gpu)) for gpu in facts.gpus if gpu.gpu not in placed]
-    return rows
-
-
-def _gpu_facts(gpu: metadata.Gpu | None) -> tuple[Any, ...]:
-    if gpu is None:
-        return (None, None, None, None, None, None, None)
-    names = (gpu.name or None, gpu.uuid or None, gpu.bus or None, gpu.chip or None)
-    return (*names, gpu.sm_count, gpu.total_memory, gpu.numa)
-
-
-_AHEAD = 32 << 20
-
-
-class ReadAhead:
-    """Reads ahead in one file; a context manager. Does nothing where the system does not know how."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor = -1
-        self._size = 0
-        self._done = 0
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> ReadAhead:
-        with suppress(OSError):
-            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            self._size = os.fstat(self._descriptor).st_size
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def reach(self, part: float) -> None:
-        """What lies up to ``part`` (0 … 1) of the file is read now, and a little more soon; no part twice."""
-        with self._lock:
-            end = min(int(part * self._size) + _AHEAD, self._size)
-            if self._descriptor < 0 or end <= self._done or not hasattr(os, "posix_fadvise"):
-                return
-            with suppress(OSError):
-                os.posix_fadvise(self._descriptor, self._done, end - self._done, os.POSIX_FADV_WILLNEED)
-            self._done = end
-
-
 class PackingCancelled(Exception):
     """The user stopped the packing; nothing of it is kept."""
 
@@ -141,7 +51,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class PackedReport:
-    """What a packed export holds: its metadata, rows per canonical table, and the extent of its events in ns.
+    """The facts of a packed export: its metadata, rows per canonical table, and the extent of its events in ns.
 
     ``counts`` is 0 for a canonical table whose native tables are there without rows, and lacks one without any.
     OS runtime calls count for the extent only in a report that has no other events. ``left_out`` are the rows whose
@@ -181,6 +91,33 @@ class PackedReport:
         )
 
 
+@dataclass(frozen=True)
+class Written:
+    """The number of rows written, with the first start and last end of their events, ns.
+
+    The times are ``None`` where the rows do not stretch a session.
+    """
+
+    rows: int
+    first: int | None = None
+    last: int | None = None
+
+
+def has_extent(table: CanonicalTable) -> bool:
+    """Whether the rows of a table are events: samples, diagnostics and the profiler's own do not stretch a session."""
+    return "start" in table.field_names and table.name not in ("nic_metrics", "profiler_overhead")
+
+
+def written_of(table: CanonicalTable, rows: int, statistics: Mapping[str, Mapping[str, str]]) -> Written:
+    """The extent that DuckDB's ``COPY … (RETURN_STATS)`` tells: minimum and maximum of each column, as text."""
+    if not rows or not has_extent(table):
+        return Written(rows)
+    starts, ends = statistics['"start"'], statistics.get('"end"', {})
+    # A range that was never closed reaches at least to its start.
+    last = max(int(values["max"]) for values in (starts, ends) if "max" in values)
+    return Written(rows, int(starts["min"]), last)
+
+
 class Sink(Protocol):
     """Where packed rows go; may be written to by several threads."""
 
@@ -189,94 +126,6 @@ class Sink(Protocol):
 
         ``place`` grows with the rows of a table.
         """
-
-
-@dataclass
-class Packed:
-    """What was packed so far: rows per canonical table, those left out, (process, device) that worked, first start and
-    last end, ns.
-
-    OS runtime calls have an extent of their own: they go on long after the program's work, and would make a busy GPU
-    look idle at the end.
-    """
-
-    counts: dict[str, int] = field(default_factory=dict)
-    left_out: dict[str, LeftOut] = field(default_factory=dict)
-    devices: set[tuple[int, int]] = field(default_factory=set)
-    extents: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-    def count(self, table: CanonicalTable, written: Written) -> None:
-        """Adds rows of a table with their extent."""
-        self.counts[table.name] = self.counts.get(table.name, 0) + written.rows
-        if written.first is not None and written.last is not None:
-            self._stretch("os" if table is canonical.OS_CALLS else "work", written.first, written.last)
-
-    def add(self, other: Packed) -> None:
-        """Adds what another thread packed of the same export."""
-        for name, rows in other.counts.items():
-            self.counts[name] = self.counts.get(name, 0) + rows
-        for name, left_out in other.left_out.items():
-            self.left_out[name] = self.left_out.get(name, LeftOut()) + left_out
-        self.devices |= other.devices
-        for which, (first, last) in other.extents.items():
-            self._stretch(which, first, last)
-
-    def _stretch(self, which: str, first: int, last: int) -> None:
-        before = self.extents.get(which)
-        self.extents[which] = (first, last) if before is None else (min(before[0], first), max(before[1], last))
-
-
-class ChunkPacker:
-    """Packs chunks, one after the other, and knows what it packed."""
-
-    def __init__(
-        self, connection: duckdb.DuckDBPyConnection, lookups: Lookups, sink: Sink, payload: PayloadSchemas
-    ) -> None:
-        self.connection = connection
-        self.packed = Packed()
-        self._lookups = lookups
-        self._sink = sink
-        self._payload = payload
-        self._readers: dict[str, Reader] = {}
-        lookups.share(connection)
-
-    def pack(self, export: ArrowReader, chunk: Chunk) -> int:
-        """Packs the rows of a chunk; how many the native table has there."""
-        reader = self._reader(chunk)
-        rows = reader.read(export, chunk)
-        place = chunk.source.first_row + chunk.first
-        for table, select in reader.parts() if rows else ():
-            self._write(table, select, place)
-            if table.name in WORK_TABLES:
-                self._note_devices(reader.source.makes[table.name])
-        return rows
-
-    def row_after(self, export: ArrowReader, chunk: Chunk) -> int:
-        """The first row behind a chunk; behind the last one where there is none."""
-        return self._reader(chunk).row_after(export, chunk)
-
-    def write_rows(self, table: CanonicalTable, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Writes rows that Python made."""
-        make_table(self.connection, table, rows, "made")
-        self._write(table, "SELECT * FROM made", 0)
-
-    def _reader(self, chunk: Chunk) -> Reader:
-        table = chunk.source.table
-        if table not in self._readers:
-            left_out, lookups = self.packed.left_out, self._lookups
-            self._readers[table] = Reader(self.connection, lookups, chunk.source, ALL_FIELDS, left_out, self._payload)
-        return self._readers[table]
-
-    def _write(self, table: CanonicalTable, select: str, place: int) -> None:
-        """Hands rows to the sink, whose columns have the names and the canonical types of ``table``."""
-        written = self._sink.write(table, self.connection, select, place)
-        if written.rows:
-            self.packed.count(table, written)
-
-    def _note_devices(self, work: Transform) -> None:
-        used = work.of_fields(("process", "device")).select(tie="")
-        pairs = self.connection.execute(f"SELECT DISTINCT process, device FROM ({used})").fetchall()
-        self.packed.devices.update((process, device) for process, device in pairs if process is not None)
 
 
 @dataclass
@@ -408,3 +257,165 @@ def _is_disk_trouble(error: Exception) -> bool:
     import duckdb
 
     return isinstance(error, OSError | duckdb.IOException)
+
+
+@dataclass
+class Packed:
+    """The rows that were packed so far: their number by canonical table, those left out, (process, device) of GPU work,
+    first start and last end, ns.
+
+    OS runtime calls have an extent of their own: they go on long after the program's work, and would make a busy GPU
+    look idle at the end.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
+    devices: set[tuple[int, int]] = field(default_factory=set)
+    extents: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def count(self, table: CanonicalTable, written: Written) -> None:
+        """Adds rows of a table with their extent."""
+        self.counts[table.name] = self.counts.get(table.name, 0) + written.rows
+        if written.first is not None and written.last is not None:
+            self._stretch("os" if table is canonical.OS_CALLS else "work", written.first, written.last)
+
+    def add(self, other: Packed) -> None:
+        """Adds what another thread packed of the same export."""
+        for name, rows in other.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + rows
+        for name, left_out in other.left_out.items():
+            self.left_out[name] = self.left_out.get(name, LeftOut()) + left_out
+        self.devices |= other.devices
+        for which, (first, last) in other.extents.items():
+            self._stretch(which, first, last)
+
+    def _stretch(self, which: str, first: int, last: int) -> None:
+        before = self.extents.get(which)
+        self.extents[which] = (first, last) if before is None else (min(before[0], first), max(before[1], last))
+
+
+class ChunkPacker:
+    """Packs chunks, one after the other, and knows what it packed."""
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, lookups: Lookups, sink: Sink, payload: PayloadSchemas
+    ) -> None:
+        self.connection = connection
+        self.packed = Packed()
+        self._lookups = lookups
+        self._sink = sink
+        self._payload = payload
+        self._readers: dict[str, Reader] = {}
+        lookups.share(connection)
+
+    def pack(self, export: ArrowReader, chunk: Chunk) -> int:
+        """Packs the rows of a chunk; how many the native table has there."""
+        reader = self._reader(chunk)
+        rows = reader.read(export, chunk)
+        place = chunk.source.first_row + chunk.first
+        for table, select in reader.parts() if rows else ():
+            self._write(table, select, place)
+            if table.name in WORK_TABLES:
+                self._note_devices(reader.source.makes[table.name])
+        return rows
+
+    def row_after(self, export: ArrowReader, chunk: Chunk) -> int:
+        """The first row behind a chunk; behind the last one where there is none."""
+        return self._reader(chunk).row_after(export, chunk)
+
+    def write_rows(self, table: CanonicalTable, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Writes rows that Python made."""
+        make_table(self.connection, table, rows, "made")
+        self._write(table, "SELECT * FROM made", 0)
+
+    def _reader(self, chunk: Chunk) -> Reader:
+        table = chunk.source.table
+        if table not in self._readers:
+            left_out, lookups = self.packed.left_out, self._lookups
+            self._readers[table] = Reader(self.connection, lookups, chunk.source, ALL_FIELDS, left_out, self._payload)
+        return self._readers[table]
+
+    def _write(self, table: CanonicalTable, select: str, place: int) -> None:
+        """Hands rows to the sink, whose columns have the names and the canonical types of ``table``."""
+        written = self._sink.write(table, self.connection, select, place)
+        if written.rows:
+            self.packed.count(table, written)
+
+    def _note_devices(self, work: Transform) -> None:
+        used = work.of_fields(("process", "device")).select(tie="")
+        pairs = self.connection.execute(f"SELECT DISTINCT process, device FROM ({used})").fetchall()
+        self.packed.devices.update((process, device) for process, device in pairs if process is not None)
+
+
+WORK_TABLES = (canonical.KERNELS.name, canonical.MEMORY_OPS.name, canonical.GRAPH_LAUNCHES.name)
+"""The canonical tables whose rows a GPU worked on."""
+
+
+def device_rows(facts: Metadata, used: Iterable[tuple[int, int]]) -> list[tuple[Any, ...]]:
+    """The rows of the canonical table of devices, which no native table has as such.
+
+    A row for each (process, device) of ``used``, and one without a process for each other GPU.
+    """
+    by_number = {gpu.gpu: gpu for gpu in facts.gpus}
+    by_ordinal = {gpu.cuda_device: gpu for gpu in facts.gpus if gpu.cuda_device is not None}
+    told = {(device.pid, device.device): device.gpu for device in facts.cuda_devices}
+    rows: list[tuple[Any, ...]] = []
+    placed = set()
+    for process, device in used:
+        pid = pid_of(process)
+        number = told.get((pid, device))
+        gpu = by_number.get(number) if number is not None else by_ordinal.get(device) or by_number.get(device)
+        number = gpu.gpu if gpu else number
+        placed.add(number)
+        rows.append((process, device, number, *_gpu_facts(gpu)))
+    rows += [(None, None, gpu.gpu, *_gpu_facts(gpu)) for gpu in facts.gpus if gpu.gpu not in placed]
+    return rows
+
+
+def _gpu_facts(gpu: metadata.Gpu | None) -> tuple[Any, ...]:
+    if gpu is None:
+        return (None, None, None, None, None, None, None)
+    names = (gpu.name or None, gpu.uuid or None, gpu.bus or None, gpu.chip or None)
+    return (*names, gpu.sm_count, gpu.total_memory, gpu.numa)
+
+
+_AHEAD = 32 << 20
+
+
+class ReadAhead:
+    """Tells the system which part of an export is read next, so that it comes in large pieces; a context manager.
+
+    SQLite asks for pages of 4 KB, one after the other; on a network file system each would be a round trip of its own.
+    The rows are read band by band through the file, so what lies ahead is known. Does nothing where the system does not
+    know how.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+        self._size = 0
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> ReadAhead:
+        with suppress(OSError):
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._size = os.fstat(self._descriptor).st_size
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def reach(self, part: float) -> None:
+        """Reads up to ``part`` (0 … 1) of the file now, and a little more soon; no part twice."""
+        with self._lock:
+            end = min(int(part * self._size) + _AHEAD, self._size)
+            if self._descriptor < 0 or end <= self._done or not hasattr(os, "posix_fadvise"):
+                return
+            with suppress(OSError):
+                os.posix_fadvise(self._descriptor, self._done, end - self._done, os.POSIX_FADV_WILLNEED)
+            self._done = end

@@ -1,4 +1,9 @@
-"""Reports of a packed job: what each says of itself, and its files. The export itself is not needed any more."""
+"""Packed jobs: their reports are read, for which the exports are not needed any more, and written.
+
+A report is prepared in a hidden directory, and put in its place by renaming. Several processes may write reports of one
+job at the same time, on several machines. The names of a report's files are its own, and ``report.json``, which lists
+them, appears last: before that, nothing is read of it.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +93,7 @@ class JobReport:
 def facts_to_json(
     name: str, ranks: Mapping[int, int], source: str, identity: str, report: PackedReport, files: Mapping[str, Seal]
 ) -> dict[str, Any]:
-    """What ``read_report`` reads. ``source`` is what told the ranks; ``files`` are the seals of the files in the job.
+    """The facts that ``read_report`` reads. ``source`` told the ranks; ``files`` are the seals of the job's files.
 
     Where programs lie on the machine is left out.
     """

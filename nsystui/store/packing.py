@@ -20,108 +20,6 @@ if TYPE_CHECKING:
     import duckdb
 
 
-class PackingDatabase:
-    """Where exports are packed into the cache: a database of its own, which is there while something is packed.
-
-    It has one thread, so that the work stays in the threads that pack, whose priority is lower. Its memory is a share
-    of the session's, which gets it back at the end.
-    """
-
-    def __init__(self, limits: Limits, session: duckdb.DuckDBPyConnection) -> None:
-        self._limits = limits
-        self._session = session
-        self._database: duckdb.DuckDBPyConnection | None = None
-        self._users = 0
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def connection(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A connection to pack one export with; of the session's database where that cannot spare the memory."""
-        with self._lock:
-            if self._database is None and self._let_session_have(self._limits.memory - self._limits.packing.memory):
-                self._database = connect(self._limits.packing)
-            database = self._database
-            self._users += database is not None
-        cursor = (database or self._session).cursor()
-        try:
-            yield cursor
-        finally:
-            cursor.close()
-            if database is not None:
-                self._leave(database)
-
-    def _leave(self, database: duckdb.DuckDBPyConnection) -> None:
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                database.close()
-                self._database = None
-                self._let_session_have(self._limits.memory)
-
-    def _let_session_have(self, memory: int) -> bool:
-        import duckdb
-
-        cursor = self._session.cursor()
-        try:
-            cursor.execute(f"SET memory_limit = '{memory_setting(memory)}'")
-        except duckdb.OutOfMemoryException:  # it keeps columns in memory, more of them than that
-            return False
-        finally:
-            cursor.close()
-        return True
-
-
-class MemorySink:
-    """Keeps packed rows in tables of the session's own database."""
-
-    def __init__(self, connection: duckdb.DuckDBPyConnection, index: int) -> None:
-        self.connection = connection
-        self.names: dict[str, str] = {}
-        self._index = index
-        self._begun: set[str] = set()
-        self._lock = threading.Lock()
-        self._locks = {name: threading.Lock() for name in canonical.BY_NAME}
-
-    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, place: int) -> Written:
-        """Adds rows to the table of ``table``."""
-        name = f"report_{self._index:d}_{table.name}"
-        with self._locks[table.name]:  # two threads pack, and a table is made once
-            if table.name not in self.names:
-                return self._make(table, connection, select, name)
-        ((rows,),) = connection.execute(f"CREATE OR REPLACE TEMP TABLE kept AS {select}").fetchall()
-        written = _extent(table, connection, "kept", int(rows))
-        if written.rows:
-            with self._lock:
-                connection.table("kept").insert_into(name)
-        return written
-
-    def _make(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, name: str) -> Written:
-        """Makes a table of its first rows; there is none as long as there are none."""
-        self._begun.add(name)
-        ((rows,),) = connection.execute(f"CREATE TABLE {name} AS {select}").fetchall()
-        written = _extent(table, connection, name, int(rows))
-        if written.rows:
-            self.names[table.name] = name
-        else:
-            connection.execute(f"DROP TABLE {name}")
-        return written
-
-    def abandon(self) -> None:
-        """Leaves nothing behind."""
-        for name in self._begun:
-            self.connection.execute(f"DROP TABLE IF EXISTS {name}")
-
-
-def _extent(table: CanonicalTable, connection: duckdb.DuckDBPyConnection, name: str, rows: int) -> Written:
-    """The ``rows`` of the table called ``name`` with their first start and last end."""
-    if not rows or not has_extent(table):
-        return Written(rows)
-    # A range that was never closed reaches at least to its start.
-    last = 'greatest("start", "end")' if "end" in table.field_names else '"start"'
-    ((start, end),) = connection.execute(f'SELECT min("start"), max({last}) FROM {name}').fetchall()
-    return Written(rows, start, end)
-
-
 _NOTHING: Mapping[str, str] = {}
 
 
@@ -246,3 +144,105 @@ class Packing:
         without: Mapping[str, str] = _NOTHING,
     ) -> Packer:
         return Packer(path, connection, sink, report_progress, is_cancelled, self._slots, self.limits.workers, without)
+
+
+class PackingDatabase:
+    """Where exports are packed into the cache: a database of its own, which is there while something is packed.
+
+    It has one thread, so that the work stays in the threads that pack, whose priority is lower. Its memory is a share
+    of the session's, which gets it back at the end.
+    """
+
+    def __init__(self, limits: Limits, session: duckdb.DuckDBPyConnection) -> None:
+        self._limits = limits
+        self._session = session
+        self._database: duckdb.DuckDBPyConnection | None = None
+        self._users = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def connection(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection to pack one export with; of the session's database where that cannot spare the memory."""
+        with self._lock:
+            if self._database is None and self._let_session_have(self._limits.memory - self._limits.packing.memory):
+                self._database = connect(self._limits.packing)
+            database = self._database
+            self._users += database is not None
+        cursor = (database or self._session).cursor()
+        try:
+            yield cursor
+        finally:
+            cursor.close()
+            if database is not None:
+                self._leave(database)
+
+    def _leave(self, database: duckdb.DuckDBPyConnection) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                database.close()
+                self._database = None
+                self._let_session_have(self._limits.memory)
+
+    def _let_session_have(self, memory: int) -> bool:
+        import duckdb
+
+        cursor = self._session.cursor()
+        try:
+            cursor.execute(f"SET memory_limit = '{memory_setting(memory)}'")
+        except duckdb.OutOfMemoryException:  # it keeps columns in memory, more of them than that
+            return False
+        finally:
+            cursor.close()
+        return True
+
+
+class MemorySink:
+    """Keeps packed rows in tables of the session's own database."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, index: int) -> None:
+        self.connection = connection
+        self.names: dict[str, str] = {}
+        self._index = index
+        self._begun: set[str] = set()
+        self._lock = threading.Lock()
+        self._locks = {name: threading.Lock() for name in canonical.BY_NAME}
+
+    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, place: int) -> Written:
+        """Adds rows to the table of ``table``."""
+        name = f"report_{self._index:d}_{table.name}"
+        with self._locks[table.name]:  # two threads pack, and a table is made once
+            if table.name not in self.names:
+                return self._make(table, connection, select, name)
+        ((rows,),) = connection.execute(f"CREATE OR REPLACE TEMP TABLE kept AS {select}").fetchall()
+        written = _extent(table, connection, "kept", int(rows))
+        if written.rows:
+            with self._lock:
+                connection.table("kept").insert_into(name)
+        return written
+
+    def _make(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, name: str) -> Written:
+        """Makes a table of its first rows; there is none as long as there are none."""
+        self._begun.add(name)
+        ((rows,),) = connection.execute(f"CREATE TABLE {name} AS {select}").fetchall()
+        written = _extent(table, connection, name, int(rows))
+        if written.rows:
+            self.names[table.name] = name
+        else:
+            connection.execute(f"DROP TABLE {name}")
+        return written
+
+    def abandon(self) -> None:
+        """Leaves nothing behind."""
+        for name in self._begun:
+            self.connection.execute(f"DROP TABLE IF EXISTS {name}")
+
+
+def _extent(table: CanonicalTable, connection: duckdb.DuckDBPyConnection, name: str, rows: int) -> Written:
+    """The ``rows`` of the table called ``name`` with their first start and last end."""
+    if not rows or not has_extent(table):
+        return Written(rows)
+    # A range that was never closed reaches at least to its start.
+    last = 'greatest("start", "end")' if "end" in table.field_names else '"start"'
+    ((start, end),) = connection.execute(f'SELECT min("start"), max({last}) FROM {name}').fetchall()
+    return Written(rows, start, end)

@@ -44,7 +44,10 @@ class Chunk:
 
 
 class Chunks:
-    """Hands out the chunks of ``sources``, each once; may be asked by several threads.
+    """Hands out the chunks of ``sources``, each once, band by band through the file; may be asked by several threads.
+
+    The pages of all tables alternate through an export in the order in which its rows were written. Reading one table
+    after the other would read the file once for each, which a slow network feels.
 
     ``last_rowid`` says how far the rowids of each native table go, ``rows`` how many a chunk of kernels has at most;
     chunks of other tables have about as many values.

@@ -22,7 +22,7 @@ _SAME_BOOT = 10**7
 
 
 class Facts(Protocol):
-    """What is known of a report: ``PackedReport``, or one that counts when it is asked."""
+    """The facts of a report: ``PackedReport``, or one that counts when it is asked."""
 
     @property
     def metadata(self) -> Metadata: ...

@@ -64,7 +64,7 @@ def write(file: Path, key: str, parts: Sequence[bytes | memoryview], partials: P
 
 
 def read(file: Path, key: str) -> memoryview | None:
-    """What ``write`` wrote with this key; ``None`` where nothing is there, or something else, which goes."""
+    """The content that ``write`` wrote with this key; ``None`` where there is none, or another, which is removed."""
     try:
         data = memoryview(file.read_bytes())
     except (OSError, MemoryError):
@@ -95,7 +95,7 @@ def write_facts(directory: Path, place: Path, name: str, values: Mapping[str, An
 
 
 def read_facts(directory: Path, name: str) -> tuple[dict[str, Any], dict[Path, Seal]]:
-    """What ``write_facts`` wrote, with the seals of the files, which are what was written.
+    """The facts that ``write_facts`` wrote, with the seals of the files, which are unchanged.
 
     Raises OSError where one is not there, and ValueError, KeyError, TypeError or AttributeError where it is another.
     """

@@ -256,7 +256,7 @@ class Session:
         return cursor
 
     def _forget_views(self) -> None:
-        """What was made of the reports is not of those that are open now; whoever asks a part still may."""
+        """Makes views and parts anew for the reports that are open now; a part that is in use stays."""
         self._fresh.clear()
         self._parts_made.clear()
         self.version += 1
@@ -391,7 +391,7 @@ class Session:
                 raise
 
     def _files(self) -> Iterator[tuple[Path, PackedFiles | ColumnFiles]]:
-        """What the reports are read from that this program wrote, with their paths."""
+        """The files of this program's own that the reports are read from, with the paths of the reports."""
         for report in self.reports:
             unpacked = self._on_demand.get(report.index)
             found = [self._packed.get(report.index)] if unpacked is None else unpacked.loaded.values()

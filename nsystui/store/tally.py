@@ -1,4 +1,8 @@
-"""How many rows a canonical table has, when and of which processes: asked of SQLite, with no row read into a column."""
+"""Rows counted in an export: how many a canonical table has, when and of which processes, and how many are left out.
+
+SQLite is asked, with no row read into a column. Rows are left out because their times cannot be
+(`exports.sources.base`).
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,7 @@ def left_out_of(found: Iterable[tuple[int, int]]) -> LeftOut:
 
 
 def count_left_out(connection: duckdb.DuckDBPyConnection, transform: Transform) -> LeftOut:
-    """Those of ``chunk``."""
+    """The rows of ``chunk`` that are left out."""
     return left_out_of(connection.execute(left_out_query(transform, "chunk c")).fetchall())
 
 
@@ -123,7 +127,7 @@ def tally_columns(connection: duckdb.DuckDBPyConnection, table: str, names: Coll
 
 
 def _of_part(connection: sqlite3.Connection, source: Source, transform: Transform) -> tuple[Tally, LeftOut]:
-    """What SQLite finds without sorting: where all rows are of the first one's process, they need not be grouped."""
+    """Tallied by SQLite without sorting: where all rows are of the first one's process, they need not be grouped."""
     fields = transform.fields
     start, end, process = (fields.get(name, "NULL") for name in ("start", "end", "process"))
     first_row = _ask(connection, source, process, transform.where, "LIMIT 1")

@@ -1,4 +1,4 @@
-"""Which canonical tables and columns a query reads."""
+"""The views that a session asks: the rows of a canonical table of every report, and the columns that a query reads."""
 
 from __future__ import annotations
 
@@ -20,49 +20,8 @@ if TYPE_CHECKING:
     from sqlalchemy.util import LRUCache
 
 
-_KEPT = 100
-
-
-def used_columns(query: sa.Executable) -> Mapping[str, frozenset[str]]:
-    """The names of the columns that ``query`` reads of each table, anywhere in it; none for a mere count of rows."""
-    key = query._generate_cache_key()  # type: ignore[attr-defined]  # as SQLAlchemy's own examples of caches do
-    if key is None:
-        return _found(query)
-    known = _known()
-    used = known.get(key.key)
-    if used is None:
-        used = known[key.key] = _found(query)
-    return used
-
-
-@cache
-def _known() -> LRUCache[Any, Mapping[str, frozenset[str]]]:
-    """What the queries of this process read: there are a few of them, asked again and again with other values."""
-    from sqlalchemy.util import LRUCache
-
-    return LRUCache(_KEPT)
-
-
-def _found(query: sa.Executable) -> Mapping[str, frozenset[str]]:
-    import sqlalchemy as sa
-    from sqlalchemy.sql import visitors
-
-    used: dict[str, set[str]] = {}
-    for item in visitors.iterate(query):  # type: ignore[arg-type]
-        if isinstance(item, sa.Table):
-            used.setdefault(item.name, set())
-        # A selected table stands for all of its columns, and is not followed to them.
-        columns = list(item.selected_columns) if isinstance(item, sa.Select) else [item]
-        for column in columns:
-            for base in column.base_columns if isinstance(column, sa.ColumnElement) else ():
-                table = getattr(base, "table", None)
-                if isinstance(table, sa.Table):
-                    used.setdefault(table.name, set()).add(base.name)
-    return {table: frozenset(names) for table, names in used.items()}
-
-
-_MOST = 64
-"""So many tables are one UNION: of more DuckDB's planner makes one that is hundreds of levels deep, and refuses it."""
+_MOST_TABLES = 64
+"""The most tables in one UNION: DuckDB's planner nests more of them hundreds of levels deep, and refuses that."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +40,7 @@ class Rows:
 
 
 def packed_rows(packed: PackedFiles | PackedTables, table: CanonicalTable, report: int, offset: int) -> Iterator[Rows]:
-    """What a pack has of a table; nothing where it has no rows."""
+    """The rows of a table in a pack; nothing where there are none."""
     if isinstance(packed, PackedTables):
         if table.name in packed.names:
             yield Rows(report, offset, table=packed.names[table.name])
@@ -114,7 +73,7 @@ def make_view(
     if not parts:
         database.sql(empty_view(table)).create_view(table.name, replace=True)
         return
-    if len(parts) <= _MOST:
+    if len(parts) <= _MOST_TABLES:
         union(parts).create_view(table.name, replace=True)
         return
     # In one transaction, or a query of another thread would find some of the views new and others as they were.
@@ -122,7 +81,7 @@ def make_view(
     try:
         level = 0
         while len(parts) > 1:
-            groups = [union(parts[first : first + _MOST]) for first in range(0, len(parts), _MOST)]
+            groups = [union(parts[first : first + _MOST_TABLES]) for first in range(0, len(parts), _MOST_TABLES)]
             for number, group in enumerate(groups):
                 group.create_view(f"{table.name}_{level}_{number}", replace=True)
             parts = [database.view(f"{table.name}_{level}_{number}") for number in range(len(groups))]
@@ -180,3 +139,44 @@ def _relation(
         fields = {field if name == its_name else name: name for name in stored}
     shown = [ColumnExpression(fields[name]).alias(name) for name in (fields if names is None else names)]
     return rows.select(of_report("report"), of_report("clock_offset"), *shown)
+
+
+_MOST_QUERIES = 100
+
+
+def used_columns(query: sa.Executable) -> Mapping[str, frozenset[str]]:
+    """The names of the columns that ``query`` reads of each table, anywhere in it; none for a mere count of rows."""
+    key = query._generate_cache_key()  # type: ignore[attr-defined]  # as SQLAlchemy's own examples of caches do
+    if key is None:
+        return _columns_of(query)
+    known = _known()
+    used = known.get(key.key)
+    if used is None:
+        used = known[key.key] = _columns_of(query)
+    return used
+
+
+@cache
+def _known() -> LRUCache[Any, Mapping[str, frozenset[str]]]:
+    """The columns that the queries of this process read: they are few, asked again and again with other values."""
+    from sqlalchemy.util import LRUCache
+
+    return LRUCache(_MOST_QUERIES)
+
+
+def _columns_of(query: sa.Executable) -> Mapping[str, frozenset[str]]:
+    import sqlalchemy as sa
+    from sqlalchemy.sql import visitors
+
+    used: dict[str, set[str]] = {}
+    for item in visitors.iterate(query):  # type: ignore[arg-type]
+        if isinstance(item, sa.Table):
+            used.setdefault(item.name, set())
+        # A selected table stands for all of its columns, and is not followed to them.
+        columns = list(item.selected_columns) if isinstance(item, sa.Select) else [item]
+        for column in columns:
+            for base in column.base_columns if isinstance(column, sa.ColumnElement) else ():
+                table = getattr(base, "table", None)
+                if isinstance(table, sa.Table):
+                    used.setdefault(table.name, set()).add(base.name)
+    return {table: frozenset(names) for table, names in used.items()}

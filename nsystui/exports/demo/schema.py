@@ -26,7 +26,7 @@ class SchemaVersion:
     """One export schema: its number and the nsys release that wrote it."""
 
     label: str
-    """What the caller asks for: ``"3.25.0"``, or ``"2021"`` for exports older than any metadata table."""
+    """The version that the caller asks for: ``"3.25.0"``, or ``"2021"`` for exports older than any metadata table."""
     number: str
     product: str
 

@@ -1,4 +1,4 @@
-"""What an export says about itself: session, machine, GPUs, processes and the command that was profiled."""
+"""The metadata of a synthetic export: session, machine, GPUs, processes and the command that was profiled."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Thread:
 
 @dataclass(frozen=True)
 class GpuModel:
-    """What ``TARGET_INFO_GPU`` tells about a kind of GPU; memory in bytes, bandwidth in bytes/s, clock in Hz."""
+    """The row of ``TARGET_INFO_GPU`` for a kind of GPU; memory in bytes, bandwidth in bytes/s, clock in Hz."""
 
     name: str = "NVIDIA H100 80GB HBM3"
     chip: str = "GH100"

@@ -274,7 +274,7 @@ class _Bin:
 
 @dataclass
 class Activity:
-    """What one GPU did, by sampling period. Times are ns since the session start."""
+    """The activity of one GPU, by sampling period. Times are ns since the session start."""
 
     bins: defaultdict[int, _Bin] = field(default_factory=lambda: defaultdict(_Bin))
     link: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
@@ -367,7 +367,7 @@ class Arrival(NamedTuple):
 
 
 Program = Generator[Arrival, int, None]
-"""What a rank does; at each collective it yields its arrival and is sent the true time at which the collective ends."""
+"""The program of a rank: at each collective it yields its arrival, and is sent the true time at which that ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,7 +243,7 @@ Payload = Literal["json", "binary"] | None
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What the demo job is like. Every number that follows from it is a property, so that tests can ask for it."""
+    """The properties of the demo job. Every number that follows from it is a property, so that tests can ask for it."""
 
     ranks: int = 4
     steps: int = 12
@@ -264,9 +264,9 @@ class TrainingJob:
     slow_host: int | None = None
     """The host (by number) all of whose GPUs are as slow as ``straggler_factor`` says."""
     small_messages: int = 0
-    """So many AllReduce of `GRADIENT_NORM` bytes more in every step, one after the other."""
+    """The number of AllReduce of `GRADIENT_NORM` bytes more in every step, one after the other."""
     uneven_ms: float = 0.0
-    """So much longer one rank after the other computes in backward, in one kernel of its own."""
+    """The time by which one rank after the other computes longer in backward, in one kernel of its own."""
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.steps < 1 or self.layers < 1 or self.hosts < 1:

@@ -1,4 +1,7 @@
-"""Which logs the user means, and how they are opened: plain, ``.gz``, or from a pipe, always as a stream."""
+"""The logs that the user means, and how they are opened: plain, ``.gz``, or from a pipe, always as a stream.
+
+Whether a file is a log of NCCL or an export of nsys, its first bytes tell: its name proves neither.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _SQLITE = b"SQLite format 3"
 _RECORD = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING writes one"
 
 _READ_ERRORS = (OSError, EOFError, zlib.error)
-"""What reading raises: the file system, and a ``.gz`` that ends early or is damaged."""
+"""The errors of reading: the file system, and a ``.gz`` that ends early or is damaged."""
 
 
 def named(arguments: Iterable[str]) -> list[str]:
@@ -135,14 +138,14 @@ _PIECE = 256 * 1024
 
 
 class FileKind(Enum):
-    """What the screens can open."""
+    """The kinds of file that the screens can open."""
 
     EXPORT = "an export of nsys"
     LOG = "a log of NCCL"
 
 
 def kind_of(name: str) -> FileKind | None:
-    """What the file is: a report of nsys, packed or not, counts as an export; ``None`` for anything else.
+    """The kind of a file: a report of nsys, packed or not, counts as an export; ``None`` for anything else.
 
     Reads a few bytes of an export, and of a log as far as the first line of NCCL, at most `LOOKED_AT` bytes. What
     cannot be read is nothing, nor is a pipe looked into: what is read of it is gone.

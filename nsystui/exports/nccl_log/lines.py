@@ -1,4 +1,10 @@
-"""What the lines of a debug log say, one frozen value for each line that says something."""
+"""The lines of NCCL's debug log: regular expressions on bytes, and a frozen value for each line that says something.
+
+See docs/nccl.md#debug-log; NCCL 2.4 to 2.30, RCCL. Concurrent writers tear lines apart and glue them together, so
+nothing is read past a place where the fixed words do not follow one another as NCCL prints them, and a number counts
+only with the word after it: a cut number looks like a whole one. Whatever stands before ``host:pid:tid`` (labels of
+srun, Ray, MPI; times; output of the program) does not matter.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +64,7 @@ CALL_BEGINNING = re.compile(rb"NCCL INFO \w+: opCount")
 
 GLOBAL_RANK = re.compile(rb" task \d+ globalrank (\d{1,9})(?!\S)")
 FOLDED = re.compile(rb"\[repeated \d+x across cluster\]")
-"""What Ray puts behind a line that stands for several which differ in numbers only."""
+"""The text that Ray puts behind a line that stands for several which differ in numbers only."""
 
 
 def writer_of(prefix: bytes) -> Writer | None:
@@ -187,7 +193,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What calls have in common that differ in opCount and buffers alone.
+    """The part of a call that is common to all that differ in opCount and buffers alone.
 
     A job makes few kinds of calls very often: they share one value. ``count`` is in elements, ``root`` is the peer of
     Send and Recv, ``communicator`` the pointer that means something in this process only, ``ranks`` its size,
@@ -221,7 +227,7 @@ class Call:
 
 
 class CommunicatorState(Enum):
-    """What happened to a communicator."""
+    """An event in the life of a communicator."""
 
     STARTED = "Init START"
     COMPLETE = "Init COMPLETE"
@@ -251,7 +257,7 @@ class CommunicatorLine:
 
 @dataclass(frozen=True, slots=True)
 class TuningLine:
-    """What NCCL chose for an operation: the only place that tells the algorithm that really runs.
+    """NCCL's choice for an operation: the only place that tells the algorithm that really runs.
 
     ``size``: bytes as the tuner counts them, of all ranks together for AllGather, ReduceScatter and AlltoAll.
     ``op`` is ``None`` up to NCCL 2.22. ``algorithm`` is the kernel for symmetric memory and the copy for copy engines.

@@ -87,7 +87,7 @@ class LogReader:
         self._hosts: dict[tuple[int, int], str] = {}
 
     def read(self, read: Read) -> Iterator[Line]:
-        """What the lines of a log say, in their order. Raises what ``read`` raises."""
+        """The values of the lines of a log, in their order. Raises as ``read`` does."""
         last = b"\n"
         for block in blocks(read):
             self.lines += block.count(b"\n")
@@ -141,7 +141,7 @@ class LogReader:
         yield from [Unread(Damage.HEADLESS)] * (line.count(b"opCount") - begun)
 
     def _known(self, prefix: bytes) -> _Known:
-        """What is known of who wrote a line that begins with ``prefix``."""
+        """The writer of a line that begins with ``prefix``, as far as it is known."""
         self._make_room()
         writer = writer_of(prefix)
         known = self._by_writer.get(writer)
@@ -152,7 +152,7 @@ class LogReader:
         return known
 
     def _signature(self, known: _Known, op: bytes, rest: bytes) -> Signature | None:
-        """What a call says from ``count`` on; ``None`` where the line was cut before its data type was whole."""
+        """The fields of a call from ``count`` on; ``None`` where the line was cut before its data type was whole."""
         found = ARGUMENTS.match(rest)
         if found is None:
             return None

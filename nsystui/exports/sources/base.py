@@ -1,4 +1,9 @@
-"""What every source is made of: the SQL that reads a native table, and the words of it that are always the same."""
+"""The parts of every source: the SQL that reads a native table, the words of it that are always the same, and the rule
+for the times of rows, which is one for all tables.
+
+An event has a start, and an end that is not before it; only NVTX ranges and MPI and UCX calls may never have ended.
+Both lie within the bounds of `schema`. A row that breaks the rule is left out and counted: no number is made of it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ran on the GPU and what was sampled there: kernels, memory operations, graphs, synchronisations, metrics."""
+"""Work of the GPU and samples of it: kernels, memory operations, graphs, synchronisations, metrics."""
 
 from __future__ import annotations
 
@@ -162,6 +162,7 @@ _LINES = ("sourceLine", "SourceLine")
 
 
 def cpu_page_faults(schema: Schema) -> Source:
+    """Page faults of CUDA's unified memory (docs/exports.md#unified-memory); its migrations are memory copies."""
     table = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
     file, line = (schema.one_of(table, names) for names in (_FILES, _LINES))
     wanted = {

@@ -1,4 +1,4 @@
-"""What ran on the CPU: API calls, NVTX, MPI, OS runtime calls, and who ran it."""
+"""Work of the CPU: API calls, NVTX, MPI, OpenMP, OpenACC, OS runtime calls, and the processes and threads."""
 
 from __future__ import annotations
 
@@ -282,6 +282,7 @@ def threads(schema: Schema) -> Source:
     return Source(table, integers(schema, table, wanted), {"threads": transform})
 
 
+# OpenMP and OpenACC have a native table for each kind of event, however many of them nsys has.
 # Whole words only: the names come from the file, and stand in SQL.
 _OPENMP = re.compile(r"OPENMP_EVENT_KIND_([A-Z0-9_]+)")
 _OPENACC = re.compile(r"CUPTI_ACTIVITY_KIND_OPENACC_([A-Z0-9_]+)")

@@ -1,4 +1,4 @@
-"""What was sampled on the network, and the adapters of the machine (docs/exports.md#network-metrics)."""
+"""Samples of the network, those of AWS's EFA plugin too, and its adapters (docs/exports.md#network-metrics)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ _EVENTS, _DATA = "GENERIC_EVENTS", "GENERIC_EVENT_DATA"
 
 
 def efa_samples(schema: Schema) -> list[Source]:
-    """Of the rows of values where an export has them: such an export may have the same once more as JSON."""
+    """The samples of AWS's EFA plugin: generic events, of which a value has a row of its own, or all are JSON.
+
+    Rows of values are read where an export has them: such an export may have the same once more as JSON.
+    """
     if not schema.efa_types:
         return []
     if schema.has(_DATA):
