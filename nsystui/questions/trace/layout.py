@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from nsystui.base.selection import Selection, Task
 from nsystui.exports.identifiers import pid_of, tid_of
 from nsystui.questions.event_kinds import EventKind
-from nsystui.questions.events import ByTable
 from nsystui.questions.extent import selected_reports
 from nsystui.questions.job import Job
 from nsystui.questions.processes import process_names
+from nsystui.questions.time_index import ByTable
 from nsystui.questions.trace.slices import ON_CPU, ON_GPU, Contents, slices
 from nsystui.questions.where import where
 from nsystui.store import tables

@@ -11,11 +11,12 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
 from nsystui.questions.event_kinds import KIND_TABLES, EventKind, kinds_of
-from nsystui.questions.events import ByTable, EventList
+from nsystui.questions.events import EventList
 from nsystui.questions.extent import event_span
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, name_of
 from nsystui.questions.nvtx.loading import START_END_TYPES
+from nsystui.questions.time_index import ByTable
 from nsystui.questions.where import Condition, where
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -180,10 +181,11 @@ def bands(job: Job, selection: Selection, kinds: Sequence[EventKind], most: int 
     if not kinds:
         return ()
     events = EventList.build(job.session, selection, job.ranks, kinds)
-    found, edge, last = [], 0, len(events.counts) - 1
+    index = events.index
+    found, edge, last = [], 0, index.bins
     while edge < last and len(events):
-        further = int(np.searchsorted(events.counts, events.counts[edge] + most, "right")) - 1
+        further = int(np.searchsorted(index.before, index.before[edge] + most, "right")) - 1
         further = min(max(further, edge + 1), last)
-        found.append(events.bins(edge, further))
+        found.append(index.within(edge, further))
         edge = further
     return tuple(found)

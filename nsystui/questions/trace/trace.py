@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.alignment import Alignment, ClockMode
 from nsystui.questions.event_kinds import EventKind
-from nsystui.questions.events import ByTable
 from nsystui.questions.extent import selected_reports
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
 from nsystui.questions.missing import missing_note
+from nsystui.questions.time_index import ByTable
 from nsystui.questions.trace.layout import Layout
 from nsystui.questions.trace.slices import KERNEL_FACTS, ON_CPU, ON_GPU, Contents, bands, slices, with_calls
 from nsystui.questions.where import Condition, where
