@@ -128,7 +128,7 @@ def _by_place(
 def _lanes(
     session: Session, selection: Selection, kinds: Sequence[EventKind], parts: Sequence[ByTable], crowded: set[_Place]
 ) -> tuple[dict[_Place, int], Crossing]:
-    """How many lanes each crowded place needs, and what is not on the first."""
+    """The number of lanes of each stream whose work overlaps, and the work that is not on its first lane."""
     lanes, numbers, crossing = Lanes(), dict.fromkeys(crowded, 1), Crossing()
     for part in parts:
         place, columns = _rows(session, selection, kinds, part)
@@ -163,7 +163,7 @@ class TraceProcess:
 
 @dataclass(frozen=True)
 class ThreadTrack:
-    """What one thread did of one kind: its API calls, or its NVTX ranges and marks of one domain."""
+    """The events of one kind on a thread: its API calls, or its NVTX ranges and marks of one domain."""
 
     task: Task
     thread: int | None

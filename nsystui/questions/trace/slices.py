@@ -24,14 +24,14 @@ from nsystui.store.session import Session
 ON_GPU = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
 ON_CPU = (EventKind.API, EventKind.NVTX, EventKind.MPI, EventKind.OS)
 TRACED = (*ON_GPU, EventKind.API, EventKind.NVTX, EventKind.MARK, EventKind.MPI)
-"""What is in a trace unless something else is asked for: OS runtime calls are many and seldom the question."""
+"""The kinds in a trace by default: OS runtime calls are many and seldom the question."""
 
 METRICS = "metrics"
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What shall be in a trace: kinds of events, and samples of GPU metrics."""
+    """The contents of a trace: kinds of events, and samples of GPU metrics."""
 
     kinds: tuple[EventKind, ...] = TRACED
     metrics: bool = True
@@ -45,7 +45,7 @@ class Contents:
         return cls(kinds_of(",".join(word for word in words if word != METRICS)), METRICS in words)
 
     def there(self, session: Session) -> Contents:
-        """Those of them that the open reports have."""
+        """The contents that the open reports have."""
         metrics = self.metrics and bool(session.count(tables.gpu_metrics))
         return Contents(tuple(kind for kind in self.kinds if session.count(KIND_TABLES[kind].table)), metrics)
 
