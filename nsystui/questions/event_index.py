@@ -1,7 +1,7 @@
-"""How many events of each kind start in each bin of time: what finds a page among millions, kept beside the packs.
+"""The time index of the event list; where everything is selected, from counts that are kept beside the packs.
 
-What is kept are counts in bins of a report's own clock. Where the bins lie depends on what else is open, so they are
-kept with the counts, and counts of other bins are none.
+These are counts of the events of each kind in bins of a report's own clock. Where the bins lie depends on what else is
+open, so the bins are kept with the counts, and counts of other bins are not used.
 """
 
 from __future__ import annotations
@@ -11,18 +11,73 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
-from nsystui.questions.conditions import Condition, by_report
+from nsystui.base.selection import Selection
+from nsystui.questions.conditions import Condition, by_report, job_start
 from nsystui.questions.derived import of_each_report
-from nsystui.questions.event_kinds import KIND_TABLES, EventKind
+from nsystui.questions.event_kinds import KIND_TABLES, EventKind, events_query
+from nsystui.questions.tasks import RankedTask
+from nsystui.questions.time_index import Counts, TimeIndex
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
-Counts = NDArray[np.int64]
+_ROWS_PER_BIN = 200
+_MOST_BINS = 1 << 16
+
+
+def event_index(
+    session: Session, selection: Selection, kinds: Sequence[EventKind], ranks: Sequence[RankedTask]
+) -> TimeIndex:
+    """The index of the selected events of ``kinds``."""
+    if not kinds:
+        return _no_events(session)
+    if selection.is_everything:
+        return _whole_index(session, kinds)
+    starts = [job_start(KIND_TABLES[kind].table).label("start") for kind in kinds]
+    parts = [
+        events_query(kind, selection, ranks).with_only_columns(start) for kind, start in zip(kinds, starts, strict=True)
+    ]
+    rows = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery()
+    low, high, number = session.rows(
+        sa.select(sa.func.min(rows.c.start), sa.func.max(rows.c.start), sa.func.count()).select_from(rows)
+    )[0]
+    if not number:
+        return _no_events(session)
+    return TimeIndex.of_starts(session, rows.c.start, low, high, _width(low, high, number))
+
+
+def count_all(session: Session, kind: EventKind) -> int:
+    """The number of events of a kind in all reports."""
+    source = KIND_TABLES[kind]
+    if source.condition is None:
+        return session.count(source.table)
+    return sum(number for _, _, number in spans(session, kind).values())
+
+
+def _no_events(session: Session) -> TimeIndex:
+    return TimeIndex.of_counts(session, 0, 1, np.zeros(1, np.int64))
+
+
+def _whole_index(session: Session, kinds: Sequence[EventKind]) -> TimeIndex:
+    """The index where everything is selected, from counts that are kept."""
+    moved = {report.index: report.clock_offset for report in session.reports}
+    found = [(moved[index], *span) for kind in kinds for index, span in spans(session, kind).items()]
+    if not found:
+        return _no_events(session)
+    low = min(offset + first for offset, first, _, _ in found)
+    high = max(offset + last for offset, _, last, _ in found)
+    width = _width(low, high, sum(number for *_, number in found))
+    bins = (high - low) // width + 1
+    counts = sum((counts_per_bin(session, kind, low, width, bins) for kind in kinds), np.zeros(bins, np.int64))
+    return TimeIndex.of_counts(session, low, width, counts)
+
+
+def _width(low: int, high: int, number: int) -> int:
+    """The width of the bins for so many events, ns."""
+    return (high - low) // min(max(number // _ROWS_PER_BIN, 1), _MOST_BINS) + 1
 
 
 def spans(session: Session, kind: EventKind) -> dict[int, tuple[int, int, int]]:

@@ -13,11 +13,10 @@ docs/exports.md#launches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import Answer, Row, Value
@@ -27,10 +26,11 @@ from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions.conditions import matches
 from nsystui.questions.derived import of_each_report
-from nsystui.questions.event_index import counts_per_bin, spans
+from nsystui.questions.event_index import count_all, event_index
 from nsystui.questions.event_kinds import DEFAULT_KINDS, KIND_TABLES, EventKind, events_query
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.tasks import RankedTask
+from nsystui.questions.time_index import ByTable, TimeIndex
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.results import json_array, json_of
@@ -56,18 +56,8 @@ EVENT_COLUMNS = (
     ROW_ID,
 )
 _KEYS = tuple(column.key for column in EVENT_COLUMNS)
-_ROWS_PER_BIN = 200
-_MOST_BINS = 1 << 16
 _FIRST_SPAN = 64  # bins that are searched first, and how much wider each next search is
 _SPAN_GROWTH = 16
-
-Index = tuple[int, int, np.ndarray[Any, np.dtype[np.int64]]]
-"""Low end (ns of job time), width of the bins (ns), and how many events start before each bin and before the end."""
-
-_NOTHING: Index = (0, 1, np.zeros(2, np.int64))
-
-ByTable = Callable[[sa.Table], list[sa.ColumnElement[bool]]]
-"""Conditions that are alike for every event table."""
 
 
 @dataclass(frozen=True)
@@ -90,18 +80,13 @@ def key_of(row: Row) -> EventKey:
 
 @dataclass(frozen=True)
 class EventList:
-    """The selected events in time order; an ``Answer``.
-
-    ``counts[i]`` events start before bin ``i`` of ``width`` ns, counted from ``low``.
-    """
+    """The selected events in time order; an ``Answer``."""
 
     session: Session
     selection: Selection
     kinds: tuple[EventKind, ...]
     ranks: tuple[RankedTask, ...]
-    low: int
-    width: int
-    counts: np.ndarray[Any, np.dtype[np.int64]]
+    index: TimeIndex
     total: int
     notes: tuple[str, ...] = ()
     name: str = "events"
@@ -113,22 +98,21 @@ class EventList:
     ) -> EventList:
         """Counts the events of ``kinds`` (those that are there and not OS runtime, if none are named)."""
         chosen = tuple(kinds) or default_kinds(session)
-        total = sum(_count_all(session, kind) for kind in chosen)
-        low, width, counts = _index(session, selection, chosen, tuple(ranks))
+        total = sum(count_all(session, kind) for kind in chosen)
+        index = event_index(session, selection, chosen, ranks)
         notes = () if chosen else ("no events in these exports: record with `nsys profile -t cuda,nvtx,osrt`",)
-        return cls(session, selection, chosen, tuple(ranks), low, width, counts, total, notes)
+        return cls(session, selection, chosen, tuple(ranks), index, total, notes)
 
     def __len__(self) -> int:
-        return int(self.counts[-1])
+        return self.index.rows
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
         offset, limit = max(0, offset), min(limit, len(self) - offset)
         if limit <= 0:
             return []
-        first = int(np.searchsorted(self.counts, offset, "right")) - 1
-        last = int(np.searchsorted(self.counts, offset + limit, "left"))
-        query = self._ordered(self._union(self.bins(first, last)))
-        return self.session.rows(query.limit(limit).offset(offset - int(self.counts[first])))
+        first, last = self.index.bins_of(offset, offset + limit)
+        query = self._ordered(self._union(self.index.within(first, last)))
+        return self.session.rows(query.limit(limit).offset(offset - int(self.index.before[first])))
 
     def sorted_by(self, key: str, descending: bool) -> Answer:
         if (key == "start" and not descending) or not self.kinds:
@@ -153,24 +137,24 @@ class EventList:
         """The index of an event in the list; ``None`` where the selection leaves it out."""
         if key.kind not in self.kinds or not len(self):
             return None
-        bin_number = (key.start - self.low) // self.width
-        if not 0 <= bin_number < len(self.counts) - 1:
+        here = self.index.bin_at(key.start)
+        if not 0 <= here < self.index.bins:
             return None
-        rows = self.session.rows(self._ordered(self._union(self.bins(bin_number, bin_number + 1))))
+        rows = self.session.rows(self._ordered(self._union(self.index.within(here, here + 1))))
         for number, row in enumerate(rows):
             if key_of(row) == key:
-                return int(self.counts[bin_number]) + number
+                return int(self.index.before[here]) + number
         return None
 
     def at_time(self, moment: int) -> int:
         """The index of the first event that starts at or after ``moment`` (the last event if there is none)."""
-        if moment <= self.low or not len(self):
+        index = self.index
+        if moment <= index.low or not len(self):
             return 0
-        bin_number = min((moment - self.low) // self.width, len(self.counts) - 2)
-        low = self.low + bin_number * self.width
-        before = self._union(self._starts_in(low, min(moment, low + self.width))).subquery()
-        inside = int(self.session.scalar(sa.select(sa.func.count()).select_from(before)) or 0)
-        return min(int(self.counts[bin_number]) + inside, max(len(self) - 1, 0))
+        here = min(index.bin_at(moment), index.bins - 1)
+        earlier = index.starting(index.start_of(here), min(moment, index.start_of(here + 1)))
+        inside = int(self.session.scalar(sa.select(sa.func.count()).select_from(self._union(earlier).subquery())) or 0)
+        return min(int(index.before[here]) + inside, max(len(self) - 1, 0))
 
     def find(
         self, index: int, forward: bool, name: NameFilter | None = None, kind: EventKind | None = None
@@ -183,15 +167,15 @@ class EventList:
         if name is not None:
             kinds = kinds_with_name(self.session, kinds, name)
         for first, last in self._spans_from(index, forward) if kinds else ():
-            found = self._nearest(here[0], self.bins(first, last), forward, name, kinds)
+            found = self._nearest(here[0], self.index.within(first, last), forward, name, kinds)
             if found:
                 return self.position(key_of(found[0]))
         return None
 
     def _spans_from(self, index: int, forward: bool) -> Iterator[tuple[int, int]]:
         """All bins on one side of an event, that of the event first, in spans that grow: most finds end nearby."""
-        here = int(np.searchsorted(self.counts, index, "right")) - 1
-        edge, width, last = (here if forward else here + 1), _FIRST_SPAN, len(self.counts) - 1
+        here = self.index.bins_of(index, index + 1)[0]
+        edge, width, last = (here if forward else here + 1), _FIRST_SPAN, self.index.bins
         while edge < last if forward else edge > 0:
             further = min(edge + width, last) if forward else max(edge - width, 0)
             yield (edge, further) if forward else (further, edge)
@@ -212,23 +196,6 @@ class EventList:
             .limit(1)
         )
         return self.session.rows(query)
-
-    def bins(self, first: int, last: int) -> ByTable:
-        """The condition that an event starts in the bins from ``first`` to before ``last``."""
-        return self._starts_in(self.low + first * self.width, self.low + last * self.width)
-
-    def _starts_in(self, low: int, high: int) -> ByTable:
-        """The condition, for any event table, that the start lies in ``[low, high)`` of job time."""
-        offsets = [report.clock_offset for report in self.session.reports] or [0]
-
-        def conditions(table: sa.Table) -> list[sa.ColumnElement[bool]]:
-            start, offset = table.c.start, table.c.clock_offset
-            # These two say less where clocks differ, but are constants: only such bounds let Parquet skip row groups.
-            bounds = [start >= low - max(offsets), start < high - min(offsets)]
-            exact = [start >= low - offset, start < high - offset] if len(set(offsets)) > 1 else []
-            return [*bounds, *exact]
-
-        return conditions
 
     def _union(
         self,
@@ -258,62 +225,6 @@ def default_kinds(session: Session) -> tuple[EventKind, ...]:
     if not telling and session.count(KIND_TABLES[EventKind.OS].table):
         return (*present, EventKind.OS)
     return present
-
-
-def _count_all(session: Session, kind: EventKind) -> int:
-    source = KIND_TABLES[kind]
-    if source.condition is None:
-        return session.count(source.table)
-    return sum(number for _, _, number in spans(session, kind).values())
-
-
-def _whole_index(session: Session, kinds: tuple[EventKind, ...]) -> Index:
-    """The result of ``_index`` where everything is selected, from cached counts."""
-    moved = {report.index: report.clock_offset for report in session.reports}
-    found = [(moved[index], *span) for kind in kinds for index, span in spans(session, kind).items()]
-    if not found:
-        return _NOTHING
-    low = min(offset + first for offset, first, _, _ in found)
-    high = max(offset + last for offset, _, last, _ in found)
-    width = _width(low, high, sum(number for *_, number in found))
-    counts = np.zeros((high - low) // width + 2, np.int64)
-    for kind in kinds:
-        counts[1:] += counts_per_bin(session, kind, low, width, len(counts) - 1)
-    return low, width, np.cumsum(counts)
-
-
-def _width(low: int, high: int, number: int) -> int:
-    """The width of the bins for so many events, ns."""
-    return (high - low) // min(max(number // _ROWS_PER_BIN, 1), _MOST_BINS) + 1
-
-
-def _index(
-    session: Session, selection: Selection, kinds: tuple[EventKind, ...], ranks: tuple[RankedTask, ...]
-) -> Index:
-    """Low end, bin width and running counts of the selected events."""
-    if not kinds:
-        return _NOTHING
-    if selection.is_everything:
-        return _whole_index(session, kinds)
-    parts = [events_query(kind, selection, ranks).with_only_columns(_job_start(kind).label("start")) for kind in kinds]
-    rows = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery()
-    low, high, number = session.rows(
-        sa.select(sa.func.min(rows.c.start), sa.func.max(rows.c.start), sa.func.count()).select_from(rows)
-    )[0]
-    if not number:
-        return _NOTHING
-    width = _width(low, high, number)
-    bin_number = sa.func.divide(rows.c.start - low, width, type_=sa.BigInteger).label("bin")
-    found = session.rows(sa.select(bin_number, sa.func.count()).group_by(bin_number))
-    counts = np.zeros((high - low) // width + 2, np.int64)
-    for position, count in found:
-        counts[position + 1] = count
-    return low, width, np.cumsum(counts)
-
-
-def _job_start(kind: EventKind) -> sa.ColumnElement[int]:
-    table = KIND_TABLES[kind].table
-    return table.c.start + table.c.clock_offset
 
 
 def _public(rows: Any) -> list[sa.ColumnElement[Any]]:

@@ -58,7 +58,8 @@ class PagedAnswer:
     """Rows of ``query`` in the order of ``order``; ``ties`` are the columns that make the order definite.
 
     ``late`` is a column that ``query`` has not; of a page it is looked up afterwards, where the order does not depend
-    on it. ``index`` finds the pages of many rows in order of start.
+    on it. ``in_time_of`` is the table whose starts are the key ``start``: then a time index finds the pages in order of
+    start where rows are many.
     """
 
     session: Session
@@ -71,7 +72,7 @@ class PagedAnswer:
     ties: tuple[str, ...]
     notes: tuple[str, ...] = ()
     late: Late | None = None
-    index: TimeIndex | None = None
+    in_time_of: sa.Table | None = None
     _last_block: list[_Block] = field(default_factory=list, init=False, compare=False)
 
     @classmethod
@@ -98,7 +99,7 @@ class PagedAnswer:
 
     def in_time(self, table: sa.Table) -> PagedAnswer:
         """The same, where the key ``start`` of the query is the start of a row of ``table`` in job time."""
-        return replace(self, index=TimeIndex(self.session, table, self.query))
+        return replace(self, in_time_of=table)
 
     def __len__(self) -> int:
         return self.length
@@ -157,20 +158,25 @@ class PagedAnswer:
     @cached_property
     def _is_indexed(self) -> bool:
         """Whether a page is found without looking at all rows."""
-        if self.index is None or self.order[0] != "start" or self.length < _MANY:
+        if self.in_time_of is None or self.order[0] != "start" or self.length < _MANY:
             return False
-        # A row without a start has no place in the index: then the index cannot tell the rows before a page.
-        return self.index.rows == self.length
+        # A row without a start is not in the index: then the rows before a page cannot be told from it.
+        return self._index.rows == self.length
+
+    @cached_property
+    def _index(self) -> TimeIndex:
+        assert self.in_time_of is not None
+        return TimeIndex.of_table(self.session, self.in_time_of, self.query)
 
     def _narrowed(self, offset: int, limit: int) -> tuple[sa.Select[Any], int]:
         """The query for a part of the time that holds the page, and where in that the page begins."""
-        index, (_, descending) = self.index, self.order
-        if index is None or not self._is_indexed:
+        if self.in_time_of is None or not self._is_indexed:
             return self.query, offset
-        first = self.length - offset - limit if descending else offset
-        span = index.span(first, first + limit)
-        skipped = index.rows_after(span) if descending else span.before
-        return index.within(self.query, span), offset - skipped
+        index, (_, descending) = self._index, self.order
+        row = self.length - offset - limit if descending else offset
+        first, last = index.bins_of(row, row + limit)
+        skipped = index.rows - int(index.before[last]) if descending else int(index.before[first])
+        return self.query.where(*index.within(first, last)(self.in_time_of)), offset - skipped
 
     def stream(self, size: int) -> Iterator[Sequence[Row]]:
         """Every row, in one query: a page costs a search of its own, and a million rows are many pages."""

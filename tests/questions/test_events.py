@@ -19,6 +19,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
+from nsystui.questions import event_index
 from nsystui.questions import events as events_module
 from nsystui.questions.event_kinds import KIND_TABLES, EventKind, events_query, kinds_of
 from nsystui.questions.events import EVENT_COLUMNS, EventKey, EventList, default_kinds, key_of, window_of
@@ -112,7 +113,7 @@ KINDS = {
 @pytest.fixture(scope="module", params=[1, 200])
 def rows_per_bin(request):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(events_module, "_ROWS_PER_BIN", request.param)
+        patch.setattr(event_index, "_ROWS_PER_BIN", request.param)
         yield request.param
 
 
@@ -120,7 +121,7 @@ def rows_per_bin(request):
 def listed(busy):
     """The list of everything, in many bins."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(events_module, "_ROWS_PER_BIN", 5)
+        patch.setattr(event_index, "_ROWS_PER_BIN", 5)
         return build(busy)
 
 
@@ -218,7 +219,7 @@ class TestPages:
                 export.nvtx_mark(main, start, "x")
         session.add(tmp_path / "far.sqlite")
         listed = build(session)
-        assert len(listed.counts) < 10
+        assert listed.index.bins < 9
         assert [row[0] for row in listed.page(0, 5)] == [0, 1, 2**53]
 
 
@@ -359,7 +360,13 @@ class TestKeptCounts:
             for path in paths:
                 session.add(path)
             found = EventList.build(session, Selection(), ranked_tasks(session))
-            return found.low, found.width, found.counts.tolist(), found.total, found.page(0, len(found))
+            return (
+                found.index.low,
+                found.index.width,
+                found.index.before.tolist(),
+                found.total,
+                found.page(0, len(found)),
+            )
         finally:
             session.close()
 
@@ -376,8 +383,8 @@ class TestKeptCounts:
     def test_they_agree_with_what_is_counted_row_by_row(self, in_memory: Session) -> None:
         whole = build(in_memory)
         everyone = build(in_memory, Selection(tasks=frozenset(item.task for item in ranked_tasks(in_memory))))
-        assert (everyone.low, everyone.width) == (whole.low, whole.width)
-        assert everyone.counts.tolist() == whole.counts.tolist()
+        assert (everyone.index.low, everyone.index.width) == (whole.index.low, whole.index.width)
+        assert everyone.index.before.tolist() == whole.index.before.tolist()
 
     def test_a_search_goes_on_through_every_bin(self, in_memory: Session) -> None:
         listed = build(in_memory)

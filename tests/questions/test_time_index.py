@@ -16,6 +16,7 @@ from nsystui.questions.kernels import Names, kernel_instances
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.questions.time_index import TimeIndex
+from nsystui.store import tables
 from nsystui.store.session import Session
 
 START = 1_780_000_000_000_000_000
@@ -35,10 +36,10 @@ def export(path: Path, offset: int, starts: list[int]) -> Path:
 
 @pytest.fixture
 def instances(tmp_path: Path, opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> PagedAnswer:
-    """Of two ranks on clocks 300 ns apart, many of them at one time; an index with 16 spans finds their pages."""
+    """Of two ranks on clocks 300 ns apart, many of them at one time; an index with 16 bins finds their pages."""
     starts = [100 + 10 * (number // 4) for number in range(60)]
     session = opened(export(tmp_path / "a.sqlite", 0, starts), export(tmp_path / "b.sqlite", 300, starts[::2]))
-    monkeypatch.setattr(time_index, "_SPANS", 16)
+    monkeypatch.setattr(time_index, "_BINS", 16)
     monkeypatch.setattr(paged, "_MANY", 1)
     return kernel_instances(session, Selection(), "saxpy(float *)", Names.FULL, ranked_tasks(session))
 
@@ -54,24 +55,18 @@ def test_pages_are_parts_of_the_whole(instances: PagedAnswer, descending: bool) 
 
 
 def test_a_page_reads_a_part_of_the_time(instances: PagedAnswer) -> None:
-    assert instances.index is not None
-    assert instances.index.rows == 90
-    span = instances.index.span(40, 45)
-    assert span.low is not None
-    assert span.high is not None
-    assert span.before <= 40 < 45 <= 90 - instances.index.rows_after(span)
+    index = TimeIndex.of_table(instances.session, tables.kernels, instances.query)
+    assert index.rows == 90
+    first, last = index.bins_of(40, 45)
+    assert 0 < first < last < index.bins
+    assert index.before[first] <= 40 < 45 <= index.before[last]
     narrowed, offset = instances._narrowed(40, 5)
-    assert offset == 40 - span.before
+    assert offset == 40 - index.before[first]
     assert 5 <= len(instances.session.rows(narrowed)) < 40
 
 
 def test_rows_without_a_start_leave_pages_to_the_search(instances: PagedAnswer) -> None:
-    class Short(TimeIndex):
-        rows = 89
-
-    index = instances.index
-    assert index is not None
-    answer = replace(instances, index=Short(index.session, index.table, index.query))
+    answer = replace(instances, length=91)
     assert answer._narrowed(40, 5) == (instances.query, 40)
 
 

@@ -1,4 +1,4 @@
-"""Rows that two sides have in common, or only one of them: what every table of a comparison is made of.
+"""The rows of every comparison: what two sides have in common, or only one of them has.
 
 ``difference`` is B − A. It is split into what more or fewer of a thing cost and what longer or shorter ones did, each
 at the mean of the other (n: count, t: mean duration), so that the two parts are the whole difference, exactly up to
@@ -19,12 +19,12 @@ from nsystui.questions.compare.side import Basis
 NEW, GONE, BOTH = "new", "gone", "both"
 
 Key = tuple[Value, ...]
-"""What a row is told by: its values in the columns that name it."""
+"""The identity of a row: its values in the columns that name it."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one side has of a thing: how many, their durations in sum and their median (ns), and more by key.
+    """The figures of one side for a row: count, sum and median of the durations (ns), and more by key.
 
     Of ``sums`` the values are divided by the ranks where the table is per rank; those of ``values`` never are.
     """
@@ -38,7 +38,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Extra:
-    """A pair of columns more: ``{key}_a`` and ``{key}_b``, labelled ``A label`` and ``B label``.
+    """Another pair of columns: ``{key}_a`` and ``{key}_b``, labelled ``A label`` and ``B label``.
 
     With ``difference``, the label of a third one, ``{key}_difference`` is B − A, ns.
     """
@@ -69,7 +69,7 @@ class Compared(TableAnswer):
 
 
 def columns(names: Sequence[Column], basis: Basis, extras: Sequence[Extra] = (), what: str = "") -> tuple[Column, ...]:
-    """The columns of a table whose rows are told by ``names``; ``what`` stands before ``time`` in the headers."""
+    """The columns of a table whose rows are identified by ``names``; ``what`` stands before ``time`` in the headers."""
     each = " per Rank" if basis.is_per_rank else ""
     short = "/rank" if basis.is_per_rank else ""
     time, count = (1, 1) if basis.is_per_rank else (None, None)
@@ -168,7 +168,7 @@ def compared(
     extras: Sequence[Extra] = (),
     what: str = "",
 ) -> Compared:
-    """The table of two sides, largest difference first; rows are told by tuples with the values of ``names``.
+    """The table of two sides, largest difference first; rows are identified by tuples with the values of ``names``.
 
     Of a side without ranks in ``basis`` everything is missing, and nothing of the other is new or gone.
     """
@@ -184,7 +184,7 @@ class _Row:
     key: Key
     difference: float | None
     size: float
-    """What a row without a difference is sorted by, ns."""
+    """The sort key of a row without a difference, ns."""
     before_share: tuple[Value, ...]
     after_share: tuple[Value, ...]
 

@@ -32,22 +32,22 @@ class Side:
 
     @property
     def gpu_ranks(self) -> int:
-        """How many of the ranks used a GPU: of the others no GPU work was recorded, which is not none."""
+        """The number of ranks with recorded GPU work; for the others it is unknown, not zero."""
         return sum(bool(item.devices) for item in self.ranks)
 
     @property
     def nvtx_ranks(self) -> int:
-        """How many of the ranks have NVTX ranges in their reports."""
+        """The number of ranks with NVTX ranges in their reports."""
         return self._ranks_where(lambda report: bool(report.count(tables.nvtx_ranges)))
 
     @property
     def projected_ranks(self) -> int:
-        """How many of them also say which range launched what."""
+        """The number of those whose reports also tell which range launched which GPU work."""
         return self._ranks_where(lambda report: bool(report.count(tables.nvtx_ranges)) and has_launches(report))
 
     @property
     def call_ranks(self) -> int:
-        """How many of the ranks have NCCL calls in their reports."""
+        """The number of ranks with NCCL calls in their reports."""
         return self._ranks_where(lambda report: bool(report.count(tables.nccl_calls)))
 
     def _ranks_where(self, holds: Callable[[Report], bool]) -> int:

@@ -1,4 +1,4 @@
-"""What changed, in one table: utilisation, steps, GPU time, NCCL, memory; and where to look on."""
+"""The summary of a comparison: utilisation, steps, GPU time, NCCL, memory, and the table that explains each row."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Utilisation:
 
 
 def utilisation(side: Side, other: Side) -> Utilisation:
-    """The mean of the rows that the overview has for the ranks of ``side``, judged beside ``other``."""
+    """The mean of the rows that the overview has for the ranks of ``side``, compared with ``other``."""
     job, selection = side.job, side.judged_beside(other)
     table = task_table(job.session, selection, job.ranks, job.busy(selection))
     percent = {column.key: _mean(_known(table.cells(column.key))) for column in SHARE_COLUMNS}
@@ -81,7 +81,7 @@ _PARTS = (
 )
 _OPTIONAL = ("nccl_percent", "exposed_nccl_percent", "graph_percent")
 _NAMED = 3
-"""So many of the largest changes the notes name."""
+"""The number of the largest changes that the notes name."""
 _OTHER_WORK = 0.02
 _SAME_TIME = 0.05
 
@@ -235,7 +235,7 @@ def _sum(answer: Compared, key: str, ranks: int = 1) -> float | None:
 
 
 def _other_work(launched: Compared, used: tuple[Utilisation, Utilisation]) -> str:
-    """Whether one side did more: then its sums are larger without any kernel being slower. Empty where not."""
+    """A note if one side did more work: then its sums are larger without any kernel being slower. Empty otherwise."""
     a, b = _sum(launched, "count_a"), _sum(launched, "count_b")
     if not a or not b or abs(b / a - 1) <= _OTHER_WORK:
         return ""
@@ -264,7 +264,7 @@ def _largest(what: str, answer: Compared, key: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Options:
-    """How rows are told apart: which kernel names, numbered NVTX names folded or not, which NVTX ranges are steps."""
+    """Options of a comparison: which kernel names, numbered NVTX names folded or not, which NVTX ranges are steps."""
 
     names: Names = Names.FULL
     fold_numbers: bool = True

@@ -179,7 +179,7 @@ def _numbered(names: Collection[str]) -> frozenset[str]:
 
 
 def _labels(names: Sequence[str], numbered: frozenset[str], side: Side) -> list[str | None]:
-    """What each name is called in the table; ``None`` where the side's filter leaves it out."""
+    """The name of each range in the table; ``None`` where the side's filter leaves it out."""
     wanted = side.selection.name
     folded = [(name, template(name)) for name in names]
     return [
@@ -235,7 +235,7 @@ STEP, ON_CPU, GPU_TIME = "step", "on the CPU", "GPU operations, sum of durations
 
 @dataclass(frozen=True)
 class Spread:
-    """Of some durations, ns: how many, median, 95th percentile, least and largest; ``None`` of none."""
+    """Some durations, ns: count, median, 95th percentile, minimum and maximum; ``None`` without any."""
 
     count: int
     median: float | None = None
@@ -266,7 +266,7 @@ def steps(a: Side, b: Side, name: str | None = None) -> Compared:
 
 
 def spreads(side: Side, name: str | None = None) -> dict[str, Spread]:
-    """How long the steps of a side take, by the names of the rows."""
+    """The durations of the steps of a side, by the names of the rows."""
     found = _step_times(side, name)
     on_gpu = [one for one in found if one.on_gpu]
     return {

@@ -69,7 +69,7 @@ def nvtx_summary(
 
 
 MOST_LEVELS = 1_000
-"""So many levels of paths are listed unasked: each path has the names of all around it."""
+"""The number of levels of paths that are listed by default: each path has the names of all around it."""
 TREE_COLUMNS = (
     Column("path", header="Path", label="range"),
     Column("level", header="Level", label="level", unit=Unit.NUMBER, importance=4),

@@ -15,7 +15,7 @@ from nsystui.questions.nvtx.loading import Ints, SmallInts
 from nsystui.questions.nvtx.ranges import UNKNOWN, Lane, NvtxRanges, rows_by_level
 
 FEWEST_VARIANTS = 3
-"""So many different names must there be beside one another: ``fp16`` and ``fp32`` are two things, not one numbered."""
+"""The minimum number of different names that are folded as numbered: ``fp16`` and ``fp32`` are two things."""
 
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
 
@@ -235,7 +235,7 @@ def _one_level(above: Ints, name: Ints, templates: Templates) -> _Level:
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """What the ranges of each of m nodes add up to; shape ``(m,)``, times in ns. A group adds up the paths below it.
+    """The sums of the ranges of m nodes; shape ``(m,)``, times in ns. A group has the sums of the paths below it.
 
     ``nested``: push/pop ranges, which alone have a self time (``self_total``).
     ``known``: ranges of which it is known what they launched; ``projected``: those that launched something.

@@ -43,7 +43,7 @@ UNKNOWN = -1
 """In ``op_count``: nothing can tell what the range launched."""
 
 DEEPEST = 10_000
-"""So many levels deep ranges may nest: no program means more, and each level takes its time."""
+"""The maximum nesting depth of ranges: no program needs more, and each level takes time."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class NvtxRanges:
         return self.lanes[int(self.lane[index])]
 
     def full_names(self, indices: Iterable[int]) -> list[str]:
-        """The names of some ranges as they were recorded (``domain:text``), asked of the store."""
+        """The names of some ranges as they were recorded (``domain:text``), read from the store."""
         wanted = np.fromiter(indices, np.int64)
         table = tables.nvtx_ranges
         reports = np.array([lane.report for lane in self.lanes], np.int64)[self.lane[wanted]]
@@ -157,7 +157,7 @@ class NvtxRanges:
         return replace(self._only(kept), notes=(*self.notes, note))
 
     def narrowed(self, selection: Selection) -> NvtxRanges:
-        """What ``load`` gives for ``selection``, from the ranges of one that only lacks its window and name filter."""
+        """The ranges of ``selection``, from those that were loaded without its window and name filter."""
         ranges = replace(self, selection=selection)
         if selection.window is not None:
             ranges = ranges.within(selection.window)
@@ -335,7 +335,7 @@ def _arranged(values: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def ranges_of(session: Session, report: Report) -> Arrays:
-    """The ranges of ``report`` and how they nest, kept beside its pack. Shapes ``(n,)`` for n ranges by start.
+    """The ranges of ``report`` and how they nest, kept next to its pack. Shapes ``(n,)`` for n ranges by start.
 
     Times are on the report's own clock.
 

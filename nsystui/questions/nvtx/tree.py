@@ -51,7 +51,7 @@ class Node:
     ``id`` is stable for one tree. ``name`` is the range's name, with ``*`` for the numbers of folded names, of which
     there are ``variants``. ``count``: ranges (of a rank or thread: its outermost ones); ``open_count``: those that were
     never closed. ``total``: the sum of their durations. ``self_total``: the time in which no range inside runs;
-    ``None`` for ranks, threads and start/end ranges, which stand beside the tree. ``gpu_total``: the sum of the
+    ``None`` for ranks, threads and start/end ranges, which are outside of the tree. ``gpu_total``: the sum of the
     projected durations of the single ranges (``Total Proj Time`` of ``nvtx_gpu_proj_sum``) and ``gpu_median`` their
     median, ``None`` where nothing was launched. ``gpu_ops``: GPU operations launched, one for each correlation id;
     ``None`` where the export cannot say. ``window``: from the first start to the last end; ``gpu_window``: the same of
@@ -210,7 +210,7 @@ class NodeMaker:
         return self._medians[path]
 
     def sorted_paths(self, above: int, order: Order) -> NDArray[np.int64]:
-        """What is right below ``above`` (-1: the roots) in an order; ranks always by number."""
+        """The children of ``above`` (-1: the roots) in an order; ranks always by number."""
         paths = self.paths.children_of(above)
         if not len(paths) or self._is_rank(int(paths[0])):
             return paths

@@ -103,7 +103,7 @@ def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Inter
 
 
 def _missing(lines: int, ranks: int, title: str, calls: int) -> tuple[str, ...]:
-    """What is said of ranks without such calls; that there are none at all is said elsewhere."""
+    """The note on ranks without such calls; that no rank has any is another note."""
     if not lines:
         return (f"none of the {calls:,} {title} calls is one of a selected rank with GPU work",) if calls else ()
     return (f"{ranks - lines} of {ranks} ranks have no {title} calls",) if lines < ranks else ()

@@ -69,8 +69,8 @@ COLUMNS = (
 )
 
 
-def _asked_histogram(job: Job, selection: Selection, options: Options) -> Answer:
-    """Raises UsageError where no kernel has the name that was asked for."""
+def _histogram_of_ranks(job: Job, selection: Selection, options: Options) -> Answer:
+    """Raises UsageError where no kernel has the given name."""
     chosen: list[Condition] = []
     if options.name is not None and job.session.count(tables.kernels):
         chosen = [named_kernels(job.session, options.name, options.names).are_meant]
@@ -123,7 +123,7 @@ _KINDS = {1: "communication", 0: "compute"}
 _PLACE = ("report", "process", "device")
 
 
-def _asked_overlap(job: Job, selection: Selection, options: Options) -> Answer:
+def _overlap_of_ranks(job: Job, selection: Selection, options: Options) -> Answer:
     if options.by_rank:
         return of_each_rank(job, selection, lambda _, own: _overlaps(job, own))
     return _overlaps(job, selection)
@@ -194,6 +194,6 @@ def _add(sums: dict[tuple[int, str], list[int]], kernels: Iterable[tuple[bool, s
 
 
 ASK: dict[str, Ask] = {
-    "cuda_gpu_kern_hist": _asked_histogram,
-    "nccl_gpu_overlap_trace": _asked_overlap,
+    "cuda_gpu_kern_hist": _histogram_of_ranks,
+    "nccl_gpu_overlap_trace": _overlap_of_ranks,
 }

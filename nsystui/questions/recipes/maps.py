@@ -19,7 +19,7 @@ _END = END.with_importance(4)
 
 @dataclass(frozen=True)
 class Figure:
-    """What a map shows: percent of the time where the unit of its column is that, else a rate."""
+    """A figure of a map: percent of the time where the unit of its column is that, else a rate."""
 
     column: Column
     category: str | None = None

@@ -53,7 +53,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Counters:
-    """What there is of the plugin: a lane for each counter of bytes, and what to know about them."""
+    """The counters of the EFA plugin: a lane for each counter of bytes, and notes on them."""
 
     lanes: tuple[Lane, ...] = ()
     notes: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Counters:
 
 @dataclass(frozen=True, order=True)
 class _Key:
-    """A field of an adapter: where the events name none, it is told by the type of the events."""
+    """A field of an adapter: where the events name none, the type of the events identifies it."""
 
     report: int
     adapter: str

@@ -83,7 +83,7 @@ class _Instances:
 
 @dataclass(frozen=True)
 class _Found:
-    """What is looked at, and its instances on each rank that has any; ``meant_by``: how the name means it."""
+    """A kernel or range and its instances on each rank that has any; ``meant_by``: which of its names was given."""
 
     name: str
     ranks: Sequence[_Instances]
@@ -92,7 +92,7 @@ class _Found:
 
 
 def _asked(find: Callable[[Job, Selection, Options], _Found | None], what: str) -> Ask:
-    def asked(job: Job, selection: Selection, options: Options) -> Answer:
+    def ask(job: Job, selection: Selection, options: Options) -> Answer:
         found = find(job, selection, options)
         columns = EVERY_COLUMNS if options.by_rank else ACROSS_COLUMNS
         if found is None:
@@ -102,7 +102,7 @@ def _asked(find: Callable[[Job, Selection, Options], _Found | None], what: str) 
         rows = _every(found.ranks) if options.by_rank else _across(found.ranks)
         return TableAnswer("pace", columns, rows, len(rows), (f"of {shorten(found.name, _NAME)}{chosen}", *found.notes))
 
-    return asked
+    return ask
 
 
 def _every(ranks: Sequence[_Instances]) -> list[Row]:
@@ -131,7 +131,7 @@ def _across(ranks: Sequence[_Instances]) -> list[Row]:
 
 
 def _spread(deltas: Sequence[int]) -> tuple[float | None, ...]:
-    """Mean, median, least, largest and the sample's standard deviation (0 of one)."""
+    """Mean, median, minimum, maximum and the sample standard deviation (0 of one)."""
     if not deltas:
         return (None,) * 5
     stddev = float(np.std(deltas, ddof=1)) if len(deltas) > 1 else 0.0

@@ -87,7 +87,7 @@ def _synchronisations(job: Job, selection: Selection, _: Options) -> Answer:
 
 
 def _operations(kind: MemoryCalls) -> Ask:
-    def asked(job: Job, selection: Selection, _: Options) -> Answer:
+    def ask(job: Job, selection: Selection, _: Options) -> Answer:
         columns = _MEMORY.c
         query = (
             sa.select(
@@ -102,7 +102,7 @@ def _operations(kind: MemoryCalls) -> Ask:
         everything = sa.select(sa.func.count()).select_from(with_calls()).where(*are(kind))
         return _listed(job, _MEMORY_COLUMNS, query, everything)
 
-    return asked
+    return ask
 
 
 def _times(table: sa.Table, job: Job) -> list[sa.ColumnElement[Any]]:

@@ -34,40 +34,40 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 _RANKS = {"min": 6, "max": 3}
-"""The importance of the rank of an extreme: which rank is slowest is asked more than how slow it is."""
+"""The importance of the rank of an extreme: the slowest rank matters more than how slow it is."""
 
 Key = tuple[Value, ...]
-"""What names a row of a summary: its name, or its style and name."""
+"""The identity of a row of a summary: its name, or its style and name."""
 
 
 class Extreme(NamedTuple):
-    """The least and the largest value that a rank (``None``: a process that is none) has under a key."""
+    """The minimum and the maximum that a rank (``None``: a process that is none) has under a key."""
 
     key: Key
     rank: int | None
-    least: float
-    largest: float
+    minimum: float
+    maximum: float
 
 
 @dataclass(frozen=True)
 class Extras:
-    """By the key of a row: (Q1, Q3), and the ranks of the least and the largest value."""
+    """By the key of a row: (Q1, Q3), and the ranks of the minimum and the maximum."""
 
     quartiles: Mapping[Key, tuple[Value, Value]]
     ranks: Mapping[Key, tuple[Value, Value]]
 
 
 def ranks_of(extremes: Iterable[Extreme]) -> dict[Key, tuple[Value, Value]]:
-    """The lowest ranks that have the least and the largest value of each key; missing where no rank has it."""
+    """The lowest ranks that have the minimum and the maximum of each key; missing where no rank has it."""
     by_key: dict[Key, list[Extreme]] = {}
     for extreme in extremes:
         by_key.setdefault(extreme.key, []).append(extreme)
     found: dict[Key, tuple[Value, Value]] = {}
     for key, own in by_key.items():
-        least, largest = min(one.least for one in own), max(one.largest for one in own)
+        least, largest = min(one.minimum for one in own), max(one.maximum for one in own)
         found[key] = (
-            _lowest(one.rank for one in own if one.least == least),
-            _lowest(one.rank for one in own if one.largest == largest),
+            _lowest(one.rank for one in own if one.minimum == least),
+            _lowest(one.rank for one in own if one.maximum == largest),
         )
     return found
 
@@ -106,7 +106,7 @@ def with_extras(answer: Answer, keys: Sequence[str], extras: Extras) -> TableAns
 
 
 def _around(column: Column) -> list[Column]:
-    """A column with what stands beside it; of others nothing."""
+    """The quartiles around a median, the rank after an extreme; nothing for other columns."""
     if column.key == "median":
         return [
             replace(
@@ -131,7 +131,7 @@ def _around(column: Column) -> list[Column]:
 
 
 def _short(column: Column, word: str) -> str:
-    """The label of a quartile beside ``median`` or ``GPU median``."""
+    """The label of a quartile next to ``median`` or ``GPU median``."""
     return column.label.replace("median", word).replace("med", word)
 
 
@@ -225,7 +225,7 @@ def _of_rows(
 ) -> Ask:
     """A recipe of a summary, and of the query for its rows."""
 
-    def asked(job: Job, selection: Selection, options: Options) -> Answer:
+    def ask(job: Job, selection: Selection, options: Options) -> Answer:
         if options.by_rank:
             return of_each_rank(job, selection, lambda session, own: summary(session, own, options))
         rows = rows_of(job.session, selection, options)
@@ -237,13 +237,13 @@ def _of_rows(
         ranks = ranks_of(Extreme(tuple(key), at, least, most) for *key, at, least, most in extremes)
         return with_extras(summary(job.session, selection, options), keys, Extras(quartiles, ranks))
 
-    return asked
+    return ask
 
 
 def _of_frame(keys: tuple[str, ...], summary: Callable[[Job, Session, Selection], TableAnswer]) -> Ask:
     """A recipe of a summary whose frame has the quartiles already."""
 
-    def asked(job: Job, selection: Selection, options: Options) -> Answer:
+    def ask(job: Job, selection: Selection, options: Options) -> Answer:
         if options.by_rank:
             return of_each_rank(job, selection, lambda session, own: summary(job, session, own))
         answer = summary(job, job.session, selection)
@@ -258,7 +258,7 @@ def _of_frame(keys: tuple[str, ...], summary: Callable[[Job, Session, Selection]
         }
         return with_extras(answer, keys, Extras(quartiles, ranks_of(extremes)))
 
-    return asked
+    return ask
 
 
 def _work(work: Work) -> Ask:

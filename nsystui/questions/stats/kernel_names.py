@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def notes(session: Session, options: Options, *needed: sa.Table) -> tuple[str, ...]:
-    """What belongs to the numbers of a report on kernels; ``needed`` are the other tables that it reads."""
+    """The notes of a report on kernels; ``needed`` are the other tables that it reads."""
     ranges = (tables.nvtx_ranges,) if options.nvtx_name else ()
     lacking = (missing_note(session, table) for table in (*needed, *ranges))
     return (*kernel_notes(session), *(note for note in lacking if note))
@@ -139,13 +139,13 @@ class LaunchRanges:
         return cls(by_report, texts)
 
     def of(self, report: NDArray[Any], row: NDArray[Any]) -> Rows:
-        """Where the range's name is in ``texts`` for kernels by report and row number, -1 for those without a range."""
+        """The indices in ``texts`` of the ranges of kernels by report and row number, -1 for those without a range."""
         found = np.full(len(row), NO_RANGE, np.int64)
         for index, (rows, codes) in self.by_report.items():
-            asked = np.flatnonzero(report == index)
-            if len(rows) and len(asked):
-                place = np.minimum(np.searchsorted(rows, row[asked]), len(rows) - 1)
-                found[asked] = np.where(rows[place] == row[asked], codes[place], NO_RANGE)
+            own = np.flatnonzero(report == index)
+            if len(rows) and len(own):
+                place = np.minimum(np.searchsorted(rows, row[own]), len(rows) - 1)
+                found[own] = np.where(rows[place] == row[own], codes[place], NO_RANGE)
         return found
 
 

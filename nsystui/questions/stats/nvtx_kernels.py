@@ -77,7 +77,7 @@ def quartiles(group: Ints, value: Ints) -> pd.DataFrame:
 
 
 def distinct(group: Ints, member: Ints) -> Ints:
-    """How many different members each of the groups 0, 1, … has. Shapes ``(n,)``; no number may be negative."""
+    """The number of different members of each of the groups 0, 1, …. Shapes ``(n,)``; no number may be negative."""
     width = int(member.max(initial=0)) + 1
     pairs = np.sort(group * width + member)
     is_new = np.diff(pairs, prepend=-1) != 0

@@ -68,7 +68,7 @@ def projected(ranges: Ranges, launches: Launches, before: int = 0) -> ProjectedR
 
 
 def _distinct_ids(ranges: Ranges, launches: Launches, calls: Ints) -> Ints:
-    """How many correlation ids the calls inside each range have; ``calls`` is how many calls. Shapes ``(n,)``.
+    """The number of correlation ids of the calls inside each range; ``calls`` is the number of calls. Shapes ``(n,)``.
 
     Of the calls of an id on a thread only those count that contain no other, for a range with the outer one has the
     inner one. Those overlap without nesting, so a range has neighbours of them: as many, less the spans from one to

@@ -99,7 +99,7 @@ def tids(thread: Ints) -> list[int]:
 
 
 def style(is_push_pop: bool) -> str:
-    """How nsys calls the two sorts of ranges."""
+    """The word of nsys for push/pop and for start/end ranges."""
     return "PushPop" if is_push_pop else "StartEnd"
 
 

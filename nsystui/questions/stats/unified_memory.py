@@ -1,7 +1,7 @@
 """Unified memory: migrations and page faults, as ``nsys stats`` has them (docs/numbers.md#nsys-stats).
 
 Migrations are the memory copies of kind 11 (host to device) and 12 (device to host). Sizes are in MB of 10⁶ bytes,
-addresses in hexadecimal. What is asked for is addresses, not names: the name filter is for the instructions only.
+addresses in hexadecimal. The rows are addresses, which have no names: the name filter applies to the instructions only.
 """
 
 from __future__ import annotations

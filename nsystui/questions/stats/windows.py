@@ -27,7 +27,7 @@ def filter_time(text: str) -> Window:
 
 @dataclass(frozen=True)
 class RangeName:
-    """Which NVTX range is meant: its text, its domain (``""`` the default one, ``None`` any), and the how-manieth."""
+    """An NVTX range by its text, its domain (``""`` the default one, ``None`` any) and its index among those."""
 
     text: str
     domain: str | None = ""

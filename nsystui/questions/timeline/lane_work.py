@@ -1,4 +1,4 @@
-"""What a lane of the timeline is made of: sets of intervals for each category, and what of them fills each column.
+"""The intervals of a lane of the timeline by category, and the category that fills each column.
 
 A column is dominated by the category that covers most of it, each category by itself: U(X) as in
 ``nsystui.questions.device_time``. How busy the column is, is the union of them all.
@@ -16,7 +16,7 @@ from nsystui.questions.algebra.interval_blocks import IntervalBlocks
 from nsystui.questions.device_time import BusyParts
 
 CATEGORIES = ("idle", "compute", "nccl", "memory", "graph", "nvtx")
-"""What may dominate a column, by its number in ``Columns.category``."""
+"""The categories that may dominate a column, by their numbers in ``Columns.category``."""
 
 IDLE = CATEGORIES.index("idle")
 UNSEEN = -1
@@ -28,7 +28,7 @@ _DISJOINT = ("kernels", "exposed_nccl", "memory_only", "graph_only")
 
 @dataclass(frozen=True, eq=False)
 class LaneWork:
-    """When a lane was busy, in job time. ``parts`` by category may overlap; ``apart`` are the same without overlaps."""
+    """The busy times of a lane (job time). ``parts`` by category may overlap; ``apart`` are these without overlaps."""
 
     parts: tuple[tuple[str, IntervalBlocks], ...]
     apart: tuple[IntervalBlocks, ...]
@@ -57,7 +57,7 @@ class LaneWork:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """What each of n equal spans of a window holds; arrays of the shape ``(n,)``.
+    """The contents of n equal spans of a window; arrays of the shape ``(n,)``.
 
     ``category``: the number in ``CATEGORIES`` of what covers most of it, ``IDLE`` where nothing ran, ``UNSEEN`` outside
     the recording. ``busy``: the share of it in which anything ran, 0 to 1, NaN where unseen. ``shares``: the same
@@ -71,7 +71,7 @@ class Columns:
 
 
 def columns(work: LaneWork, window: Window, count: int) -> Columns:
-    """What dominates each of ``count`` columns of ``window``. Raises ``ValueError`` where ``count < 1``.
+    """The category that dominates each of ``count`` columns of ``window``. Raises ``ValueError`` where ``count < 1``.
 
     Costs milliseconds however long the lane is: see ``interval_blocks``.
     """

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
 
 LEVELS = 4
-"""So many of the outermost levels of push/pop ranges have lanes: what is deeper is a matter of the NVTX tree."""
+"""The number of outermost levels of push/pop ranges that have lanes; deeper ones are in the NVTX tree only."""
 _LANES = LEVELS + 1
 
 Stream = tuple[int, int, int]
@@ -62,7 +62,7 @@ class NvtxLevel:
 
 @dataclass(frozen=True, eq=False)
 class ReportLanes:
-    """What a report has on its lanes. ``threads`` has the levels of each thread (globalTid), outermost first, and
+    """The lanes of a report. ``threads`` has the levels of each thread (globalTid), outermost first, and
     last, as level ``None``, its start/end ranges."""
 
     streams: Mapping[Stream, LaneWork]
@@ -72,13 +72,13 @@ class ReportLanes:
 
     @property
     def size(self) -> int:
-        """How many intervals are held: about eight bytes each, of ranges three times that."""
+        """The number of intervals in memory: about eight bytes each, of ranges three times that."""
         held = sum(len(blocks) for work in self.streams.values() for blocks in work.apart)
         return held + 3 * sum(len(level.start) for levels in self.threads.values() for level in levels.values())
 
     @classmethod
     def load(cls, session: Session, report: Report) -> ReportLanes:
-        """Reads the lanes of ``report``; what is expensive of it is kept beside the pack."""
+        """Reads the lanes of ``report``; what is expensive to compute is kept next to the pack."""
         names, threads = _threads(session, report)
         return cls(_streams(session, report), threads, names, _thread_names(session, report))
 
@@ -150,7 +150,7 @@ _MOST_HELD = 16_000_000
 
 @dataclass(frozen=True)
 class Lane:
-    """Which lane: a GPU of a rank, one stream of it, or NVTX ranges of one of its threads.
+    """The identity of a lane: a GPU of a rank, one stream of it, or NVTX ranges of one of its threads.
 
     ``device`` is the CUDA ordinal, ``thread`` NVIDIA's globalTid; ``level`` is the nesting level of push/pop ranges, 0
     for the outermost, and ``None`` for start/end ranges.
@@ -266,7 +266,7 @@ class Timeline:
     # -- what is on them ------------------------------------------------------------------------------------------
 
     def work(self, lane: Lane) -> LaneWork:
-        """When a lane was busy. Raises ``KeyError`` for a lane that is not of this timeline."""
+        """The busy times of a lane. Raises ``KeyError`` for a lane that is not of this timeline."""
         if lane.thread is not None:
             return self.nvtx(lane).work
         if lane.device is not None and lane.stream is not None:
@@ -303,7 +303,7 @@ class Timeline:
         return next(report for report in self.session.reports if report.index == index)
 
     def clock_offset(self, lane: Lane) -> int:
-        """What is added to the times of the lane's report to get job time, ns."""
+        """The clock offset of the lane's report: added to its times it gives job time, ns."""
         return self._report(lane.task.report).clock_offset
 
 

@@ -227,7 +227,7 @@ TIMELINE_COLUMNS = (
 
 
 def timeline_table(pictures: Sequence[LanePicture], notes: tuple[str, ...] = ()) -> Answer:
-    """What dominates each column of each lane, and the shares of each category in percent.
+    """The category that dominates each column of each lane, and the shares of each category in percent.
 
     ``event`` is the single event that covers the column whole. Missing where the report was not recording.
     """

@@ -1,1 +1,1 @@
-"""Handing over to other tools: what Nsight Compute is asked, and what a trace for Perfetto or Paraver is made of."""
+"""Other tools: commands for Nsight Compute (``ncu``), traces for Perfetto and Paraver (``trace``)."""

@@ -18,9 +18,9 @@ from nsystui.base.selection import Selection, Task
 from nsystui.exports.identifiers import pid_of, tid_of
 from nsystui.questions.conditions import where
 from nsystui.questions.event_kinds import EventKind
-from nsystui.questions.events import ByTable
 from nsystui.questions.job import Job
 from nsystui.questions.tasks import process_names
+from nsystui.questions.time_index import ByTable
 from nsystui.questions.time_window import selected_reports
 from nsystui.questions.trace.slices import ON_CPU, ON_GPU, Contents, slices
 from nsystui.store import tables
@@ -128,7 +128,7 @@ def _by_place(
 def _lanes(
     session: Session, selection: Selection, kinds: Sequence[EventKind], parts: Sequence[ByTable], crowded: set[_Place]
 ) -> tuple[dict[_Place, int], Crossing]:
-    """How many lanes each crowded place needs, and what is not on the first."""
+    """The number of lanes of each stream whose work overlaps, and the work that is not on its first lane."""
     lanes, numbers, crossing = Lanes(), dict.fromkeys(crowded, 1), Crossing()
     for part in parts:
         place, columns = _rows(session, selection, kinds, part)
@@ -163,7 +163,7 @@ class TraceProcess:
 
 @dataclass(frozen=True)
 class ThreadTrack:
-    """What one thread did of one kind: its API calls, or its NVTX ranges and marks of one domain."""
+    """The events of one kind on a thread: its API calls, or its NVTX ranges and marks of one domain."""
 
     task: Task
     thread: int | None

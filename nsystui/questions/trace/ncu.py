@@ -24,7 +24,7 @@ from nsystui.store import tables
 
 
 class NameBase(Enum):
-    """What ncu matches a name with (``--kernel-name-base``)."""
+    """The form of the name that ncu matches (``--kernel-name-base``)."""
 
     FUNCTION = "function"
     DEMANGLED = "demangled"
@@ -98,7 +98,7 @@ class NcuCommand:
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        """What to know before it is run."""
+        """The cautions before it is run."""
         found = []
         if self.count is not None:
             found.append(
@@ -269,7 +269,7 @@ def _who(job: Job, ranks: dict[Task, RankedTask], task: Task) -> tuple[Task, int
 
 
 def _identity(table: sa.Table, base: NameBase | None) -> sa.ColumnElement[str]:
-    """What ncu takes for one name."""
+    """The kernel name as ncu sees it."""
     if base is NameBase.FUNCTION:
         return table.c.short_name
     if base is NameBase.DEMANGLED:
@@ -320,5 +320,5 @@ def ncu_table(job: Job, commands: Sequence[NcuCommand]) -> TableAnswer:
 
 
 def cautions(commands: Sequence[NcuCommand]) -> tuple[str, ...]:
-    """What to know of these commands, each thing once."""
+    """The cautions of these commands, each once."""
     return tuple(dict.fromkeys(caution for one in commands for caution in one.cautions))

@@ -12,10 +12,11 @@ import sqlalchemy as sa
 from nsystui.base.selection import Selection
 from nsystui.questions.conditions import Condition, where
 from nsystui.questions.event_kinds import KIND_TABLES, EventKind, kinds_of
-from nsystui.questions.events import ByTable, EventList
+from nsystui.questions.events import EventList
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, name_of
 from nsystui.questions.nvtx.loading import START_END_TYPES
+from nsystui.questions.time_index import ByTable
 from nsystui.questions.time_window import event_span
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -23,14 +24,14 @@ from nsystui.store.session import Session
 ON_GPU = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
 ON_CPU = (EventKind.API, EventKind.NVTX, EventKind.MPI, EventKind.OS)
 TRACED = (*ON_GPU, EventKind.API, EventKind.NVTX, EventKind.MARK, EventKind.MPI)
-"""What is in a trace unless something else is asked for: OS runtime calls are many and seldom the question."""
+"""The kinds in a trace by default: OS runtime calls are many and seldom the question."""
 
 METRICS = "metrics"
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What shall be in a trace: kinds of events, and samples of GPU metrics."""
+    """The contents of a trace: kinds of events, and samples of GPU metrics."""
 
     kinds: tuple[EventKind, ...] = TRACED
     metrics: bool = True
@@ -44,7 +45,7 @@ class Contents:
         return cls(kinds_of(",".join(word for word in words if word != METRICS)), METRICS in words)
 
     def there(self, session: Session) -> Contents:
-        """Those of them that the open reports have."""
+        """The contents that the open reports have."""
         metrics = self.metrics and bool(session.count(tables.gpu_metrics))
         return Contents(tuple(kind for kind in self.kinds if session.count(KIND_TABLES[kind].table)), metrics)
 
@@ -180,10 +181,11 @@ def bands(job: Job, selection: Selection, kinds: Sequence[EventKind], most: int 
     if not kinds:
         return ()
     events = EventList.build(job.session, selection, job.ranks, kinds)
-    found, edge, last = [], 0, len(events.counts) - 1
+    index = events.index
+    found, edge, last = [], 0, index.bins
     while edge < last and len(events):
-        further = int(np.searchsorted(events.counts, events.counts[edge] + most, "right")) - 1
+        further = int(np.searchsorted(index.before, index.before[edge] + most, "right")) - 1
         further = min(max(further, edge + 1), last)
-        found.append(events.bins(edge, further))
+        found.append(index.within(edge, further))
         edge = further
     return tuple(found)

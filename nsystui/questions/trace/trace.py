@@ -13,9 +13,9 @@ from nsystui.questions.alignment import Alignment, ClockMode
 from nsystui.questions.conditions import Condition, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.event_kinds import EventKind
-from nsystui.questions.events import ByTable
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
+from nsystui.questions.time_index import ByTable
 from nsystui.questions.time_window import selected_reports
 from nsystui.questions.trace.layout import Layout
 from nsystui.questions.trace.slices import KERNEL_FACTS, ON_CPU, ON_GPU, Contents, bands, slices, with_calls
@@ -41,7 +41,7 @@ def _all(table: sa.Table) -> list[Condition]:
 
 @dataclass(frozen=True)
 class Trace:
-    """What is handed over, read in the bands of time of ``parts``.
+    """The events of a trace, read in the bands of time of ``parts``.
 
     ``span``: from the first start to the last end of it, ns of job time.
     """
@@ -159,7 +159,7 @@ class Trace:
         return slices(self.session, self.selection, chosen, fields, self.names, part).subquery()
 
     def _first_launched(self, part: ByTable) -> sa.Subquery | None:
-        """What the API calls of a band launched first."""
+        """The first GPU work that each API call of a band launched."""
         calls = self._rows((EventKind.API,), ("report", "correlation_id"), part)
         fields = ("report", "process", "correlation_id", "device", "stream", "start", "bytes")
         rows = self._rows(ON_GPU, fields, self._of_correlations(calls)) if calls is not None else None
@@ -196,7 +196,7 @@ def _with_nothing(query: sa.Select[Any], *names: str) -> sa.Select[Any]:
 
 
 def _notes(job: Job, contents: Contents) -> tuple[str, ...]:
-    """What to know of the trace: what the exports lack, and clocks that have nothing to do with each other."""
+    """The notes of a trace: what the exports lack, and clocks that have nothing to do with each other."""
     gpu = "" if contents.among(ON_GPU) else missing_note(job.session, tables.kernels)
     api = "" if EventKind.API in contents.kinds else missing_note(job.session, tables.api_calls)
     nvtx = "" if EventKind.NVTX in contents.kinds else missing_note(job.session, tables.nvtx_ranges)
