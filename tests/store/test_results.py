@@ -277,7 +277,7 @@ class TestWhatIsMadeOfThem:
         def refused(*arguments: object, **rest: object) -> None:
             raise AssertionError("computed again")
 
-        for name in ("nvtx.ranges.read_ranges", "nvtx.ranges.read_launches", "work_intervals._merged"):
+        for name in ("nvtx.ranges.read_ranges", "nvtx.ranges.read_launches", "device_time._merged"):
             monkeypatch.setattr(f"nsystui.questions.{name}", refused)
         monkeypatch.setattr("nsystui.questions.overview._counted", refused)
         with opened(exports, cache) as job:

@@ -100,7 +100,7 @@ def _stream_arrays(session: Session, report: Report) -> Arrays:
             columns = [table.c[key] for key in STREAM_KEYS]
             has_all = [column.is_not(None) for column in columns]
             query = sa.select(*columns).where(table.c.report == report.index, *has_all).distinct()
-            used |= {tuple(row) for row in session.rows(query)}
+            used |= {(report.index, *row) for row in session.rows(query)}
     places = sorted(used)
     parts = busy_parts(session, STREAM_KEYS, places)
     return to_arrays({place[1:]: found for place, found in zip(places, parts, strict=True)}, STREAM_KEYS)
