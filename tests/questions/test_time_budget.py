@@ -1,0 +1,113 @@
+"""The budget of time, against sets of nanoseconds: its parts are disjoint and add up to the window."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support import shared
+
+from nsystui.base.selection import Selection, Window
+from nsystui.exports.demo import ExportWriter
+from nsystui.exports.demo import Session as Capture
+from nsystui.questions import time_budget
+from nsystui.questions.job import Job
+from nsystui.questions.time_budget import PARTS, budget_table, device_budgets, in_sum, steady_window
+from nsystui.store.session import Session
+
+NAMES = {"K": "saxpy(float *)", "C": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)"}
+Event = tuple[str, int, int]
+
+
+def written(path: Path, events: list[Event], steps: Sequence[tuple[int, int]] = (), duration: int = 2000) -> Path:
+    """An export of one GPU with kernels, NCCL kernels and copies, each launched within its step."""
+    with ExportWriter(path, session=Capture(utc_epoch_ns=10**18, duration=duration)) as export:
+        process = export.process(4711)
+        thread = export.thread(process, 5000, "python")
+        for number, (start, end) in enumerate(steps):
+            export.nvtx_range(thread, start, end, f"step {number}")
+        for number, (kind, start, end) in enumerate(events, 1):
+            if steps:
+                export.api(thread, start, start + 1, "cudaLaunchKernel_v7000", number)
+            if kind == "M":
+                export.memcpy(process, 0, 7, start, end, size=64, kind="HtoD", correlation_id=number)
+            else:
+                export.kernel(process, 0, 7, start, end, name=NAMES[kind], correlation_id=number)
+    return path
+
+
+def budgets(path: Path, window: Window | None = None):
+    with closing(Session()) as session:
+        session.add(path)
+        return device_budgets(Job(session), Selection(window))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("window", [Window(0, 2000), Window(300, 1400), Window(0, 50), Window(1700, 2000)])
+def test_every_nanosecond_is_in_one_part(
+    tmp_path: Path, seed: int, window: Window, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_budget, "LONG_GAP", 20)
+    rng = random.Random(seed)
+    events = [
+        (rng.choice("KKCM"), at, at + rng.randrange(1, 60)) for at in (rng.randrange(100, 1500) for _ in range(25))
+    ]
+    (found,) = budgets(written(tmp_path / "a.sqlite", events), window)
+    steady, inside = found.steady, set(range(window.start, window.end))
+    kernels, nccl, copies = ({ns for kind, a, b in events if kind == one for ns in range(a, b)} for one in "KCM")
+    busy = kernels | nccl | copies
+    idle = inside - busy
+    last = max(busy) + 1
+    gaps, at = [], min(busy)
+    for ns in sorted(busy):
+        if ns > at:
+            gaps.append((at, ns))
+        at = ns + 1
+    long = {ns for a, b in gaps if b - a >= 20 for ns in range(a, b)}
+    startup = {ns for ns in idle if ns < steady}
+    tail = {ns for ns in idle - startup if ns >= last}
+    long_gaps = (idle - startup - tail) & long
+    expected = (kernels, nccl - kernels, copies - kernels - nccl, set(), startup, long_gaps)
+    expected = [len(part & inside) for part in expected]
+    expected += [len(idle - startup - tail - long_gaps), len(tail)]
+    assert [getattr(found.budget, part) for part in PARTS] == expected
+    assert found.budget.time == window.end - window.start
+
+
+def test_start_up_lasts_until_the_first_step_that_is_not_slow(tmp_path: Path) -> None:
+    steps = [(0, 900), (900, 1000), (1000, 1100), (1100, 1200), (1200, 1300)]
+    events = [("K", start + 10, end - 10) for start, end in steps]
+    (found,) = budgets(written(tmp_path / "a.sqlite", events, steps), Window(0, 1400))
+    assert found.steady == 910
+    assert (found.budget.startup, found.budget.tail) == (10 + 20, 110)
+    assert steady_window([found]) == Window(910, 1400)
+
+
+def test_without_steps_a_lone_early_operation_is_start_up(tmp_path: Path) -> None:
+    events = [("M", 100, 101), *(("K", start, start + 8) for start in range(1000, 1500, 10))]
+    (found,) = budgets(written(tmp_path / "a.sqlite", events), Window(0, 2000))
+    assert 980 <= found.steady <= 1000
+    assert found.budget.startup == found.steady - 1
+
+
+def test_a_window_in_the_middle_of_the_job_has_no_start_up_and_no_tail(tmp_path: Path) -> None:
+    events = [("K", start, start + 5) for start in range(100, 1900, 10)]
+    (found,) = budgets(written(tmp_path / "a.sqlite", events), Window(505, 705))
+    assert (found.budget.startup, found.budget.tail, found.budget.short_gaps) == (0, 0, 100)
+
+
+def test_a_gpu_that_did_nothing_in_the_window_has_one_gap(tmp_path: Path) -> None:
+    events = [("K", 100, 200), ("K", 1800, 1900)]
+    (found,) = budgets(written(tmp_path / "a.sqlite", events), Window(500, 600))
+    assert in_sum([found]).short_gaps == 100
+
+
+@pytest.mark.parametrize("name", ["ddp-a100-rank0of4", "ai-training-before", "gemm-pageable", "cuda-graphs"])
+def test_percentages_of_real_exports_add_up(name: str) -> None:
+    with closing(Session()) as session:
+        session.add(*shared(name))
+        for row in budget_table(Job(session), Selection()).records():
+            assert sum(row[f"{part}_percent"] for part in PARTS) == pytest.approx(100)
