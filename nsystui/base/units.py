@@ -110,8 +110,9 @@ _LONGEST = 2**63 - 1
 
 
 def parse_duration(text: str) -> int:
-    """Reads ``1.5ms``, ``250us``, ``3 s`` or ``1200`` (ns where no unit is named, as in nsys) as whole ns.
+    """Reads ``1.5ms``, ``250us``, ``3 s``, ``1.5`` (s) or ``1200`` (ns, as in nsys) as whole ns.
 
+    Without a unit a number with a decimal point is in seconds, since nobody means parts of a nanosecond.
     The groups that a screen shows (``6.412 018 s``) may stay. Raises ``UsageError`` for anything else, a comma too:
     whether it groups or begins the decimals depends on who wrote it.
     """
@@ -119,8 +120,9 @@ def parse_duration(text: str) -> int:
     if match is None:
         raise UsageError(f"{text!r} is not a time: give a number with ns, us, ms or s, such as 250us or 1.5s")
     number, unit = match.groups()
+    default = "s" if "." in number else "ns"
     # Decimal, because 1.1 s in binary is not 1 100 000 000 ns; casefold turns both characters for µ into one.
-    ns = round(Decimal(number.replace(" ", "")) * _NS_PER[(unit or "ns").casefold()])
+    ns = round(Decimal(number.replace(" ", "")) * _NS_PER[(unit or default).casefold()])
     if ns > _LONGEST:
         raise UsageError(f"{text!r} is longer than the {_LONGEST} ns that an export can hold")
     return ns
