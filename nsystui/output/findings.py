@@ -68,7 +68,7 @@ def body_lines(one: Finding) -> Iterator[str]:
     yield from _wrapped(f"try: {one.advice.text}")
     yield from _wrapped(f"why: {one.advice.reason}")
     # Not wrapped, so that it can be copied.
-    yield f"{_INDENT}see: nsystui {_command(one)} ({one.door.view.screen} screen)"
+    yield f"{_INDENT}see: nsystui {_command(one)} ({one.door.screen} screen)"
 
 
 def _cost(one: Finding) -> str:

@@ -21,6 +21,7 @@ from textual.screen import Screen
 from nsystui.base.selection import Selection
 from nsystui.base.text import safe_text
 from nsystui.questions.opening import Source
+from nsystui.questions.question import SCREENS
 from nsystui.ui import messages
 from nsystui.ui.ascii import draw_in_ascii
 from nsystui.ui.loading import Loading
@@ -78,8 +79,7 @@ class NsystuiApp(App[int]):
     ENABLE_COMMAND_PALETTE = False
     TITLE = "nsystui"
     MODES: ClassVar[dict[str, object]] = {  # type: ignore[assignment]
-        name: (lambda name=name: screen_of(name))
-        for name in ("overview", "kernels", "nccl", "gpu", "nvtx", "events", "ranks", "timeline")
+        name: (lambda name=name: screen_of(name)) for name in SCREENS
     }
     DEFAULT_MODE = "overview"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "suspend_process", show=False, priority=True)]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-MODES = ("overview", "kernels", "nccl", "nccl_log", "gpu", "nvtx", "events", "ranks", "diff", "timeline")
+from nsystui.questions.question import SCREENS
+
+MODES = (*SCREENS, "nccl_log", "diff")
 """The screens that are modes of an application."""
 
 _MAKERS = {

@@ -23,9 +23,9 @@ from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.opening import Source
 from nsystui.ui import keys, messages
+from nsystui.ui.doors import show_view
 from nsystui.ui.loading import Loading
 from nsystui.ui.pictures.selection import spans
-from nsystui.ui.screens.going import show_table
 from nsystui.ui.screens.table import FilteredTableScreen, rows_with
 from nsystui.ui.widgets.lines import ChoiceLine, SelectionLine
 
@@ -40,8 +40,8 @@ _SUMMARY = "summary"
 _FRAME = 5
 """The lines around the table: title, sides, tables, headings, keys."""
 _LEAST_NOTES = 4
-_SCREENS = {"kernels": "kernels", "nvtx": "nvtx", "nccl": "nccl", "memory": "memory_ops"}
-"""The screen that shows the names of a table: a mode, or for memory operations a table of one."""
+_WITH_VIEW = ("kernels", "nvtx", "nccl", "memory")
+"""The tables whose names a view of the same name shows."""
 
 
 class DiffScreen(FilteredTableScreen):
@@ -235,7 +235,7 @@ class DiffScreen(FilteredTableScreen):
 
     async def _open_name(self, values: dict[str, Value]) -> None:
         name = values.get("collective" if self._current == "nccl" else "name")
-        if self._current not in _SCREENS or not isinstance(name, str):
+        if self._current not in _WITH_VIEW or not isinstance(name, str):
             self.say("there is no screen of this row alone")
             return
         if not self._is_of_open_job:
@@ -251,18 +251,7 @@ class DiffScreen(FilteredTableScreen):
         )
         names, table = self._options().names, self._current
         self.explorer.select(own)
-        await self._go_to(table, names)
-
-    async def _go_to(self, table: str, names: Names) -> None:
-        if table == "memory":
-            await show_table(self.app, _SCREENS[table])
-            return
-        await super().action_mode(_SCREENS[table])
-        from nsystui.ui.screens.kernels import KernelsScreen
-
-        if table == "kernels" and isinstance(self.app.screen, KernelsScreen):
-            self.app.screen.names, self.app.screen.what = names, "kernels"
-            self.app.screen.job_changed()
+        await show_view(self.app, table, names=names.value)
 
     def answer_to_export(self) -> Answer | None:
         """As on the screen; of the summary the plain values, with their units beside them."""

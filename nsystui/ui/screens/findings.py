@@ -17,7 +17,7 @@ from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
 from nsystui.ui import keys
-from nsystui.ui.screens.going import show_finding
+from nsystui.ui.doors import show_finding
 from nsystui.ui.screens.table import TableScreen, TextTableScreen
 from nsystui.ui.widgets.lines import Part, PartLines
 from nsystui.ui.widgets.quiet import in_thread, reason_of
@@ -58,18 +58,13 @@ def findings_answer(found: Triage) -> TableAnswer:
 
 
 def _row(number: int, one: Finding) -> Row:
-    letter, screen = one.severity.value[0].upper(), screen_words(one.door.view.screen)
+    letter, screen = one.severity.value[0].upper(), keys.with_key(one.door.screen)
     return (letter, one.cost, one.percent, screen, f"{one.id}: {one.sentence}", number)
 
 
 def not_checked_answer(rules: Sequence[NotChecked]) -> TableAnswer:
     """The rules that could not judge, and what they need."""
     return TableAnswer("not-checked", NOT_CHECKED_COLUMNS, tuple((one.rule, one.why) for one in rules))
-
-
-def screen_words(screen: str) -> str:
-    """``GPU`` as ``4 GPU``: the key that goes there, and its name."""
-    return next((f"{key} {name}" for key, name in keys.MODES if name == screen), screen)
 
 
 def finding_lines(one: Finding, width: int) -> list[list[Part]]:

@@ -10,6 +10,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
 from nsystui.questions.activities import MPI, Work, work_instances
 from nsystui.questions.algebra.distributions import Distribution, distribution
+from nsystui.questions.catalogue import view_named
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import EventKey
 from nsystui.questions.job import Job
@@ -125,7 +126,7 @@ class WorkInstancesScreen(_InstancesScreen):
     HAS_PANEL = False
 
     def __init__(self, name: str, work: Work) -> None:
-        super().__init__("2 Kernels", work.title, name)
+        super().__init__("2 Kernels", view_named(work.name).title, name)
         self.call = name
         self.work = work
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from nsystui.base.answer import Answer, Row, TableAnswer
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.questions.catalogue import question_named
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import EventKey
 from nsystui.questions.job import Job
@@ -17,42 +16,20 @@ from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
 from nsystui.ui import keys
 from nsystui.ui.pictures.nvtx_outline import ORDERS, Outline
 from nsystui.ui.screens.instances import RangeInstancesScreen
-from nsystui.ui.screens.table import TableScreen
-
-_TITLES = {"nvtx_sum": "by name", "nvtx_gpu_proj_sum": "by name, projected"}
+from nsystui.ui.screens.table import TableScreen, ViewsScreen
 
 
-class NvtxNamesScreen(TableScreen):
-    """The two summaries; Enter lists the single ranges of a name."""
+class NvtxNamesScreen(ViewsScreen):
+    """The two summaries, of durations on the CPU and of projected ones; Enter lists the single ranges of a name."""
 
+    HOME = "nvtx names"
     MODE_KEY = "5"
     PLACES = ("nvtx names", "table", "everywhere")
     BINDINGS = keys.bindings("nvtx names", "table", "everywhere")
     BACKGROUND = True
 
     def __init__(self) -> None:
-        super().__init__("5 NVTX", _TITLES["nvtx_sum"])
-        self.report = "nvtx_sum"
-
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.report,)
-
-    def ask(self, job: Job, selection: Selection) -> Answer:
-        report = question_named(self.report, "stats")
-        return report.ask(job, selection, report.defaults())
-
-    def natural_order(self) -> tuple[str | None, bool]:
-        return "total", True
-
-    def counted(self) -> str:
-        return "names"
-
-    def action_other_table(self) -> None:
-        """From durations on the CPU to projected ones, and back."""
-        self.report = next(name for name in _TITLES if name != self.report)
-        self.crumbs = ("5 NVTX", _TITLES[self.report])
-        self._sort = None
-        self.job_changed()
+        super().__init__("5 NVTX")
 
     def open_row(self) -> None:
         name = self.values().get("name")

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from textual import events, on
 from textual.widget import Widget
 
+from nsystui.questions.catalogue import view_of_table
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui import keys
+from nsystui.ui.doors import show_finding, show_view
 from nsystui.ui.pictures import overview_lines as words
 from nsystui.ui.screens.base import JobScreen
 from nsystui.ui.screens.findings import FindingScreen, FindingsTable, NotCheckedScreen
-from nsystui.ui.screens.going import show_finding, show_table
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.widgets.lines import PartLines
 from nsystui.ui.widgets.quiet import reason_of
@@ -337,9 +338,9 @@ class OverviewScreen(JobScreen):
     async def _open_held(self, picture: OverviewPicture) -> None:
         """The screen that shows these rows."""
         what = self.values(self.kernels).get("what")
-        table = next((held.table for held in picture.held if held.what == what), "")
-        if table in words.SHOWN_BY:
-            await show_table(self.app, table)
+        view = next((view_of_table(held.table) for held in picture.held if held.what == what), None)
+        if view is not None:
+            await show_view(self.app, view.name)
 
     def _open_kernel(self) -> None:
         from nsystui.questions.kernels import Names
