@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from nsystui.base.answer import Row, TableAnswer, Value
-from nsystui.base.columns import Column, Unit
+from nsystui.base.answer import Record, TableAnswer, record
+from nsystui.base.columns import Unit
 from nsystui.base.errors import ExportError
 from nsystui.base.units import format_value
 from nsystui.questions.nccl.names import bucket_of
@@ -191,11 +191,10 @@ ORDER = ("ops", "sizes", "calls", "communicators", "ranks", "gpus", "tuning", "s
 NATURAL_ORDER = {"ops": "total_bytes"}
 """The column by which a table comes sorted, largest first, where it is one column."""
 
-Values = Mapping[str, Value]
 Tables = Mapping[str, TableAnswer]
 
 
-Holds = Callable[[Values], bool]
+Holds = Callable[[Record], bool]
 
 
 @dataclass(frozen=True)
@@ -213,16 +212,11 @@ class Inside:
 def rows_inside(tables: Tables, inside: Inside) -> TableAnswer:
     """The rows that make up a row."""
     answer, holds = tables[inside.table], inside.choose(tables)
-    found = [row for row in answer.rows if holds(values_of(answer.columns, row))]
+    found = [row for row in answer.rows if holds(record(answer.columns, row))]
     return replace(answer, rows=found, total=len(found))
 
 
-def values_of(columns: Sequence[Column], row: Row) -> Values:
-    """The values of a row by the keys of its columns."""
-    return dict(zip((column.key for column in columns), row, strict=True))
-
-
-def inside_of(table: str, row: Values) -> Inside | None:
+def inside_of(table: str, row: Record) -> Inside | None:
     """The rows that make up a row of ``table``; ``None`` where the log has no more about it."""
     if table == "ops":
         return Inside("calls", f"{row['op']} calls", lambda _: lambda call: call["op"] == row["op"])
@@ -237,15 +231,15 @@ def inside_of(table: str, row: Values) -> Inside | None:
     return None
 
 
-def _is_sized(row: Values, call: Values) -> bool:
+def _is_sized(row: Record, call: Record) -> bool:
     size = call["bytes"]
     bucket = bucket_of(size) if isinstance(size, int) else None
     return call["op"] == row["op"] and (bucket or "unknown") == row["bucket"]
 
 
-def _ranks_of(row: Values, tables: Tables) -> Holds:
+def _ranks_of(row: Record, tables: Tables) -> Holds:
     """The ranks of a communicator: by its name, or those of its size that no row names."""
-    if row["communicator"] in {rank[0] for rank in tables["ranks"].rows}:
+    if row["communicator"] in tables["ranks"].cells("communicator"):
         return lambda rank: rank["communicator"] == row["communicator"]
-    named = {communicator[0] for communicator in tables["communicators"].rows}
+    named = set(tables["communicators"].cells("communicator"))
     return lambda rank: rank["communicator"] not in named and rank["ranks"] == row["ranks"]

@@ -398,7 +398,7 @@ async def test_a_tree_prefix_and_categories():
         Numbered(make=lambda n: (n, n, "g", 1.0, f"ncclDevKernel{n}")),
         elastic="name",
         prefix=lambda row: "  " * row + "▶ ",
-        row_style=lambda row: "nccl" if row[1] % 2 else None,
+        row_style=lambda values: "nccl" if values["count"] % 2 else None,
     )
     app = TableApp(table)
     async with app.run_test(size=(80, 24)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nsystui.base.answer import Row, Value
+from nsystui.base.answer import Row, Value, record
 from nsystui.base.columns import Unit
 from nsystui.base.units import format_value
 from nsystui.questions.event_kinds import EventKind
@@ -20,7 +20,7 @@ _LONG_NAMES = frozenset({"name", "short_name", "mangled_name", "versioned_name"}
 
 def detail_lines(session: Session, row: Row, ranks: Sequence[RankedTask]) -> list[str]:
     """The most telling first: name, time, partner with the delays, then every fact of the event's table."""
-    values = dict(zip((column.key for column in EVENT_COLUMNS), row, strict=True))
+    values = record(EVENT_COLUMNS, row)
     key = key_of(row)
     lines = [str(values["name"] or "")]
     lines.append(f"{format_value(Unit.DURATION, values['duration'])} from {format_value(Unit.TIME, values['start'])}")
@@ -83,4 +83,4 @@ def _duration(value: int) -> str:
 
 
 def _name(row: Row) -> Any:
-    return dict(zip((column.key for column in EVENT_COLUMNS), row, strict=True))["name"]
+    return record(EVENT_COLUMNS, row)["name"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsystui.base.answer import Answer, Row, TableAnswer
+from nsystui.base.answer import Answer, Record, TableAnswer
 from nsystui.base.selection import Selection
 from nsystui.questions.catalogue import view_of_table
 from nsystui.questions.job import Job
@@ -48,8 +48,8 @@ class ContentsScreen(TableScreen):
     def counted(self) -> str:
         return "tables"
 
-    def row_category(self, row: Row) -> str | None:
-        return None if self.values(row)["rows"] else "idle"
+    def row_category(self, values: Record) -> str | None:
+        return None if values["rows"] else "idle"
 
     def open_row(self) -> None:
         table = str(self.values().get("table"))

@@ -14,7 +14,7 @@ from textual import events, on
 from textual.message import Message
 from textual.widget import Widget
 
-from nsystui.base.answer import Answer, Row, Value
+from nsystui.base.answer import Answer, Record, Value
 from nsystui.base.errors import NsystuiError, UsageError
 from nsystui.base.selection import NameFilter, Selection
 from nsystui.base.text import shorten, width_of
@@ -161,8 +161,8 @@ class DiffScreen(FilteredTableScreen):
     def counted(self) -> str:
         return "measures" if self._current in (_SUMMARY, "steps") else "names"
 
-    def row_category(self, row: Row) -> str | None:
-        name = row[-1] if row else None
+    def row_category(self, values: Record) -> str | None:
+        name = values.get("name")
         if self.name_of_table == "kernels" and isinstance(name, str):
             return "nccl" if is_nccl_kernel(name) else None
         return {"nccl": "nccl", "memory": "memory"}.get(self.name_of_table)

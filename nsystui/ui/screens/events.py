@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.screen import ModalScreen
 
-from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.answer import Record, Row, TableAnswer
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.units import parse_duration
 from nsystui.questions.event_kinds import EventKind, kinds_of
@@ -108,8 +108,8 @@ class EventsScreen(TableScreen):
     def counted(self) -> str:
         return "events"
 
-    def row_category(self, row: Row) -> str | None:
-        return _CATEGORIES.get(str(row[1]))
+    def row_category(self, values: Record) -> str | None:
+        return _CATEGORIES.get(str(values["kind"]))
 
     def row_window(self) -> Window | None:
         row = self.table.current_row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import Answer, Row
+from nsystui.base.answer import Answer, Record
 from nsystui.questions.activities import WORKS, has_rows
 from nsystui.questions.catalogue import view_named
 from nsystui.questions.job import Job
@@ -65,8 +65,8 @@ class KernelsScreen(ViewsScreen):
         by = self.options["by"]
         return f"by {by}" if by and self.answered.question.row == "kernel" else super().counted()
 
-    def row_category(self, row: Row) -> str | None:
-        name = self.values(row).get("name") if self.view.question.row == "kernel" else None
+    def row_category(self, values: Record) -> str | None:
+        name = values.get("name") if self.view.question.row == "kernel" else None
         return "nccl" if isinstance(name, str) and is_nccl_kernel(name) else None
 
     def has_rows(self, job: Job, view: QuestionView) -> bool:

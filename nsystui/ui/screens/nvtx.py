@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from nsystui.base.answer import Answer, Row, TableAnswer
+from nsystui.base.answer import Answer, Record, TableAnswer
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import EventKey
@@ -58,10 +58,8 @@ class RangeWorkScreen(TableScreen):
     def counted(self) -> str:
         return "operations"
 
-    def row_category(self, row: Row) -> str | None:
-        return {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}.get(
-            str(self.values(row).get("kind"))
-        )
+    def row_category(self, values: Record) -> str | None:
+        return {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}.get(str(values["kind"]))
 
     def open_row(self) -> None:
         values = self.values()
@@ -123,8 +121,8 @@ class NvtxScreen(TableScreen):
             ranges = len(self.outline.tree.ranges)
             self.show_title(right=f"{len(self.outline):,} rows of {ranges:,} ranges, {_BY_WORDS[self.by]}")
 
-    def row_category(self, row: Row) -> str | None:
-        return "idle" if row[6] is None else None
+    def row_category(self, values: Record) -> str | None:
+        return "idle" if values["gpu"] is None else None
 
     def answer_to_export(self) -> Answer | None:
         """The whole tree, as ``nsystui nvtx`` prints it, and not only what is open."""

@@ -21,7 +21,7 @@ from nsystui.ui.widgets.quiet import reason_of
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Answer, Row, TableAnswer, Value
+    from nsystui.base.answer import Answer, Record, Row, TableAnswer, Value
     from nsystui.base.columns import Column
     from nsystui.base.selection import Selection, Window
     from nsystui.questions.job import Job
@@ -74,8 +74,8 @@ class TableScreen(JobScreen):
         """Keys of the table that this screen takes for itself."""
         return frozenset()
 
-    def row_category(self, row: Row) -> str | None:
-        """The category that colours a row's name."""
+    def row_category(self, values: Record) -> str | None:
+        """The category that colours a row's name, from its values by column key."""
         return None
 
     def show(self, result: Any, same_place: bool) -> None:
@@ -124,13 +124,9 @@ class TableScreen(JobScreen):
 
     # -- the row under the cursor ---------------------------------------------------------------------------------
 
-    def values(self, row: Row | None = None) -> dict[str, Value]:
-        """The values of a row (the cursor's, if none is given) by column key; empty where there is no row."""
-        row = self.table.current_row if row is None else row
-        answer = self.table.answer
-        if row is None or answer is None:
-            return {}
-        return dict(zip((column.key for column in answer.columns), row, strict=True))
+    def values(self) -> dict[str, Value]:
+        """The values of the cursor's row by column key; empty where there is no row."""
+        return self.table.current_values
 
     def row_window(self) -> Window | None:
         """The time span of the cursor's row, where rows have one."""

@@ -21,7 +21,7 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.timer import Timer
 
-from nsystui.base.answer import Answer, Row
+from nsystui.base.answer import Answer, Record, Row, Value, record
 from nsystui.base.columns import FILES_ONLY, Unit
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
 from nsystui.ui.widgets.pages import PageCache
@@ -90,7 +90,8 @@ class WindowTable(QuietFocus, can_focus=True):
         elastic: Key of the text column that takes the room to spare and is cut in its middle; else the last text.
         is_prose: That column holds sentences, which are cut at their end instead.
         prefix: For a tree: what stands before the first text column of a row (indentation and ``▶``/``▼``).
-        row_style: The category of a row (``"nccl"``, see ``categories``) that colours its name, or ``None``.
+        row_style: From the values of a row by their columns, its category (``"nccl"``, see ``categories``), which
+            colours its name, or ``None``.
         background: Fetch pages in a thread and draw ``…`` until they arrive: for answers whose pages take time.
         free_keys: Keys of ``BINDINGS`` that this table leaves to its screen, such as ``{"g", "left", "right"}``.
     """
@@ -149,7 +150,7 @@ class WindowTable(QuietFocus, can_focus=True):
         empty_text: str = "",
         elastic: str | None = None,
         prefix: Callable[[int], str] | None = None,
-        row_style: Callable[[Row], str | None] | None = None,
+        row_style: Callable[[Record], str | None] | None = None,
         background: bool = False,
         free_keys: Collection[str] = (),
         is_prose: bool = False,
@@ -208,6 +209,12 @@ class WindowTable(QuietFocus, can_focus=True):
     def current_row(self) -> Row | None:
         """The row under the cursor, as ``row_at`` gives it."""
         return self.row_at(self.cursor_row)
+
+    @property
+    def current_values(self) -> dict[str, Value]:
+        """The values of the row under the cursor by the keys of its columns; empty where there is no row."""
+        row = self.current_row
+        return {} if row is None or self._answer is None else record(self._answer.columns, row)
 
     def move_to(self, row: int) -> None:
         """Put the cursor on ``row`` (clamped), scrolling as little as needed."""
@@ -483,7 +490,9 @@ class WindowTable(QuietFocus, can_focus=True):
 
     def _category_of(self, index: int) -> str | None:
         row = self._cache.row(index) if self._cache and self.row_style else None
-        return self.row_style(row) if row is not None and self.row_style else None
+        if row is None or self.row_style is None or self._answer is None:
+            return None
+        return self.row_style(record(self._answer.columns, row))
 
     def _message_line(self, y: int, width: int) -> Strip:
         """Line ``y`` of the words that stand where rows would be."""
