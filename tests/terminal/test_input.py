@@ -108,7 +108,7 @@ def type_all(terminal: Terminal, data: bytes) -> None:
     for offset in range(0, len(data), 1024):
         terminal.send(data[offset : offset + 1024])
         terminal.listen(0.0)
-        while terminal._read(0.0):
+        while terminal.read(0.0):
             pass
 
 
