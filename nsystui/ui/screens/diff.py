@@ -22,9 +22,9 @@ from nsystui.questions.compare import TABLES, Options, Side, worded
 from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.opening import Source
-from nsystui.ui import keys, messages
+from nsystui.ui import keys
 from nsystui.ui.doors import show_view
-from nsystui.ui.loading import Loading
+from nsystui.ui.loading import Advanced, ExportFailed, JobStarted, Loading, LoadingEnded
 from nsystui.ui.pictures.selection import spans
 from nsystui.ui.screens.table import FilteredTableScreen, rows_with
 from nsystui.ui.widgets.lines import ChoiceLine, SelectionLine
@@ -388,13 +388,13 @@ class OtherJobScreen(DiffScreen):
                 self._let_go()
 
     def _hear(self, message: Message) -> None:
-        if isinstance(message, messages.JobStarted):
+        if isinstance(message, JobStarted):
             self._other = message.job
-        elif isinstance(message, messages.ExportFailed):
+        elif isinstance(message, ExportFailed):
             self._reasons.append(f"{message.path}: {message.reason}")
-        elif isinstance(message, messages.Advanced):
+        elif isinstance(message, Advanced):
             self.post_message(message)
-        elif isinstance(message, messages.LoadingEnded) and not message.cancelled:
+        elif isinstance(message, LoadingEnded) and not message.cancelled:
             self.post_message(self._ended())
 
     def _ended(self) -> Message:
@@ -414,8 +414,8 @@ class OtherJobScreen(DiffScreen):
 
     # -- on the screen --------------------------------------------------------------------------------------------
 
-    @on(messages.Advanced)
-    def _advanced(self, message: messages.Advanced) -> None:
+    @on(Advanced)
+    def _advanced(self, message: Advanced) -> None:
         message.stop()  # the application would take it for one of its own exports
         self._rows[message.path] = message.rows, message.total
         self.show_status(self.explorer.status)

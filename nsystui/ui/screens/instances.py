@@ -19,7 +19,7 @@ from nsystui.questions.mpi import is_by_range
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.nvtx.listing import range_instances
 from nsystui.ui import keys
-from nsystui.ui.screens.handover import ncu_of_event, show_ncu_commands
+from nsystui.ui.screens.other_tools import ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.plots import histogram_lines
 

@@ -11,8 +11,8 @@ from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui import keys
-from nsystui.ui.screens.handover import NcuQuestion, show_ncu_commands
 from nsystui.ui.screens.instances import KernelInstancesScreen, WorkInstancesScreen
+from nsystui.ui.screens.other_tools import NcuQuestion, show_ncu_commands
 from nsystui.ui.screens.table import ViewsScreen
 
 if TYPE_CHECKING:

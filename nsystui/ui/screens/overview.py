@@ -18,7 +18,7 @@ from nsystui.ui.screens.base import JobScreen
 from nsystui.ui.screens.findings import FindingScreen, FindingsTable, NotCheckedScreen
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.widgets.lines import PartLines
-from nsystui.ui.widgets.quiet import reason_of
+from nsystui.ui.widgets.repainting import reason_of
 from nsystui.ui.widgets.window_table import PageFailed, RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class OverviewScreen(JobScreen):
     def _show_kernels(self, picture: OverviewPicture, same_place: bool) -> None:
         count, total = len(picture.kernels), picture.kernels.total or 0
         of = f"{count:,} of {total:,}" if count != total else f"{count:,}"
-        self.heading.show_lines([[("Kernels  ", "bold"), (f"{of} by name, longest in sum first", "")]])
+        self.heading.show_lines([[("Kernels  ", "bold"), (f"{of} by name, longest total first", "")]])
         self.kernels.empty_text = "\n".join(picture.kernels.notes) or "no kernel is in the selection: Esc goes back"
         self._put(self.kernels, picture.kernels, same_place)
 

@@ -17,7 +17,7 @@ from nsystui.questions.catalogue import views_of
 from nsystui.ui import keys
 from nsystui.ui.screens.base import JobScreen
 from nsystui.ui.widgets.lines import NoteLines, SidePanel
-from nsystui.ui.widgets.quiet import reason_of
+from nsystui.ui.widgets.repainting import reason_of
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
