@@ -112,6 +112,7 @@ PACKAGES = (
     "adbc-driver-sqlite",
     "adbc-driver-manager",
     "platformdirs",
+    "argcomplete",
     "distributed",
     "pyarrow",
 )
