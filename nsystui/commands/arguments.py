@@ -146,16 +146,16 @@ def open_job(
     since the first opening of many exports takes its time.
     """
     check_output(arguments)
-    from nsystui.commands.reading_bar import OpeningLine, StatusLine, shown
+    from nsystui.commands.progress import OpeningProgress, ProgressLine
     from nsystui.questions.opening import Opener
 
-    line = StatusLine()
-    opener = Opener(source_of(arguments), OpeningLine(line, complain))
+    line = ProgressLine()
+    opener = Opener(source_of(arguments), OpeningProgress(line, complain))
     job, exports = opener.start()
     job.tell = say_note
     session = job.session
     try:
-        with shown(line):
+        with line:
             failures = opener.add(job, exports, whole)
             if partly and not session.reports and any(isinstance(error, DamagedError) for error in failures):
                 failures = opener.add(job, exports, whole, partly)

@@ -11,7 +11,7 @@ from nsystui.questions.nccl_log.tables import TABLES
 
 if TYPE_CHECKING:
     from nsystui.commands.blocks import Block
-    from nsystui.commands.reading_bar import ReadingBar
+    from nsystui.commands.progress import ProgressLine
     from nsystui.exports.nccl_log.files import OpenLog
     from nsystui.exports.nccl_log.reading import LogReader
     from nsystui.questions.nccl_log.steps import StepCut
@@ -99,31 +99,36 @@ def _check_sort(key: str | None, names: Sequence[str]) -> None:
 def _read_all(arguments: argparse.Namespace, summary: Summary, reader: LogReader, cut: StepCut | None) -> None:
     """Adds every log that can be read; of the others a line on stderr. Raises NsystuiError where none can."""
     from nsystui.base.errors import ExportError, NsystuiError
-    from nsystui.commands.reading_bar import reading_bar
+    from nsystui.commands.progress import ProgressLine
     from nsystui.exports.nccl_log.files import named, open_log, size_of
 
     names = named(arguments.files)
     sizes = [size_of(name) for name in names]
     done = opened = 0
-    with reading_bar(None if None in sizes else sum(filter(None, sizes))) as bar:
+    with ProgressLine(None if None in sizes else sum(filter(None, sizes))) as line:
         for name, size in zip(names, sizes, strict=True):
             try:
                 with open_log(name) as log:
                     opened += 1
-                    _read(log, summary, reader, cut, bar, done)
+                    _read(log, summary, reader, cut, line, done)
             except ExportError as error:
-                bar.clear()
+                line.clear()
                 shared.complain(str(error))
             done += size or 0
     if not opened:
         raise NsystuiError("no log could be opened")
 
 
-def _read(log: OpenLog, summary: Summary, reader: LogReader, cut: StepCut | None, bar: ReadingBar, before: int) -> None:
+def _read(
+    log: OpenLog, summary: Summary, reader: LogReader, cut: StepCut | None, line: ProgressLine, before: int
+) -> None:
     """Adds one log, which begins ``before`` bytes after the first one."""
+    from nsystui.base.columns import Unit
+    from nsystui.base.units import format_value
 
     def read(size: int) -> bytes:
-        bar.show(before + log.position, log.name)
+        position = before + log.position
+        line.show(lambda: f"reading {log.name}  {format_value(Unit.BYTES, position)}", position)
         return log.read(size)
 
     if cut is None:
@@ -132,7 +137,7 @@ def _read(log: OpenLog, summary: Summary, reader: LogReader, cut: StepCut | None
     heard, outside = cut.heard, cut.outside
     summary.add(cut.of(reader.read(read)))
     if cut.heard == heard and cut.outside > outside:
-        bar.clear()
+        line.clear()
         shared.complain(f"{log.name}: no training lines to cut it by, so --steps leaves all of its calls out")
 
 

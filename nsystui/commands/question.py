@@ -110,10 +110,10 @@ def _opened(question: Question, arguments: argparse.Namespace) -> Job:
 
     def prepare(session: Session) -> None:
         if question.prepare is not None:
-            from nsystui.commands.reading_bar import StatusLine, shown
+            from nsystui.commands.progress import ProgressLine
 
-            with shown(StatusLine()) as line:
-                question.prepare(session, values, line.say)
+            with ProgressLine() as line:
+                question.prepare(session, values, line.show)
 
     return shared.open_job(
         arguments,
