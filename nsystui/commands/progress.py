@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 _PATIENCE = 0.5
 """Seconds before the first drawing: a quick command shall not import rich."""
 _SECONDS_BETWEEN = 0.2
-_CELLS = 20
-"""The width of the bar."""
 
 
 class ProgressLine:
@@ -86,17 +84,15 @@ def _drawing(total: int | None) -> Drawing:
 
     columns: list[ProgressColumn] = []
     if total:
-        columns = [
-            BarColumn(_CELLS, table_column=Column(min_width=_CELLS)),
-            TaskProgressColumn(table_column=Column(min_width=len("100%"))),
-        ]
-    one_line = Column(no_wrap=True, overflow="ellipsis")
+        columns = [BarColumn(20), TaskProgressColumn()]
+    one_line = Column(no_wrap=True, overflow="ellipsis", ratio=1)
     columns.append(TextColumn("{task.description}", markup=False, table_column=one_line))
     drawing = Progress(
         *columns,
         console=CursorStays(file=sys.stderr),
         auto_refresh=False,
         transient=True,
+        expand=True,
         redirect_stdout=False,
         redirect_stderr=False,
     )
