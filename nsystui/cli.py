@@ -267,8 +267,7 @@ def _run_command(name: str, words: list[str]) -> int:
     other = None if delegate is None else delegate(words)
     if other is not None:
         return _run_command(*other)
-    from nsystui.commands.configuration import config_of, configured
-    from nsystui.commands.limits import drop_left_in_cache
+    from nsystui.commands.configuration import config_of, configured, drop_left_in_cache
 
     prepare = getattr(module, "prepared", None)
     arguments = configured(command_parser(name), words if prepare is None else prepare(words))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from nsystui.base.errors import ExportError, NsystuiError, UsageError
 from nsystui.base.text import safe_text
 from nsystui.commands import arguments as shared
-from nsystui.commands.limits import add_limits
+from nsystui.commands.configuration import add_limits
 
 if TYPE_CHECKING:
     from nsystui.commands.progress import ProgressLine
@@ -90,7 +90,7 @@ def _ended_by_the_scheduler() -> Iterator[None]:
 
 def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace) -> list[NsystuiError]:
     """Packs what can be packed, and tells of each report; why others could not be."""
-    from nsystui.commands.limits import limits_of
+    from nsystui.commands.configuration import limits_of
     from nsystui.commands.progress import ProgressLine
     from nsystui.questions.job import Job
     from nsystui.questions.numbering import numbering
@@ -126,12 +126,11 @@ def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace)
 
 def _opener(arguments: argparse.Namespace, limits: Limits, line: ProgressLine) -> Opener:
     """Reads the exports; what it converts for that goes into the cache."""
-    from nsystui.commands.configuration import config_of
-    from nsystui.commands.limits import default_place
+    from nsystui.commands.configuration import cache_place, config_of
     from nsystui.commands.progress import OpeningProgress
     from nsystui.questions.opening import Opener, Source
 
-    conversions = default_place(config_of(arguments)).conversions if arguments.convert else None
+    conversions = cache_place(config_of(arguments)).conversions if arguments.convert else None
     source = Source((), threads=limits.threads, convert=arguments.convert, conversion_directory=conversions)
     return Opener(source, OpeningProgress(line, shared.complain))
 
