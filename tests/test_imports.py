@@ -65,7 +65,6 @@ def test_no_arrow_points_back(room):
 
 
 KNOWN_CIRCLES = (
-    {"nsystui.commands.configuration", "nsystui.commands.limits"},  # the limits name the file that set them
     {"nsystui.questions.nvtx.launches", "nsystui.questions.nvtx.ranges", "nsystui.questions.nvtx.report_ranges"},
 )
 """Circles that are still to be opened. None may be added, and none may grow."""

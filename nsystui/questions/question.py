@@ -117,6 +117,19 @@ class View(NamedTuple):
     order: int = 0
 
 
+class Titled(NamedTuple):
+    """One of several tables of an answer. ``name`` is for flags and files, ``title`` for people.
+
+    ``labels`` tell it from the others in JSON (default: its name). With ``needs_title`` its columns alone do not.
+    """
+
+    name: str
+    title: str
+    answer: Answer
+    labels: Mapping[str, str | int] = {}
+    needs_title: bool = False
+
+
 Ask = Callable[["Job", "Selection", Any], "Answer"]
 
 
@@ -126,6 +139,11 @@ class Question(NamedTuple):
     ``ask`` answers it for a job, a selection and options; options are what ``read`` makes of their values, raising
     UsageError for those that make no sense. Where nobody asks for a table, ``map`` answers with lanes over time and
     ``draw`` with text; ``draw`` returns ``None`` where there is nothing to draw.
+
+    ``tables`` answers a command with several tables, of which ``ask`` returns the first.
+
+    ``other`` returns the flags of another job that the answer is compared with, ``None`` without one; ``compare`` is
+    asked about that job first, and returns the options with what the answer takes from it.
 
     ``needs``: of each group of canonical tables the exports must have one. ``differs``: what NVIDIA's of that name
     gets wrong and this one does not, or counts otherwise.
@@ -154,6 +172,9 @@ class Question(NamedTuple):
     read: Callable[[Values], Any] = dict
     map: Callable[[Job, Selection, Any], RecipeMap] | None = None
     draw: Callable[[Job, Selection, Any], Drawing | None] | None = None
+    tables: Callable[[Job, Selection, Any], list[Titled]] | None = None
+    other: Callable[[Values], Values | None] | None = None
+    compare: Callable[[Job, Selection, Any], Any] | None = None
     is_whole: bool = False
     expected: Callable[[Values], Expected] | None = None
     has_times: bool = False
@@ -206,6 +227,16 @@ class QuestionView(NamedTuple):
         given = {**self.question.default_values(), **self.view.values}
         given |= {name: value for name, value in values.items() if name in given}
         return self.question.ask(job, selection, self.question.read(given))
+
+
+def chosen_tables(text: str | None, tables: Sequence[str], usual: Sequence[str]) -> list[str]:
+    """The tables that a list names, ``all`` for each, in their own order; the usual ones without. Raises UsageError."""
+    chosen = set(usual) if text is None else {name.strip() for name in text.split(",") if name.strip()}
+    if not chosen or chosen - {*tables, "all"}:
+        from nsystui.base.errors import UsageError
+
+        raise UsageError(f"--tables {text!r}: the tables are {', '.join(tables)}, all")
+    return [name for name in tables if name in chosen or "all" in chosen]
 
 
 def in_module(module: str, table: str, name: str) -> Callable[..., Any]:
