@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from support import edit
-from synthetic import SWITCH_GUID, all_tables_export, empty_export, old_schema_export, simulation_export
+from synthetic import SWITCH_GUID, ExportWriter, all_tables_export, empty_export, old_schema_export, simulation_export
 
-from nsystui.exports.demo import SCHEMAS, ExportWriter
+from nsystui.exports.demo import SCHEMAS
 from nsystui.store import pack, tables
 from nsystui.store.session import Session
 

@@ -13,12 +13,12 @@ import pytest
 import sqlalchemy as sa
 import synthetic
 from support import edit, native, native_count
-from synthetic import HOSTILE_NAMES, PAYLOAD_BYTES, PAYLOAD_COMMUNICATOR
+from synthetic import HOSTILE_NAMES, PAYLOAD_BYTES, PAYLOAD_COMMUNICATOR, ExportWriter
 
 from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
 from nsystui.exports import opening
-from nsystui.exports.demo import ExportWriter, NcclPayloads, TrainingJob
+from nsystui.exports.demo import NcclPayloads, TrainingJob
 from nsystui.questions.events import EventList
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.store import pack, reader, tables
