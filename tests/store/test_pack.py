@@ -318,6 +318,17 @@ class TestNccl:
         assert report.packed.counts["nccl_calls"] == 10
         assert column(session, tables.nccl_calls.c.message_size) == [None] * 10
 
+    @pytest.mark.parametrize(
+        "description",
+        ["UPDATE NVTX_PAYLOAD_SCHEMAS SET type = 3", "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET flags = 2"],
+        ids=["a union", "pointers"],
+    )
+    def test_payloads_that_are_described_as_no_struct_of_numbers_are_not_read(self, tmp_path, session, description):
+        path = synthetic.payload_export(tmp_path / "p.sqlite", json=False, binary=True, schema="3.25.0")
+        edit(path, description)
+        session.add(path)
+        assert column(session, tables.nccl_calls.c.message_size) == [None] * 10
+
     def test_kernels_of_nccl_are_marked(self, tmp_path, session):
         session.add(synthetic.nccl_without_nvtx_export(tmp_path / "n.sqlite"))
         assert Counter(column(session, tables.kernels.c.is_nccl)) == {0: 20, 1: 10}
