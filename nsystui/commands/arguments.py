@@ -12,7 +12,7 @@ from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageEr
 from nsystui.base.selection import NameFilter, Selection, parse_numbers, parse_window
 from nsystui.base.text import safe_text
 from nsystui.commands.configuration import CLOCKS, config_of
-from nsystui.commands.limits import add_limits, default_cache, default_place, limits_of
+from nsystui.commands.limits import add_limits, default_cache, limits_of
 from nsystui.questions.numbering import numbering
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def source_of(arguments: argparse.Namespace) -> Source:
 
     limits = limits_of(arguments)
     is_kept = not arguments.no_cache
-    place = default_place(config_of(arguments)) if is_kept or arguments.convert else None
+    place = default_cache(config_of(arguments)) if is_kept or arguments.convert else None
     return Source(
         tuple(arguments.files),
         place.directory if place is not None and is_kept else None,

@@ -127,11 +127,11 @@ def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace)
 def _opener(arguments: argparse.Namespace, limits: Limits, line: StatusLine) -> Opener:
     """Reads the exports; what it converts for that goes into the cache."""
     from nsystui.commands.configuration import config_of
-    from nsystui.commands.limits import default_place
+    from nsystui.commands.limits import default_cache
     from nsystui.commands.reading_bar import OpeningLine
     from nsystui.questions.opening import Opener, Source
 
-    conversions = default_place(config_of(arguments)).conversions if arguments.convert else None
+    conversions = default_cache(config_of(arguments)).conversions if arguments.convert else None
     source = Source((), threads=limits.threads, convert=arguments.convert, conversion_directory=conversions)
     return Opener(source, OpeningLine(line, shared.complain))
 

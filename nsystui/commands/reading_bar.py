@@ -17,7 +17,7 @@ from nsystui.base.units import format_value
 from nsystui.questions.opening import Listener
 
 if TYPE_CHECKING:
-    from nsystui.store.pack import Progress
+    from nsystui.store.packing import Progress
     from nsystui.store.session import Working
 
 _SECONDS_BETWEEN = 0.2

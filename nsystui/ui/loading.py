@@ -20,7 +20,7 @@ from nsystui.ui import messages
 
 if TYPE_CHECKING:
     from nsystui.questions.job import Job
-    from nsystui.store.pack import Progress
+    from nsystui.store.packing import Progress
     from nsystui.store.report import Report
     from nsystui.store.session import Working
 
