@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageError
 from nsystui.base.selection import NameFilter, Selection, parse_numbers, parse_window
 from nsystui.base.text import safe_text
-from nsystui.commands.configuration import CLOCKS, add_limits, cache_place, config_of, default_cache, limits_of
+from nsystui.commands.configuration import CLOCKS, add_limits, config_of, default_cache, limits_of
 from nsystui.questions.numbering import numbering
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def source_of(arguments: argparse.Namespace) -> Source:
 
     limits = limits_of(arguments)
     is_kept = not arguments.no_cache
-    place = cache_place(config_of(arguments)) if is_kept or arguments.convert else None
+    place = default_cache(config_of(arguments)) if is_kept or arguments.convert else None
     return Source(
         tuple(arguments.files),
         place.directory if place is not None and is_kept else None,

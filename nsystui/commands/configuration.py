@@ -19,7 +19,6 @@ from nsystui.base.text import whole_number
 
 if TYPE_CHECKING:
     from nsystui.store.cache import Cache
-    from nsystui.store.cache_directory import CachePlace
     from nsystui.store.database import Limits
 
 
@@ -299,34 +298,26 @@ def limits_of(arguments: argparse.Namespace, environ: Mapping[str, str] = os.env
 
 
 def default_cache(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.environ) -> Cache:
-    """The cache at the place of ``cache_place``, which raises what this raises."""
-    from nsystui.store.cache import Cache
-
-    place = cache_place(config, environ)
-    return Cache(place.directory, place.cap)
-
-
-def cache_place(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.environ) -> CachePlace:
-    """The cache's place that the variables name, else the config file, else that of this system.
+    """The cache that the variables name, else the config file, else that of this system.
 
     Raises UsageError for a variable that makes no sense.
     """
-    from nsystui.store.cache_directory import DEFAULT_CAP, CachePlace, default_directory
+    from nsystui.store.cache import DEFAULT_CAP, Cache, default_directory
 
     limit = environ.get("NSYSTUI_CACHE_LIMIT")
     is_configured = config.cache_dir and not environ.get("NSYSTUI_CACHE_DIR")
     directory = Path(config.cache_dir) if is_configured else default_directory(environ)
     usual = DEFAULT_CAP if config.cache_limit is None else config.cache_limit
-    return CachePlace(directory, size(limit, "NSYSTUI_CACHE_LIMIT=") if limit else usual)
+    return Cache(directory, size(limit, "NSYSTUI_CACHE_LIMIT=") if limit else usual)
 
 
 def drop_left_in_cache(config: Config) -> None:
     """Removes what programs that were killed left half-written in the cache, if it is the user's own."""
     from nsystui.exports.own_files import why_not_ours
-    from nsystui.store.cache_directory import drop_left
+    from nsystui.store.cache import drop_left
 
     with suppress(UsageError):  # a command that uses the cache says so itself
-        directory = cache_place(config).directory
+        directory = default_cache(config).directory
         if not why_not_ours(directory):
             drop_left(directory)
 

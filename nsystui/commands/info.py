@@ -182,7 +182,7 @@ def cache_lines(cache: Cache, config: Config, environ: Mapping[str, str]) -> Ite
 
 
 def _state(cache: Cache) -> Iterator[str]:
-    from nsystui.store.cache_directory import size_of
+    from nsystui.store.cache import size_of
 
     try:
         status = cache.directory.stat()

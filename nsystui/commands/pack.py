@@ -126,11 +126,11 @@ def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace)
 
 def _opener(arguments: argparse.Namespace, limits: Limits, line: ProgressLine) -> Opener:
     """Reads the exports; what it converts for that goes into the cache."""
-    from nsystui.commands.configuration import cache_place, config_of
+    from nsystui.commands.configuration import config_of, default_cache
     from nsystui.commands.progress import OpeningProgress
     from nsystui.questions.opening import Opener, Source
 
-    conversions = cache_place(config_of(arguments)).conversions if arguments.convert else None
+    conversions = default_cache(config_of(arguments)).conversions if arguments.convert else None
     source = Source((), threads=limits.threads, convert=arguments.convert, conversion_directory=conversions)
     return Opener(source, OpeningProgress(line, shared.complain))
 

@@ -17,7 +17,7 @@ from nsystui.questions.opening import Listener
 if TYPE_CHECKING:
     from rich.progress import Progress as Drawing
 
-    from nsystui.store.pack import Progress
+    from nsystui.store.packing import Progress
     from nsystui.store.session import Working
 
 _PATIENCE = 0.5

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from nsystui.questions.job import Job
     from nsystui.questions.nccl_log.summary import Summary
     from nsystui.store.opened import Opened
-    from nsystui.store.pack import Progress
     from nsystui.store.packed_job import JobReport
+    from nsystui.store.packing import Progress
     from nsystui.store.report import Report
     from nsystui.store.session import Working
 

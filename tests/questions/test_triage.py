@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import real_exports, shared
-from synthetic import empty_export, illnesses
+from synthetic import ExportWriter, empty_export, illnesses
 from synthetic.illnesses import OneGpu
 from triaging import finding, ids, triaged
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.cli import command_parser
-from nsystui.exports.demo import ExportWriter, TrainingJob
 from nsystui.exports.demo import Session as DemoSession
+from nsystui.exports.demo import TrainingJob
 from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import merge, union
 from nsystui.questions.alignment import ClockMode

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from harness import Terminal, modes_left
-
-from nsystui.exports.demo import training_job
+from synthetic import training_job
 
 PROGRAM = [sys.executable, "-m", "nsystui"]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from harness import Terminal
 from jobs import NARROW, WIDE, becomes, line_with, screen_text, shows
+from synthetic import training_job
 
 from nsystui.cli import main
-from nsystui.exports.demo import training_job
 from nsystui.exports.nccl_log.files import OpenLog
 from nsystui.questions.opening import Source
 from nsystui.ui import loading

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from scenes import play, settle
 from support import real_exports
-from synthetic import node_graph_export
+from synthetic import node_graph_export, training_job
 from textual.events import Key
 
 from nsystui.cli import main
-from nsystui.exports.demo import training_job
 from nsystui.questions.kernels import Names
 from nsystui.questions.opening import Source
 from nsystui.ui.app import NsystuiApp
