@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NoReturn, Protocol
 
@@ -82,6 +82,10 @@ class CommandModule(Protocol):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit status; what the user did wrong is one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if "_ARGCOMPLETE" in os.environ:
+        from nsystui.commands.shell import complete
+
+        complete(command_parser)
     atexit.register(_end_quietly)
     # numpy's linear algebra, which nothing here uses, starts a thread for each CPU: 128 of them on a login node.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -142,22 +146,16 @@ def _run(words: list[str]) -> int:
 
 
 def _print_from_parsers(words: list[str]) -> int:
-    """The manual page, or a completion script, made from the parsers of all commands."""
-    from nsystui.commands.shell import commands_of
+    """Prints the manual page, or the completion of a shell."""
+    from nsystui.commands.shell import SHELLS, manual, script
 
     flag, _, value = " ".join(words).replace("=", " ", 1).partition(" ")
-    shapes = commands_of({name: (line, command_parser(name)) for name, line in commands().items()})
     if flag == "--print-man":
-        from nsystui.commands.shell import manual
-
-        _say(manual(shapes, _EPILOG))
+        _say(manual(command_parser, top_parser()))
         return 0
-    from nsystui.commands.shell import SHELLS, script
-
     if value not in SHELLS:
-        names = ", ".join(SHELLS)
-        raise UsageError(f"--print-completion {value}: name the shell, one of {names}")
-    _say(script(value, shapes))
+        raise UsageError(f"--print-completion {value}: name the shell, one of {', '.join(SHELLS)}")
+    _say(script(value))
     return 0
 
 
@@ -231,15 +229,15 @@ def top_parser() -> argparse.ArgumentParser:
     )
 
 
-def command_parser(name: str) -> argparse.ArgumentParser:
-    """The parser of one command, with its examples."""
+def command_parser(name: str, make: Callable[..., argparse.ArgumentParser] = _Parser) -> argparse.ArgumentParser:
+    """The parser of one command, with its examples; ``make`` creates it."""
     from nsystui.commands.configuration import add_config
 
     module = _module(name)
     prog = "nsystui" if name == "open" else f"nsystui {name}"
     topic = topic_of(name)
     more = f"\n\nMore: nsystui help {topic}" if topic else ""
-    parser = _Parser(
+    parser = make(
         prog=prog,
         description=f"{module.DESCRIPTION}{more}",
         epilog=f"examples:\n{module.EXAMPLES}",
@@ -269,8 +267,7 @@ def _run_command(name: str, words: list[str]) -> int:
     other = None if delegate is None else delegate(words)
     if other is not None:
         return _run_command(*other)
-    from nsystui.commands.configuration import config_of, configured
-    from nsystui.commands.limits import drop_left_in_cache
+    from nsystui.commands.configuration import config_of, configured, drop_left_in_cache
 
     prepare = getattr(module, "prepared", None)
     arguments = configured(command_parser(name), words if prepare is None else prepare(words))

@@ -179,7 +179,7 @@ def _give_up_rights() -> None:
 DUMMY_QUESTION = '''
 """A question about nothing."""
 
-from nsystui.questions.question import Option, Question
+from nsystui.questions.question import Option, Question, View
 
 
 def ask(job, selection, options):
@@ -199,6 +199,15 @@ QUESTIONS = (
         description="A question of a test.",
         examples="  nsystui dummy rank0.sqlite",
         options=(Option("word", "the word", choices=("one", "two"), default="one"),),
+    ),
+    Question(
+        "shown",
+        "the same on a screen",
+        ask,
+        options=(Option("word", "the word", choices=("one", "two"), default="one"),),
+        home="ranks",
+        title="first words",
+        views=(View("first"), View("second", "second words", "words", {"word": "two"}, ("word", True))),
     ),
 )
 '''

@@ -7,9 +7,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from synthetic import PAYLOAD_BYTES
+from synthetic import PAYLOAD_BYTES, ExportWriter
 
-from nsystui.exports.demo import ExportWriter, NcclPayloads, Thread
+from nsystui.exports.demo import NcclPayloads, Thread
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.nccl import encode_payload, payload_schema
 from nsystui.questions.job import Job

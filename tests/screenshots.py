@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 
 from scenes import NARROW, SCENES, WIDE, Scene, cache_in, play
+from synthetic import training_job
 
-from nsystui.exports.demo import training_job
 from nsystui.questions.opening import Source
 from nsystui.ui.app import NsystuiApp
 

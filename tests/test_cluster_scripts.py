@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from nsystui.exports.demo import training_job
+from synthetic import training_job
 
 PAGE = (Path(__file__).parents[1] / "nsystui/docs/cluster.md").read_text(encoding="utf-8")
 RANKS = 2

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from support import SHARED
+from synthetic import ExportWriter
 
 from nsystui.cli import command_parser
 from nsystui.cli import main as main_program
 from nsystui.commands import commands, topic_of
 from nsystui.commands.configuration import keys, read_config
 from nsystui.commands.help import topics
-from nsystui.exports.demo import ExportWriter
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST
 from nsystui.questions.stats import all_reports
 from nsystui.questions.triage.thresholds import meanings

@@ -6,7 +6,7 @@ Screens and commands show the same answers, so that a number is the same number 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, overload, runtime_checkable
 
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 Value = int | float | str | None
 Row = tuple[Value, ...]
+Record = Mapping[str, Value]
+"""The values of a row by the keys of its columns."""
+
+
+def record(columns: Sequence[Column], row: Row) -> dict[str, Value]:
+    """The values of a row by the keys of its columns."""
+    return dict(zip((column.key for column in columns), row, strict=True))
 
 
 class Answer(Protocol):

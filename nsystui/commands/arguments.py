@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageError
 from nsystui.base.selection import NameFilter, Selection, parse_numbers, parse_window
 from nsystui.base.text import safe_text
-from nsystui.commands.configuration import CLOCKS, config_of
-from nsystui.commands.limits import add_limits, default_cache, default_place, limits_of
+from nsystui.commands.configuration import CLOCKS, add_limits, config_of, default_cache, limits_of
 from nsystui.questions.numbering import numbering
 
 if TYPE_CHECKING:
@@ -146,16 +145,16 @@ def open_job(
     since the first opening of many exports takes its time.
     """
     check_output(arguments)
-    from nsystui.commands.reading_bar import OpeningLine, StatusLine, shown
+    from nsystui.commands.progress import OpeningProgress, ProgressLine
     from nsystui.questions.opening import Opener
 
-    line = StatusLine()
-    opener = Opener(source_of(arguments), OpeningLine(line, complain))
+    line = ProgressLine()
+    opener = Opener(source_of(arguments), OpeningProgress(line, complain))
     job, exports = opener.start()
     job.tell = say_note
     session = job.session
     try:
-        with shown(line):
+        with line:
             failures = opener.add(job, exports, whole)
             if partly and not session.reports and any(isinstance(error, DamagedError) for error in failures):
                 failures = opener.add(job, exports, whole, partly)
@@ -186,7 +185,7 @@ def source_of(arguments: argparse.Namespace) -> Source:
 
     limits = limits_of(arguments)
     is_kept = not arguments.no_cache
-    place = default_place(config_of(arguments)) if is_kept or arguments.convert else None
+    place = default_cache(config_of(arguments)) if is_kept or arguments.convert else None
     return Source(
         tuple(arguments.files),
         place.directory if place is not None and is_kept else None,

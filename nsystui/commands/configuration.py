@@ -1,6 +1,6 @@
-"""The user's config file: defaults for options, in TOML. Flags beat the environment, and that beats the file.
+"""The config file, limits and cache. Flags beat the environment, and that beats the file.
 
-It is only looked for by a command that runs, and TOML is only imported where there is a file.
+The file is only looked for by a command that runs, and TOML is only imported where there is one.
 """
 
 from __future__ import annotations
@@ -9,11 +9,18 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError, meant
+from nsystui.base.text import whole_number
+
+if TYPE_CHECKING:
+    from nsystui.store.cache import Cache
+    from nsystui.store.database import Limits
+
 
 CLOCKS = ("collectives", "utc", "own")
 _TRIAGE = "triage"
@@ -133,28 +140,24 @@ class _Reader:
         number = _line_of(self._lines, key, section)
         return UsageError(f"{self._path}{f':{number}' if number else ''}: {problem}")
 
-    def _typed(self, key: str, value: object, kind: type, example: str) -> Any:
+    def _of_type(self, key: str, value: object, kind: type, example: str) -> Any:
         if type(value) is not kind:
-            raise self._wrong(key, f"{key} is {_told(value)}; write {key} = {example}")
+            raise self._wrong(key, f"{key} is {_worded(value)}; write {key} = {example}")
         return value
 
     def directory(self, key: str, value: object) -> str:
-        text = str(self._typed(key, value, str, '"$SCRATCH/nsystui-cache"'))
+        text = str(self._of_type(key, value, str, '"$SCRATCH/nsystui-cache"'))
         unset = [name for name in re.findall(r"\$\{?(\w+)", text) if name not in self._environ]
         if unset:
             raise self._wrong(key, f"{key} names ${unset[0]}, which is not set")
         return os.path.expanduser(re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda m: self._environ[m[1] or m[2]], text))
 
     def size(self, key: str, value: object) -> int:
-        from nsystui.commands.limits import memory_size, size
-
-        text = str(value) if type(value) is int else self._typed(key, value, str, '"1G"')
+        text = str(value) if type(value) is int else self._of_type(key, value, str, '"1G"')
         return self._checked(memory_size if key == "memory-limit" else size, key, text)
 
     def jobs(self, key: str, value: object) -> int:
-        from nsystui.commands.limits import jobs_number
-
-        return self._checked(jobs_number, key, str(self._typed(key, value, int, "4")))
+        return self._checked(jobs_number, key, str(self._of_type(key, value, int, "4")))
 
     def _checked(self, check: Callable[[str, str], int], key: str, text: str) -> int:
         try:
@@ -165,11 +168,11 @@ class _Reader:
     def clock(self, key: str, value: object) -> str:
         if value not in CLOCKS:
             names = ", ".join(f'"{clock}"' for clock in CLOCKS)
-            raise self._wrong(key, f"{key} is {_told(value)}; it may be {names}")
+            raise self._wrong(key, f"{key} is {_worded(value)}; it may be {names}")
         return str(value)
 
     def pattern(self, key: str, value: object) -> str:
-        text = str(self._typed(key, value, str, "'^iteration (\\d+)'"))
+        text = str(self._of_type(key, value, str, "'^iteration (\\d+)'"))
         try:
             re.compile(text)
         except re.error as error:
@@ -177,21 +180,21 @@ class _Reader:
         return text
 
     def switch(self, key: str, value: object) -> bool:
-        return bool(self._typed(key, value, bool, "true, or false"))
+        return bool(self._of_type(key, value, bool, "true, or false"))
 
     def thresholds(self, key: str, value: object) -> list[str]:
         """As ``--set`` takes them; that of the command line comes after these and wins."""
         from nsystui.questions.triage.thresholds import Thresholds, meanings
 
         if not isinstance(value, dict):
-            raise self._wrong(key, f"{key} is {_told(value)}; write [triage] and below it lines such as gap_ms = 5")
+            raise self._wrong(key, f"{key} is {_worded(value)}; write [triage] and below it lines such as gap_ms = 5")
         names = [name for name, *_ in meanings()]
         settings = []
         for name, number in value.items():
             if name not in names:
                 raise self._wrong(name, _unknown(name, names, f"[{key}] has no"), key)
             if type(number) not in (int, float):
-                raise self._wrong(name, f"{name} is {_told(number)}; write {name} = 5", key)
+                raise self._wrong(name, f"{name} is {_worded(number)}; write {name} = 5", key)
             settings.append(f"{name}={number}")
             try:
                 Thresholds().changed(settings[-1:])
@@ -231,7 +234,7 @@ def _unknown(key: str, names: Mapping[str, _Key] | Sequence[str], problem: str =
     return f"{problem} key {key!r}: {meant(key, names, 'there are ' + ', '.join(names))}"
 
 
-def _told(value: object) -> str:
+def _worded(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
@@ -250,3 +253,122 @@ def _line_of(lines: Sequence[str], key: str, section: str) -> int | None:
         if begun and name.match(line):
             return number
     return None
+
+
+# Two keep a disk busy (one reads while the other writes), and a login node has others on its 128 CPUs.
+_MOST_JOBS_UNASKED = 2
+_MOST_JOBS = 256
+# Of the memory there is: the rest is for the program itself, and for whoever else works here.
+_SHARE = 2
+
+
+def add_limits(group: argparse._ArgumentGroup) -> None:
+    """``--jobs`` and ``--memory-limit``."""
+    group.add_argument(
+        "--jobs",
+        type=_jobs_option,
+        metavar="N",
+        help="CPU threads to use, and exports read at once (default: 2 at most)",
+    )
+    group.add_argument(
+        "--memory-limit",
+        type=_memory_option,
+        metavar="SIZE",
+        help="memory for the columns, such as 512M or 1.5G (base 1024); the program itself takes about 150M more"
+        " (default: 2G, or half of what there is)",
+    )
+
+
+def limits_of(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Limits:
+    """What the flags allow, else the variables, else the config file, else what suits the machine.
+
+    Raises UsageError for a variable that makes no sense.
+    """
+    from nsystui.store.database import Limits
+
+    jobs, memory, config = arguments.jobs, arguments.memory_limit, config_of(arguments)
+    if jobs is None and environ.get("NSYSTUI_JOBS"):
+        jobs = jobs_number(environ["NSYSTUI_JOBS"], "NSYSTUI_JOBS=")
+    if memory is None and environ.get("NSYSTUI_MEMORY_LIMIT"):
+        memory = memory_size(environ["NSYSTUI_MEMORY_LIMIT"], "NSYSTUI_MEMORY_LIMIT=")
+    return Limits(
+        jobs or config.jobs or _default_jobs(),
+        memory or config.memory_limit or _default_memory(),
+    )
+
+
+def default_cache(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.environ) -> Cache:
+    """The cache that the variables name, else the config file, else that of this system.
+
+    Raises UsageError for a variable that makes no sense.
+    """
+    from nsystui.store.cache import DEFAULT_CAP, Cache, default_directory
+
+    limit = environ.get("NSYSTUI_CACHE_LIMIT")
+    is_configured = config.cache_dir and not environ.get("NSYSTUI_CACHE_DIR")
+    directory = Path(config.cache_dir) if is_configured else default_directory(environ)
+    usual = DEFAULT_CAP if config.cache_limit is None else config.cache_limit
+    return Cache(directory, size(limit, "NSYSTUI_CACHE_LIMIT=") if limit else usual)
+
+
+def drop_left_in_cache(config: Config) -> None:
+    """Removes what programs that were killed left half-written in the cache, if it is the user's own."""
+    from nsystui.exports.own_files import why_not_ours
+    from nsystui.store.cache import drop_left
+
+    with suppress(UsageError):  # a command that uses the cache says so itself
+        directory = default_cache(config).directory
+        if not why_not_ours(directory):
+            drop_left(directory)
+
+
+def _default_jobs() -> int:
+    from nsystui.store import machine
+
+    return min(_MOST_JOBS_UNASKED, machine.cpus())
+
+
+def _default_memory() -> int:
+    from nsystui.store import machine
+    from nsystui.store.database import SMALLEST_MEMORY, Limits
+
+    there_is = machine.memory()
+    usual = Limits().memory
+    return usual if there_is is None else max(min(usual, there_is // _SHARE), SMALLEST_MEMORY)
+
+
+def _jobs_option(text: str) -> int:
+    return jobs_number(text, "--jobs ")
+
+
+def _memory_option(text: str) -> int:
+    return memory_size(text, "--memory-limit ")
+
+
+def jobs_number(text: str, name: str) -> int:
+    """A number of threads. ``name`` is what to call it in an error, up to the value; raises UsageError."""
+    number = whole_number(text.strip(), _MOST_JOBS)
+    if not number:
+        raise UsageError(f"{name}{text}: give a number of threads, 1 to {_MOST_JOBS}")
+    return number
+
+
+def memory_size(text: str, name: str) -> int:
+    """A size in bytes that is enough to read an export with; raises UsageError."""
+    from nsystui.store.database import SMALLEST_MEMORY
+    from nsystui.store.sizes import size_words
+
+    memory = size(text, name)
+    if memory < SMALLEST_MEMORY:
+        raise UsageError(f"{name}{text}: too little to read an export with, {size_words(SMALLEST_MEMORY)} is the least")
+    return memory
+
+
+def size(text: str, name: str) -> int:
+    """A size in bytes; raises UsageError."""
+    from nsystui.store.sizes import parse_size
+
+    try:
+        return parse_size(text)
+    except UsageError as error:
+        raise UsageError(f"{name}{text}: {error}") from None

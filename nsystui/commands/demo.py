@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write(directory: Path, arguments: argparse.Namespace) -> list[Path]:
     """The exports, never over files that are there already: ``rank0.sqlite`` may be somebody's only copy."""
-    from nsystui.exports.demo import training_job
+    from nsystui.exports.demo import TrainingJob
 
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def _write(directory: Path, arguments: argparse.Namespace) -> list[Path]:
         taken = next((path for path in present if path.exists()), None)
         if taken is not None:
             raise OutputError(f"{taken} is there already: choose another --directory")
-        return training_job(directory, ranks=arguments.ranks, steps=arguments.steps)
+        return TrainingJob(ranks=arguments.ranks, steps=arguments.steps).write(directory)
     except OSError as error:
         raise OutputError(f"cannot write the demo job into {directory}: {error.strerror or error}") from None
 

@@ -12,10 +12,10 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import parse_numbers
 from nsystui.commands import arguments as shared
 from nsystui.questions.numbering import numbering
+from nsystui.questions.question import Titled, chosen_tables
 
 if TYPE_CHECKING:
     from nsystui.base.answer import TableAnswer
-    from nsystui.commands.blocks import Block
     from nsystui.questions.compare import Options, Side
     from nsystui.questions.job import Job
 
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     from nsystui.questions.kernels import Names
 
     _check_sides(arguments)
-    names = _names_of_tables(arguments.tables)
+    names = chosen_tables(arguments.tables, _TABLES, _TABLES)
     options = Options(Names(arguments.names), not arguments.no_fold, arguments.step_range)
     if arguments.screen:
         return _open_screen(arguments, options)
@@ -100,14 +100,6 @@ def _check_sides(arguments: argparse.Namespace) -> None:
         )
     for text in filter(None, own[:2]):
         parse_numbers(text, "ranks")
-
-
-def _names_of_tables(text: str | None) -> list[str]:
-    asked = [name.strip() for name in (text or "").split(",") if name.strip()]
-    wrong = [name for name in asked if name not in (*_TABLES, "all")]
-    if wrong or (text is not None and not asked):
-        raise UsageError(f"--tables {text!r}: the tables are {', '.join(_TABLES)}, all")
-    return [name for name in _TABLES if not asked or name in asked or "all" in asked]
 
 
 def _opened(arguments: argparse.Namespace, side: str) -> argparse.Namespace:
@@ -141,36 +133,24 @@ def sides_of(arguments: argparse.Namespace, jobs: Sequence[Job]) -> tuple[Side, 
 
 
 def _answer(arguments: argparse.Namespace, names: Sequence[str], sides: tuple[Side, Side], options: Options) -> int:
-    from nsystui.commands.blocks import deliver_blocks
+    from nsystui.commands.tables import check_sort, deliver_tables
     from nsystui.questions.compare import TABLES
 
     answers = {name: TABLES[name].make(*sides, options) for name in names}
-    _check_sort(arguments.sort, answers)
+    sorted_tables = {name: answer for name, answer in answers.items() if name != "summary"}
+    check_sort(arguments.sort, {name: [column.key for column in one.columns] for name, one in sorted_tables.items()})
     shown = argparse.Namespace(**{**vars(arguments), "sort": None, "top": None})
-    blocks = list(_blocks(arguments, answers, sides))
-    if len(names) == 1 and (shared.to_file(arguments) or not _is_text(arguments) or not len(blocks[0].answer)):
-        return shared.deliver(shown, blocks[0].answer)
-    deliver_blocks(shown, blocks)
+    tables = list(_tables(arguments, answers, sides))
+    if len(names) == 1 and (shared.to_file(arguments) or not _is_text(arguments) or not len(tables[0].answer)):
+        return shared.deliver(shown, tables[0].answer)
+    deliver_tables(shown, tables)
     return 0
 
 
-def _check_sort(key: str | None, answers: dict[str, TableAnswer]) -> None:
-    """Raises UsageError where a table to be sorted lacks the column; the summary is not sorted."""
-    if key is None:
-        return
-    keys = {name: [column.key for column in answer.columns] for name, answer in answers.items() if name != "summary"}
-    lacking = [name for name, own in keys.items() if key not in own]
-    if lacking:
-        having = ",".join(name for name, own in keys.items() if key in own)
-        advice = f"choose with --tables {having}" if having else f"the columns are {', '.join(keys[lacking[0]])}"
-        raise UsageError(f"--sort {key}: not a column of {', '.join(lacking)}; {advice}")
-
-
-def _blocks(
+def _tables(
     arguments: argparse.Namespace, answers: dict[str, TableAnswer], sides: tuple[Side, Side]
-) -> Iterator[Block]:
+) -> Iterator[Titled]:
     """The tables, sorted and cut; to people those without rows are only said to be empty, and a note is said once."""
-    from nsystui.commands.blocks import Block
     from nsystui.questions.compare import TABLES
 
     is_text = _is_text(arguments)
@@ -186,7 +166,7 @@ def _blocks(
         title = TABLES[name].title
         title += f": A is {sides[0].label}, B is {sides[1].label}" if not said - set(notes) else ""
         title += f" ({len(answer):,} of {len(whole):,}: --top N for more)" if len(answer) < len(whole) else ""
-        yield Block(title, {"table": name}, name, replace(answer, notes=notes))
+        yield Titled(name, title, replace(answer, notes=notes))
 
 
 def _is_text(arguments: argparse.Namespace) -> bool:

@@ -67,8 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _print_diagnostics(arguments: argparse.Namespace) -> None:
     """Of what is wrong itself a line, for then it is what the report is about."""
     from nsystui.base.terminal import original_environ
-    from nsystui.commands.configuration import config_of
-    from nsystui.commands.limits import default_cache, limits_of
+    from nsystui.commands.configuration import config_of, default_cache, limits_of
     from nsystui.output.stdout import print_lines
 
     config, environ = config_of(arguments), original_environ()
@@ -112,6 +111,7 @@ PACKAGES = (
     "adbc-driver-sqlite",
     "adbc-driver-manager",
     "platformdirs",
+    "argcomplete",
     "distributed",
     "pyarrow",
 )
@@ -182,7 +182,7 @@ def cache_lines(cache: Cache, config: Config, environ: Mapping[str, str]) -> Ite
 
 
 def _state(cache: Cache) -> Iterator[str]:
-    from nsystui.store.cache_directory import size_of
+    from nsystui.store.cache import size_of
 
     try:
         status = cache.directory.stat()

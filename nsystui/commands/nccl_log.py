@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from nsystui.commands import arguments as shared
 from nsystui.questions.nccl_log.tables import TABLES
+from nsystui.questions.question import Titled, chosen_tables
 
 if TYPE_CHECKING:
-    from nsystui.commands.blocks import Block
-    from nsystui.commands.reading_bar import ReadingBar
+    from nsystui.commands.progress import ProgressLine
     from nsystui.exports.nccl_log.files import OpenLog
     from nsystui.exports.nccl_log.reading import LogReader
     from nsystui.questions.nccl_log.steps import StepCut
@@ -46,84 +46,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from nsystui.base.errors import MissingDataError
-    from nsystui.commands.blocks import deliver_blocks
+    from nsystui.commands.tables import check_sort, deliver_tables
     from nsystui.exports.nccl_log.reading import LogReader
     from nsystui.questions.nccl_log.steps import StepCut, steps_of
     from nsystui.questions.nccl_log.summary import Summary
 
     shared.check_output(arguments)
-    names = _names(arguments.tables)
-    _check_sort(arguments.sort, names)
+    names = chosen_tables(arguments.tables, tuple(TABLES), [name for name, table in TABLES.items() if table.is_usual])
+    if arguments.sort is not None:  # before the reading, which may take minutes
+        keys = {name: [column.key for column in table.make(Summary()).columns] for name, table in TABLES.items()}
+        check_sort(arguments.sort, keys, names)
     cut = StepCut(steps_of(arguments.steps)) if arguments.steps is not None else None
     summary, reader = Summary(), LogReader()
     _read_all(arguments, summary, reader, cut)
     summary.lines = reader.lines
-    blocks = _blocks(names, summary, cut, is_named=arguments.tables not in (None, "all"))
+    tables = _tables(names, summary, cut, is_named=arguments.tables not in (None, "all"))
     if len(names) > 1:
-        deliver_blocks(arguments, blocks)
-    elif blocks:
-        shared.deliver(arguments, blocks[0].answer)
+        deliver_tables(arguments, tables)
+    elif tables:
+        shared.deliver(arguments, tables[0].answer)
     else:
         shared.deliver_empty(arguments, TABLES[names[0]].make(summary))
-    return 0 if blocks else MissingDataError.exit_code
-
-
-def _names(text: str | None) -> list[str]:
-    """The tables that ``--tables`` names, in the order of `TABLES`; the usual ones without it. Raises UsageError."""
-    from nsystui.base.errors import UsageError
-
-    if text is None:
-        return [name for name, table in TABLES.items() if table.is_usual]
-    asked = {name.strip() for name in text.split(",") if name.strip()}
-    wrong = sorted(asked - {*TABLES, "all"})
-    if wrong or not asked:
-        raise UsageError(f"--tables {text!r}: the tables are {', '.join(TABLES)}, all")
-    return [name for name in TABLES if name in asked or "all" in asked]
-
-
-def _check_sort(key: str | None, names: Sequence[str]) -> None:
-    """Raises UsageError where a table lacks the column to sort by: before the reading, which may take minutes."""
-    from nsystui.base.errors import UsageError
-    from nsystui.questions.nccl_log.summary import Summary
-
-    if key is None:
-        return
-    keys = {name: [column.key for column in table.make(Summary()).columns] for name, table in TABLES.items()}
-    lacking = [name for name in names if key not in keys[name]]
-    if lacking:
-        having = ",".join(name for name in TABLES if key in keys[name])
-        advice = f"choose with --tables {having}" if having else f"the columns are {', '.join(keys[lacking[0]])}"
-        raise UsageError(f"--sort {key}: not a column of {', '.join(lacking)}; {advice}")
+    return 0 if tables else MissingDataError.exit_code
 
 
 def _read_all(arguments: argparse.Namespace, summary: Summary, reader: LogReader, cut: StepCut | None) -> None:
     """Adds every log that can be read; of the others a line on stderr. Raises NsystuiError where none can."""
     from nsystui.base.errors import ExportError, NsystuiError
-    from nsystui.commands.reading_bar import reading_bar
+    from nsystui.commands.progress import ProgressLine
     from nsystui.exports.nccl_log.files import named, open_log, size_of
 
     names = named(arguments.files)
     sizes = [size_of(name) for name in names]
     done = opened = 0
-    with reading_bar(None if None in sizes else sum(filter(None, sizes))) as bar:
+    with ProgressLine(None if None in sizes else sum(filter(None, sizes))) as line:
         for name, size in zip(names, sizes, strict=True):
             try:
                 with open_log(name) as log:
                     opened += 1
-                    _read(log, summary, reader, cut, bar, done)
+                    _read(log, summary, reader, cut, line, done)
             except ExportError as error:
-                bar.clear()
+                line.clear()
                 shared.complain(str(error))
             done += size or 0
     if not opened:
         raise NsystuiError("no log could be opened")
 
 
-def _read(log: OpenLog, summary: Summary, reader: LogReader, cut: StepCut | None, bar: ReadingBar, before: int) -> None:
+def _read(
+    log: OpenLog, summary: Summary, reader: LogReader, cut: StepCut | None, line: ProgressLine, before: int
+) -> None:
     """Adds one log, which begins ``before`` bytes after the first one."""
+    from nsystui.base.columns import Unit
+    from nsystui.base.units import format_value
 
     def read(size: int) -> bytes:
-        bar.show(before + log.position, log.name)
+        position = before + log.position
+        line.show(lambda: f"reading {log.name}  {format_value(Unit.BYTES, position)}", position)
         return log.read(size)
 
     if cut is None:
@@ -132,15 +111,14 @@ def _read(log: OpenLog, summary: Summary, reader: LogReader, cut: StepCut | None
     heard, outside = cut.heard, cut.outside
     summary.add(cut.of(reader.read(read)))
     if cut.heard == heard and cut.outside > outside:
-        bar.clear()
+        line.clear()
         shared.complain(f"{log.name}: no training lines to cut it by, so --steps leaves all of its calls out")
 
 
-def _blocks(names: Sequence[str], summary: Summary, cut: StepCut | None, is_named: bool) -> list[Block]:
+def _tables(names: Sequence[str], summary: Summary, cut: StepCut | None, is_named: bool) -> list[Titled]:
     """The tables that have rows, with the notes on the last; those asked for by name that have none, on stderr."""
     from dataclasses import replace
 
-    from nsystui.commands.blocks import Block
     from nsystui.questions.nccl_log.summary import notes, nothing
 
     answers = {name: TABLES[name].make(summary) for name in names}
@@ -154,4 +132,4 @@ def _blocks(names: Sequence[str], summary: Summary, cut: StepCut | None, is_name
             shared.complain(f"{name}: no rows")
     if filled:
         answers[filled[-1]] = replace(answers[filled[-1]], notes=notes(summary, cut))
-    return [Block(TABLES[name].title, {"table": name}, name, answers[name]) for name in filled]
+    return [Titled(name, TABLES[name].title, answers[name]) for name in filled]

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from nsystui.base.errors import ExportError, NsystuiError, UsageError
 from nsystui.base.text import safe_text
 from nsystui.commands import arguments as shared
-from nsystui.commands.limits import add_limits
+from nsystui.commands.configuration import add_limits
 
 if TYPE_CHECKING:
-    from nsystui.commands.reading_bar import StatusLine
+    from nsystui.commands.progress import ProgressLine
     from nsystui.questions.opening import Opener
     from nsystui.questions.packing import ReportRanks
     from nsystui.store.cache import Cache
@@ -90,8 +90,8 @@ def _ended_by_the_scheduler() -> Iterator[None]:
 
 def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace) -> list[NsystuiError]:
     """Packs what can be packed, and tells of each report; why others could not be."""
-    from nsystui.commands.limits import limits_of
-    from nsystui.commands.reading_bar import StatusLine, shown
+    from nsystui.commands.configuration import limits_of
+    from nsystui.commands.progress import ProgressLine
     from nsystui.questions.job import Job
     from nsystui.questions.numbering import numbering
     from nsystui.questions.opening import Export
@@ -104,13 +104,13 @@ def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace)
         session = Session(cache=cache, limits=limits)
         job = Job(session, numbering=numbering(arguments.ranks or ""), tell=shared.say_note)
         try:
-            with shown(StatusLine()) as line:
+            with ProgressLine() as line:
                 failures += _opener(arguments, limits, line).add(job, list(starmap(Export, enumerate(paths))))
                 if not session.reports:
                     return failures
                 found, without = report_ranks(job)
                 failures += without
-                session.tell = line.tell
+                session.tell = line.show_computing
                 compute_first_answers(job)
             for one in sorted(found, key=lambda one: min(one.ranks.values())):
                 try:
@@ -124,16 +124,15 @@ def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace)
     return failures
 
 
-def _opener(arguments: argparse.Namespace, limits: Limits, line: StatusLine) -> Opener:
+def _opener(arguments: argparse.Namespace, limits: Limits, line: ProgressLine) -> Opener:
     """Reads the exports; what it converts for that goes into the cache."""
-    from nsystui.commands.configuration import config_of
-    from nsystui.commands.limits import default_place
-    from nsystui.commands.reading_bar import OpeningLine
+    from nsystui.commands.configuration import config_of, default_cache
+    from nsystui.commands.progress import OpeningProgress
     from nsystui.questions.opening import Opener, Source
 
-    conversions = default_place(config_of(arguments)).conversions if arguments.convert else None
+    conversions = default_cache(config_of(arguments)).conversions if arguments.convert else None
     source = Source((), threads=limits.threads, convert=arguments.convert, conversion_directory=conversions)
-    return Opener(source, OpeningLine(line, shared.complain))
+    return Opener(source, OpeningProgress(line, shared.complain))
 
 
 def _new(cache: Cache, found: ReportRanks) -> NewReport:

@@ -90,6 +90,12 @@ def run(question: Question, arguments: argparse.Namespace) -> int:
     if known is not None:
         return shared.deliver(arguments, known[1])
     options = question.read(values)
+    if question.other is not None and question.compare is not None:
+        changed = question.other(values)
+        if changed is not None:
+            other = argparse.Namespace(**{**values, **changed})
+            with closing(_opened(question, other)) as job:
+                options = question.compare(job, shared.selection_of(other, job), options)
     with closing(_opened(question, arguments)) as job:
         from nsystui.questions.answering import ask
 
@@ -98,6 +104,10 @@ def run(question: Question, arguments: argparse.Namespace) -> int:
             status = _drawn(question, arguments, job, selection, options)
             if status is not None:
                 return status
+        if question.tables is not None:
+            from nsystui.commands.tables import deliver_several
+
+            return deliver_several(arguments, question.tables(job, selection, options))
         answer = ask(question, job, selection, options)
         if memory is not None:
             memory.keep(job, answer, "", *key)
@@ -110,10 +120,10 @@ def _opened(question: Question, arguments: argparse.Namespace) -> Job:
 
     def prepare(session: Session) -> None:
         if question.prepare is not None:
-            from nsystui.commands.reading_bar import StatusLine, shown
+            from nsystui.commands.progress import ProgressLine
 
-            with shown(StatusLine()) as line:
-                question.prepare(session, values, line.say)
+            with ProgressLine() as line:
+                question.prepare(session, values, line.show)
 
     return shared.open_job(
         arguments,

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nsystui.commands import arguments as shared
+from nsystui.questions.question import Titled
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
-    from nsystui.commands.blocks import Block
     from nsystui.questions.job import Job
     from nsystui.questions.question import Question
     from nsystui.questions.remembered import Remembered
@@ -79,8 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not known or None in known:
         return _asked(arguments, named, memory)
     answers = zip(named, filter(None, known), strict=True)
-    blocks = (_block(arguments, text, None, title, answer) for text, (title, answer) in answers)
-    _deliver(arguments, blocks, is_alone=len(named) == 1)
+    tables = (_table(arguments, text, None, title, answer) for text, (title, answer) in answers)
+    _deliver(arguments, tables, is_alone=len(named) == 1)
     return 0
 
 
@@ -93,21 +93,21 @@ def _asked(arguments: argparse.Namespace, named: Sequence[str], memory: Remember
     try:
         selections = list(_selections(arguments, job, _filtered(arguments, job)))
         is_alone = len(named) == 1 and not arguments.by_rank
-        blocks = _blocks(arguments, job, wanted, selections, memory, quiet=not named, is_alone=is_alone)
-        _deliver(arguments, blocks, is_alone)
+        tables = _tables(arguments, job, wanted, selections, memory, quiet=not named, is_alone=is_alone)
+        _deliver(arguments, tables, is_alone)
         return 3 if all(lacking(job.session, report) for _, report, _ in wanted) else 0
     finally:
         job.close()
 
 
-def _deliver(arguments: argparse.Namespace, blocks: Iterator[Block], is_alone: bool) -> None:
-    from nsystui.commands.blocks import deliver_blocks, peek
+def _deliver(arguments: argparse.Namespace, tables: Iterator[Titled], is_alone: bool) -> None:
+    from nsystui.commands.tables import deliver_tables, peek
 
-    first, blocks = peek(blocks)
+    first, tables = peek(tables)
     if not first and not arguments.report:
         shared.complain(f"the usual reports: {shared.no_rows(arguments)}")
     if not is_alone:
-        deliver_blocks(arguments, blocks)
+        deliver_tables(arguments, tables)
     elif len(first[0].answer):
         shared.deliver(arguments, first[0].answer)
     else:
@@ -147,7 +147,7 @@ def _selections(
             yield item.rank, selection.with_tasks(frozenset({item.task}))
 
 
-def _blocks(
+def _tables(
     arguments: argparse.Namespace,
     job: Job,
     wanted: Sequence[tuple[str, Question, Any]],
@@ -155,7 +155,7 @@ def _blocks(
     memory: Remembered | None,
     quiet: bool,
     is_alone: bool,
-) -> Iterator[Block]:
+) -> Iterator[Titled]:
     """A table for each report and rank that has rows; of the others a line on stderr, unless ``quiet``.
 
     A report that ``is_alone`` has a table either way.
@@ -175,20 +175,19 @@ def _blocks(
                 if not missing and not quiet:
                     shared.complain(f"{text}{of_rank}: {shared.no_rows(arguments)}")
                 if is_alone:
-                    yield _block(arguments, text, rank, report.help, answer)
+                    yield _table(arguments, text, rank, report.help, answer)
                 continue
             if memory is not None and not report.name.endswith("_trace"):
                 memory.keep(job, answer, report.help, "stats", text)
-            yield _block(arguments, text, rank, report.help, answer)
+            yield _table(arguments, text, rank, report.help, answer)
 
 
-def _block(arguments: argparse.Namespace, text: str, rank: int | None, what: str, answer: Answer) -> Block:
+def _table(arguments: argparse.Namespace, text: str, rank: int | None, title: str, answer: Answer) -> Titled:
     """The answer of the report ``text`` in the unit of time that was asked for."""
     from nsystui.base.units import in_unit, time_unit_of
-    from nsystui.commands.blocks import Block
 
     of_rank = "" if rank is None else f", rank {rank}"
     labels: dict[str, str | int] = {"report": text} if rank is None else {"report": text, "rank": rank}
-    suffix = text.replace(":", "_") + ("" if rank is None else f"_rank{rank}")
+    name = text.replace(":", "_") + ("" if rank is None else f"_rank{rank}")
     unit = time_unit_of(arguments.timeunit)
-    return Block(f"{text}{of_rank}: {what}", labels, suffix, in_unit(answer, unit), needs_title=rank is not None)
+    return Titled(name, f"{text}{of_rank}: {title}", in_unit(answer, unit), labels, needs_title=rank is not None)

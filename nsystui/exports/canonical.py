@@ -154,6 +154,18 @@ UCX_CALLS = _table(
     "record with `nsys profile -t ucx`",
     "row start end thread process name:t",
 )
+OS_CALLS = _table(
+    "os_calls",
+    "OS runtime library calls",
+    "record with `nsys profile -t osrt`",
+    "row start end thread process name:t return_value",
+)
+PROFILER_OVERHEAD = _table(
+    "profiler_overhead",
+    "times that the profiler itself took",
+    "nothing to record (nsys writes what it notices of them)",
+    "row start end thread process name:t",
+)
 CPU_PAGE_FAULTS = _table(
     "cpu_page_faults",
     "CPU page faults of unified memory",
@@ -178,18 +190,6 @@ OPENACC_EVENTS = _table(
     "record with `nsys profile -t openacc`",
     "row start end thread process name:t kind:t",
 )
-OS_CALLS = _table(
-    "os_calls",
-    "OS runtime library calls",
-    "record with `nsys profile -t osrt`",
-    "row start end thread process name:t return_value",
-)
-PROFILER_OVERHEAD = _table(
-    "profiler_overhead",
-    "times that the profiler itself took",
-    "nothing to record (nsys writes what it notices of them)",
-    "row start end thread process name:t",
-)
 PROCESSES = _table("processes", "processes", "nothing to record", "process pid name:t")
 THREADS = _table("threads", "threads", "nothing to record", "thread process tid name:t priority")
 DEVICES = _table(
@@ -212,34 +212,7 @@ DIAGNOSTICS = _table(
     "row time severity severity_name:t text:t process",
 )
 
-TABLES: tuple[CanonicalTable, ...] = (
-    KERNELS,
-    MEMORY_OPS,
-    GRAPH_LAUNCHES,
-    API_CALLS,
-    API_BACKTRACES,
-    SYNCS,
-    NVTX_RANGES,
-    NVTX_MARKS,
-    NCCL_CALLS,
-    GPU_METRICS,
-    NIC_METRICS,
-    EFA_SAMPLES,
-    MPI_CALLS,
-    UCX_CALLS,
-    OS_CALLS,
-    PROFILER_OVERHEAD,
-    CPU_PAGE_FAULTS,
-    GPU_PAGE_FAULTS,
-    OPENMP_EVENTS,
-    OPENACC_EVENTS,
-    PROCESSES,
-    THREADS,
-    DEVICES,
-    MPI_RANKS,
-    NIC_DEVICES,
-    DIAGNOSTICS,
-)
+TABLES: tuple[CanonicalTable, ...] = tuple(table for table in globals().values() if isinstance(table, CanonicalTable))
 
 BY_NAME: dict[str, CanonicalTable] = {table.name: table for table in TABLES}
 

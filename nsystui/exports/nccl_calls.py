@@ -83,19 +83,20 @@ class PayloadSchemas:
     layouts: Mapping[tuple[int, int], _Layout | None]
 
     @classmethod
-    def from_rows(cls, schema_rows: Iterable[Any], entry_rows: Iterable[Any]) -> PayloadSchemas:
-        """Reads rows of ``NVTX_PAYLOAD_SCHEMAS`` and ``NVTX_PAYLOAD_SCHEMA_ENTRIES``.
+    def from_rows(
+        cls, schema_rows: Iterable[Mapping[str, Any]], entry_rows: Iterable[Mapping[str, Any]]
+    ) -> PayloadSchemas:
+        """Reads rows of ``NVTX_PAYLOAD_SCHEMAS`` and ``NVTX_PAYLOAD_SCHEMA_ENTRIES`` by column name.
 
-        A row is a mapping by column name (a missing column counts as NULL), or a tuple of all columns in NVIDIA's order
-        (``_SCHEMA_ROW``, ``_ENTRY_ROW``). Repeated rows are fine: nsys repeats them for each process. Where two
+        A missing column counts as NULL. Repeated rows are fine: nsys repeats them for each process. Where two
         processes define one id differently, no payload with it can be read, as nothing tells them apart.
         """
         schemas: dict[tuple[int, int], set[tuple[int, int, int]]] = defaultdict(set)
         entries: dict[tuple[int, int], dict[int, set[_Entry]]] = defaultdict(lambda: defaultdict(set))
-        for row in _as_dicts(schema_rows, _SCHEMA_ROW):
+        for row in schema_rows:
             kind, size, align = _whole(row, "type"), _whole(row, "payloadSize"), _whole(row, "alignTo")
             schemas[_whole(row, "domainId"), _whole(row, "schemaId")].add((kind, size, align))
-        for row in _as_dicts(entry_rows, _ENTRY_ROW):
+        for row in entry_rows:
             label = str(row.get("name") or "")
             entry = _Entry(label, _whole(row, "type"), _whole(row, "flags"), _whole(row, "offset"))
             entries[_whole(row, "domainId"), _whole(row, "schemaId")][_whole(row, "idx")].add(entry)
@@ -109,18 +110,6 @@ class PayloadSchemas:
             fields = _lay_out([min(by_index[index]) for index in sorted(by_index)], align)
             layouts[key] = _Layout(fields, size) if is_clear and kind not in _UNION_SCHEMAS else None
         return cls(layouts)
-
-
-_SCHEMA_ROW = ("domainId", "schemaId", "name", "type", "flags", "numEntries", "payloadSize", "alignTo")
-_ENTRY_ROW = ("domainId", "schemaId", "idx", "flags", "type", "name", "description", "arrayOrUnionDetail", "offset")
-
-
-def _as_dicts(rows: Iterable[Any], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    for row in rows:
-        if hasattr(row, "keys"):  # a mapping, or an sqlite3.Row, which is none
-            yield {name: row[name] for name in row.keys()}  # noqa: SIM118
-        elif isinstance(row, Sequence):
-            yield dict(zip(columns, row, strict=False))
 
 
 def _whole(row: Mapping[str, Any], column: str) -> int:
@@ -391,16 +380,22 @@ def payload_schemas(connection: sqlite3.Connection, schema: Schema) -> PayloadSc
     kinds, entries = "NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"
     if kinds not in schema.columns or entries not in schema.columns:
         return PayloadSchemas.from_rows([], [])
-    # The rows are repeated for each process: NVIDIA's tables have no process column.
-    schema_rows = _rows(connection, kinds, ("domainId", "schemaId", "name", "payloadSize"))
-    entry_rows = _rows(connection, entries, ("domainId", "schemaId", "idx", "type", "name", "offset"))
-    return PayloadSchemas.from_rows(schema_rows, entry_rows)
+    return PayloadSchemas.from_rows(
+        _rows(connection, schema, kinds, ("domainId", "schemaId", "type", "payloadSize", "alignTo")),
+        _rows(connection, schema, entries, ("domainId", "schemaId", "idx", "flags", "type", "name", "offset")),
+    )
 
 
-def _rows(connection: sqlite3.Connection, table: str, columns: tuple[str, ...]) -> list[dict[str, Any]]:
-    names = ", ".join(f'"{column}"' for column in columns)
-    cursor = connection.execute(f'SELECT DISTINCT {names} FROM "{table}"')
-    return [dict(zip(columns, row, strict=True)) for row in cursor]
+def _rows(
+    connection: sqlite3.Connection, schema: Schema, table: str, columns: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """The rows of a table without their repetitions, as far as it has these columns."""
+    known = [column for column in columns if schema.has_column(table, column)]
+    if not known:
+        return
+    names = ", ".join(f'"{column}"' for column in known)
+    for row in connection.execute(f'SELECT DISTINCT {names} FROM "{table}"'):
+        yield dict(zip(known, row, strict=True))
 
 
 def decode(schemas: PayloadSchemas, domain_id: int | None, name: str, json_text: str, blob: bytes) -> NcclCall:

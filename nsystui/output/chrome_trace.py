@@ -76,8 +76,8 @@ class _Writer:
         keys: list[tuple[Task, object]] = [(one.task, (one.thread, one.kind, one.domain)) for one in layout.threads]
         keys += [(one.task, (one.device, one.stream, lane)) for one in layout.streams for lane in range(one.lanes)]
         self._tids = {key: number for number, key in enumerate(keys, 1)}
-        self._host_places: dict[tuple[Any, ...], tuple[int, str]] = {}
-        self._gpu_places: dict[tuple[Any, ...], tuple[int, int, str]] = {}
+        self._host_tracks: dict[tuple[Any, ...], tuple[int, str]] = {}
+        self._gpu_tracks: dict[tuple[Any, ...], tuple[int, int, str]] = {}
         self._names: dict[str, str] = {}
         self._last_id = 0
 
@@ -117,40 +117,46 @@ class _Writer:
         """Calls and ranges; ``enclosing`` has the ends of the slices that are open on each track."""
         lines: list[str] = []
         for row in rows:
-            start, end, name, is_loose, correlation, size, communicator = row[5:]
-            tid, place = self._host_places.get(row[:5]) or self._host_place(row[:5])
+            report, process, thread, kind, domain, start, end, name, is_loose, correlation, size, communicator = row
+            tid, track = self._host_track(report, process, thread, kind, domain)
             args = f'"correlation":{correlation}' if correlation is not None else ""
             if size is not None:
                 args += ("," if args else "") + f'"bytes":{size}'
             if communicator:
                 args += ("," if args else "") + f'"communicator":{self._text(communicator)}'
-            what = f'"name":{self._text(name)},{place}'
+            event = f'"name":{self._text(name)},{track}'
             open_ends = enclosing.setdefault(tid, [])
             while open_ends and open_ends[-1] <= start:
                 open_ends.pop()
             if is_loose or (open_ends and end > open_ends[-1]):
-                lines += self._pair(what, start, end, args)
+                lines += self._pair(event, start, end, args)
             else:
                 open_ends.append(end)
-                lines.append(self._slice(what, start, end, args))
+                lines.append(self._slice(event, start, end, args))
         return len(rows), lines
 
-    def _host_place(self, key: tuple[Any, ...]) -> tuple[int, str]:
-        """The track of (report, process, thread, kind, domain), and what every line of it says."""
-        report, process, thread, kind, domain = key
+    def _host_track(
+        self, report: int, process: int | None, thread: int | None, kind: str, domain: str | None
+    ) -> tuple[int, str]:
+        """The track of a thread's calls or ranges, and the fields that every line of it has."""
+        key = (report, process, thread, kind, domain)
+        known = self._host_tracks.get(key)
+        if known is not None:
+            return known
         task = Task(report, -1 if process is None else process)
         tid = self._tids[task, (thread, EventKind(kind), domain or "")]
         category = "nccl" if domain == NCCL_DOMAIN else kind
-        self._host_places[key] = tid, f'"cat":"{category}","pid":{self._pids[task]},"tid":{tid}'
-        return self._host_places[key]
+        track = self._host_tracks[key] = tid, f'"cat":"{category}","pid":{self._pids[task]},"tid":{tid}'
+        return track
 
     def _gpu_lines(self, rows: Sequence[tuple[Any, ...]], lanes: Lanes) -> Lines:
         """Work of streams, each with the arrow from its call."""
         lines: list[str] = []
         for row in rows:
-            kind, start, end, name, correlation, size, node, grid, block, registers, call_start, call_thread = row[4:]
-            key = (*row[:4], lanes.lane(row[:4], start, end))
-            pid, tid, place = self._gpu_places.get(key) or self._gpu_place(key)
+            report, process, device, stream, kind, start, end, name, correlation, *facts = row
+            size, node, grid, block, registers, call_start, call_thread = facts
+            lane = lanes.lane((report, process, device, stream), start, end)
+            pid, tid, track = self._gpu_track(report, process, device, stream, lane)
             args = f'"correlation":{-1 if correlation is None else correlation}'
             if size is not None:
                 args += f',"bytes":{size}'
@@ -160,42 +166,44 @@ class _Writer:
                 args += f',"registers":{registers}'
             if node is not None:
                 args += f',"graph_node":{node}'
-            lines.append(self._slice(f'"name":{self._text(name)},"cat":"{kind}",{place}', start, end, args))
+            lines.append(self._slice(f'"name":{self._text(name)},"cat":"{kind}",{track}', start, end, args))
             if call_start is not None:
-                call = (row[0], row[1], call_thread, EventKind.API.value, None)
-                call_tid, _ = self._host_places.get(call) or self._host_place(call)
+                call_tid, _ = self._host_track(report, process, call_thread, EventKind.API.value, None)
                 lines += self._arrow(pid, tid, start, call_tid, call_start)
         return len(rows), lines
 
-    def _gpu_place(self, key: tuple[Any, ...]) -> tuple[int, int, str]:
-        """Process and track of (report, process, device, stream, lane), and what every line of it says."""
-        report, process, device, stream, lane = key
+    def _gpu_track(self, report: int, process: int | None, device: int, stream: int, lane: int) -> tuple[int, int, str]:
+        """The process and track of a stream's lane, and the fields that every line of it has."""
+        key = (report, process, device, stream, lane)
+        known = self._gpu_tracks.get(key)
+        if known is not None:
+            return known
         task = Task(report, -1 if process is None else process)
         pid, tid = self._pids[task], self._tids[task, (device, stream, lane)]
-        self._gpu_places[key] = pid, tid, f'"pid":{pid},"tid":{tid}'
-        return self._gpu_places[key]
+        track = self._gpu_tracks[key] = pid, tid, f'"pid":{pid},"tid":{tid}'
+        return track
 
-    def _slice(self, what: str, start: int, end: int, args: str) -> str:
+    def _slice(self, event: str, start: int, end: int, args: str) -> str:
         return (
-            f'{{"ph":"X",{what},"ts":{microseconds(start + self.shift)},'
+            f'{{"ph":"X",{event},"ts":{microseconds(start + self.shift)},'
             f'"dur":{microseconds(end - start)},"args":{{{args}}}}}'
         )
 
-    def _pair(self, what: str, start: int, end: int, args: str) -> tuple[str, str]:
+    def _pair(self, event: str, start: int, end: int, args: str) -> tuple[str, str]:
         """A range that may overlap others: a track of its own, which its id makes."""
         self._last_id += 1
-        what = f'{what},"id":"{self._last_id:#x}"'
+        event = f'{event},"id":"{self._last_id:#x}"'
         return (
-            f'{{"ph":"b",{what},"ts":{microseconds(start + self.shift)},"args":{{{args}}}}}',
-            f'{{"ph":"e",{what},"ts":{microseconds(end + self.shift)}}}',
+            f'{{"ph":"b",{event},"ts":{microseconds(start + self.shift)},"args":{{{args}}}}}',
+            f'{{"ph":"e",{event},"ts":{microseconds(end + self.shift)}}}',
         )
 
     def _arrow(self, pid: int, tid: int, start: int, call_tid: int, call_start: int) -> tuple[str, str]:
         self._last_id += 1
-        what = f'"name":"launch","cat":"launch","id":{self._last_id},"pid":{pid}'
+        event = f'"name":"launch","cat":"launch","id":{self._last_id},"pid":{pid}'
         return (
-            f'{{"ph":"s",{what},"tid":{call_tid},"ts":{microseconds(call_start + self.shift)}}}',
-            f'{{"ph":"f","bp":"e",{what},"tid":{tid},"ts":{microseconds(start + self.shift)}}}',
+            f'{{"ph":"s",{event},"tid":{call_tid},"ts":{microseconds(call_start + self.shift)}}}',
+            f'{{"ph":"f","bp":"e",{event},"tid":{tid},"ts":{microseconds(start + self.shift)}}}',
         )
 
     def _mark(self, row: tuple[Any, ...]) -> str:
@@ -217,9 +225,9 @@ class _Writer:
 
     def _text(self, text: str) -> str:
         """``text`` as JSON, all controls escaped; names repeat, and are made once."""
-        made = self._names.get(text)
-        if made is None:
+        encoded = self._names.get(text)
+        if encoded is None:
             if len(self._names) > 100_000:  # ranges with numbers in their names would be kept for ever
                 self._names.clear()
-            made = self._names[text] = to_json(text)
-        return made
+            encoded = self._names[text] = to_json(text)
+        return encoded

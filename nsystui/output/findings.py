@@ -68,7 +68,7 @@ def body_lines(one: Finding) -> Iterator[str]:
     yield from _wrapped(f"try: {one.advice.text}")
     yield from _wrapped(f"why: {one.advice.reason}")
     # Not wrapped, so that it can be copied.
-    yield f"{_INDENT}see: nsystui {_command(one)} ({one.door.view.screen} screen)"
+    yield f"{_INDENT}see: nsystui {_command(one)} ({one.door.screen} screen)"
 
 
 def _cost(one: Finding) -> str:
@@ -193,11 +193,12 @@ def _cost_alone(one: Finding) -> str:
 
 
 def _summary_lines(found: Against) -> Iterator[str]:
-    rows = [tuple(str(cell) for cell in row[:4]) for row in found.summary.rows[:_FIRST]]
-    widths = [max((len(row[place]) for row in rows), default=0) for place in range(4)]
-    heads = ("", "A", "B", "B - A")
-    for row in (heads, *rows):
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        yield _INDENT + "  ".join(cells)
+    headings = {"what": "", "a": "A", "b": "B", "difference": "B - A"}
+    columns = [[text, *map(str, found.summary.cells(key)[:_FIRST])] for key, text in headings.items()]
+    widths = [max(map(len, column)) for column in columns[1:]]
+    label_width = max(map(len, columns[0]))
+    for label, *cells in zip(*columns, strict=True):
+        numbers = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+        yield _INDENT + "  ".join([label.ljust(label_width), *numbers])
     for note in found.summary.notes:
         yield from textwrap.wrap(safe_text(note), _WIDTH, initial_indent="-  ", subsequent_indent=_INDENT)

@@ -244,8 +244,7 @@ class _Body:
     def records(self, rows: Any) -> Iterator[str]:
         """The records up to the start of the last of ``rows`` (`trace.TIMED_FIELDS` and what a call launched)."""
         for row in rows:
-            yield from self._ended(row[8] - self._origin)
-            yield from self._begun(*row)
+            yield from self._of_event(*row)
 
     def rest(self) -> Iterator[str]:
         """The records after that."""
@@ -263,13 +262,15 @@ class _Body:
             if position == len(inside) or size:
                 yield f"2:{place}:{time}:{number}:{inside[-1] if inside else 0}{size}\n"
 
-    def _begun(
+    def _of_event(
         self, report: int, process: int | None, thread: int | None, device: int | None, stream: int | None,
         kind: str, domain: str | None, loose: int | None, start: int, end: int, name: str, size: int | None,
         correlation: int | None, to_device: int | None, to_stream: int | None, to: int | None, to_size: int | None,
     ) -> Iterator[str]:  # fmt: skip
+        """The ends before the start of an event, and the records of its start (the arguments: `trace.TIMED_FIELDS`)."""
         task = Task(report, -1 if process is None else process)
         start, end = start - self._origin, end - self._origin
+        yield from self._ended(start)
         row: Row = (task, thread)
         if kind in _GPU:
             row = (task, (device, stream, self._lanes.lane((task, device, stream), start, end)))

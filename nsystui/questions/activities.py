@@ -37,20 +37,19 @@ from nsystui.store.session import Session
 
 @dataclass(frozen=True)
 class Work:
-    """An activity that is summarised by name: its title, its table, and nsys's headings of the count and the name."""
+    """An activity that is summarised by name: its table, and nsys's headings of the count and the name."""
 
     name: str
-    title: str
     table: sa.Table
     label: sa.ColumnElement[Any]
     count_header: str
     name_header: str
 
 
-MEMORY = Work("memory", "memory operations", tables.memory_ops, tables.memory_ops.c.operation, "Count", "Operation")
-API = Work("api", "API calls", tables.api_calls, tables.api_calls.c.name, "Num Calls", "Name")
-OS = Work("os", "OS runtime calls", tables.os_calls, tables.os_calls.c.name, "Num Calls", "Name")
-MPI = Work("mpi", "MPI calls", tables.mpi_calls, tables.mpi_calls.c.name, "Num Calls", "Name")
+MEMORY = Work("memory", tables.memory_ops, tables.memory_ops.c.operation, "Count", "Operation")
+API = Work("api", tables.api_calls, tables.api_calls.c.name, "Num Calls", "Name")
+OS = Work("os", tables.os_calls, tables.os_calls.c.name, "Num Calls", "Name")
+MPI = Work("mpi", tables.mpi_calls, tables.mpi_calls.c.name, "Num Calls", "Name")
 WORKS = {work.name: work for work in (MEMORY, API, OS, MPI)}
 
 

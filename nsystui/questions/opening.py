@@ -16,8 +16,8 @@ from nsystui.base.errors import NsystuiError
 if TYPE_CHECKING:
     from nsystui.questions.job import Job
     from nsystui.store.opened import Opened
-    from nsystui.store.pack import Progress
     from nsystui.store.packed_job import JobReport
+    from nsystui.store.packing import Progress
     from nsystui.store.report import Report
     from nsystui.store.session import Session, Working
 
@@ -102,8 +102,7 @@ class Opener:
         from nsystui.exports.discover import discover
         from nsystui.questions.job import Job
         from nsystui.questions.numbering import numbering
-        from nsystui.store.cache import Cache
-        from nsystui.store.cache_directory import DEFAULT_CAP
+        from nsystui.store.cache import DEFAULT_CAP, Cache
         from nsystui.store.database import Limits
         from nsystui.store.session import Session
 
@@ -158,7 +157,7 @@ class Opener:
             pool.shutdown(cancel_futures=True)
 
     def _add(self, session: Session, export: Export, whole: bool, partly: bool) -> NsystuiError | None:
-        from nsystui.store.pack import PackingCancelled
+        from nsystui.store.packing import PackingCancelled
 
         def advanced(progress: Progress) -> None:
             self._listener.advanced(export.path, progress)
@@ -181,7 +180,7 @@ class Opener:
         from concurrent.futures import ThreadPoolExecutor
 
         from nsystui.exports.convert import convert, export_of, is_report
-        from nsystui.store.cache_directory import size_of
+        from nsystui.store.cache import size_of
         from nsystui.store.machine import step_back
 
         directory = self.source.conversion_directory

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     Expected = tuple[Mapping[Any, Any], Sequence[Any]]
     """Columns that will be read of each table, and the tables whose rows will be counted: see `Session.expect`."""
 
+_NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 Values = Mapping[str, Any]
 """The value of each option by its name; from a command line also the flags of the selection and ``files``."""
 Say = Callable[[Callable[[], str]], object]
@@ -28,6 +30,17 @@ Say = Callable[[Callable[[], str]], object]
 PALETTE, COMPARISON = "palette", "comparison"
 """The homes of questions that no screen of their own shows; one of two sides first asks for the other."""
 
+SCREENS = {
+    "overview": "Overview",
+    "kernels": "Kernels",
+    "nccl": "NCCL",
+    "gpu": "GPU",
+    "nvtx": "NVTX",
+    "events": "Events",
+    "ranks": "Ranks",
+    "timeline": "Timeline",
+}
+"""The titles of the screens by their modes, in the order of their keys."""
 
 Row = Literal[
     "kernel", "range", "memory", "api", "os", "mpi", "nccl", "device", "rank", "step", "event", "time", "other"
@@ -86,6 +99,37 @@ class Drawing(NamedTuple):
     notes: tuple[str, ...]
 
 
+class View(NamedTuple):
+    """A table of a question on the screen that is its home, by a name that no other view has.
+
+    ``title`` stands behind that of the screen (default: the question's), ``counted`` in "12 of 34 rows". ``values``
+    are those of the question's options that differ from their defaults, ``sort`` the column by which the answer comes
+    sorted, and whether it descends. ``tables``: the canonical tables whose rows a user finds there. ``order``: its
+    place among the views of the screen (default: the question's).
+    """
+
+    name: str
+    title: str = ""
+    counted: str = "rows"
+    values: Values = _NO_VALUES
+    sort: tuple[str | None, bool] = (None, True)
+    tables: tuple[str, ...] = ()
+    order: int = 0
+
+
+class Titled(NamedTuple):
+    """One of several tables of an answer. ``name`` is for flags and files, ``title`` for people.
+
+    ``labels`` tell it from the others in JSON (default: its name). With ``needs_title`` its columns alone do not.
+    """
+
+    name: str
+    title: str
+    answer: Answer
+    labels: Mapping[str, str | int] = {}
+    needs_title: bool = False
+
+
 Ask = Callable[["Job", "Selection", Any], "Answer"]
 
 
@@ -96,6 +140,11 @@ class Question(NamedTuple):
     UsageError for those that make no sense. Where nobody asks for a table, ``map`` answers with lanes over time and
     ``draw`` with text; ``draw`` returns ``None`` where there is nothing to draw.
 
+    ``tables`` answers a command with several tables, of which ``ask`` returns the first.
+
+    ``other`` returns the flags of another job that the answer is compared with, ``None`` without one; ``compare`` is
+    asked about that job first, and returns the options with what the answer takes from it.
+
     ``needs``: of each group of canonical tables the exports must have one. ``differs``: what NVIDIA's of that name
     gets wrong and this one does not, or counts otherwise.
 
@@ -105,7 +154,8 @@ class Question(NamedTuple):
     ``is_remembered``: its whole answer is kept, and given again without opening anything.
 
     ``row`` is what a row of the answer is about, and ``home`` the screen that shows it (a mode of the application,
-    `PALETTE`, `COMPARISON`, or empty for none). ``order``: its place in lists, small numbers first.
+    `PALETTE`, `COMPARISON`, or empty for none): under ``title``, in its ``views``, of which a question has at least
+    one. ``order``: its place in lists, small numbers first.
     """
 
     name: str
@@ -122,6 +172,9 @@ class Question(NamedTuple):
     read: Callable[[Values], Any] = dict
     map: Callable[[Job, Selection, Any], RecipeMap] | None = None
     draw: Callable[[Job, Selection, Any], Drawing | None] | None = None
+    tables: Callable[[Job, Selection, Any], list[Titled]] | None = None
+    other: Callable[[Values], Values | None] | None = None
+    compare: Callable[[Job, Selection, Any], Any] | None = None
     is_whole: bool = False
     expected: Callable[[Values], Expected] | None = None
     has_times: bool = False
@@ -129,6 +182,8 @@ class Question(NamedTuple):
     is_remembered: bool = False
     row: Row = "other"
     home: str = PALETTE
+    title: str = ""
+    views: tuple[View, ...] = ()
 
     @property
     def takes(self) -> frozenset[str]:
@@ -141,6 +196,47 @@ class Question(NamedTuple):
 
     def default_values(self) -> dict[str, Any]:
         return {option.name: option.default for option in self.options}
+
+    def command(self, values: Values) -> str:
+        """The command that asks it, without files; ``values`` are those that differ from the defaults."""
+        from nsystui.base.text import shell_word
+
+        words = [{"": self.name, "stats": f"stats -r {self.name}"}.get(self.family, f"{self.family} {self.name}")]
+        for option in self.options:
+            if option.name in values:
+                words += [f"--{option.flag}", *([] if option.is_switch else [shell_word(str(values[option.name]))])]
+        return " ".join(words)
+
+
+class QuestionView(NamedTuple):
+    """A view with its question."""
+
+    question: Question
+    view: View
+
+    @property
+    def name(self) -> str:
+        return self.view.name
+
+    @property
+    def title(self) -> str:
+        return self.view.title or self.question.title
+
+    def ask(self, job: Job, selection: Selection, values: Values = _NO_VALUES) -> Answer:
+        """Its answer; those of the ``values`` count that the question has an option for."""
+        given = {**self.question.default_values(), **self.view.values}
+        given |= {name: value for name, value in values.items() if name in given}
+        return self.question.ask(job, selection, self.question.read(given))
+
+
+def chosen_tables(text: str | None, tables: Sequence[str], usual: Sequence[str]) -> list[str]:
+    """The tables that a list names, ``all`` for each, in their own order; the usual ones without. Raises UsageError."""
+    chosen = set(usual) if text is None else {name.strip() for name in text.split(",") if name.strip()}
+    if not chosen or chosen - {*tables, "all"}:
+        from nsystui.base.errors import UsageError
+
+        raise UsageError(f"--tables {text!r}: the tables are {', '.join(tables)}, all")
+    return [name for name in tables if name in chosen or "all" in chosen]
 
 
 def in_module(module: str, table: str, name: str) -> Callable[..., Any]:

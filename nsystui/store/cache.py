@@ -1,8 +1,9 @@
 """The cache: packed exports and single columns of others, a directory for each, never beside the export.
 
 A directory is written under a temporary name and renamed when it is whole, so that it is there entirely or not at all.
-It is never changed after that: another process may read from it. The cache is capped, with all that lies in it; what
-was used longest ago goes first.
+It is never changed after that: another process may read from it. The cache is capped, with all that the program saves
+in it: packs, single columns, results of single reports and of several, and exports that were converted from reports.
+What was used longest ago goes first; what is not the program's is neither counted nor removed.
 """
 
 from __future__ import annotations
@@ -10,21 +11,23 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from nsystui.base.errors import OutputError
 from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
-from nsystui.exports.own_files import partial_name, remove, why_not_ours
-from nsystui.store.cache_directory import ANSWERS, FACTS, RESULTS, CachePlace, size_of, trim
-from nsystui.store.pack import PackedReport, Written, written_of
+from nsystui.exports.own_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove, why_not_ours
 from nsystui.store.parquet_files import PackFiles
+from nsystui.store.report import PackedReport
 from nsystui.store.results import Caps, Results
 from nsystui.store.seals import Seal, read_facts, write_facts
 
@@ -39,6 +42,17 @@ PARQUET_FORM = "COMPRESSION zstd, PARQUET_VERSION V2"
 """How packs are written, as options of DuckDB's ``COPY``."""
 # The delta encodings leave little to compress, and more effort takes as long again.
 _COLUMN_FORM = "COMPRESSION zstd, COMPRESSION_LEVEL 1, PARQUET_VERSION V2"
+DEFAULT_CAP = 20 << 30
+ANSWERS = "answers"
+"""The folder of the results of several reports together: a file for each."""
+CONVERTED = "exports"
+"""The folder of the converted exports: a directory for each."""
+FACTS = "report.json"
+"""The file in which a pack, or a set of single columns, says what it is; its time is that of the last use."""
+RESULTS = ".results"
+"""How the name ends of the directory of a report's results; its own time is that of the last use."""
+_PACK_NAME = re.compile(r"[A-Za-z0-9-]*-[0-9a-f]{24}(\.[a-z_]+-[0-9a-f]{12}|\.results|\.kept)?")
+_CONVERTED_NAME = re.compile(r"[0-9a-f]{16}")
 # What reading a pack or columns raises that are none, or not whole.
 _ANOTHER = (ValueError, KeyError, TypeError, AttributeError)
 _DAMAGED = (OSError, *_ANOTHER)
@@ -78,16 +92,24 @@ class ColumnFiles:
 
 
 Files = TypeVar("Files", PackedFiles, ColumnFiles)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Cache(CachePlace):
-    """The packed reports, and what else is kept of exports, at a place.
+class Cache:
+    """A directory for packed reports and what else is saved of exports, of at most about ``cap`` bytes.
 
     Unless it ``is_required``, a session goes on in its memory where the cache cannot be written.
     """
 
+    directory: Path
+    cap: int = DEFAULT_CAP
     is_required: bool = False
+
+    @property
+    def conversions(self) -> Path:
+        """Where exports lie that were converted from reports."""
+        return self.directory / CONVERTED
 
     @property
     def is_ours(self) -> bool:
@@ -131,21 +153,37 @@ class Cache(CachePlace):
         every = (_found(directory, _read_columns) for directory in directories)
         return _used(next((one for one in every if one is not None and one.names.issuperset(names)), None))
 
-    def begin(self, export: Path) -> PartialPack:
+    def begin(self, export: Path) -> Partial[PackedFiles]:
         """A new place to pack ``export`` into.
 
         Raises OSError where the cache cannot be written.
         """
-        return PartialPack(self._temporary(), self.place_of(export))
+        return Partial(self._temporary(), self.place_of(export), PARQUET_FORM, read_packed)
 
-    def begin_columns(self, export: Path, table: str, names: Collection[str]) -> PartialColumns:
+    def begin_columns(self, export: Path, table: str, names: Collection[str]) -> Partial[ColumnFiles]:
         """A new place for columns of a table of ``export``.
 
         Raises OSError where the cache cannot be written.
         """
         digest = hashlib.sha256(" ".join(sorted(names)).encode()).hexdigest()[:12]
         place = self.place_of(export)
-        return PartialColumns(self._temporary(), place.with_name(f"{place.name}.{table}-{digest}"), names)
+        place = place.with_name(f"{place.name}.{table}-{digest}")
+        return Partial(self._temporary(), place, _COLUMN_FORM, _read_columns)
+
+    def write(self, write: Callable[[], T], warn: Callable[[str], object]) -> T | None:
+        """The result of ``write``; ``None`` where the cache cannot be written (full, read-only), after a warning.
+
+        Raises OutputError for that where the cache is required.
+        """
+        import duckdb
+
+        try:
+            return write()
+        except (OSError, duckdb.Error) as error:
+            if self.is_required:
+                raise OutputError(f"{self.directory.parent} cannot be written ({reason_of(error)})") from None
+            warn(f"the cache {self.directory} cannot be written ({reason_of(error)}): keeping columns in memory")
+            return None
 
     def _temporary(self) -> Path:
         """A new directory, under a name that the cache takes away if this process is killed."""
@@ -164,7 +202,12 @@ class Cache(CachePlace):
         The places in ``keep`` are being read from and stay, even over the cap. Never raises: another process may be at
         it.
         """
-        return trim(self.directory, self.cap, keep)
+        return _trim(self.directory, self.cap, keep)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why something could not be written: the system's words, else the first line of DuckDB's."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
 
 
 class Room:
@@ -192,64 +235,46 @@ class Room:
                 self._left = self.cache.trim(frozenset(self._in_use))
 
 
-class PartialPack:
-    """A report being packed: a sink that writes Parquet files, then ``finish`` or ``abandon``."""
+class Partial(Generic[Files]):
+    """Files of the cache being written: a sink. A context manager, which leaves nothing behind without ``finish``."""
 
-    def __init__(self, temporary: Path, place: Path) -> None:
-        self._temporary = temporary
-        self.place = place
-        self._files = PackFiles(temporary)
-
-    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, place: int) -> Written:
-        """Adds rows to ``table``; in its files, in the order of their names, rows are in the order of ``place``."""
-        part = self._files.new_part()
-        told = copy_to_parquet(connection, select, part, f"{PARQUET_FORM}, RETURN_STATS")
-        ((_, rows, _, _, statistics, *_),) = told
-        if rows:
-            self._files.add(table.name, place, part)
-        else:
-            part.unlink()
-        return written_of(table, rows, statistics)
-
-    def finish(self, report: PackedReport) -> PackedFiles:
-        """Makes the pack visible under its final name and returns it."""
-        self._files.finish()
-        return _published(self._temporary, self.place, report.to_json(), read_packed)
-
-    def abandon(self) -> None:
-        """Leaves nothing behind."""
-        shutil.rmtree(self._temporary, ignore_errors=True)
-
-
-class PartialColumns:
-    """Columns being written: a sink for Parquet files, then ``finish`` or ``abandon``."""
-
-    def __init__(self, temporary: Path, place: Path, names: Collection[str]) -> None:
+    def __init__(self, temporary: Path, place: Path, form: str, read: Callable[[Path], Files]) -> None:
         self._temporary = temporary
         self._place = place
-        self._names = sorted(names)
-        self._files = 0
+        self._form = form
+        self._read: Callable[[Path], Files] = read
+        self._files = PackFiles(temporary)
 
-    def write(self, connection: duckdb.DuckDBPyConnection, select: str) -> int:
-        """Adds the rows that ``select`` gives; how many they are.
+    def __enter__(self) -> Self:
+        return self
 
-        Raises duckdb.Error where the memory is too little, or the cache cannot be written.
-        """
-        file = self._temporary / f"{self._files:06d}.parquet"
-        ((rows,),) = copy_to_parquet(connection, select, file, _COLUMN_FORM)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, position: int) -> int:
+        """Adds rows to ``table``; in its files, by their names, rows are in the order of ``position``."""
+        part = self._files.new_part()
+        ((rows,),) = copy_to_parquet(connection, select, part, self._form)
         if rows:
-            self._files += 1
+            self._files.add(table.name, position, part)
         else:
-            file.unlink()
+            part.unlink()
         return int(rows)
 
-    def finish(self, rows: int) -> ColumnFiles:
-        """Makes the columns visible under their final name and returns them. Raises OSError where they cannot be."""
-        return _published(self._temporary, self._place, {"names": self._names, "rows": rows}, _read_columns)
-
-    def abandon(self) -> None:
-        """Leaves nothing behind."""
-        shutil.rmtree(self._temporary, ignore_errors=True)
+    def finish(self, facts: Mapping[str, Any]) -> Files:
+        """Makes the files visible under their final name, with these facts, and returns them. Raises OSError."""
+        self._files.finish()
+        write_facts(self._temporary, self._place, FACTS, facts)
+        try:
+            os.rename(self._temporary, self._place)
+        except OSError:  # another process wrote the same meanwhile, or something damaged is in the way
+            with suppress(*_DAMAGED):
+                return self._read(self._place)
+            remove(self._place)
+            os.rename(self._temporary, self._place)
+        return self._read(self._place)
 
 
 def read_packed(directory: Path) -> PackedFiles:
@@ -288,18 +313,90 @@ def _used(found: Files | None) -> Files | None:
     return found
 
 
-def _published(temporary: Path, place: Path, facts: Mapping[str, Any], read: Callable[[Path], Files]) -> Files:
-    """Makes a directory visible under its final name, with what it says of itself. Raises OSError."""
-    write_facts(temporary, place, FACTS, facts)
+def default_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """``$NSYSTUI_CACHE_DIR``, else the user's cache directory of this system."""
+    import platformdirs
+
+    chosen = environ.get("NSYSTUI_CACHE_DIR")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("nsystui"))
+
+
+@dataclass(frozen=True, order=True)
+class Item:
+    """One thing in the cache: when it was used last (s since the epoch), its bytes, whether it may go at all."""
+
+    used: float
+    size: int
+    place: Path
+    may_go: bool = True
+
+
+def _trim(directory: Path, cap: int, keep: Collection[Path] = ()) -> int:
+    """Removes what was used longest ago until the cache is under ``cap`` bytes; how many bytes more it may then hold.
+
+    What is in ``keep``, or belongs to a pack that is (its single columns and results), stays, even over the cap. Never
+    raises: another process may be at it.
+    """
+    items = sorted(_items(directory))
+    total = sum(item.size for item in items)
+    for item in items:
+        if total <= cap:
+            break
+        if item.may_go and not {item.place, _pack_of(item.place)}.intersection(keep):
+            remove(item.place)
+            total -= item.size
+    return cap - total
+
+
+def size_of(place: Path) -> int:
+    """The bytes of the files in a directory."""
+    size = 0
+    for file in _in(place):
+        with suppress(OSError):
+            size += file.stat().st_size
+    return size
+
+
+def drop_left(directory: Path) -> None:
+    """Removes what processes that were killed left half-written in the cache. Never raises.
+
+    Only ``nsys export`` writes elsewhere than into the cache directory itself.
+    """
+    for place in (directory, *_in(directory / CONVERTED)):
+        drop_abandoned(place)
+
+
+def _items(directory: Path) -> Iterator[Item]:
+    for place in _in(directory):
+        with suppress(OSError):
+            if place.name.startswith(PARTIAL):
+                yield Item(place.stat().st_mtime, size_of(place), place, may_go=False)
+            elif (place / FACTS).exists():
+                yield Item((place / FACTS).stat().st_mtime, size_of(place), place)
+            # Results, or what was left by a removal that was interrupted.
+            elif _PACK_NAME.fullmatch(place.name) and place.is_dir():
+                yield Item(place.stat().st_mtime, size_of(place), place)
+    for file in _in(directory / ANSWERS):
+        with suppress(OSError):
+            status = file.stat()
+            yield Item(status.st_mtime, status.st_size, file)
+    for place in _in(directory / CONVERTED):
+        with suppress(OSError):
+            if _CONVERTED_NAME.fullmatch(place.name):
+                yield Item(place.stat().st_mtime, size_of(place), place, may_go=not _is_being_made(place))
+
+
+def _in(directory: Path) -> list[Path]:
     try:
-        os.rename(temporary, place)
-    except OSError:  # another process wrote the same meanwhile, or something damaged is in the way
-        try:
-            found = read(place)
-        except _DAMAGED:
-            remove(place)
-            os.rename(temporary, place)
-        else:
-            shutil.rmtree(temporary, ignore_errors=True)
-            return found
-    return read(place)
+        return list(directory.iterdir())
+    except OSError:
+        return []
+
+
+def _pack_of(place: Path) -> Path:
+    """Where the pack is that single columns and results belong to; a pack's own place is that of the pack."""
+    return place.with_name(place.name.partition(".")[0] or place.name)
+
+
+def _is_being_made(place: Path) -> bool:
+    return any(not is_abandoned(file) for file in place.glob(f"{PARTIAL}*"))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nsystui.base.errors import ExportError
 from nsystui.exports import canonical, nccl_calls, opening, sources
@@ -17,10 +17,11 @@ from nsystui.exports.opening import ArrowReader
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import Source, Transform
 from nsystui.exports.whole import check_rows
-from nsystui.store.cache import Cache, ColumnFiles, PartialColumns
+from nsystui.store.cache import Cache, ColumnFiles
 from nsystui.store.damage import raise_of_damage, remembered_damage
-from nsystui.store.pack import WORK_TABLES, device_rows, has_extent
+from nsystui.store.packing import WORK_TABLES, MemorySink, Sink, device_rows
 from nsystui.store.reader import CHUNK_ROWS, Chunks, Fields, Lookups, Reader, make_table
+from nsystui.store.report import has_extent
 from nsystui.store.results import Results
 from nsystui.store.tally import LeftOut, Tally, count, tally, tally_columns
 
@@ -36,13 +37,6 @@ class Expected:
 
     columns: Mapping[str, frozenset[str]]
     tallied: tuple[str, ...]
-
-
-class Sink(Protocol):
-    """Where the columns of one table go."""
-
-    def write(self, connection: duckdb.DuckDBPyConnection, select: str) -> int:
-        """Adds the rows that ``select`` gives; how many they are."""
 
 
 @dataclass(frozen=True)
@@ -162,35 +156,31 @@ class OnDemand:
 
     def _load_to_cache(self, cache: Cache, missing: Mapping[str, frozenset[str]]) -> bool:
         """Reads into the cache; ``False`` where it cannot be written (full, read-only), after a warning."""
-        import duckdb
 
-        partial: dict[str, PartialColumns] = {}
-        try:
-            for table, names in missing.items():
-                partial[table] = cache.begin_columns(self.path, table, names)
-            rows = self._read(missing, partial)
-            for table, sink in partial.items():
-                self.loaded[table] = sink.finish(rows[table])
-            return True
-        except (OSError, duckdb.Error) as error:
-            first_line = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
-            self.warn(f"the cache {cache.directory} cannot be written ({first_line}): keeping columns in memory")
-            return False
-        finally:
-            for sink in partial.values():
-                sink.abandon()
+        def write() -> dict[str, ColumnFiles]:
+            with ExitStack() as stack:
+                partial = {
+                    table: stack.enter_context(cache.begin_columns(self.path, table, names))
+                    for table, names in missing.items()
+                }
+                rows = self._read(missing, partial)
+                facts = {table: {"names": sorted(names), "rows": rows[table]} for table, names in missing.items()}
+                return {table: sink.finish(facts[table]) for table, sink in partial.items()}
+
+        loaded = cache.write(write, self.warn)
+        self.loaded.update(loaded or {})
+        return loaded is not None
 
     def _load_to_memory(self, missing: Mapping[str, frozenset[str]]) -> None:
         self._loads += 1
-        sinks = {table: _MemoryColumns(f"columns_{self.index:d}_{table}_{self._loads:d}") for table in missing}
+        sink = MemorySink(self.connection, f"columns_{self.index:d}_{self._loads:d}")
         try:
-            rows = self._read(missing, sinks)
+            rows = self._read(missing, dict.fromkeys(missing, sink))
         except BaseException:
-            for sink in sinks.values():
-                sink.abandon(self.connection)
+            sink.abandon()
             raise
         for table, names in missing.items():
-            self.loaded[table] = ColumnTable(names, rows[table], sinks[table].name)
+            self.loaded[table] = ColumnTable(names, rows[table], sink.names.get(table, ""))
 
     def _read(self, missing: Mapping[str, Collection[str]], sinks: Mapping[str, Sink]) -> dict[str, int]:
         """Reads the ``missing`` fields of each canonical table into its sink; how many rows each has.
@@ -235,8 +225,8 @@ class OnDemand:
             while (chunk := chunks.take()) is not None:
                 found = reader.read(export, chunk)
                 read += found
-                for table, select in reader.parts() if found else ():
-                    yield table.name, sinks[table.name].write(connection, select)
+                for table, select, *_ in reader.parts() if found else ():
+                    yield table.name, sinks[table.name].write(table, connection, select, chunk.position)
                 if not found:
                     chunks.skip_to(reader.source, reader.row_after(export, chunk))
             if not only_calls:
@@ -270,9 +260,11 @@ class OnDemand:
         devices = canonical.DEVICES
         rows = device_rows(self.metadata, sorted(used))
         make_table(self.connection, devices, rows, "made")
-        sink = _MemoryColumns(f"columns_{self.index:d}_{devices.name}")
-        sink.write(self.connection, "SELECT * FROM made")
-        self.loaded[devices.name] = ColumnTable(frozenset(devices.field_names), len(rows), sink.name)
+        sink = MemorySink(self.connection, f"columns_{self.index:d}")
+        sink.write(devices, self.connection, "SELECT * FROM made", 0)
+        self.loaded[devices.name] = ColumnTable(
+            frozenset(devices.field_names), len(rows), sink.names.get(devices.name, "")
+        )
 
     @contextmanager
     def _damage(self, table: str) -> Iterator[None]:
@@ -422,21 +414,3 @@ class _Counts(Mapping[str, int]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-class _MemoryColumns(Sink):
-    """Keeps columns in a table of the session's own database."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._is_made = False
-
-    def write(self, connection: duckdb.DuckDBPyConnection, select: str) -> int:
-        verb = f"INSERT INTO {self.name}" if self._is_made else f"CREATE TABLE {self.name} AS"
-        ((rows,),) = connection.execute(f"{verb} {select}").fetchall()
-        self._is_made = True
-        return int(rows)
-
-    def abandon(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Leaves nothing behind."""
-        connection.execute(f"DROP TABLE IF EXISTS {self.name}")

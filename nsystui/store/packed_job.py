@@ -33,9 +33,9 @@ from nsystui.exports.discover import (
 )
 from nsystui.exports.metadata import Metadata
 from nsystui.exports.own_files import drop_abandoned, partial_name
-from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
+from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles, reason_of
 from nsystui.store.database import Limits, connect
-from nsystui.store.pack import PackedReport
+from nsystui.store.report import PackedReport
 from nsystui.store.results import Results
 from nsystui.store.seals import Seal, check, facts_of, facts_text, of_content, seal_of, sealed
 
@@ -289,8 +289,7 @@ class JobWriter:
         try:
             yield
         except (OSError, duckdb.IOException) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
-            raise OutputError(f"{self.directory} cannot be written ({reason})") from None
+            raise OutputError(f"{self.directory} cannot be written ({reason_of(error)})") from None
 
 
 def _prepared(files: PackedFiles, directory: Path) -> Iterator[Path]:

@@ -1,26 +1,105 @@
-"""The packing of a session: several exports at once within its limits, into its cache, or else into its memory."""
+"""Packing: exports turned into the columns of the canonical tables, once.
+
+The native tables are read in chunks by rowid, each chunk becomes rows of one or more canonical tables, and a sink
+keeps them: Parquet files in the cache, or tables in memory. Threads are enough, because no row passes through Python
+(the payload of NCCL calls apart). A session packs several exports at once within its limits.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
 
-from nsystui.base.errors import DamagedError, OutputError
-from nsystui.exports import canonical, sources
+from nsystui.base.errors import DamagedError, ExportError
+from nsystui.base.resources import shortage
+from nsystui.exports import canonical, metadata, nccl_calls, opening, schema, sources
 from nsystui.exports.canonical import CanonicalTable
+from nsystui.exports.identifiers import pid_of
+from nsystui.exports.metadata import Metadata
+from nsystui.exports.nccl_calls import PayloadSchemas
+from nsystui.exports.opening import ArrowReader
+from nsystui.exports.sources import Transform
+from nsystui.exports.whole import check_rows
 from nsystui.store.cache import Cache, PackedFiles, Room
 from nsystui.store.database import Limits, connect, memory_errors, memory_setting
-from nsystui.store.pack import PackedReport, Packer, Progress, Sink, Written, has_extent
+from nsystui.store.machine import step_back
+from nsystui.store.reader import (
+    ALL_FIELDS,
+    CHUNK_ROWS,
+    Chunk,
+    Chunks,
+    Lookups,
+    Part,
+    Reader,
+    make_table,
+    read_errors,
+)
+from nsystui.store.report import PackedReport
+from nsystui.store.tally import LeftOut
 
 if TYPE_CHECKING:
     import duckdb
 
 
-_NOTHING: Mapping[str, str] = {}
+class PackingCancelled(Exception):
+    """The user stopped the packing; nothing of it is kept."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the packing of one export is: rows done of ``total`` (an estimate that ends exact), now at ``table``."""
+
+    path: Path
+    table: str
+    rows: int
+    total: int
+
+
+class Sink(Protocol):
+    """The place that rows are written to; may be used by several threads."""
+
+    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, position: int) -> int:
+        """Adds the rows that ``select`` gives on ``connection``, which have fields of ``table``; how many they are.
+
+        ``position`` grows with the rows of a table. Raises duckdb.Error and OSError where they cannot be written.
+        """
+
+
+class MemorySink:
+    """Keeps rows in tables of the session's own database, whose names begin with ``prefix``."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, prefix: str) -> None:
+        self.connection = connection
+        self.names: dict[str, str] = {}
+        """The table for each canonical one that has rows."""
+        self._prefix = prefix
+        self._lock = threading.Lock()
+
+    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, position: int) -> int:
+        """Adds rows to the table of ``table``, which is made for the first of them."""
+        ((rows,),) = connection.execute(f"CREATE OR REPLACE TEMP TABLE arrived AS {select}").fetchall()
+        if not rows:
+            return 0
+        with self._lock:
+            if table.name in self.names:
+                connection.table("arrived").insert_into(self.names[table.name])
+            else:
+                name = f"{self._prefix}_{table.name}"
+                connection.table("arrived").create(name)
+                self.names[table.name] = name
+        return int(rows)
+
+    def abandon(self) -> None:
+        """Leaves nothing behind."""
+        for name in self.names.values():
+            self.connection.execute(f"DROP TABLE IF EXISTS {name}")
 
 
 @dataclass(frozen=True)
@@ -33,6 +112,9 @@ class PackedTables:
     report: PackedReport
     names: Mapping[str, str]
     damaged: Mapping[str, str] = field(default_factory=dict)
+
+
+_NOTHING: Mapping[str, str] = {}
 
 
 @dataclass
@@ -91,28 +173,16 @@ class Packing:
     def _to_cache(
         self, cache: Cache, path: Path, report_progress: Callable[[Progress], None], is_cancelled: Callable[[], bool]
     ) -> PackedFiles | None:
-        """Packs into the cache; ``None`` where the cache cannot be written (full, read-only), after a warning."""
-        import duckdb
+        """Packs into the cache; ``None`` where it cannot be written (full, read-only), after a warning."""
 
-        partial = None
-        try:
-            partial = cache.begin(path)
-            with self._own.connection() as connection:
+        def write() -> PackedFiles:
+            with cache.begin(path) as partial, self._own.connection() as connection:
                 packed = self._packer(path, connection, partial, report_progress, is_cancelled).run()
-            files = partial.finish(packed)
-        except (OSError, duckdb.Error) as error:
-            if partial is not None:
-                partial.abandon()
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
-            if cache.is_required:
-                raise OutputError(f"{cache.directory.parent} cannot be written ({reason})") from None
-            self.warn(f"the cache {cache.directory} cannot be written ({reason}): keeping columns in memory")
-            return None
-        except BaseException:
-            if partial is not None:
-                partial.abandon()
-            raise
-        self.room.make(files.size)
+                return partial.finish(packed.to_json())
+
+        files = cache.write(write, self.warn)
+        if files is not None:
+            self.room.make(files.size)
         return files
 
     def _to_memory(
@@ -123,7 +193,7 @@ class Packing:
         is_cancelled: Callable[[], bool],
         without: Mapping[str, str] = _NOTHING,
     ) -> PackedTables:
-        sink = MemorySink(self.database.cursor(), index)
+        sink = MemorySink(self.database.cursor(), f"report_{index:d}")
         try:
             packed = self._packer(path, sink.connection, sink, report_progress, is_cancelled, without).run()
         except BaseException:
@@ -197,52 +267,292 @@ class PackingDatabase:
         return True
 
 
-class MemorySink:
-    """Keeps packed rows in tables of the session's own database."""
+@dataclass
+class Packer:
+    """Packs one export. ``connection`` is a DuckDB connection of its own; ``report_progress`` is called per chunk.
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, index: int) -> None:
+    Threads of a low priority do the work; of two ``workers`` one reads while the other writes. ``slots`` are chunks
+    that may be at work at once, over all packers that share them.
+    """
+
+    path: Path
+    connection: duckdb.DuckDBPyConnection
+    sink: Sink
+    report_progress: Callable[[Progress], None] = lambda progress: None
+    is_cancelled: Callable[[], bool] = lambda: False
+    slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(2))
+    workers: int = 2
+    without: Mapping[str, str] = field(default_factory=dict)
+    """Native tables that are left out, with the reason."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _found: dict[str, int] = field(default_factory=dict)
+
+    def run(self) -> PackedReport:
+        """Packs the export.
+
+        Raises ExportError where the file cannot be read whole, PackingCancelled, and what the sink raises where it
+        cannot write. Where the memory is too little the ExportError has DuckDB's error as its context.
+        """
+        import duckdb
+
+        opening.check(self.path)
+        plain = opening.connect(self.path)
+        try:
+            tables = schema.probe(self.path, plain, self.without)
+            facts = metadata.read(self.path, plain, tables)
+            payload = nccl_calls.payload_schemas(plain, tables)
+        except opening.READ_ERRORS as error:
+            raise opening.corrupt(self.path, error) from None
+        finally:
+            plain.close()
+        try:
+            return self._pack(tables, facts, payload)
+        except DamagedError:
+            if self.is_cancelled():
+                raise PackingCancelled from None
+            raise
+        except duckdb.InterruptException:
+            raise PackingCancelled from None
+        except duckdb.OutOfMemoryException:
+            raise ExportError(str(self.path), "its columns do not fit into the memory allowed") from None
+        except (duckdb.Error, OSError) as error:
+            if self.is_cancelled():
+                raise PackingCancelled from None
+            if _is_disk_trouble(error):
+                raise
+            if lacking := shortage(error):
+                raise ExportError(str(self.path), lacking) from None
+            raise opening.corrupt(self.path, error) from None
+
+    def _pack(self, tables: schema.Schema, facts: Metadata, payload: PayloadSchemas) -> PackedReport:
+        every = sources.sources(tables)
+        lookups = Lookups(self.path, tables, self.connection)
+        try:
+            with ArrowReader(self.path) as export:
+                # The strings are read in any case: then it is known whether the export has them all.
+                lookups.fill(export, {"strings"}.union(*(source.words for source in every)))
+            chunks = Chunks([source for source in every if tables.has(source.table)], tables.last_rowid, CHUNK_ROWS)
+            every_worker = range(self.workers)
+            workers = [ChunkPacker(self.connection.cursor(), lookups, self.sink, payload) for _ in every_worker]
+            try:
+                pool = ThreadPoolExecutor(self.workers, thread_name_prefix="pack", initializer=step_back)
+                with ReadAhead(self.path) as ahead, pool:
+                    running = [pool.submit(self._work, worker, chunks, ahead) for worker in workers]
+                    _first_failure(running, chunks)
+                for source in every:
+                    if tables.has(source.table):
+                        check_rows(
+                            self.path, source.table, self._found.get(source.table, 0), tables.last_rowid[source.table]
+                        )
+                packed = workers[0].packed
+                for worker in workers[1:]:
+                    packed.add(worker.packed)
+                rows = device_rows(facts, sorted(packed.devices))
+                if rows:
+                    workers[0].write_rows(canonical.DEVICES, rows)
+            finally:
+                for worker in workers:
+                    worker.connection.close()
+        finally:
+            lookups.drop()
+        # A native table without rows says that there was nothing; one that is not there says nothing at all.
+        counts = {**{name: 0 for source in every for name in source.feeds}, **packed.counts}
+        first, last = packed.extents.get("work") or packed.extents.get("os") or (None, None)
+        damaged = {name: self.without[one.table] for one in every if one.table in self.without for name in one.feeds}
+        counts = {name: rows for name, rows in counts.items() if name not in damaged}
+        return PackedReport(facts, counts, first, last, packed.left_out, damaged)
+
+    def _work(self, worker: ChunkPacker, chunks: Chunks, ahead: ReadAhead) -> None:
+        """Packs chunks until there are none."""
+        with ArrowReader(self.path) as export:
+            while (chunk := chunks.take()) is not None:
+                if self.is_cancelled():
+                    raise PackingCancelled
+                ahead.reach(chunk.part)
+                with self.slots, read_errors(self.path, chunk.source.table):
+                    rows = worker.pack(export, chunk)
+                    if not rows:
+                        chunks.skip_to(chunk.source, worker.row_after(export, chunk))
+                with self._lock:
+                    self._found[chunk.source.table] = self._found.get(chunk.source.table, 0) + rows
+                    done = min(chunks.done(), chunks.total)
+                    self.report_progress(Progress(self.path, chunk.source.table, done, chunks.total))
+
+
+def _first_failure(running: Sequence[Future[None]], chunks: Chunks) -> None:
+    """Waits for all; where one fails, the others stop at their next chunk, and the failure is raised."""
+    for finished in as_completed(running):
+        if finished.exception() is not None:
+            chunks.stop()
+    for future in running:
+        future.result()
+
+
+def _is_disk_trouble(error: Exception) -> bool:
+    """Whether writing failed, not reading: a full or read-only cache is answered by packing into memory.
+
+    DuckDB only writes files here: exports are read by SQLite.
+    """
+    import duckdb
+
+    return isinstance(error, OSError | duckdb.IOException)
+
+
+@dataclass
+class Packed:
+    """The rows that were packed so far: their number by canonical table, those left out, (process, device) of GPU work,
+    first start and last end, ns.
+
+    OS runtime calls have an extent of their own: they go on long after the program's work, and would make a busy GPU
+    look idle at the end.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
+    devices: set[tuple[int, int]] = field(default_factory=set)
+    extents: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def count(self, table: CanonicalTable, rows: int, first: int | None = None, last: int | None = None) -> None:
+        """Adds rows of a table, with the first start and last end of their events."""
+        self.counts[table.name] = self.counts.get(table.name, 0) + rows
+        if first is not None and last is not None:
+            self._stretch("os" if table is canonical.OS_CALLS else "work", first, last)
+
+    def add(self, other: Packed) -> None:
+        """Adds what another thread packed of the same export."""
+        for name, rows in other.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + rows
+        for name, left_out in other.left_out.items():
+            self.left_out[name] = self.left_out.get(name, LeftOut()) + left_out
+        self.devices |= other.devices
+        for which, (first, last) in other.extents.items():
+            self._stretch(which, first, last)
+
+    def _stretch(self, which: str, first: int, last: int) -> None:
+        before = self.extents.get(which)
+        self.extents[which] = (first, last) if before is None else (min(before[0], first), max(before[1], last))
+
+
+class ChunkPacker:
+    """Packs chunks, one after the other, and knows what it packed."""
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, lookups: Lookups, sink: Sink, payload: PayloadSchemas
+    ) -> None:
         self.connection = connection
-        self.names: dict[str, str] = {}
-        self._index = index
-        self._begun: set[str] = set()
+        self.packed = Packed()
+        self._lookups = lookups
+        self._sink = sink
+        self._payload = payload
+        self._readers: dict[str, Reader] = {}
+        lookups.share(connection)
+
+    def pack(self, export: ArrowReader, chunk: Chunk) -> int:
+        """Packs the rows of a chunk; how many the native table has there."""
+        reader = self._reader(chunk)
+        rows = reader.read(export, chunk)
+        for part in reader.parts() if rows else ():
+            self._write(part, chunk.position)
+            if part.table.name in WORK_TABLES:
+                self._note_devices(reader.source.makes[part.table.name])
+        return rows
+
+    def row_after(self, export: ArrowReader, chunk: Chunk) -> int:
+        """The first row behind a chunk; behind the last one where there is none."""
+        return self._reader(chunk).row_after(export, chunk)
+
+    def write_rows(self, table: CanonicalTable, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Writes rows that Python made."""
+        make_table(self.connection, table, rows, "made")
+        self._write(Part(table, "SELECT * FROM made"), 0)
+
+    def _reader(self, chunk: Chunk) -> Reader:
+        table = chunk.source.table
+        if table not in self._readers:
+            left_out, lookups = self.packed.left_out, self._lookups
+            self._readers[table] = Reader(self.connection, lookups, chunk.source, ALL_FIELDS, left_out, self._payload)
+        return self._readers[table]
+
+    def _write(self, part: Part, position: int) -> None:
+        """Hands rows to the sink, whose columns have the names and the canonical types of their table."""
+        if rows := self._sink.write(part.table, self.connection, part.select, position):
+            self.packed.count(part.table, rows, part.first, part.last)
+
+    def _note_devices(self, work: Transform) -> None:
+        used = work.of_fields(("process", "device")).select(tie="")
+        pairs = self.connection.execute(f"SELECT DISTINCT process, device FROM ({used})").fetchall()
+        self.packed.devices.update((process, device) for process, device in pairs if process is not None)
+
+
+WORK_TABLES = (canonical.KERNELS.name, canonical.MEMORY_OPS.name, canonical.GRAPH_LAUNCHES.name)
+"""The canonical tables whose rows a GPU worked on."""
+
+
+def device_rows(facts: Metadata, used: Iterable[tuple[int, int]]) -> list[tuple[Any, ...]]:
+    """The rows of the canonical table of devices, which no native table has as such.
+
+    A row for each (process, device) of ``used``, and one without a process for each other GPU.
+    """
+    by_number = {gpu.gpu: gpu for gpu in facts.gpus}
+    by_ordinal = {gpu.cuda_device: gpu for gpu in facts.gpus if gpu.cuda_device is not None}
+    told = {(device.pid, device.device): device.gpu for device in facts.cuda_devices}
+    rows: list[tuple[Any, ...]] = []
+    placed = set()
+    for process, device in used:
+        pid = pid_of(process)
+        number = told.get((pid, device))
+        gpu = by_number.get(number) if number is not None else by_ordinal.get(device) or by_number.get(device)
+        number = gpu.gpu if gpu else number
+        placed.add(number)
+        rows.append((process, device, number, *_gpu_facts(gpu)))
+    rows += [(None, None, gpu.gpu, *_gpu_facts(gpu)) for gpu in facts.gpus if gpu.gpu not in placed]
+    return rows
+
+
+def _gpu_facts(gpu: metadata.Gpu | None) -> tuple[Any, ...]:
+    if gpu is None:
+        return (None, None, None, None, None, None, None)
+    names = (gpu.name or None, gpu.uuid or None, gpu.bus or None, gpu.chip or None)
+    return (*names, gpu.sm_count, gpu.total_memory, gpu.numa)
+
+
+_AHEAD = 32 << 20
+
+
+class ReadAhead:
+    """Tells the system which part of an export is read next, so that it comes in large pieces; a context manager.
+
+    SQLite asks for pages of 4 KB, one after the other; on a network file system each would be a round trip of its own.
+    The rows are read band by band through the file, so what lies ahead is known. Does nothing where the system does not
+    know how.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+        self._size = 0
+        self._done = 0
         self._lock = threading.Lock()
-        self._locks = {name: threading.Lock() for name in canonical.BY_NAME}
 
-    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, place: int) -> Written:
-        """Adds rows to the table of ``table``."""
-        name = f"report_{self._index:d}_{table.name}"
-        with self._locks[table.name]:  # two threads pack, and a table is made once
-            if table.name not in self.names:
-                return self._make(table, connection, select, name)
-        ((rows,),) = connection.execute(f"CREATE OR REPLACE TEMP TABLE kept AS {select}").fetchall()
-        written = _extent(table, connection, "kept", int(rows))
-        if written.rows:
-            with self._lock:
-                connection.table("kept").insert_into(name)
-        return written
+    def __enter__(self) -> ReadAhead:
+        with suppress(OSError):
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._size = os.fstat(self._descriptor).st_size
+        return self
 
-    def _make(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, name: str) -> Written:
-        """Makes a table of its first rows; there is none as long as there are none."""
-        self._begun.add(name)
-        ((rows,),) = connection.execute(f"CREATE TABLE {name} AS {select}").fetchall()
-        written = _extent(table, connection, name, int(rows))
-        if written.rows:
-            self.names[table.name] = name
-        else:
-            connection.execute(f"DROP TABLE {name}")
-        return written
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
-    def abandon(self) -> None:
-        """Leaves nothing behind."""
-        for name in self._begun:
-            self.connection.execute(f"DROP TABLE IF EXISTS {name}")
-
-
-def _extent(table: CanonicalTable, connection: duckdb.DuckDBPyConnection, name: str, rows: int) -> Written:
-    """The ``rows`` of the table called ``name`` with their first start and last end."""
-    if not rows or not has_extent(table):
-        return Written(rows)
-    # A range that was never closed reaches at least to its start.
-    last = 'greatest("start", "end")' if "end" in table.field_names else '"start"'
-    ((start, end),) = connection.execute(f'SELECT min("start"), max({last}) FROM {name}').fetchall()
-    return Written(rows, start, end)
+    def reach(self, part: float) -> None:
+        """Reads up to ``part`` (0 … 1) of the file now, and a little more soon; no part twice."""
+        with self._lock:
+            end = min(int(part * self._size) + _AHEAD, self._size)
+            if self._descriptor < 0 or end <= self._done or not hasattr(os, "posix_fadvise"):
+                return
+            with suppress(OSError):
+                os.posix_fadvise(self._descriptor, self._done, end - self._done, os.POSIX_FADV_WILLNEED)
+            self._done = end

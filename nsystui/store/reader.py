@@ -21,6 +21,7 @@ from nsystui.exports.opening import ArrowReader
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import NO_INTEGER, Source, Transform
 from nsystui.exports.whole import check_rows, doubled
+from nsystui.store.report import has_extent
 from nsystui.store.tally import LeftOut, count_left_out
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ class Chunk:
     first: int
     last: int
     part: float = 0.0
+
+    @property
+    def position(self) -> int:
+        """The number of the first row among those of all native tables that share a canonical one."""
+        return self.source.first_row + self.first
 
 
 class Chunks:
@@ -115,10 +121,16 @@ _NO_PAYLOAD = PayloadSchemas({})
 
 
 class Part(NamedTuple):
-    """The rows of a canonical table in a chunk: ``select`` is DuckDB's SQL, and only good until the next part."""
+    """The rows of a canonical table in a chunk: ``select`` is DuckDB's SQL, and only good until the next part.
+
+    ``first`` and ``last`` are the first start and the last end of events that stretch a session, ns, as far as they
+    are read; NCCL's calls lie within their NVTX ranges.
+    """
 
     table: CanonicalTable
     select: str
+    first: int | None = None
+    last: int | None = None
 
 
 @dataclass
@@ -234,10 +246,10 @@ class Reader:
         """The rows of the chunk that was read, by canonical table; of a table without rows there is none."""
         with read_errors(self._lookups.path, self.source.table):
             chosen = self._with_rows()
-        for name, (transform, rows) in chosen.items():
+        for name, (transform, rows, first, last) in chosen.items():
             # The chunk is a table of DuckDB's, whose own row numbers are in the order of the export's.
             tie = "" if self._is_sorted(transform, rows) else "rowid"
-            yield Part(canonical.BY_NAME[name], transform.select(tie))
+            yield Part(canonical.BY_NAME[name], transform.select(tie), first, last)
         if self.source.decoded:
             yield from self._calls()
 
@@ -262,26 +274,24 @@ class Reader:
         select = transform.of_fields(names).select(tie="")
         return bool(self.connection.execute(f"SELECT 1 FROM ({select}) WHERE {missing} LIMIT 1").fetchall())
 
-    def _with_rows(self) -> dict[str, tuple[Transform, int]]:
-        """The canonical tables that the chunk has rows for, with their number: to write none costs more than to count.
+    def _with_rows(self) -> dict[str, tuple[Transform, int, int | None, int | None]]:
+        """The canonical tables that the chunk has rows for, with their number, first start and last end.
 
-        Rows to be left out are counted; where there are none, no row is looked at for that again.
+        To write no rows costs more than to count them. Rows to be left out are counted; where there are none, no row
+        is looked at for that again.
         """
-        counted = [
-            f"count(*) FILTER (WHERE {condition})"
-            for made in self._read.makes.values()
-            for condition in (made.where or "true", made.kept or "true")
-        ]
-        if not counted:
+        if not self._read.makes:
             return {}
+        counted = (_counted(canonical.BY_NAME[name], made) for name, made in self._read.makes.items())
         (found,) = self.connection.execute(f"SELECT {', '.join(counted)} FROM chunk c").fetchall()
+        values = zip(found[::4], found[1::4], found[2::4], found[3::4], strict=True)
         chosen = {}
-        for (name, made), rows, kept in zip(self._read.makes.items(), found[::2], found[1::2], strict=True):
+        for (name, made), (rows, kept, first, last) in zip(self._read.makes.items(), values, strict=True):
             if kept < rows:
                 without = count_left_out(self.connection, made)
                 self._left_out[name] = self._left_out.get(name, LeftOut()) + without
             if kept:
-                chosen[name] = (made if kept < rows else replace(made, times=None), kept)
+                chosen[name] = (made if kept < rows else replace(made, times=None), kept, first, last)
         return chosen
 
     def _find_strings(self) -> None:
@@ -322,6 +332,18 @@ class Reader:
             make_table(self.connection, table, decoded, "decoded")
             names = ", ".join(f'"{item.name}"' for item in chosen)
             yield Part(table, f"SELECT {names} FROM decoded")
+
+
+def _counted(table: CanonicalTable, made: Transform) -> str:
+    """Four values of a chunk: its rows that go to ``table``, those that are not left out, first start and last end."""
+    counts = f"count(*) FILTER (WHERE {made.where or 'true'}), count(*) FILTER (WHERE {made.kept or 'true'})"
+    if not has_extent(table) or "start" not in made.fields:
+        return f"{counts}, NULL, NULL"
+    start = made.fields["start"]
+    # A range that was never closed reaches at least to its start.
+    latest = f"greatest({start}, {made.fields['end']})" if "end" in made.fields else start
+    first, last = (f"{extreme} FILTER (WHERE {made.kept or 'true'})" for extreme in (f"min({start})", f"max({latest})"))
+    return f"{counts}, {first}, {last}"
 
 
 @contextmanager

@@ -1,11 +1,11 @@
-"""An open export as the session has it, and one clock for all of them (docs/ranks.md#clock)."""
+"""The facts of a report, an open export as the session has it, and one clock for all (docs/ranks.md#clock)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.discover import job_of
@@ -41,6 +41,53 @@ class Facts(Protocol):
     def first_event(self) -> int | None: ...
     @property
     def last_event(self) -> int | None: ...
+
+
+@dataclass(frozen=True)
+class PackedReport:
+    """The facts of a packed export: its metadata, rows per canonical table, and the extent of its events in ns.
+
+    ``counts`` is 0 for a canonical table whose native tables are there without rows, and lacks one without any.
+    OS runtime calls count for the extent only in a report that has no other events. ``left_out`` are the rows whose
+    times cannot be. ``damaged``: canonical tables without rows here because of damage in the export, and which.
+    """
+
+    metadata: Metadata
+    counts: dict[str, int] = field(default_factory=dict)
+    first_event: int | None = None
+    last_event: int | None = None
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
+    damaged: Mapping[str, str] = field(default_factory=dict)
+
+    def most(self, table: str) -> int:
+        """How many rows a canonical table has."""
+        return self.counts.get(table, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values for ``json.dump``."""
+        return {
+            "metadata": self.metadata.to_json(),
+            "counts": self.counts,
+            "first_event": self.first_event,
+            "last_event": self.last_event,
+            "left_out": {name: found.by_reason for name, found in self.left_out.items()},
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> PackedReport:
+        """The inverse of ``to_json``."""
+        return cls(
+            Metadata.from_json(values["metadata"]),
+            dict(values["counts"]),
+            values["first_event"],
+            values["last_event"],
+            {name: LeftOut.from_json(found) for name, found in values["left_out"].items()},
+        )
+
+
+def has_extent(table: CanonicalTable) -> bool:
+    """Whether the rows of a table are events: samples, diagnostics and the profiler's own do not stretch a session."""
+    return "start" in table.field_names and table.name not in ("nic_metrics", "profiler_overhead")
 
 
 @dataclass(frozen=True)

@@ -23,16 +23,14 @@ from nsystui.exports import canonical, opening
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.discover import is_packed_report
 from nsystui.exports.own_files import why_not_ours
-from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room
-from nsystui.store.cache_directory import size_of
+from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room, size_of
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
 from nsystui.store.database import Limits, connect, engine_of, memory_errors, series
 from nsystui.store.machine import step_back
 from nsystui.store.on_demand import Expected, OnDemand
 from nsystui.store.opened import open_export
-from nsystui.store.pack import Progress
 from nsystui.store.packed_job import read_report
-from nsystui.store.packing import PackedTables, Packing
+from nsystui.store.packing import PackedTables, Packing, Progress
 from nsystui.store.report import Clock, Report, aligned
 from nsystui.store.results import Key, Memory, Results
 from nsystui.store.tally import Tally

@@ -28,29 +28,12 @@ def _make(table: CanonicalTable) -> sa.Table:
     )
 
 
-kernels = _make(canonical.KERNELS)
-memory_ops = _make(canonical.MEMORY_OPS)
-graph_launches = _make(canonical.GRAPH_LAUNCHES)
-api_calls = _make(canonical.API_CALLS)
-api_backtraces = _make(canonical.API_BACKTRACES)
-syncs = _make(canonical.SYNCS)
-nvtx_ranges = _make(canonical.NVTX_RANGES)
-nvtx_marks = _make(canonical.NVTX_MARKS)
-nccl_calls = _make(canonical.NCCL_CALLS)
-gpu_metrics = _make(canonical.GPU_METRICS)
-nic_metrics = _make(canonical.NIC_METRICS)
-efa_samples = _make(canonical.EFA_SAMPLES)
-mpi_calls = _make(canonical.MPI_CALLS)
-ucx_calls = _make(canonical.UCX_CALLS)
-os_calls = _make(canonical.OS_CALLS)
-cpu_page_faults = _make(canonical.CPU_PAGE_FAULTS)
-gpu_page_faults = _make(canonical.GPU_PAGE_FAULTS)
-openmp_events = _make(canonical.OPENMP_EVENTS)
-openacc_events = _make(canonical.OPENACC_EVENTS)
-profiler_overhead = _make(canonical.PROFILER_OVERHEAD)
-processes = _make(canonical.PROCESSES)
-threads = _make(canonical.THREADS)
-devices = _make(canonical.DEVICES)
-mpi_ranks = _make(canonical.MPI_RANKS)
-nic_devices = _make(canonical.NIC_DEVICES)
-diagnostics = _make(canonical.DIAGNOSTICS)
+_TABLES = {table.name: _make(table) for table in canonical.TABLES}
+
+
+def __getattr__(name: str) -> sa.Table:
+    """``tables.kernels`` is the canonical table of that name: a new one is declared in `exports.canonical` alone."""
+    try:
+        return _TABLES[name]
+    except KeyError:
+        raise AttributeError(f"there is no canonical table {name!r}") from None

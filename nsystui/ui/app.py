@@ -21,10 +21,23 @@ from textual.screen import Screen
 from nsystui.base.selection import Selection
 from nsystui.base.text import safe_text
 from nsystui.questions.opening import Source
-from nsystui.ui import messages
+from nsystui.questions.question import SCREENS
 from nsystui.ui.ascii import draw_in_ascii
-from nsystui.ui.loading import Loading
-from nsystui.ui.nccl_log import LogLoading, LogRead, LogState
+from nsystui.ui.loading import (
+    Advanced,
+    Computing,
+    ExportFailed,
+    ExportOpened,
+    JobStarted,
+    Loading,
+    LoadingEnded,
+    LogLoading,
+    LogRead,
+    LogState,
+    ReportReady,
+    SampleTaken,
+    Warned,
+)
 from nsystui.ui.screens import screen_of
 from nsystui.ui.widgets.lines import progress_bar
 
@@ -78,8 +91,7 @@ class NsystuiApp(App[int]):
     ENABLE_COMMAND_PALETTE = False
     TITLE = "nsystui"
     MODES: ClassVar[dict[str, object]] = {  # type: ignore[assignment]
-        name: (lambda name=name: screen_of(name))
-        for name in ("overview", "kernels", "nccl", "gpu", "nvtx", "events", "ranks", "timeline")
+        name: (lambda name=name: screen_of(name)) for name in SCREENS
     }
     DEFAULT_MODE = "overview"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "suspend_process", show=False, priority=True)]
@@ -246,8 +258,8 @@ class NsystuiApp(App[int]):
 
     # -- what the loading says ------------------------------------------------------------------------------------
 
-    @on(messages.JobStarted)
-    def _job_started(self, message: messages.JobStarted) -> None:
+    @on(JobStarted)
+    def _job_started(self, message: JobStarted) -> None:
         self.job = message.job
         self._paths = message.paths
         self.files = {path: FileState(path) for path in message.paths}
@@ -256,37 +268,37 @@ class NsystuiApp(App[int]):
     def _state(self, path: Path) -> FileState:
         return self.files.setdefault(path, FileState(path))
 
-    @on(messages.ExportOpened)
-    def _export_opened(self, message: messages.ExportOpened) -> None:
+    @on(ExportOpened)
+    def _export_opened(self, message: ExportOpened) -> None:
         state = self._state(message.path)
         state.opened, state.total = message.opened, message.opened.rows
         self.update_screen()
 
-    @on(messages.SampleTaken)
-    def _sample_taken(self, message: messages.SampleTaken) -> None:
+    @on(SampleTaken)
+    def _sample_taken(self, message: SampleTaken) -> None:
         self.sample = message.answer
         self.update_screen()
 
-    @on(messages.Advanced)
-    def _advanced(self, message: messages.Advanced) -> None:
+    @on(Advanced)
+    def _advanced(self, message: Advanced) -> None:
         state = self._state(message.path)
         state.rows, state.total = message.rows, message.total
         self.update_status()
 
-    @on(messages.ReportReady)
-    def _report_ready(self, message: messages.ReportReady) -> None:
+    @on(ReportReady)
+    def _report_ready(self, message: ReportReady) -> None:
         self._state(message.path).ready = True
         self.update_status()
         self.update_screen()
 
-    @on(messages.ExportFailed)
-    def _export_failed(self, message: messages.ExportFailed) -> None:
+    @on(ExportFailed)
+    def _export_failed(self, message: ExportFailed) -> None:
         self._state(message.path).failure = message.reason
         self.update_screen()
         self.say(f"{message.path.name}: {message.reason}")
 
-    @on(messages.LoadingEnded)
-    def _loading_ended(self, message: messages.LoadingEnded) -> None:
+    @on(LoadingEnded)
+    def _loading_ended(self, message: LoadingEnded) -> None:
         self.loading_now = False
         self.update_status()
         self.update_screen()
@@ -299,12 +311,12 @@ class NsystuiApp(App[int]):
         # Only now: reading a log is work for Python, of which the screens of the exports need their share.
         self.read_log(again=False)
 
-    @on(messages.Warned)
-    def _warned(self, message: messages.Warned) -> None:
+    @on(Warned)
+    def _warned(self, message: Warned) -> None:
         self.say(message.text)
 
-    @on(messages.Computing)
-    def _computing(self, message: messages.Computing) -> None:
+    @on(Computing)
+    def _computing(self, message: Computing) -> None:
         self.working = message.working
         self.update_status()
 
@@ -407,11 +419,11 @@ class DiffApp(NsystuiApp):
 
     def _post(self, number: int, message: Message) -> None:
         """From the thread of the reading: the beginning and the end of a job are this application's own."""
-        if isinstance(message, messages.JobStarted):
+        if isinstance(message, JobStarted):
             self.call_later(self._started, number, message.job, message.paths)
-        elif isinstance(message, messages.LoadingEnded):
+        elif isinstance(message, LoadingEnded):
             self.call_later(self._ended, number, message.cancelled)
-        elif not isinstance(message, messages.SampleTaken):
+        elif not isinstance(message, SampleTaken):
             self.post_message(message)
 
     def _started(self, number: int, job: Job, paths: tuple[Path, ...]) -> None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from textual.binding import Binding, BindingType
 
+from nsystui.questions.question import SCREENS
+
 
 @dataclass(frozen=True)
 class Key:
@@ -331,17 +333,13 @@ KEYS: tuple[Key, ...] = (
     Key("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit", "everywhere"),
 )
 
-MODES = (
-    ("1", "Overview"),
-    ("2", "Kernels"),
-    ("3", "NCCL"),
-    ("4", "GPU"),
-    ("5", "NVTX"),
-    ("6", "Events"),
-    ("7", "Ranks"),
-    ("L", "Timeline"),
-)
+MODES = tuple(zip("1234567L", SCREENS.values(), strict=True))
 """The screens with their keys, for the title line."""
+
+
+def with_key(screen: str) -> str:
+    """``4 GPU``: the key that goes to the screen of that title, and the title."""
+    return next(f"{key} {title}" for key, title in MODES if title == screen)
 
 
 def keys_of(places: Iterable[str]) -> list[Key]:

@@ -1,28 +1,114 @@
-"""Opening the exports behind the screens: first what they say of themselves, then a sample, then every row.
-
-Runs in threads: nothing of it passes rows through Python, so the screens stay responsive. Heavy imports happen here,
-after the first window is painted.
-"""
+"""Loading exports and NCCL's debug logs behind the screens, and the messages by which the application hears of it."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual.message import Message
 
+from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import Unit
 from nsystui.base.errors import ExportError, NsystuiError
+from nsystui.base.units import format_value
 from nsystui.questions.opening import Export, Listener, Opener, Source
-from nsystui.ui import messages
+from nsystui.ui.widgets.lines import UPDATE_INTERVAL, progress_bar
 
 if TYPE_CHECKING:
+    from nsystui.exports.nccl_log.files import OpenLog
+    from nsystui.exports.nccl_log.reading import LogReader
     from nsystui.questions.job import Job
-    from nsystui.store.pack import Progress
+    from nsystui.questions.nccl_log.summary import Summary
+    from nsystui.store.opened import Opened
+    from nsystui.store.packed_job import JobReport
+    from nsystui.store.packing import Progress
     from nsystui.store.report import Report
     from nsystui.store.session import Working
+
+
+@dataclass
+class JobStarted(Message):
+    """The store is there; reports will join it."""
+
+    job: Job
+    paths: tuple[Path, ...]
+
+
+@dataclass
+class ExportOpened(Message):
+    """An export was checked: its metadata and counts are known, its rows are not read yet.
+
+    In every message ``path`` is what the user named; a report that was converted is opened under another path.
+    """
+
+    path: Path
+    opened: Opened | JobReport
+
+
+@dataclass
+class SampleTaken(Message):
+    """A first kernel table from a sample of rows (an ``Answer``), until exact numbers are there."""
+
+    answer: Any
+
+
+@dataclass
+class Advanced(Message):
+    """Packing goes on: rows done of all rows of an export."""
+
+    path: Path
+    table: str
+    rows: int
+    total: int
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, Advanced) and message.path == self.path
+
+
+@dataclass
+class ReportReady(Message):
+    """A report joined the session: every question sees it."""
+
+    path: Path
+    report: Report
+
+
+@dataclass
+class ExportFailed(Message):
+    """An export cannot be used; the others go on."""
+
+    path: Path
+    reason: str
+
+
+@dataclass
+class LoadingEnded(Message):
+    """Nothing more is being read; ``cancelled`` where the user stopped it."""
+
+    cancelled: bool
+
+
+@dataclass
+class Warned(Message):
+    """Something the user should know, in one line."""
+
+    text: str
+
+
+@dataclass
+class Computing(Message):
+    """A question takes its time: what is computed, and how far that is; ``None`` when it is done."""
+
+    working: Working | None
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, Computing)
 
 
 class _Messages(Listener):
@@ -32,19 +118,19 @@ class _Messages(Listener):
         self._post = post
 
     def advanced(self, path: Path, progress: Progress) -> None:
-        self._post(messages.Advanced(path, progress.table, progress.rows, progress.total))
+        self._post(Advanced(path, progress.table, progress.rows, progress.total))
 
     def ready(self, path: Path, report: Report) -> None:
-        self._post(messages.ReportReady(path, report))
+        self._post(ReportReady(path, report))
 
     def failed(self, path: Path, error: NsystuiError) -> None:
-        self._post(messages.ExportFailed(path, _reason(error)))
+        self._post(ExportFailed(path, _reason(error)))
 
     def warned(self, text: str) -> None:
-        self._post(messages.Warned(text))
+        self._post(Warned(text))
 
     def computing(self, working: Working | None) -> None:
-        self._post(messages.Computing(working))
+        self._post(Computing(working))
 
 
 class Loading:
@@ -63,7 +149,7 @@ class Loading:
         """Discovers the files and loads them all. Blocks: call it in a thread."""
         job, exports = self._opener.start()
         paths = tuple(export.path for export in exports)
-        self._post(messages.JobStarted(job, paths))
+        self._post(JobStarted(job, paths))
         self.go_on(job, list(enumerate(paths)))
 
     def go_on(self, job: Job, numbered: Sequence[tuple[int, Path]]) -> None:
@@ -74,13 +160,13 @@ class Loading:
         self._opener.add(job, opened)
         sampling.join()
         self._align(job)
-        self._post(messages.LoadingEnded(self._opener.is_stopped))
+        self._post(LoadingEnded(self._opener.is_stopped))
         self._remember(job)
 
     def _looked_at(self, job: Job, export: Export) -> Export | None:
         found = self._opener.look_at(job, export)
         if found is not None and found.opened is not None:
-            self._post(messages.ExportOpened(found.path, found.opened))
+            self._post(ExportOpened(found.path, found.opened))
         return found
 
     def _align(self, job: Job) -> None:
@@ -88,7 +174,7 @@ class Loading:
         try:
             self._opener.align(job)
         except NsystuiError as error:
-            self._post(messages.Warned(f"the clocks go by UTC alone: {error}"))
+            self._post(Warned(f"the clocks go by UTC alone: {error}"))
 
     def _remember(self, job: Job) -> None:
         """Keeps the first answers for the commands; what does not work out only costs them time."""
@@ -110,10 +196,167 @@ class Loading:
         for answer in sampled_kernels(fresh):
             if self._opener.is_stopped or job.session.reports:
                 return
-            self._post(messages.SampleTaken(answer))
+            self._post(SampleTaken(answer))
 
 
 def _reason(error: NsystuiError) -> str:
     if not isinstance(error, ExportError):
         return str(error)
     return error.cause + (f" ({error.advice})" if error.advice else "")
+
+
+LINES_AT_ONCE = 50_000
+"""How many lines are added up before anything else may happen: a fraction of a second of reading."""
+
+FIRST_TABLES = 1.0
+_SHARE_WAITED = 0.25
+_TIMES_OF_MAKING = 20
+"""The tables are made again when a quarter more time has gone by, and 20 times what making them took."""
+
+
+@dataclass(frozen=True)
+class LogState:
+    """How far the logs are read, and what they say up to there.
+
+    ``read`` of ``size`` bytes are read, as the files lie on the disk. ``tables`` are there as soon as the first are
+    made, each with the notes; ``lines``, ``calls``, ``gpus`` (that called anything) and ``moved`` (the bytes of all
+    calls) belong to them. ``failures`` say which logs could not be read, and why. ``is_over`` when nothing more is
+    being read; ``is_stopped`` when the user ended it before its end.
+    """
+
+    names: tuple[str, ...]
+    read: int = 0
+    size: int = 0
+    tables: Mapping[str, TableAnswer] = field(default_factory=dict)
+    lines: int = 0
+    calls: int = 0
+    gpus: int = 0
+    moved: int = 0
+    failures: tuple[str, ...] = ()
+    is_over: bool = False
+    is_stopped: bool = False
+
+    @property
+    def share(self) -> float:
+        """How much is read, from 0 to 1."""
+        return min(self.read / self.size, 1.0) if self.size else 0.0
+
+    @property
+    def status(self) -> str:
+        """The progress of the reading, in words; empty when all of it is read."""
+        if self.is_stopped:
+            return f"stopped at {int(self.share * 100)} %: R reads again"
+        if self.is_over:
+            return ""
+        read, size = (format_value(Unit.BYTES, number) for number in (self.read, self.size))
+        return f"reading log  {progress_bar(self.share)}  {read} of {size}" if self.size else "reading log…"
+
+    @property
+    def failed(self) -> str:
+        """The logs that could not be read, in one sentence; empty where all could."""
+        if not self.failures:
+            return ""
+        others = len(self.failures) - 1
+        return f"not read: {self.failures[0]}" + (f", and {others:,} more" if others else "")
+
+
+@dataclass
+class LogRead(Message):
+    """The reading of NCCL's debug logs goes on, or is over: ``state`` says how far, and what they say."""
+
+    state: LogState
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, LogRead)
+
+
+class _StoppedError(Exception):
+    """The user stopped the reading."""
+
+
+class LogLoading:
+    """One reading of some logs, as one: ``post`` gets a `LogRead` now and then, and must be safe to call in threads."""
+
+    def __init__(self, names: Sequence[str], post: Callable[[Message], object]) -> None:
+        self.state = LogState(tuple(names))
+        self._post = post
+        self._stopped = threading.Event()
+        self._began = time.monotonic()
+        self._told = self._began
+        self._next_tables = self._began + FIRST_TABLES
+
+    def stop(self) -> None:
+        """Ends the reading as soon as the current piece is read; what is read stays."""
+        self._stopped.set()
+
+    def start(self) -> None:
+        """Reads all logs. Blocks: call it in a thread."""
+        try:
+            self._read_all()
+        except Exception as error:  # whatever it is, the screens must not say forever that they are reading
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            self._tell(failures=(*self.state.failures, reason), is_over=True)
+
+    def _read_all(self) -> None:
+        from nsystui.exports.nccl_log.files import open_log, size_of
+        from nsystui.exports.nccl_log.reading import LogReader
+        from nsystui.questions.nccl_log.summary import Summary
+
+        sizes = [size_of(name) or 0 for name in self.state.names]
+        self._tell(size=sum(sizes))
+        summary, reader = Summary(), LogReader()
+        before = 0
+        for name, size in zip(self.state.names, sizes, strict=True):
+            try:
+                with open_log(name) as log:
+                    self._read(log, summary, reader, before)
+            except ExportError as error:
+                self._tell(failures=(*self.state.failures, str(error)))
+            except _StoppedError:
+                self._tell_tables(summary, reader, is_over=True, is_stopped=True)
+                return
+            before += size
+        self._tell_tables(summary, reader, read=self.state.size, is_over=True)
+
+    def _read(self, log: OpenLog, summary: Summary, reader: LogReader, before: int) -> None:
+        """Adds one log, which begins ``before`` bytes after the first one."""
+
+        def read(size: int) -> bytes:
+            if self._stopped.is_set():
+                raise _StoppedError
+            if time.monotonic() >= self._told + UPDATE_INTERVAL:
+                self._tell(read=before + log.position)
+            return log.read(size)
+
+        lines = reader.read(read)
+        for line in lines:
+            summary.add(chain((line,), islice(lines, LINES_AT_ONCE)))
+            if time.monotonic() >= self._next_tables:
+                self._tell_tables(summary, reader)
+
+    def _tell_tables(self, summary: Summary, reader: LogReader, **changes: object) -> None:
+        """Makes the tables here, in the thread of the reading: nothing adds to the summary meanwhile."""
+        from nsystui.questions.nccl_log.summary import notes, nothing
+        from nsystui.questions.nccl_log.tables import TABLES
+
+        begun = time.monotonic()
+        summary.lines = reader.lines
+        answers = {name: table.make(summary) for name, table in TABLES.items()}
+        has_any = summary.calls or any(len(answer) for name, answer in answers.items() if name != "lines")
+        failed = [self.state.failed] if self.state.failed else []
+        said = (*failed, *(notes(summary) if has_any else (nothing(summary),)))
+        self._tell(
+            tables={name: replace(answer, notes=said) for name, answer in answers.items()},
+            lines=summary.lines,
+            calls=summary.calls,
+            gpus=len(summary.gpus()),
+            moved=sum(number * (kind.size or 0) for kind, number in summary.kinds.items()),
+            **changes,
+        )
+        now = time.monotonic()
+        self._next_tables = now + max((now - self._began) * _SHARE_WAITED, (now - begun) * _TIMES_OF_MAKING)
+
+    def _tell(self, **changes: object) -> None:
+        self.state = replace(self.state, **changes)  # type: ignore[arg-type]
+        self._told = time.monotonic()
+        self._post(LogRead(self.state))

@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from nsystui.questions.catalogue import questions
 from nsystui.questions.question import COMPARISON, PALETTE, Question
-from nsystui.ui.widgets.quiet import PatientScreen
+from nsystui.ui.widgets.repainting import ThrottledScreen
 
 if TYPE_CHECKING:
     from nsystui.ui.screens.base import JobScreen
@@ -49,7 +49,7 @@ class QuestionProvider(Provider):
         return partial(screen.open_question, question)
 
 
-class RecipePalette(CommandPalette, PatientScreen[None]):
+class RecipePalette(CommandPalette, ThrottledScreen[None]):
     """Textual's palette without what blinks, spins, or is a picture."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+p", "escape", "close", show=False)]

@@ -10,8 +10,7 @@ import pytest
 
 from nsystui.base.errors import UsageError
 from nsystui.cli import command_parser
-from nsystui.commands.configuration import configured, default_path, keys, read_config
-from nsystui.commands.limits import default_cache, limits_of
+from nsystui.commands.configuration import configured, default_cache, default_path, keys, limits_of, read_config
 
 EVERYTHING = """# for the cluster
 cache-dir = "$SCRATCH/nsystui"

@@ -13,8 +13,8 @@ from disks import fill, half_written, small_disk
 from synthetic import benchmark_export, two_process_export
 
 from nsystui.base import terminal
-from nsystui.commands import limits as limits_module
-from nsystui.commands.limits import default_cache
+from nsystui.commands import configuration
+from nsystui.commands.configuration import default_cache
 from nsystui.store import machine
 from nsystui.store.database import SMALLEST_MEMORY, Limits
 from nsystui.store.machine import NICE
@@ -161,7 +161,7 @@ class TestNonsense:
 
 class TestTooLittleMemory:
     def test_is_one_line_for_each_file(self, run, tmp_path, monkeypatch, directory):
-        monkeypatch.setattr(limits_module, "_default_memory", lambda: 24 * MB)
+        monkeypatch.setattr(configuration, "_default_memory", lambda: 24 * MB)
         path = benchmark_export(tmp_path / "larger.sqlite", kernels=20_000)
         done = run("info", path)
         assert done.status == 2

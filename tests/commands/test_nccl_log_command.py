@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from nsystui.commands.reading_bar import ReadingBar, reading_bar
-
 CALL = (
     "n1:{pid}:7 [0] NCCL INFO AllReduce: opCount {n:x} sendbuff 0x1 recvbuff 0x2 count {count} datatype 7 op 0 root 0 "
     "comm 0xc1 [nranks=2] stream 0x3\n"
@@ -221,31 +219,3 @@ class TestProgram:
         assert "--steps A:B" in done.out
         assert "communicators" in done.out
         assert "did you mean `nsystui nccl-log`" in run("nccl-logs").err
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-class TestBar:
-    def test_it_is_drawn_on_a_terminal_and_gone_at_the_end(self, monkeypatch):
-        terminal = Terminal()
-        monkeypatch.setattr("sys.stderr", terminal)
-        with reading_bar(1000) as bar:
-            bar.show(500, "nccl\x1b.log")
-            bar.show(600, "nccl.log")  # too soon to be worth a line
-        drawn, blank, rest = terminal.getvalue().split("\r")[1:]
-        assert drawn.startswith("[##########..........]  50%")
-        assert "\x1b" not in drawn
-        assert (blank.strip(), rest) == ("", "")
-
-    def test_nothing_is_drawn_anywhere_else(self, monkeypatch):
-        stream = io.StringIO()
-        monkeypatch.setattr("sys.stderr", stream)
-        with reading_bar(1000) as bar:
-            bar.show(500, "nccl.log")
-        assert stream.getvalue() == ""
-
-    def test_a_pipe_has_no_end_to_draw(self):
-        assert ReadingBar(None).line(2048, "standard input") == "reading 2 KiB  standard input"

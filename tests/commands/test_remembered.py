@@ -25,8 +25,7 @@ from nsystui.questions.job import Job
 from nsystui.questions.opening import Source
 from nsystui.questions.remembered import from_json, to_json
 from nsystui.store import cache as cache_module
-from nsystui.store.cache import Cache
-from nsystui.store.cache_directory import default_directory
+from nsystui.store.cache import Cache, default_directory
 from nsystui.store.session import Session
 from nsystui.ui.loading import Loading
 

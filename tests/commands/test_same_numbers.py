@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
+from synthetic import training_job
 
 from nsystui.base.columns import Unit
 from nsystui.base.units import format_value
-from nsystui.exports.demo import training_job
 
 SHARES = ("busy_percent", "compute_percent", "nccl_percent", "exposed_nccl_percent", "memory_percent", "idle_percent")
 WINDOW = ("--time", "300ms:1200ms")

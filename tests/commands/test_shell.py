@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from nsystui.cli import _run_command, command_parser, main, top_parser
-from nsystui.commands import commands, is_question, shell
+from nsystui.commands import commands, is_question
 
 EVERY = tuple(commands())
 
@@ -48,20 +51,27 @@ LINES = [
     ("nsystui --print-completion ", ["bash", "zsh", "fish"], ["triage"]),
     ("nsystui rank0.sqlite --asc", ["--ascii"], ["--names"]),
     ("nsystui nccl-log --ta", ["--tables"], ["--clock"]),
+    ("nsystui recipe gpu_gaps ra", ["rank0.sqlite"], ["ranks"]),
+    ("nsystui help nu", ["numbers"], ["rank0.sqlite"]),
+    ("nsystui --v", ["--version"], ["--names"]),
 ]
 
 BASH = """
 source {script}
-COMP_WORDS=({words})
-COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
-_nsystui
+COMP_LINE={line}
+COMP_POINT=${{#COMP_LINE}}
+_python_argcomplete nsystui
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
 
 def in_bash(script, line):
-    words = [shlex.quote(word) for word in line.split(" ")]
-    return [needed("bash"), "-c", BASH.format(script=script, words=" ".join(words))]
+    return [needed("bash"), "-c", BASH.format(script=script, line=shlex.quote(line))]
+
+
+def environment():
+    """The shell finds the program that is tested."""
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 def in_fish(script, line):
@@ -73,9 +83,11 @@ def in_fish(script, line):
 def test_the_shell_completes(capsys, tmp_path_factory, directory, shell, asked, line, offered, not_offered):
     script = tmp_path_factory.mktemp("script") / "nsystui"
     script.write_text(printed(capsys, "--print-completion", shell))
-    done = subprocess.run(asked(script, line), cwd=directory, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        asked(script, line), cwd=directory, env=environment(), capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
-    words = [each.partition("\t")[0].rstrip("/") for each in done.stdout.splitlines()]
+    words = [each.partition("\t")[0].rstrip(" /") for each in done.stdout.splitlines()]
     assert set(offered) <= set(words)
     assert set(not_offered).isdisjoint(words)
 
@@ -83,8 +95,9 @@ def test_the_shell_completes(capsys, tmp_path_factory, directory, shell, asked, 
 def test_names_with_blanks_stay_one_word_in_bash(capsys, tmp_path_factory, directory):
     script = tmp_path_factory.mktemp("script") / "nsystui"
     script.write_text(printed(capsys, "--print-completion", "bash"))
-    done = subprocess.run(in_bash(script, "nsystui rank"), cwd=directory, capture_output=True, text=True, check=True)
-    assert "rank 1.sqlite" in done.stdout.splitlines()
+    words = in_bash(script, "nsystui rank")
+    done = subprocess.run(words, cwd=directory, env=environment(), capture_output=True, text=True, check=True)
+    assert "rank\\ 1.sqlite" in done.stdout.splitlines()
 
 
 ZSH = """
@@ -131,7 +144,9 @@ def test_zsh_completes(capsys, tmp_path_factory, directory, line, offered):
     script = tmp_path_factory.mktemp("script") / "_nsystui"
     script.write_text(printed(capsys, "--print-completion", "zsh"))
     words = ["python3", "-c", ZSH, str(directory), str(script), line]
-    done = subprocess.run(words, cwd=directory, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        words, cwd=directory, env=environment(), capture_output=True, text=True, check=False, timeout=60
+    )
     assert offered in done.stdout.replace("\a", ""), done.stdout + done.stderr
 
 
@@ -152,11 +167,13 @@ def test_another_shell_is_refused_with_those_there_are(run):
 
 def test_the_manual_page_has_every_command_and_option(capsys):
     page = printed(capsys, "--print-man").replace("\\-", "-")
-    shapes = shell.commands_of({name: ("", command_parser(name)) for name in EVERY})
-    for shape in shapes:
-        assert f".SS nsystui {shape.name}\n" in page
-        for option in shape.options:
-            assert option.spellings == ("-h", "--help") or f"\\fB{option.spellings[-1]}\\fR" in page
+    sections = dict(re.findall(r"^\.SS \\fBnsystui ([a-z-]+)\\fR$(.*?)(?=^\.S[SH])", page, re.MULTILINE | re.DOTALL))
+    assert sections.keys() == set(EVERY)
+    for name, section in sections.items():
+        for action in command_parser(name)._actions:
+            if action.help != "==SUPPRESS==" and "--help" not in action.option_strings:
+                assert all(f"\\fB{spelling}\\fR" in section for spelling in action.option_strings)
+        assert "examples:" in section
     assert [line for line in page.splitlines() if line.startswith(".TH")] == page.splitlines()[:1]
     assert page.isascii()
 
@@ -166,7 +183,15 @@ def test_roff_finds_nothing_wrong_with_the_manual_page(capsys):
     page = printed(capsys, "--print-man")
     done = subprocess.run([program, "-man", "-ww", "-Tascii"], input=page, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "OPTIONS OF SEVERAL COMMANDS" in re.sub(".\b|\x1b\\[[0-9;]*m", "", done.stdout)
+    plain = re.sub(".\b|\x1b\\[[0-9;]*m", "", done.stdout)
+    assert {"SYNOPSIS", "EXAMPLES", "ENVIRONMENT", "EXIT STATUS"} <= set(plain.splitlines())
+
+
+def test_without_the_library_the_manual_page_names_what_to_install(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "argparse_manpage.manpage", None)
+    done = run("--print-man")
+    assert (done.status, done.out) == (2, "")
+    assert done.err == "nsystui: --print-man needs argparse-manpage: pip install 'nsystui[man]'\n"
 
 
 def examples(text):

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from synthetic import cpu_only_export
+from synthetic import ExportWriter, cpu_only_export
 
-from nsystui.exports.demo import ExportWriter
 from nsystui.questions.stats import all_reports
 
 SUM, SIZES = "cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum"

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 import synthetic
+from synthetic import ExportWriter, training_job
 
 from nsystui.exports import demo
-from nsystui.exports.demo import ExportWriter, NcclPayloads, Session, TrainingJob, training_job
+from nsystui.exports.demo import NcclPayloads, Session, TrainingJob
 from nsystui.exports.demo.nccl import encode_payload, payload_schema
-from nsystui.exports.demo.schema import columns, schema_version, tables
+from nsystui.exports.demo.schema import schema_version
 
 REAL_EXPORTS = Path(__file__).parents[3] / "shared/data/exports"
 
@@ -112,7 +113,7 @@ class TestFileFormat:
 
     def test_not_lazy_creates_every_table_of_the_version(self, tmp_path: Path) -> None:
         path = synthetic.all_tables_export(tmp_path / "all.sqlite", "3.7.2")
-        assert set(tables((3, 7))) <= table_names(path)
+        assert set(ExportWriter.tables.names((3, 7))) <= table_names(path)
         assert count(path, "CUPTI_ACTIVITY_KIND_KERNEL") == 0
 
     @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ class TestFileFormat:
         assert list(tmp_path.iterdir()) == []
 
     def test_columns_of_an_absent_table_are_empty(self) -> None:
-        assert columns("META_DATA_EXPORT", schema_version("3.0.0").version) == ()
+        assert ExportWriter.tables.columns("META_DATA_EXPORT", schema_version("3.0.0").version) == ()
 
 
 class TestTrainingJob:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support import edit, native, native_count, real_exports
 from synthetic import (
+    ExportWriter,
     all_tables_export,
     cpu_only_export,
     empty_export,
@@ -18,7 +19,7 @@ from synthetic import (
 )
 
 from nsystui.exports.canonical import TABLES
-from nsystui.exports.demo import PLANTED_SECRET, SCHEMAS, ExportWriter, TrainingJob
+from nsystui.exports.demo import PLANTED_SECRET, SCHEMAS, TrainingJob
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST, Metadata
 from nsystui.store import tables

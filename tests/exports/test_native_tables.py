@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from support import edit
-from synthetic import SWITCH_GUID, all_tables_export, empty_export, old_schema_export, simulation_export
+from synthetic import SWITCH_GUID, ExportWriter, all_tables_export, empty_export, old_schema_export, simulation_export
 
-from nsystui.exports.demo import SCHEMAS, ExportWriter
-from nsystui.store import pack, tables
+from nsystui.exports.demo import SCHEMAS
+from nsystui.store import packing, tables
 from nsystui.store.session import Session
 
 Opener = Callable[..., Session]
@@ -147,7 +147,7 @@ class TestDirectives:
         session = simulation()
         whole = [rows(session, table) for table in NEW]
         for size in (1, 3):
-            monkeypatch.setattr(pack, "CHUNK_ROWS", size)
+            monkeypatch.setattr(packing, "CHUNK_ROWS", size)
             session = simulation()
             assert [rows(session, table) for table in NEW] == whole, size
 

@@ -14,8 +14,9 @@ import pytest
 import synthetic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from synthetic import ExportWriter
 
-from nsystui.exports.demo.schema import SCHEMAS, columns, tables
+from nsystui.exports.demo import SCHEMAS
 
 CASES = int(os.environ.get("NSYSTUI_CAMPAIGN", "0"))
 QUIET = settings(
@@ -36,8 +37,8 @@ def written(path: Path, choose: st.DataObject) -> Path:
     number = st.sampled_from([0, 1, 7, 59, 60, 75, 1_000, 50_000, 1_000_000, 1 << 24, (5_000 << 24) | 5_000, 1 << 40])
     with closing(sqlite3.connect(path)) as connection:
         there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        for table in sorted(there & set(tables(version))):
-            described = columns(table, version)
+        for table in sorted(there & set(ExportWriter.tables.names(version))):
+            described = ExportWriter.tables.columns(table, version)
             for _ in range(choose.draw(st.integers(0, 2))):
                 values = [
                     None if not one.not_null and choose.draw(st.booleans())

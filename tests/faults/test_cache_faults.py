@@ -18,7 +18,7 @@ from disks import half_written
 from nsystui.base.errors import ExportError
 from nsystui.exports.own_files import drop_abandoned, is_abandoned, partial_name
 from nsystui.store import seals, tables
-from nsystui.store.cache import Cache, PartialColumns
+from nsystui.store.cache import Cache, Partial
 from nsystui.store.session import Session
 
 CASES = int(os.environ.get("NSYSTUI_CAMPAIGN", "0"))
@@ -255,7 +255,7 @@ class TestTampered:
         self.kept(export, tmp_path / "cache", whole)
         shutil.copytree(tmp_path / "cache", tmp_path / "copy")
         monkeypatch.setattr(Cache, "begin", lambda *_: pytest.fail("packed again"))
-        monkeypatch.setattr(PartialColumns, "write", lambda *_: pytest.fail("read again"))
+        monkeypatch.setattr(Partial, "write", lambda *_: pytest.fail("read again"))
         right = self.answer(export, tmp_path / "cache", whole)
         assert self.answer(export, tmp_path / "copy", whole) == right
         monkeypatch.setattr(seals, "checksum", lambda file: pytest.fail("looked through again"))

@@ -7,9 +7,10 @@ from pathlib import Path
 import jobs
 import program
 import pytest
+from synthetic import ExportWriter
 
-from nsystui.exports.demo import ExportWriter, TrainingJob
 from nsystui.exports.demo import Session as Capture
+from nsystui.exports.demo import TrainingJob
 
 SECRET = "s3cret-9f8e7d6c"
 FORMATS = ("csv", "json", "md", "txt", "parquet")

@@ -16,11 +16,12 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 from support import shared
+from synthetic import ExportWriter
 from trace_readers import ChromeTrace, ParaverTrace, read_chrome, read_paraver
 
 from nsystui.base.errors import MissingDataError, UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.exports.demo import PLANTED_SECRET, ExportWriter
+from nsystui.exports.demo import PLANTED_SECRET
 from nsystui.exports.demo.target import DEFAULT_STREAM
 from nsystui.output.chrome_trace import microseconds, write_chrome_trace
 from nsystui.output.files import TargetExistsError, save_trace

@@ -9,10 +9,10 @@ import pytest
 
 from nsystui.cli import command_parser, main
 from nsystui.commands import commands
-from nsystui.commands.shell import commands_of
+from nsystui.commands.shell import completed_parser
 from nsystui.exports import canonical
-from nsystui.questions.catalogue import of_family, questions
-from nsystui.questions.question import PALETTE
+from nsystui.questions.catalogue import of_family, questions, view_named, view_of_table, views_of
+from nsystui.questions.question import PALETTE, SCREENS
 
 
 def test_a_question_in_a_new_file_is_a_command_with_its_options(dummy_question, demo_job, capsys):
@@ -32,11 +32,32 @@ def test_a_question_in_a_new_file_is_in_the_help(dummy_question, capsys):
 
 
 def test_a_question_in_a_new_file_is_completed_and_in_the_manual(dummy_question, capsys):
-    assert main(["--print-completion", "bash"]) == 0
-    script = capsys.readouterr().out
-    assert '"dummy --word") _nsystui_words "one two"' in script and "|dummy|" in script
+    assert "dummy" in commands()  # which completion offers as the first word
+    parser, skipped = completed_parser(["dummy"], command_parser)
+    assert skipped == 1
+    assert {one.dest: one.choices for one in parser._actions}["word"] == ("one", "two")
     assert main(["--print-man"]) == 0
     assert "A question of a test." in capsys.readouterr().out
+
+
+def test_the_views_of_a_question_in_a_new_file_are_on_its_screen(dummy_question, demo_job):
+    assert [one.title for one in views_of("ranks")][-2:] == ["first words", "second words"]
+    second = view_named("second")
+    assert second.question.command(second.view.values) == "shown --word two"
+
+
+def test_a_view_has_a_name_of_its_own_options_that_there_are_and_a_title():
+    views = [view for home in (*SCREENS, "nvtx names") for view in views_of(home)]
+    assert len({one.name for one in views}) == len(views)
+    for one in views:
+        assert one.title, one.name
+        assert one.view.values.keys() <= one.question.default_values().keys(), one.name
+        assert set(one.view.tables) <= canonical.BY_NAME.keys(), one.name
+
+
+def test_the_rows_of_a_table_are_found_on_a_screen():
+    assert [view_of_table(name).name for name in ("api_calls", "syncs", "nccl_calls")] == ["api", "events", "nccl"]
+    assert view_of_table("diagnostics") is None
 
 
 def test_what_a_question_says_of_itself_is_there():
@@ -52,7 +73,9 @@ def test_every_question_that_is_a_command_is_shown_by_a_screen_or_in_the_palette
     from nsystui.ui.app import NsystuiApp
 
     homes = {one.name: one.home for one in of_family("")}
+    assert homes.pop("efficiency") == ""  # a screen that the GPU screen opens, and no mode
     assert set(homes.values()) <= {*NsystuiApp.MODES, PALETTE}
+    assert list(NsystuiApp.MODES) == list(SCREENS)
 
 
 def test_the_catalogue_loads_nothing_heavy():
@@ -61,10 +84,8 @@ def test_the_catalogue_loads_nothing_heavy():
     assert {"dataclasses", "argparse", "sqlalchemy", "numpy", "pandas", "duckdb"}.isdisjoint(done.stdout.split())
 
 
-def test_completion_knows_every_question():
-    shapes = {
-        one.name: one for one in commands_of({name: (line, command_parser(name)) for name, line in commands().items()})
-    }
+def test_completion_knows_the_options_of_every_question():
     for one in of_family(""):
-        spellings = {spelling for option in shapes[one.name].options for spelling in option.spellings}
+        parser, _ = completed_parser([one.name], command_parser)
+        spellings = {spelling for action in parser._actions for spelling in action.option_strings}
         assert {f"--{flag}" for flag in one.takes} <= spellings

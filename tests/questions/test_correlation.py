@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import synthetic
 from support import edit
+from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection
 from nsystui.exports import demo
-from nsystui.exports.demo import ExportWriter
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import EVENT_COLUMNS, EventList, Launch, Partners, facts, key_of, launch, partners
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.store.session import Session
-from nsystui.ui.pictures.event_details import detail_lines
+from nsystui.ui.screens.events import detail_lines
 
 KEYS = [column.key for column in EVENT_COLUMNS]
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from support import edit
+from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection, Window
-from nsystui.exports.demo.writer import ExportWriter
 from nsystui.questions.answering import ask, draw_map
 from nsystui.questions.job import Job
 from nsystui.questions.recipes import recipe_named

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import shared
-from synthetic import cpu_only_export, two_process_export, whole_graph_export
+from synthetic import ExportWriter, cpu_only_export, two_process_export, whole_graph_export
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import union

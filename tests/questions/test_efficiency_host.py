@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import native, shared
+from synthetic import ExportWriter
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.demo import ExportWriter, Process, TrainingJob
+from nsystui.exports.demo import Process, TrainingJob
 from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.host import HostEfficiency, HostTime
 from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, known_peak

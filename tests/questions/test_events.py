@@ -14,10 +14,10 @@ import synthetic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import edit, native
+from synthetic import ExportWriter
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
 from nsystui.questions import event_index
 from nsystui.questions import events as events_module

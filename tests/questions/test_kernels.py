@@ -13,10 +13,10 @@ import pytest
 import sqlalchemy as sa
 import synthetic
 from support import edit, native
+from synthetic import ExportWriter
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.exports.demo import ExportWriter
 from nsystui.questions.activities import MEMORY, MPI, OS, WORKS, memory_sizes, work_instances, work_summary
 from nsystui.questions.kernels import (
     INSTANCE_COLUMNS,

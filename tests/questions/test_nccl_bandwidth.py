@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from nccl_program import A, B, Program, job_of
-from synthetic import payload_export
+from synthetic import payload_export, training_job
 
 from nsystui.base.selection import Selection
-from nsystui.exports.demo import NcclPayloads, training_job
+from nsystui.exports.demo import NcclPayloads
 from nsystui.questions.nccl.bandwidth import rate, sizes_moved
 from nsystui.questions.nccl.grouping import By
 from nsystui.questions.nccl.summary import KERNEL, nccl_summary

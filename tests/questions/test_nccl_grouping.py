@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_program import A, B, Program, job_of
-from synthetic import instrumented_nccl_export
+from synthetic import instrumented_nccl_export, training_job
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
-from nsystui.exports.demo import training_job
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.bandwidth import in_steps
 from nsystui.questions.nccl.grouping import COLUMNS, SEVERAL, By, by_of, is_of, powers_of_two

@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_program import A, B, Program, pairing_of, rows
-from synthetic import PAYLOAD_BYTES, empty_export, instrumented_nccl_export, nccl_without_nvtx_export, payload_export
+from synthetic import (
+    PAYLOAD_BYTES,
+    ExportWriter,
+    empty_export,
+    instrumented_nccl_export,
+    nccl_without_nvtx_export,
+    payload_export,
+    training_job,
+)
 
-from nsystui.exports.demo import ExportWriter, NcclPayloads, TrainingJob, training_job
+from nsystui.exports.demo import NcclPayloads, TrainingJob
 from nsystui.questions.nccl.names import Reason, State
 from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
 from nsystui.questions.nccl.units import NONE, Role, find_units, outer_calls

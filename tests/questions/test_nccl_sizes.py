@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from nccl_program import Program, job_of
-from synthetic import PAYLOAD_BYTES, payload_export
+from synthetic import PAYLOAD_BYTES, ExportWriter, payload_export
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Window
-from nsystui.exports.demo import ExportWriter
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.grouping import By
 from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_and_sizes, size_histogram

@@ -11,18 +11,20 @@ import pytest
 import sqlalchemy as sa
 from synthetic import (
     PAYLOAD_BYTES,
+    ExportWriter,
     empty_export,
     instrumented_nccl_export,
     nccl_without_nvtx_export,
     old_schema_export,
     payload_export,
+    training_job,
     whole_graph_export,
 )
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import FILES_ONLY
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.demo import ExportWriter, TrainingJob, training_job
+from nsystui.exports.demo import TrainingJob
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, kernel_summary

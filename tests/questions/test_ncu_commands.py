@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic import node_graph_export
+from synthetic import ExportWriter, node_graph_export
 
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.exports.demo import ExportWriter
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
 from nsystui.questions.trace.ncu import NameBase, NcuCommand, cautions, ncu_commands, of_name, one_launch, pattern_of

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from synthetic import ExportWriter
 
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.exports.demo import ExportWriter, Process, Thread
+from nsystui.exports.demo import Process, Thread
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.writer import PUSH_POP, START_END
 from nsystui.questions.nvtx.listing import kernels_of, nvtx_summary, nvtx_tree_table

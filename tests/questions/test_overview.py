@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from support import shared
+from synthetic import ExportWriter
 
 from nsystui.base.answer import TableAnswer, Value
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.demo import ExportWriter, Process, TrainingJob
+from nsystui.exports.demo import Process, TrainingJob
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.writer import ERROR, INFO, WARNING
 from nsystui.questions.overview import job_facts, task_table

@@ -20,7 +20,7 @@ from nsystui.questions.time_window import event_span
 from nsystui.questions.utilisation import columns_read, utilisation_table
 from nsystui.store import on_demand
 from nsystui.store.cache import Cache
-from nsystui.store.pack import Packer
+from nsystui.store.packing import Packer
 from nsystui.store.session import Session
 
 KERNEL, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import native, shared
-from synthetic import illnesses, old_schema_export, simulation_export
+from synthetic import ExportWriter, illnesses, old_schema_export, simulation_export
 from triaging import finding, triaged
 
 from nsystui.base.answer import Answer, iter_rows
@@ -25,7 +25,6 @@ from nsystui.base.columns import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
-from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo.writer import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
 from nsystui.questions.activities import MPI, work_instances
 from nsystui.questions.algebra import statistics

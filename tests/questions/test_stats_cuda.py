@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic import empty_export, old_schema_export
+from synthetic import ExportWriter, empty_export, old_schema_export
 
 from nsystui.base.answer import row_batches
 from nsystui.base.columns import Column
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.exports.demo import ExportWriter, Process, Thread
+from nsystui.exports.demo import Process, Thread
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.writer import BACKTRACE_CALL, PAGEABLE
 from nsystui.output.formats import write

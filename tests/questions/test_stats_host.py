@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 import pytest
 from support import edit
-from synthetic import SWITCH_GUID, all_tables_export, empty_export, simulation_export
+from synthetic import SWITCH_GUID, ExportWriter, all_tables_export, empty_export, simulation_export
 
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports import canonical
-from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
 from nsystui.output.formats import write
 from nsystui.questions.data_notes import absent_note, missing_note

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from synthetic import ExportWriter
 
 from nsystui.base.answer import Answer
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.exports.demo import ExportWriter, Thread
 from nsystui.exports.demo import Session as Capture
+from nsystui.exports.demo import Thread
 from nsystui.exports.demo.writer import BACKTRACE_CALL, PUSH_POP, RUNTIME_CALL, START_END
 from nsystui.output.formats import write
 from nsystui.questions.job import Job

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic import deep_nvtx_export, empty_export
+from synthetic import ExportWriter, deep_nvtx_export, empty_export, training_job
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Task
 from nsystui.cli import main
-from nsystui.exports.demo import ExportWriter, Thread, training_job
+from nsystui.exports.demo import Thread
 from nsystui.questions import steps
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.bandwidth import in_steps

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import synthetic
+from synthetic import ExportWriter
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Task
-from nsystui.exports.demo import ExportWriter, NcclPayloads
+from nsystui.exports.demo import NcclPayloads
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.nccl import CUDA_DEVICE, RANK, RANKS, encode_payload
 from nsystui.exports.metadata import RANK_VARIABLES

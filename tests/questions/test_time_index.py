@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection
-from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
 from nsystui.questions import paged, time_index
 from nsystui.questions.kernels import Names, kernel_instances

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import shared
+from synthetic import ExportWriter
 
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.writer import START_END
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of

@@ -9,22 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import real_exports, shared
-from synthetic import empty_export, illnesses
+from synthetic import ExportWriter, empty_export, illnesses
 from synthetic.illnesses import OneGpu
 from triaging import finding, ids, triaged
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.cli import command_parser
-from nsystui.exports.demo import ExportWriter, TrainingJob
 from nsystui.exports.demo import Session as DemoSession
+from nsystui.exports.demo import TrainingJob
 from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import merge, union
 from nsystui.questions.alignment import ClockMode
+from nsystui.questions.catalogue import views_of
 from nsystui.questions.job import Job
+from nsystui.questions.question import SCREENS
 from nsystui.questions.triage import run as runner
 from nsystui.questions.triage.case import at_least, below
-from nsystui.questions.triage.finding import Door, NotChecked, Severity, View
+from nsystui.questions.triage.finding import DIAGNOSTICS, Door, NotChecked, Severity
 from nsystui.questions.triage.rules.idle_gaps import ALLOCATING, COPYING, LAUNCHING, OTHER_CALLS, SYNCHRONISING, kind_of
 from nsystui.questions.triage.run import RULES, Triage, triage, triage_table
 from nsystui.questions.triage.thresholds import Thresholds
@@ -290,16 +292,17 @@ def test_findings_come_worst_first(stalled, slow_rank):
         assert len(triage_table(found)) == len(found.findings) + len(found.not_checked)
 
 
-@pytest.mark.parametrize("view", View)
+@pytest.mark.parametrize("view", [DIAGNOSTICS, *(view.name for home in SCREENS for view in views_of(home))])
 def test_every_view_has_a_command(view):
     name, *flags = shlex.split(Door(view).command)
     command_parser(name).parse_args(["file.sqlite", *flags])
 
 
 def test_a_door_is_rendered_as_the_command_for_it():
-    door = Door(View.MEMORY, filter="Unified Memory", by="rank", sort="total", window=Window(5, 9))
+    door = Door("memory", filter="Unified Memory", by="rank", sort="total", window=Window(5, 9))
     assert door.command == "memory --filter 'Unified Memory' --by rank --sort total --time 5:9"
-    assert Door(View.STEPS_ACROSS, sort="median").command == "steps --across --sort median"
+    assert Door("steps-across", sort="median").command == "steps --across --sort median"
+    assert Door("kernels", report="cuda_kern_exec_sum").command == "stats -r cuda_kern_exec_sum"
 
 
 def test_every_door_is_a_command_that_there_is(stalled, slow_rank):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsystui.questions.triage.baseline import Kind, _changes
-from nsystui.questions.triage.finding import Advice, Door, Finding, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, Severity
 from nsystui.questions.triage.run import Triage
 from nsystui.questions.triage.thresholds import Thresholds
 
@@ -14,7 +14,7 @@ WARNING, INFO = Severity.WARNING, Severity.INFO
 
 def finding(name: str, percent: float | None, severity: Severity = WARNING, ranks: tuple[int, ...] = ()) -> Finding:
     cost = None if percent is None else int(percent * 1e6)
-    return Finding(name, severity, "it is so", Advice("do", "because"), Door(View.GPU), cost, percent, ranks=ranks)
+    return Finding(name, severity, "it is so", Advice("do", "because"), Door("gpu"), cost, percent, ranks=ranks)
 
 
 def triage(*findings: Finding, unsaid: frozenset[str] = frozenset()) -> Triage:

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import shared
+from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.demo import ExportWriter, Process
+from nsystui.exports.demo import Process
 from nsystui.exports.demo import Session as Capture
 from nsystui.questions import utilisation
 from nsystui.questions.device_time import Breakdown, DeviceLanes, total

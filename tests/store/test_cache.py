@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +20,10 @@ from synthetic import empty_export, hostile_names_export, two_process_export
 
 from nsystui.cli import main
 from nsystui.store import cache as cache_module
-from nsystui.store import cache_directory, tables
-from nsystui.store.cache import Cache, PackedFiles, PartialPack
-from nsystui.store.cache_directory import drop_left
-from nsystui.store.pack import PackedReport, Packer
+from nsystui.store import tables
+from nsystui.store.cache import Cache, PackedFiles, Partial, drop_left
+from nsystui.store.packing import Packer
+from nsystui.store.report import PackedReport
 from nsystui.store.session import Session
 
 
@@ -76,7 +77,7 @@ class TestHitsAndMisses:
 
     def test_nothing_of_the_export_is_read_for_it(self, export, cache, packs, monkeypatch):
         kernels(cache, export)
-        monkeypatch.setattr(cache_module, "PartialPack", lambda *_: pytest.fail("packed"))
+        monkeypatch.setattr(cache_module, "Partial", lambda *_: pytest.fail("packed"))
         assert kernels(cache, export) == 200
 
     def test_another_name_for_the_same_file_is_the_same(self, export, cache, packs, monkeypatch, tmp_path):
@@ -193,7 +194,7 @@ class TestDamage:
         assert places(cache) == [directory]
 
     def test_a_part_of_a_table_that_is_missing_is_noticed(self, export, cache, packs, monkeypatch):
-        monkeypatch.setattr("nsystui.store.pack.CHUNK_ROWS", 64)
+        monkeypatch.setattr("nsystui.store.packing.CHUNK_ROWS", 64)
         monkeypatch.setattr("nsystui.store.parquet_files.ROWS_PER_FILE", 64)
         kernels(cache, export)
         (directory,) = places(cache)
@@ -387,9 +388,10 @@ class TestUnwritable:
     WORDS = """
 import resource, sys
 from pathlib import Path
+from typing import Any
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
-from nsystui.store.cache_directory import drop_left
+from nsystui.store.cache import drop_left
 from nsystui.store import tables
 import sqlalchemy as sa
 if len(sys.argv) > 3:
@@ -420,7 +422,7 @@ print("KERNELS", session.scalar(sa.select(sa.func.count()).select_from(tables.ke
         words = """
 import os, sys
 os.utime = lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "Permission denied"))
-""" + self.WORDS.replace("session = ", "from nsystui.store.pack import Packer; Packer.run = None\nsession = ")
+""" + self.WORDS.replace("session = ", "from nsystui.store.packing import Packer; Packer.run = None\nsession = ")
         try:
             done = unprivileged("-c", words, str(export), str(cache.directory))
         finally:
@@ -495,26 +497,26 @@ class TestSideBySide:
         assert [path.name[0] for path in places(cache)] == ["r"]
 
     def test_another_process_was_faster(self, export, cache, monkeypatch):
-        finish = PartialPack.finish
+        finish = Partial.finish
 
-        def late(partial: PartialPack, report: PackedReport) -> PackedFiles:
-            monkeypatch.setattr(PartialPack, "finish", finish)
+        def late(partial: Partial[PackedFiles], facts: dict[str, Any]) -> PackedFiles:
+            monkeypatch.setattr(Partial, "finish", finish)
             assert kernels(cache, export) == 200
-            return finish(partial, report)
+            return finish(partial, facts)
 
-        monkeypatch.setattr(PartialPack, "finish", late)
+        monkeypatch.setattr(Partial, "finish", late)
         assert kernels(cache, export) == 200
         assert len(places(cache)) == 1
 
 
 class TestPlace:
     def test_the_variable_decides(self, tmp_path):
-        assert cache_directory.default_directory({"NSYSTUI_CACHE_DIR": str(tmp_path)}) == tmp_path
+        assert cache_module.default_directory({"NSYSTUI_CACHE_DIR": str(tmp_path)}) == tmp_path
 
     @pytest.mark.parametrize("environ", [{}, {"NSYSTUI_CACHE_DIR": ""}])
     def test_without_it_the_systems_cache(self, environ, monkeypatch, tmp_path):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        assert cache_directory.default_directory(environ).name == "nsystui"
+        assert cache_module.default_directory(environ).name == "nsystui"
 
     def test_only_the_user_may_look_into_a_new_cache(self, export, cache):
         kernels(cache, export)

@@ -35,8 +35,8 @@ from nsystui.questions.kernels import kernel_summary
 from nsystui.questions.question import Question
 from nsystui.questions.stats import all_reports, report_of
 from nsystui.store import on_demand, tables
-from nsystui.store.cache import Cache, PartialColumns
-from nsystui.store.pack import Packer
+from nsystui.store.cache import Cache, Partial
+from nsystui.store.packing import Packer
 from nsystui.store.session import Session
 from nsystui.store.views import used_columns
 
@@ -298,7 +298,7 @@ class TestKept:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(PartialColumns, "write", stop)
+            patch.setattr(Partial, "write", stop)
             with pytest.raises(KeyboardInterrupt):
                 ask(export)
         assert list(cache.directory.iterdir()) == []

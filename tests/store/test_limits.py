@@ -17,11 +17,12 @@ from synthetic import benchmark_export, two_process_export
 
 from nsystui.base.errors import ExportError, UsageError
 from nsystui.store import machine, tables
-from nsystui.store.cache import Cache, PartialColumns
+from nsystui.store.cache import Cache, Partial
 from nsystui.store.database import SMALLEST_MEMORY, Limits
 from nsystui.store.machine import NICE
 from nsystui.store.on_demand import OnDemand
-from nsystui.store.pack import PackedReport, Packer, Progress
+from nsystui.store.packing import Packer, Progress
+from nsystui.store.report import PackedReport
 from nsystui.store.session import Session
 from nsystui.store.sizes import parse_size, size_words
 
@@ -205,7 +206,7 @@ class TestTooLittleMemory:
         def fail(*_: object) -> None:
             raise duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate")
 
-        monkeypatch.setattr(PartialColumns, "write", fail)
+        monkeypatch.setattr(Partial, "write", fail)
         with closing(Session(Cache(tmp_path / "cache"), warn=pytest.fail)) as session:
             session.add(export, whole=False)
             with pytest.raises(ExportError, match="memory") as error:

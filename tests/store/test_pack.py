@@ -13,18 +13,18 @@ import pytest
 import sqlalchemy as sa
 import synthetic
 from support import edit, native, native_count
-from synthetic import HOSTILE_NAMES, PAYLOAD_BYTES, PAYLOAD_COMMUNICATOR
+from synthetic import HOSTILE_NAMES, PAYLOAD_BYTES, PAYLOAD_COMMUNICATOR, ExportWriter
 
 from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
 from nsystui.exports import opening
-from nsystui.exports.demo import ExportWriter, NcclPayloads, TrainingJob
+from nsystui.exports.demo import NcclPayloads, TrainingJob
 from nsystui.questions.events import EventList
 from nsystui.questions.tasks import ranked_tasks
-from nsystui.store import pack, reader, tables
+from nsystui.store import packing, reader, tables
 from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
-from nsystui.store.pack import PackingCancelled, Progress
+from nsystui.store.packing import PackingCancelled, Progress
 from nsystui.store.session import Session
 
 ALL_TABLES = list(tables.METADATA.tables.values())
@@ -318,6 +318,17 @@ class TestNccl:
         assert report.packed.counts["nccl_calls"] == 10
         assert column(session, tables.nccl_calls.c.message_size) == [None] * 10
 
+    @pytest.mark.parametrize(
+        "description",
+        ["UPDATE NVTX_PAYLOAD_SCHEMAS SET type = 3", "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET flags = 2"],
+        ids=["a union", "pointers"],
+    )
+    def test_payloads_that_are_described_as_no_struct_of_numbers_are_not_read(self, tmp_path, session, description):
+        path = synthetic.payload_export(tmp_path / "p.sqlite", json=False, binary=True, schema="3.25.0")
+        edit(path, description)
+        session.add(path)
+        assert column(session, tables.nccl_calls.c.message_size) == [None] * 10
+
     def test_kernels_of_nccl_are_marked(self, tmp_path, session):
         session.add(synthetic.nccl_without_nvtx_export(tmp_path / "n.sqlite"))
         assert Counter(column(session, tables.kernels.c.is_nccl)) == {0: 20, 1: 10}
@@ -418,7 +429,7 @@ class TestChunks:
 
     @pytest.mark.parametrize("size", [3])
     def test_their_size_changes_nothing(self, exports, whole, monkeypatch, size):
-        monkeypatch.setattr(pack, "CHUNK_ROWS", size)
+        monkeypatch.setattr(packing, "CHUNK_ROWS", size)
         assert self.everything(exports) == whole
 
     def test_neither_does_the_size_of_the_batches_that_the_driver_reads(self, exports, whole, monkeypatch):
@@ -429,19 +440,19 @@ class TestChunks:
     def test_neither_does_looking_for_the_strings_that_each_names(self, exports, whole, monkeypatch):
         """As is done where an export has many."""
         monkeypatch.setattr(reader, "_FEW_STRINGS", -1)
-        monkeypatch.setattr(pack, "CHUNK_ROWS", 16)
+        monkeypatch.setattr(packing, "CHUNK_ROWS", 16)
         assert self.everything(exports) == whole
 
     @pytest.mark.parametrize("size", [16, 1 << 18])
     def test_a_cache_gives_what_memory_gives(self, exports, whole, monkeypatch, tmp_path, size):
-        monkeypatch.setattr(pack, "CHUNK_ROWS", size)
+        monkeypatch.setattr(packing, "CHUNK_ROWS", size)
         cache = Cache(tmp_path / "cache")
         assert self.everything(exports, cache) == whole
-        monkeypatch.setattr(pack.Packer, "run", lambda packer: pytest.fail("packed again"))
+        monkeypatch.setattr(packing.Packer, "run", lambda packer: pytest.fail("packed again"))
         assert self.everything(exports, cache) == whole
 
     def test_rows_with_gaps_between_them(self, tmp_path, session, monkeypatch):
-        monkeypatch.setattr(pack, "CHUNK_ROWS", 10)
+        monkeypatch.setattr(packing, "CHUNK_ROWS", 10)
         path = synthetic.two_process_export(tmp_path / "two.sqlite")
         edit(path, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid BETWEEN 5 AND 150")
         assert session.add(path).packed.counts["kernels"] == 54
@@ -458,7 +469,7 @@ class TestChunks:
         assert len(steps) < 100
 
     def test_progress_grows_to_its_total(self, exports, session, monkeypatch):
-        monkeypatch.setattr(pack, "CHUNK_ROWS", 50)
+        monkeypatch.setattr(packing, "CHUNK_ROWS", 50)
         steps: list[Progress] = []
         session.add(exports[0], steps.append)
         done = [step.rows for step in steps]

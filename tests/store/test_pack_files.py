@@ -114,7 +114,7 @@ class TestPacks:
     def test_a_pack_has_one_file_for_each_table_however_many_chunks_there_were(self, tmp_path, monkeypatch):
         export = two_process_export(tmp_path / "two.sqlite")
         whole = self.packed(export, Cache(tmp_path / "whole"))
-        monkeypatch.setattr("nsystui.store.pack.CHUNK_ROWS", 16)
+        monkeypatch.setattr("nsystui.store.packing.CHUNK_ROWS", 16)
         chunked = self.packed(export, Cache(tmp_path / "chunked"))
         assert chunked.files.keys() == whole.files.keys()
         assert {name: len(files) for name, files in chunked.files.items() if len(files) > 1} == {}

@@ -6,15 +6,15 @@ import os
 
 import pytest
 
-from nsystui.store import pack
-from nsystui.store.pack import ReadAhead
+from nsystui.store import packing
+from nsystui.store.packing import ReadAhead
 
 
 @pytest.fixture
 def asked(monkeypatch):
     spans: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda _, offset, length, advice: spans.append((offset, length)))
-    monkeypatch.setattr(pack, "_AHEAD", 100)
+    monkeypatch.setattr(packing, "_AHEAD", 100)
     return spans
 
 

@@ -12,10 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import sqlalchemy as sa
-from synthetic import empty_export, two_process_export
+from synthetic import ExportWriter, empty_export, two_process_export
 
 from nsystui.base.errors import ExportError
-from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
 from nsystui.store import tables
 from nsystui.store.cache import Cache

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+from nsystui.exports.demo import TrainingJob
+
 from .benchmark import benchmark_export
 from .shapes import (
     PAYLOAD_BYTES,
@@ -26,12 +31,20 @@ from .variants import (
     open_ranges_export,
     unified_memory_export,
 )
+from .writer import ExportWriter
+
+
+def training_job(directory: str | Path, ranks: int = 4, steps: int = 12, **job: Any) -> list[Path]:
+    """Writes a demo job and returns its reports, ``rank0.sqlite`` first; ``job``: other properties of `TrainingJob`."""
+    return TrainingJob(ranks, steps, **job).write(directory)
+
 
 __all__ = [
     "HOSTILE_NAMES",
     "PAYLOAD_BYTES",
     "PAYLOAD_COMMUNICATOR",
     "SWITCH_GUID",
+    "ExportWriter",
     "all_tables_export",
     "benchmark_export",
     "cpu_only_export",
@@ -46,6 +59,7 @@ __all__ = [
     "open_ranges_export",
     "payload_export",
     "simulation_export",
+    "training_job",
     "two_process_export",
     "unified_memory_export",
     "whole_graph_export",

@@ -17,7 +17,8 @@ from nsystui.exports.demo.timeline import (
     nccl_kernel,
 )
 from nsystui.exports.demo.training import WORLD_STREAM
-from nsystui.exports.demo.writer import ExportWriter
+
+from .writer import ExportWriter
 
 API_CALLS_PER_KERNEL: Final = 1.76
 """Measured on a PyTorch DDP job (docs/contributing.md#reference-data); so are the other proportions."""

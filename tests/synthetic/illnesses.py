@@ -12,9 +12,10 @@ from typing import Final
 
 from nsystui.exports.demo.target import Process, Session, Thread
 from nsystui.exports.demo.timeline import nccl_kernel
-from nsystui.exports.demo.writer import DEVICE, MANAGED, PAGEABLE, PINNED, ExportWriter
+from nsystui.exports.demo.writer import DEVICE, MANAGED, PAGEABLE, PINNED
 
 from .variants import start_gpu_process
+from .writer import ExportWriter
 
 MS: Final = 1_000_000
 _STREAM: Final = 7

@@ -24,9 +24,9 @@ from nsystui.exports.demo.nccl import (
 from nsystui.exports.demo.target import DEFAULT_STREAM, Session
 from nsystui.exports.demo.timeline import LAYER_FORWARD, nccl_kernel
 from nsystui.exports.demo.training import WORLD_STREAM
-from nsystui.exports.demo.writer import ExportWriter
 
 from .variants import launch_kernels, start_gpu_process
+from .writer import ExportWriter
 
 
 def two_process_export(path: str | Path, schema: str = "3.25.0") -> Path:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from nsystui.exports.demo.target import DEFAULT_STREAM, Process, Session, Thread
-from nsystui.exports.demo.writer import MANAGED, ExportWriter
+from nsystui.exports.demo.writer import MANAGED
+
+from .writer import ExportWriter
 
 SWITCH_GUID: Final = 0x9C63_C003_00AB_CDEF - (1 << 64)
 """The GUID of the demo's switch; its highest bit is set, so that SQLite's signed integers have it as negative."""

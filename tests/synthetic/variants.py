@@ -7,7 +7,9 @@ from typing import Final
 
 from nsystui.exports.demo.target import DEFAULT_STREAM, Process, Session, Thread
 from nsystui.exports.demo.timeline import LAYER_FORWARD
-from nsystui.exports.demo.writer import BACKTRACE_CALL, MANAGED, ExportWriter
+from nsystui.exports.demo.writer import BACKTRACE_CALL, MANAGED
+
+from .writer import ExportWriter
 
 OLD_KERNELS: Final = 40
 

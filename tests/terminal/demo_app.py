@@ -21,7 +21,7 @@ from nsystui.base.errors import UsageError
 from nsystui.ui.widgets.charts import Lane, StripChart
 from nsystui.ui.widgets.lines import KeyLine, SelectionLine, TitleLine, progress_bar
 from nsystui.ui.widgets.prompt import LinePrompt
-from nsystui.ui.widgets.quiet import QuietScreen
+from nsystui.ui.widgets.repainting import QuietScreen
 from nsystui.ui.widgets.window_table import WindowTable
 
 KERNELS = (

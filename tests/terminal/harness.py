@@ -215,9 +215,9 @@ class Terminal:
     def _wait_exit(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
         while True:
-            self._read(0.02)  # keeps the child from blocking on a full terminal
+            self.read(0.02)  # keeps the child from blocking on a full terminal
             if self.exit_code is not None:
-                while self._read(0.0):
+                while self.read(0.0):
                     pass
                 return True
             if time.monotonic() >= deadline:
@@ -267,7 +267,7 @@ class Terminal:
 
     def mark(self) -> None:
         """Count bytes from here. What is on its way already is taken in first."""
-        while self._read(0.0):
+        while self.read(0.0):
             pass
         self._mark = len(self._received)
 
@@ -289,7 +289,7 @@ class Terminal:
         now = time.monotonic()
         deadline, last = now + timeout, now
         while time.monotonic() - last < quiet:
-            if self._read(quiet / 4) or self._is_at_work():
+            if self.read(quiet / 4) or self._is_at_work():
                 last = time.monotonic()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no quiet of {quiet} s within {timeout} s:\n{self.text}")
@@ -301,14 +301,14 @@ class Terminal:
         """
         deadline = time.monotonic() + timeout
         while not self.bytes_since_mark and time.monotonic() < deadline:
-            self._read(0.05)
+            self.read(0.05)
         self.settle(quiet)
 
     def listen(self, seconds: float) -> int:
         """Read for ``seconds``, whatever comes; how many bytes came. For "an idle program sends nothing"."""
         before, deadline = len(self._received), time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            self._read(min(left, 0.05))
+            self.read(min(left, 0.05))
         return len(self._received) - before
 
     def _is_at_work(self) -> bool:
@@ -323,7 +323,7 @@ class Terminal:
         """Read until ``text`` stands somewhere on the screen."""
         deadline = time.monotonic() + timeout
         while text not in self.text:
-            self._read(0.05)
+            self.read(0.05)
             if self.exit_code is not None:
                 self._wait_exit(0.1)
                 if text in self.text:
@@ -336,7 +336,7 @@ class Terminal:
         """Read until ``data`` came since ``mark``."""
         deadline = time.monotonic() + PATIENCE
         while data not in self.since_mark:
-            self._read(0.05)
+            self.read(0.05)
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no {data!r} within {PATIENCE} s:\n{self.text}")
 
@@ -344,7 +344,7 @@ class Terminal:
         """Write the screen's text to ``path``, to be looked at."""
         path.write_text(self.text + "\n", encoding="utf-8")
 
-    def _read(self, timeout: float) -> int:
+    def read(self, timeout: float) -> int:
         """Take in what comes within ``timeout`` seconds, at most one chunk; how many bytes."""
         if self._fd < 0:
             time.sleep(timeout)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from harness import Terminal
-
-from nsystui.exports.demo import training_job
+from synthetic import training_job
 
 CURSOR, PAGE, SWITCH = 600, 8 * 1024, 15 * 1024
 DETAILS = 2 * 1024

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from harness import Terminal, modes_left
-
-from nsystui.exports.demo import training_job
+from synthetic import training_job
 
 PROGRAM = [sys.executable, "-m", "nsystui"]
 
@@ -108,7 +107,7 @@ def type_all(terminal: Terminal, data: bytes) -> None:
     for offset in range(0, len(data), 1024):
         terminal.send(data[offset : offset + 1024])
         terminal.listen(0.0)
-        while terminal._read(0.0):
+        while terminal.read(0.0):
             pass
 
 

@@ -13,8 +13,7 @@ import pytest
 from harness import Terminal
 from monkey import WATCHED, Monkey
 from support import SHARED, real_exports
-
-from nsystui.exports.demo import training_job
+from synthetic import training_job
 
 SECONDS = float(os.environ.get("NSYSTUI_MONKEY_SECONDS", "5"))
 SEED = int(os.environ.get("NSYSTUI_MONKEY_SEED", "1"))

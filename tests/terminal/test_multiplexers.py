@@ -8,8 +8,7 @@ import sys
 
 import pytest
 from harness import Terminal
-
-from nsystui.exports.demo import training_job
+from synthetic import training_job
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,7 @@ import time
 
 import pytest
 from harness import Terminal
-
-from nsystui.exports.demo import training_job
+from synthetic import training_job
 
 ALTERNATE_ON, ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"
 PROGRAM = [sys.executable, "-m", "nsystui"]

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 from harness import PATIENCE, Terminal, modes_left
-
-from nsystui.exports.demo import training_job
+from synthetic import training_job
 
 ALTERNATE_ON, ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"
 BASH = "?2004h"

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from harness import PATIENCE, Terminal
-
-from nsystui.exports.demo import training_job
+from synthetic import training_job
 
 RATE = 56_000 // 8
 BEHIND = 4 * RATE

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 from harness import Terminal, modes_left
-
-from nsystui.exports.demo import training_job
+from synthetic import training_job
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
 pytestmark = pytest.mark.skipif(

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from textual.strip import Strip
+
 from nsystui.questions.opening import Source
 from nsystui.ui.app import NsystuiApp
 
@@ -43,11 +45,15 @@ async def hit(app: NsystuiApp, pilot: Any, *keys: str) -> None:
     await rest(app, pilot)
 
 
+def painted(app: NsystuiApp) -> list[Strip]:
+    """The lines of the screen as they are painted; Textual has no public way to them."""
+    return app.screen._compositor.render_strips()
+
+
 def screen_text(app: NsystuiApp) -> list[str]:
     """The lines of the screen as a user sees them."""
     width, height = app.size
-    strips = app.screen._compositor.render_strips()
-    lines = ["".join(segment.text for segment in strip) for strip in strips]
+    lines = ["".join(segment.text for segment in strip) for strip in painted(app)]
     assert len(lines) == height and all(len(line) <= 2 * width for line in lines)
     return [line.rstrip() for line in lines]
 

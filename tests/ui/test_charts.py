@@ -11,7 +11,7 @@ from textual.message import Message
 from nsystui.base.text import width_of
 from nsystui.ui.widgets.charts import Lane, StripChart
 from nsystui.ui.widgets.plots import blocks, histogram_lines, time_axis
-from nsystui.ui.widgets.quiet import QuietScreen
+from nsystui.ui.widgets.repainting import ThrottledScreen
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -80,8 +80,8 @@ class ChartApp(App[None]):
         self.lane_count = lanes
         self.heard: list[Message] = []
 
-    def get_default_screen(self) -> QuietScreen[None]:
-        return QuietScreen(id="_default")
+    def get_default_screen(self) -> ThrottledScreen[None]:
+        return ThrottledScreen(id="_default")
 
     def compose(self) -> ComposeResult:
         yield self.chart

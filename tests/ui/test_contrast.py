@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import hit, rest
+from jobs import hit, painted, rest
 from rich.terminal_theme import TerminalTheme
 
 from nsystui.questions.opening import Source
@@ -46,7 +46,7 @@ def weak(app: NsystuiApp, terminal: TerminalTheme) -> dict[tuple[object, ...], s
     """The pairs of colours on the screen that are hard to read, with some of their text."""
     found: dict[tuple[object, ...], str] = {}
     dialog = app.screen.children[0].region if app.screen.is_modal else app.screen.region  # what is behind it is dimmed
-    for strip in app.screen._compositor.render_strips()[dialog.y : dialog.bottom]:
+    for strip in painted(app)[dialog.y : dialog.bottom]:
         for text, style, _ in strip.crop(dialog.x, dialog.right):
             if style is None or not any(character.isalnum() for character in text):
                 continue

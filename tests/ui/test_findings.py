@@ -8,11 +8,14 @@ from synthetic import empty_export, illnesses
 
 from nsystui.base.selection import NameFilter
 from nsystui.exports.demo import TrainingJob
-from nsystui.questions.triage.finding import Advice, Door, Finding, Severity, View
+from nsystui.questions.catalogue import views_of
+from nsystui.questions.question import SCREENS
+from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, Severity
+from nsystui.ui.doors import show_finding
 from nsystui.ui.screens.findings import FindingScreen, NotCheckedScreen
-from nsystui.ui.screens.going import show_finding
 from nsystui.ui.screens.overview import OverviewScreen
 from nsystui.ui.screens.ranks import RanksScreen
+from nsystui.ui.screens.table import ViewsScreen
 from nsystui.ui.screens.timeline import TimelineScreen
 
 TO_FINDINGS = ("tab", "tab")
@@ -82,18 +85,19 @@ class TestFound:
             await to_finding(app, pilot, "straggler")
             await hit(app, pilot, "enter")
             assert isinstance(app.screen, RanksScreen)
-            assert app.screen.what == "collectives"
+            assert app.screen.view.name == "collectives"
 
     async def test_every_view_of_a_finding_is_on_the_screen_that_it_names(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
-            for view in View:
-                door = Door(view, filter="x" if view is View.API else "")
+            for view in (DIAGNOSTICS, *(view.name for home in SCREENS for view in views_of(home))):
+                door = Door(view, filter="x" if view == "api" else "")
                 advice = Advice("do", "because")
                 await show_finding(app, Finding("it", Severity.INFO, "it is so", advice, door))
                 await rest(app, pilot)
                 name = type(app.screen).__name__.lower()
-                expected = "diagnostics" if view is View.DIAGNOSTICS else view.screen.lower()
+                expected = "diagnostics" if view == DIAGNOSTICS else door.screen.lower()
                 assert name == f"{expected}screen", view
+                assert not isinstance(app.screen, ViewsScreen) or app.screen.view.name == view
                 assert app.selection.name == (NameFilter("x") if door.filter else None)
                 await hit(app, pilot, "escape")
 

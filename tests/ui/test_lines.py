@@ -15,7 +15,7 @@ from nsystui.ui.screens.dialogs import help_lines
 from nsystui.ui.widgets import lines
 from nsystui.ui.widgets.lines import KeyLine, SelectionLine, TextLine, TitleLine, progress_bar
 from nsystui.ui.widgets.prompt import LinePrompt
-from nsystui.ui.widgets.quiet import QuietScreen
+from nsystui.ui.widgets.repainting import ThrottledScreen
 from nsystui.ui.widgets.window_table import WindowTable
 
 MODES = (("1", "Overview"), ("2", "Kernels"), ("3", "NCCL"))
@@ -33,8 +33,8 @@ class LinesApp(App[None]):
         self.prompt = LinePrompt()
         self.answers: list[object] = []
 
-    def get_default_screen(self) -> QuietScreen[None]:
-        return QuietScreen(id="_default")
+    def get_default_screen(self) -> ThrottledScreen[None]:
+        return ThrottledScreen(id="_default")
 
     def compose(self) -> ComposeResult:
         yield self.title_line

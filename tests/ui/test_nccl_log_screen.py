@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from harness import Terminal
 from jobs import NARROW, WIDE, becomes, line_with, screen_text, shows
+from synthetic import training_job
 
 from nsystui.cli import main
-from nsystui.exports.demo import training_job
 from nsystui.exports.nccl_log.files import OpenLog
 from nsystui.questions.opening import Source
-from nsystui.ui import nccl_log
+from nsystui.ui import loading
 from nsystui.ui.app import LogApp, NsystuiApp
-from nsystui.ui.nccl_log import LogLoading, LogState
+from nsystui.ui.loading import LogLoading, LogState
 from nsystui.ui.screens.nccl_log import NcclLogScreen
 
 SHARED = Path(__file__).parents[3] / "shared/data/nccl-logs"
@@ -263,8 +263,8 @@ class Gate:
             return read(log, size)
 
         monkeypatch.setattr(OpenLog, "read", gated)
-        monkeypatch.setattr(nccl_log, "FIRST_TABLES", 0.0)
-        monkeypatch.setattr(nccl_log, "LINES_AT_ONCE", 10)
+        monkeypatch.setattr(loading, "FIRST_TABLES", 0.0)
+        monkeypatch.setattr(loading, "LINES_AT_ONCE", 10)
 
 
 class TestReading:

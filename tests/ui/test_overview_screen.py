@@ -100,7 +100,7 @@ async def test_enter_on_a_rank_selects_it_for_every_screen_and_shows_its_kernels
 async def test_tab_goes_to_the_kernels_and_enter_to_the_launches(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "tab", "down")
-        name = overview(app).values(overview(app).kernels)["name"]
+        name = overview(app).kernels.current_values["name"]
         await hit(app, pilot, "enter")
         assert isinstance(app.screen, KernelInstancesScreen)
         assert app.screen.kernel == name
@@ -126,12 +126,12 @@ async def test_a_resize_bins_the_strip_anew_and_keeps_the_order_of_the_user(demo
         before = len(screen.picture.strip)
         screen.ranks.sort_by("nccl_percent")
         await rest(app, pilot)
-        first = screen.values(screen.ranks)["rank"]
+        first = screen.ranks.current_values["rank"]
         await pilot.resize_terminal(110, 36)
         await rest(app, pilot)
         assert len(screen.picture.strip) == before - 10
         assert screen.ranks.sorted_by == ("nccl_percent", True)
-        assert screen.values(screen.ranks)["rank"] == first
+        assert screen.ranks.current_values["rank"] == first
 
 
 async def test_diagnostics_contents_and_files_are_a_key_away(demo_job, cache_directory):

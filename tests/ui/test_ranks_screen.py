@@ -9,7 +9,7 @@ from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, shows
 
 from nsystui.questions.alignment import ClockMode
 from nsystui.store.session import Working
-from nsystui.ui import messages
+from nsystui.ui.loading import Computing
 from nsystui.ui.screens.ranks import RanksScreen
 
 
@@ -121,11 +121,11 @@ async def test_a_first_answer_that_takes_long_is_waited_for_in_words(demo_job, c
         await pilot.press("7")
         try:
             await shows(app, pilot, "computing…")
-            app.post_message(messages.Computing(Working("steps", 3, 64)))
+            app.post_message(Computing(Working("steps", 3, 64)))
             await shows(app, pilot, "computing steps: 3 of 64 reports")
         finally:
             may_answer.set()
-        app.post_message(messages.Computing(None))
+        app.post_message(Computing(None))
         await rest(app, pilot)
         assert not any("computing" in line for line in screen_text(app))
         await shows(app, pilot, "4 of 4 ranks")

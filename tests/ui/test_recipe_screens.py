@@ -57,6 +57,16 @@ async def test_a_question_in_a_new_file_is_in_the_palette_and_opens(dummy_questi
         assert line_with(app, "one").split() == ["▸", "2", "one"]
 
 
+async def test_the_views_of_a_question_in_a_new_file_are_shown_by_its_screen(dummy_question, job, cache_directory):
+    async with running(job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "7", *"o" * 6)
+        line_with(app, "7 Ranks › first words")
+        assert line_with(app, "one").split() == ["▸", "2", "one"]
+        await hit(app, pilot, "o")
+        assert line_with(app, "7 Ranks › second words").endswith("1 of 1 words")
+        assert line_with(app, "two").split() == ["▸", "2", "two"]
+
+
 async def test_the_palette_of_a_tiny_terminal_takes_pages(job, cache_directory):
     async with running(job, cache_directory, (5, 2)) as (app, pilot):
         await hit(app, pilot, "ctrl+p", "pagedown", "pageup", "pagedown", "escape")

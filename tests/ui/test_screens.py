@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from scenes import play, settle
 from support import real_exports
-from synthetic import node_graph_export
+from synthetic import node_graph_export, training_job
 from textual.events import Key
 
 from nsystui.cli import main
-from nsystui.exports.demo import training_job
 from nsystui.questions.kernels import Names
 from nsystui.questions.opening import Source
 from nsystui.ui.app import NsystuiApp
@@ -367,8 +366,8 @@ async def test_beside_a_wide_table_stands_its_panel(job, keys, words):
 async def test_keys_before_a_screen_is_made_do_nothing(job):
     async with running(*job) as (app, pilot):
         made = app.push_screen(KernelInstancesScreen("a kernel", Names.FULL))
-        for key in ("t", "y", "s", "E"):
-            await app._check_bindings(key)
+        for action in ("take_window", "copy_row", "sort", "export"):
+            await app.run_action(action, app.screen)
         await made
         await settle(app, pilot)
         assert app.return_code is None

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 from scenes import NARROW, SCENES, WIDE, cache_in, play
+from synthetic import training_job
 
-from nsystui.exports.demo import training_job
 from nsystui.questions.opening import Source
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session

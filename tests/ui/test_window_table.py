@@ -14,11 +14,10 @@ from textual.message import Message
 from nsystui.base.answer import Row
 from nsystui.base.columns import COUNT, FILES_ONLY, Column, Unit
 from nsystui.base.text import width_of
-from nsystui.ui.widgets.pages import PageCache
-from nsystui.ui.widgets.quiet import QuietScreen
+from nsystui.ui.widgets.repainting import ThrottledScreen
 from nsystui.ui.widgets.table_layout import ColumnMeasure, TableLayout, place_columns, set_text
 from nsystui.ui.widgets.window import Window
-from nsystui.ui.widgets.window_table import WindowTable
+from nsystui.ui.widgets.window_table import PageCache, WindowTable
 
 COLUMNS = (
     Column("total", header="Total (ns)", label="total", unit=Unit.DURATION),
@@ -241,8 +240,8 @@ class TableApp(App[None]):
         self.heard: list[Message] = []
         self.keys: list[str] = []
 
-    def get_default_screen(self) -> QuietScreen[None]:
-        return QuietScreen(id="_default")
+    def get_default_screen(self) -> ThrottledScreen[None]:
+        return ThrottledScreen(id="_default")
 
     def compose(self) -> ComposeResult:
         yield self.table
@@ -398,7 +397,7 @@ async def test_a_tree_prefix_and_categories():
         Numbered(make=lambda n: (n, n, "g", 1.0, f"ncclDevKernel{n}")),
         elastic="name",
         prefix=lambda row: "  " * row + "▶ ",
-        row_style=lambda row: "nccl" if row[1] % 2 else None,
+        row_style=lambda values: "nccl" if values["count"] % 2 else None,
     )
     app = TableApp(table)
     async with app.run_test(size=(80, 24)):

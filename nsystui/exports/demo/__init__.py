@@ -1,6 +1,7 @@
-"""The demo writer: exports of a training job, as nsys would write them, for the demo and the tests.
+"""The demo writer: exports of a training job, as nsys would write them.
 
-`ExportWriter` writes single events; `training_job` and its neighbours write whole scenarios. Standard library only.
+`ExportWriter` writes single events; a `TrainingJob` writes whole reports. Standard library only.
+Tests have a writer of more kinds of events, which is built on this one.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from .nccl import NcclPayloads
 from .schema import SCHEMAS
 from .target import H100, GpuModel, Process, Session, Thread
-from .training import PLANTED_SECRET, TrainingJob, training_job
+from .training import PLANTED_SECRET, TrainingJob
 from .writer import ExportWriter, NvtxPayload
 
 __all__ = [
@@ -23,5 +24,4 @@ __all__ = [
     "Session",
     "Thread",
     "TrainingJob",
-    "training_job",
 ]

@@ -14,8 +14,8 @@ version nobody has measured (``GPU_METRICS.rawTimestamp``, ``NVTX_EVENTS.eventId
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
 Version = tuple[int, int]
@@ -83,16 +83,10 @@ class Column:
         return f"{self.name:<27} {self.type}{constraint}"
 
 
-_GPU_OPERATION = "start! end! deviceId! contextId! greenContextId@3.7 streamId! correlationId globalPid"
-_OPENMP_EVENT = "start! end! eventClass! globalTid correlationId nameId! eventKind"
-_OPENACC_EVENT = (
-    "start! end! nameId! globalTid eventKind! DeviceType! lineNo! cuDeviceId! cuContextId! cuStreamId! srcFile funcName"
-)
+GPU_OPERATION = "start! end! deviceId! contextId! greenContextId@3.7 streamId! correlationId globalPid"
 
-_TABLES: Final = {
+TABLES: Final = {
     "StringIds": "id!* value:T!",
-    "ANALYSIS_FILE@3.13": "id!* filename:T!<3.16 filename:T@3.16 content:T!<3.16 contentId@3.16 globalPid!",
-    "ProcessStreams": "globalPid! filenameId! contentId!",
     "NVTX_PAYLOAD_SCHEMAS@3.20": "domainId schemaId name:T type flags numEntries payloadSize alignTo",
     "NVTX_PAYLOAD_SCHEMA_ENTRIES@3.20": (
         "domainId! schemaId! idx! flags type name:T description:T arrayOrUnionDetail offset"
@@ -110,7 +104,7 @@ _TABLES: Final = {
     "DIAGNOSTIC_EVENT@3.13": "timestamp! timestampType! source! severity! text:T! globalPid",
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("start! end! eventClass! globalTid correlationId nameId! returnValue! callchainId"),
     "CUPTI_ACTIVITY_KIND_KERNEL": (
-        f"{_GPU_OPERATION} demangledName! shortName! mangledName launchType cacheConfig registersPerThread! "
+        f"{GPU_OPERATION} demangledName! shortName! mangledName launchType cacheConfig registersPerThread! "
         "gridX! gridY! gridZ! blockX! blockY! blockZ! staticSharedMemory! dynamicSharedMemory! localMemoryPerThread! "
         "localMemoryTotal! gridId! sharedMemoryExecuted graphNodeId sharedMemoryLimitConfig qmdBulkReleaseDone@3.25 "
         "qmdPreexitDone@3.25 qmdLastCtaDone@3.25 graphId@3.25 clusterX@3.25 clusterY@3.25 clusterZ@3.25 "
@@ -118,62 +112,26 @@ _TABLES: Final = {
         "sharedMemoryRequestedPercentage@3.25 tensorSizeMinusOneElements:T!@3.25"
     ),
     "CUPTI_ACTIVITY_KIND_MEMCPY": (
-        f"{_GPU_OPERATION} bytes! copyKind! deprecatedSrcId srcKind dstKind srcDeviceId srcContextId dstDeviceId "
+        f"{GPU_OPERATION} bytes! copyKind! deprecatedSrcId srcKind dstKind srcDeviceId srcContextId dstDeviceId "
         "dstContextId migrationCause graphNodeId virtualAddress copyCount@3.25"
     ),
-    "CUPTI_ACTIVITY_KIND_MEMSET": f"{_GPU_OPERATION} value! bytes! graphNodeId memKind",
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE@3.0": f"{_GPU_OPERATION} graphId! graphExecId!",
+    "CUPTI_ACTIVITY_KIND_MEMSET": f"{GPU_OPERATION} value! bytes! graphNodeId memKind",
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (
-        f"{_GPU_OPERATION} deprecatedSyncType@3.25 syncType! eventId! eventSyncId@3.25"
+        f"{GPU_OPERATION} deprecatedSyncType@3.25 syncType! eventId! eventSyncId@3.25"
     ),
     "CUPTI_ACTIVITY_KIND_CUDA_EVENT": (
         "timestamp@3.25 deviceId! contextId! greenContextId@3.7 streamId! correlationId globalPid eventId! "
         "eventSyncId@3.25"
     ),
-    "CUPTI_ACTIVITY_KIND_OVERHEAD@3.25": "start! end! eventClass! globalTid correlationId nameId overheadType!",
     "PROFILER_OVERHEAD": "start! end! globalTid nameId! returnValue!<3.25 overheadType!@3.25",
-    "CUDA_GRAPH_EVENTS": (
-        "start! end! eventClass! globalTid nameId! graphNodeId!<3.13 originalGraphNodeId<3.13 "
-        "graphId@3.13 originalGraphId@3.13 graphExecId@3.13"
-    ),
-    "CUDA_GRAPH_NODE_EVENTS@3.13": "start! end! eventClass! globalTid nameId! graphNodeId! originalGraphNodeId",
-    "CUDA_UM_CPU_PAGE_FAULT_EVENTS": (
-        "start! globalPid! address! originalFaultPc CpuInstruction! module! unresolvedFaultPc sourceFile@3.28 "
-        "sourceLine@3.28"
-    ),
-    "CUDA_UM_GPU_PAGE_FAULT_EVENTS": ("start! end! globalPid! deviceId! address! numberOfPageFaults! faultAccessType!"),
     "NVTX_EVENTS": (
         "start! end eventType! rangeId category color text:T globalTid endGlobalTid textId domainId uint64Value "
         "int64Value doubleValue:R uint32Value int32Value floatValue:R jsonTextId jsonText:T binaryData:T@3.16 "
         "eventId!*@3.28"
     ),
     "OSRT_API": "start! end! eventClass! globalTid nameId! returnValue! nestingLevel callchainId!",
-    "MPI_RANKS@3.1": "globalTid! rank!",
-    "MPI_P2P_EVENTS@3.1": "start! end globalTid textId commHandle tag remoteRank size requestHandle",
-    "MPI_COLLECTIVES_EVENTS@3.1": "start! end globalTid textId commHandle rootRank size recvSize requestHandle",
-    "MPI_START_WAIT_EVENTS@3.1": "start! end globalTid textId requestHandle",
-    "MPI_OTHER_EVENTS@3.1": "start! end globalTid textId",
-    "UCP_SUBMIT_EVENTS@3.7": "start! end globalTid textId bufferAddr packedSize peerWorkerUid tag",
-    "UCP_PROGRESS_EVENTS@3.7": "start! end globalTid textId bufferAddr packedSize peerWorkerUid tag",
-    "UCP_EVENTS@3.7": "start! end globalTid textId",
-    "OPENMP_EVENT_KIND_PARALLEL": f"{_OPENMP_EVENT} parallelId parentTaskId",
-    "OPENMP_EVENT_KIND_SYNC_REGION_WAIT": f"{_OPENMP_EVENT} parallelId taskId kind",
-    "OPENMP_EVENT_KIND_TASK": f"{_OPENMP_EVENT} parallelId taskId kind",
-    "CUPTI_ACTIVITY_KIND_OPENACC_DATA": f"{_OPENACC_EVENT} bytes varName",
-    "CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH": f"{_OPENACC_EVENT} numGangs numWorkers vectorLength kernelName",
-    "CUPTI_ACTIVITY_KIND_OPENACC_OTHER": _OPENACC_EVENT,
     "GPU_METRICS@3.1": "rawTimestamp@3.13 timestamp typeId! metricId! value!",
-    "GENERIC_EVENT_SOURCES@3.7": (
-        "sourceId!* nameId!@3.13 timeSourceId!@3.13 sourceGroupId!@3.13 data:T!<3.13 data:T@3.13"
-    ),
-    "GENERIC_EVENT_TYPES@3.7": "typeId!* sourceId! nameId!@3.13 data:T!<3.13 data:T@3.13",
-    "GENERIC_EVENT_TYPE_FIELDS@3.13": "typeId! fieldIdx! fieldNameId! offset! size! type!",
-    "GENERIC_EVENTS@3.7": (
-        "genericEventId!*@3.13 rawTimestamp! timestamp typeId! globalTid@3.13 data:T!<3.13 data:T@3.13"
-    ),
-    "GENERIC_EVENT_DATA@3.13": "genericEventId! fieldIdx! intVal uintVal floatVal:R doubleVal:R",
     "NET_NIC_METRIC@3.7": "start! end! globalId! portId@3.22 metricsListId! metricsIdx! value!",
-    "NET_IB_SWITCH_METRIC@3.7": "start! end! globalId! metricsListId! metricsIdx! value!",
     "TARGET_INFO_GPU_METRICS@3.1": "typeId! sourceId! typeName:T! metricId! metricName:T!",
     "TARGET_INFO_GPU": (
         "vmId! id! name:T busLocation:T isDiscrete l2CacheSize totalMemory memoryBandwidth clockRate smCount pwGpuId "
@@ -195,6 +153,7 @@ _TABLES: Final = {
     "EXPORT_META_DATA<3.4": "name:T! value:T",
     "META_DATA_EXPORT@3.4": "name:T! value:T",
 }
+"""The descriptions of the tables that the demo has."""
 
 _WORD = re.compile(
     r"(?P<name>\w+)(?::(?P<type>[TR]))?(?P<notnull>!)?(?P<key>\*)?"
@@ -220,34 +179,34 @@ def _parse(text: str) -> re.Match[str]:
     return word
 
 
-_BY_NAME: Final = {_parse(header)["name"]: (_parse(header), columns) for header, columns in _TABLES.items()}
+class Tables:
+    """Described tables; the keys of ``descriptions`` are their names, with the versions that have them."""
 
+    def __init__(self, descriptions: Mapping[str, str]) -> None:
+        self._headers = {header["name"]: header for header in map(_parse, descriptions)}
+        words = (list(map(_parse, text.split())) for text in descriptions.values())
+        self._words = dict(zip(self._headers, words, strict=True))
+        self.row_columns = {
+            table: tuple(dict.fromkeys(word["name"] for word in self._words[table])) for table in self._words
+        }
+        """Every column a table has in *any* version, in order: the order in which the writer's rows are built."""
 
-@cache
-def row_columns(table: str) -> tuple[str, ...]:
-    """Every column `table` has in *any* version, in order: the order in which the writer's rows are built.
+    def columns(self, table: str, version: Version) -> tuple[Column, ...]:
+        """The columns of `table` in one schema version, in declaration order; empty if that version has no such table.
 
-    Raises `KeyError` if the writer does not know the table.
-    """
-    return tuple(dict.fromkeys(_parse(text)["name"] for text in _BY_NAME[table][1].split()))
+        Raises `KeyError` if the table is not described.
+        """
+        if not _exists(self._headers[table], version):
+            return ()
+        return tuple(
+            Column(word["name"], _TYPES[word["type"]], word["notnull"] is not None, word["key"] is not None)
+            for word in self._words[table]
+            if _exists(word, version)
+        )
 
-
-@cache
-def columns(table: str, version: Version) -> tuple[Column, ...]:
-    """The columns of `table` in one schema version, in declaration order; empty if that version has no such table."""
-    header, description = _BY_NAME[table]
-    if not _exists(header, version):
-        return ()
-    words = [word for word in map(_parse, description.split()) if _exists(word, version)]
-    return tuple(
-        Column(word["name"], _TYPES[word["type"]], word["notnull"] is not None, word["key"] is not None)
-        for word in words
-    )
-
-
-def tables(version: Version) -> tuple[str, ...]:
-    """The tables that exist in one schema version (without the ``ENUM_*`` tables), in creation order."""
-    return tuple(name for name, (header, _columns) in _BY_NAME.items() if _exists(header, version))
+    def names(self, version: Version) -> tuple[str, ...]:
+        """The tables that exist in one schema version (without the ``ENUM_*`` tables), in creation order."""
+        return tuple(name for name, header in self._headers.items() if _exists(header, version))
 
 
 EnumRow = tuple[int, str, str]

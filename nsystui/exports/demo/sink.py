@@ -7,11 +7,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from nsystui.exports.demo.schema import enum_tables
-
-from .schema import columns, row_columns, schema_version, tables
+from nsystui.exports.demo.schema import TABLES, Tables, enum_tables, schema_version
 
 SqlValue = int | float | str | bytes | None
 Row = tuple[SqlValue, ...]
@@ -26,6 +24,8 @@ class TableSink:
     Rows wait in memory until `flush`; a flush sorts each table by start time and lets the tables take turns, so that
     their pages alternate through the file as they do in real exports. Tables without a time keep insertion order.
     """
+
+    tables: ClassVar[Tables] = Tables(TABLES)
 
     def __init__(self, path: Path, schema: str, *, lazy: bool = True) -> None:
         """Creates `path`, replacing what was there. Raises `ValueError` for an unknown schema label."""
@@ -47,11 +47,13 @@ class TableSink:
         self._db.execute("BEGIN")
         self.create("StringIds")
         if not lazy:
-            self.create(*tables(self.version))
+            self.create(*self.tables.names(self.version))
 
     def has(self, table: str) -> bool:
         """Whether this schema version has such a table at all."""
-        return bool(columns(table, self.version)) and (self.schema.has_export_metadata or table != "EXPORT_META_DATA")
+        return bool(self.tables.columns(table, self.version)) and (
+            self.schema.has_export_metadata or table != "EXPORT_META_DATA"
+        )
 
     def create(self, *names: str) -> None:
         """Create tables although they have no rows yet; those that exist, or that the version lacks, are skipped."""
@@ -69,7 +71,7 @@ class TableSink:
         return number
 
     def rows(self, table: str) -> list[Row]:
-        """The waiting rows of `table`, to append to. A row has a value for each of `row_columns(table)`.
+        """The waiting rows of `table`, to append to. A row has a value for each of `tables.row_columns[table]`.
 
         Raises `ValueError` if the schema version has no such table.
         """
@@ -82,7 +84,7 @@ class TableSink:
 
     def add(self, table: str, **values: SqlValue) -> None:
         """Append one row by column names; columns not named are NULL. For rare rows: `rows` is faster."""
-        self.rows(table).append(tuple(map(values.get, row_columns(table))))
+        self.rows(table).append(tuple(map(values.get, self.tables.row_columns[table])))
 
     def flush(self, until: int | None = None) -> None:
         """Write the waiting rows that start before `until` (ns; all if None) and forget them.
@@ -116,7 +118,7 @@ class TableSink:
 
     def _take(self, table: str, until: int | None) -> list[Row]:
         rows = self._pending[table]
-        names = row_columns(table)
+        names = self.tables.row_columns[table]
         time = next((names.index(name) for name in ("start", "timestamp") if name in names), None)
         if time is None:
             taken, rows[:] = rows[:], []
@@ -132,9 +134,9 @@ class TableSink:
         return taken
 
     def _create(self, table: str) -> None:
-        declarations = ",\n    ".join(column.declaration() for column in columns(table, self.version))
+        declarations = ",\n    ".join(column.declaration() for column in self.tables.columns(table, self.version))
         self._db.execute(f"CREATE TABLE {table} (\n    {declarations}\n)")
-        self._columns[table] = frozenset(column.name for column in columns(table, self.version))
+        self._columns[table] = frozenset(column.name for column in self.tables.columns(table, self.version))
 
     def _insert(self, table: str, rows: Sequence[Row]) -> None:
         if not rows:
@@ -145,9 +147,11 @@ class TableSink:
         present = self._columns[table]
         filled = [
             index
-            for index, (name, values) in enumerate(zip(row_columns(table), zip(*rows, strict=True), strict=True))
+            for index, (name, values) in enumerate(
+                zip(self.tables.row_columns[table], zip(*rows, strict=True), strict=True)
+            )
             if name in present and not (values[0] is None and values.count(None) == len(values))
         ]
-        names = ",".join(row_columns(table)[index] for index in filled)
+        names = ",".join(self.tables.row_columns[table][index] for index in filled)
         statement = f"INSERT INTO {table} ({names}) VALUES ({','.join('?' * len(filled))})"
         self._db.executemany(statement, map(itemgetter(*filled), rows))

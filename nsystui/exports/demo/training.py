@@ -414,39 +414,6 @@ class TrainingJob:
         rank.order(waiting=DEFAULT_STREAM, awaited=COPY_STREAM)
 
 
-def training_job(
-    directory: str | Path,
-    ranks: int = 4,
-    steps: int = 12,
-    *,
-    seed: int = 1,
-    layers: int = 24,
-    straggler: int | None = 2,
-    payload: Payload = "json",
-    payload_layout: NcclPayloads = NcclPayloads.SINCE_2_25,
-    gpu_metrics: bool = True,
-    schema: str = "3.25.0",
-    hosts: int = 2,
-) -> list[Path]:
-    """Write the demo job and return its reports, ``rank0.sqlite`` first; see `TrainingJob` for what it contains.
-
-    Raises `ValueError` for an impossible description (no ranks, unknown schema, binary payloads before 3.16).
-    """
-    job = TrainingJob(
-        ranks=ranks,
-        steps=steps,
-        layers=layers,
-        seed=seed,
-        straggler=straggler,
-        payload=payload,
-        payload_layout=payload_layout,
-        gpu_metrics=gpu_metrics,
-        schema=schema,
-        hosts=hosts,
-    )
-    return job.write(directory)
-
-
 def run(programs: Sequence[Program]) -> None:
     """Run the ranks' programs side by side: a collective ends when its last rank has arrived and the data has moved."""
     waiting: dict[int, Arrival] = {}

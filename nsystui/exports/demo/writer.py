@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -143,34 +142,6 @@ class CudaEvents(TargetInfo):
             (start, end, device, context, 0, stream, correlation_id, process.global_id, value, size, None, memory)
         )
 
-    def graph_launch(
-        self,
-        process: Process,
-        device: int,
-        stream: int,
-        start: int,
-        end: int,
-        *,
-        graph_id: int,
-        graph_exec_id: int,
-        correlation_id: int | None,
-        context: int = 1,
-    ) -> None:
-        """The execution of a whole CUDA graph: all that is known of its kernels in graph-level tracing."""
-        self.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE").append(
-            (start, end, device, context, 0, stream, correlation_id, process.global_id, graph_id, graph_exec_id)
-        )
-
-    def graph_node(
-        self, thread: Thread, start: int, end: int, name: str, node_id: int, original: int | None = None
-    ) -> None:
-        """The creation of a graph node during capture, or of a clone of node `original`."""
-        node = (start, end, 77, thread.global_id, self.intern(name), node_id, original)
-        if self.has("CUDA_GRAPH_NODE_EVENTS"):
-            self.rows("CUDA_GRAPH_NODE_EVENTS").append(node)
-        else:
-            self.rows("CUDA_GRAPH_EVENTS").append((*node, None, None, None))
-
     def sync(
         self,
         process: Process,
@@ -195,30 +166,6 @@ class CudaEvents(TargetInfo):
         """A recorded CUDA event (``cudaEventRecord``)."""
         self.rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT").append(
             (0, device, context, 0, stream, correlation_id, process.global_id, event_id, 0)
-        )
-
-    def cpu_page_fault(
-        self,
-        process: Process,
-        start: int,
-        address: int,
-        *,
-        instruction: str = "0x7f0000000000",
-        file: str = "",
-        line: int | None = None,
-    ) -> None:
-        """A CPU page fault of unified memory, at a line of a source file where the schema can tell it (3.28)."""
-        names = self.intern(instruction), self.intern("libc.so.6")
-        place = self.intern(file) if file else None, line
-        row = (start, process.global_id, address, None, *names, None, *place)
-        self.rows("CUDA_UM_CPU_PAGE_FAULT_EVENTS").append(row)
-
-    def gpu_page_fault(
-        self, process: Process, device: int, start: int, end: int, *, address: int, count: int, access: int = 1
-    ) -> None:
-        """A group of GPU page faults of unified memory; `access` 1 read, 2 write, 3 atomic, 4 prefetch."""
-        self.rows("CUDA_UM_GPU_PAGE_FAULT_EVENTS").append(
-            (start, end, process.global_id, device, address, count, access)
         )
 
 
@@ -306,10 +253,6 @@ class NvtxEvents(TargetInfo):
         """The program names a thread through NVTX."""
         self.nvtx_range(thread, time, None, name, style=THREAD_NAME)
 
-    def nvtx_category(self, thread: Thread, time: int, category: int, name: str, *, domain_id: int = 0) -> None:
-        """The program names a category of a domain."""
-        self.nvtx_range(thread, time, None, name, domain_id=domain_id, style=CATEGORY, category=category)
-
     def payload_schemas(self, domain_id: int, schemas: Iterable[PayloadSchema]) -> None:
         """Register payload schemas, once a process. Schemas before 3.20 have no table for them: nothing is written."""
         if not self.has("NVTX_PAYLOAD_SCHEMAS"):
@@ -332,83 +275,13 @@ class NvtxEvents(TargetInfo):
             self.rows("NVTX_PAYLOAD_ENUM_ENTRIES").append((domain_id, enum_id, index, label, value, 0))
 
 
-_OPENMP_CLASS: Final = 78
-_NVIDIA_DEVICE: Final = 4
-
-
-class ParallelEvents(TargetInfo):
-    """The part of the writer for MPI, OpenMP and OpenACC. Times are ns since the start."""
-
-    def mpi_rank(self, thread: Thread, rank: int) -> None:
-        """The rank of the process of `thread` in MPI_COMM_WORLD."""
-        self.rows("MPI_RANKS").append((thread.global_id, rank))
-
-    def mpi_p2p(
-        self, thread: Thread, start: int, end: int | None, name: str, *, peer: int, size: int, tag: int = 0
-    ) -> None:
-        """A point-to-point call (``MPI_Send``) of `size` bytes with rank `peer`."""
-        text = self.intern(name)
-        self.rows("MPI_P2P_EVENTS").append((start, end, thread.global_id, text, 0, tag, peer, size, None))
-
-    def mpi_collective(
-        self,
-        thread: Thread,
-        start: int,
-        end: int | None,
-        name: str,
-        *,
-        size: int = 0,
-        receive_size: int = 0,
-        root: int | None = None,
-    ) -> None:
-        """A collective call (``MPI_Allreduce``); sizes in bytes."""
-        text = self.intern(name)
-        self.rows("MPI_COLLECTIVES_EVENTS").append(
-            (start, end, thread.global_id, text, 0, root, size, receive_size, None)
-        )
-
-    def mpi_wait(self, thread: Thread, start: int, end: int | None, name: str) -> None:
-        """A call that starts, tests or awaits requests (``MPI_Waitall``)."""
-        self.rows("MPI_START_WAIT_EVENTS").append((start, end, thread.global_id, self.intern(name), None))
-
-    def mpi_other(self, thread: Thread, start: int, end: int | None, name: str) -> None:
-        """Any other MPI call (``MPI_Init``)."""
-        self.rows("MPI_OTHER_EVENTS").append((start, end, thread.global_id, self.intern(name)))
-
-    def ucx(self, thread: Thread, start: int, end: int | None, name: str) -> None:
-        """A UCX call that submits nothing and moves nothing on (``ucp_worker_create``)."""
-        self.rows("UCP_EVENTS").append((start, end, thread.global_id, self.intern(name)))
-
-    def ucx_submit(self, thread: Thread, start: int, end: int | None, name: str, *, size: int = 0) -> None:
-        """A UCX call that submits `size` bytes (``ucp_tag_send_nbx``)."""
-        text = self.intern(name)
-        self.rows("UCP_SUBMIT_EVENTS").append((start, end, thread.global_id, text, 0, size, 0, 0))
-
-    def openmp(self, thread: Thread, start: int, end: int, name: str, *, kind: str = "PARALLEL") -> None:
-        """An OpenMP event; `kind` is the end of its table's name (``TASK``, ``SYNC_REGION_WAIT``)."""
-        self.add(
-            f"OPENMP_EVENT_KIND_{kind}",
-            start=start, end=end, eventClass=_OPENMP_CLASS, globalTid=thread.global_id, nameId=self.intern(name),
-        )  # fmt: skip
-
-    def openacc(
-        self, thread: Thread, start: int, end: int, name: str, *, kind: str = "LAUNCH", file: str = "", line: int = 0
-    ) -> None:
-        """An OpenACC event at a line of a source file, if one is given; `kind` is the end of its table's name."""
-        self.add(
-            f"CUPTI_ACTIVITY_KIND_OPENACC_{kind}",
-            start=start, end=end, nameId=self.intern(name), globalTid=thread.global_id, eventKind=0,
-            DeviceType=_NVIDIA_DEVICE, lineNo=line, cuDeviceId=0, cuContextId=1, cuStreamId=7,
-            srcFile=self.intern(file) if file else None,
-        )  # fmt: skip
-
-
 INFO: Final = 1
 WARNING: Final = 2
 ERROR: Final = 3
 
 _GPU_METRIC_SOURCE: Final = 1
-_METRICS_LIST: Final = 0
+METRICS_LIST: Final = 0
+"""The one list of metrics that network cards and switches share."""
 
 
 def gpu_metric_type(gpu_id: int) -> int:
@@ -418,8 +291,6 @@ def gpu_metric_type(gpu_id: int) -> int:
 
 class SystemEvents(TargetInfo):
     """The part of the writer for the operating system and sampled metrics. Times are ns since the start."""
-
-    _generic_events = 0
 
     def osrt(self, thread: Thread, start: int, end: int, name: str, *, return_value: int = 0) -> None:
         """A call of the OS runtime (``poll``, ``pthread_cond_wait`` …)."""
@@ -444,61 +315,13 @@ class SystemEvents(TargetInfo):
         self.rows("NIC_ID_MAP").append((nic_id, GLOBAL_VM | nic_id))
         if nic_id == 0:
             self.rows("TARGET_INFO_NETWORK_METRICS").extend(
-                (_METRICS_LIST, index, metric, metric, unit) for index, (metric, unit) in enumerate(metrics)
+                (METRICS_LIST, index, metric, metric, unit) for index, (metric, unit) in enumerate(metrics)
             )
 
     def nic_metric(self, nic_id: int, start: int, end: int, values: Sequence[int]) -> None:
         """One sample interval of a network card: a value for every declared metric, in the metric's unit."""
         self.rows("NET_NIC_METRIC").extend(
-            (start, end, GLOBAL_VM | nic_id, 1, _METRICS_LIST, index, value) for index, value in enumerate(values)
-        )
-
-    def switch_metric(self, guid: int, start: int, end: int, values: Sequence[int]) -> None:
-        """One sample interval of an InfiniBand switch: a value for every metric declared with `nic`."""
-        self.rows("NET_IB_SWITCH_METRIC").extend(
-            (start, end, guid, _METRICS_LIST, index, value) for index, value in enumerate(values)
-        )
-
-    def generic_source(self, source_id: int, name: str) -> None:
-        """Declare where generic events come from: a plugin, or a part of the profiler."""
-        described = None if self.has("GENERIC_EVENT_DATA") else json.dumps({"Name": name, "TimeSource": "SessionNs"})
-        self.add(
-            "GENERIC_EVENT_SOURCES", sourceId=source_id, nameId=self.intern(name), timeSourceId=0, sourceGroupId=0,
-            data=described,
-        )  # fmt: skip
-
-    def generic_type(self, type_id: int, source_id: int, name: str, fields: Sequence[str]) -> None:
-        """Declare a type of generic events with its fields; before schema 3.13 that is JSON."""
-        described = None
-        if self.has("GENERIC_EVENT_DATA"):
-            self.rows("GENERIC_EVENT_TYPE_FIELDS").extend(
-                (type_id, index, self.intern(field), 8 * index, 8, 0) for index, field in enumerate(fields)
-            )
-        else:
-            described = json.dumps({"Fields": [{"Name": field} for field in fields], "Name": name})
-        self.add("GENERIC_EVENT_TYPES", typeId=type_id, sourceId=source_id, nameId=self.intern(name), data=described)
-
-    def generic_event(
-        self, time: int, type_id: int, values: Mapping[str, int | float | str], *, with_json: bool = False
-    ) -> None:
-        """One generic event: its ``values`` by field, in the order in which the type has them.
-
-        Before schema 3.13, and ``with_json``, they are JSON with texts for numbers; from 3.13 on numbers have rows of
-        their own, and texts none.
-        """
-        as_json = json.dumps({name: str(value) for name, value in values.items()}, indent=4)
-        if not self.has("GENERIC_EVENT_DATA"):
-            self.add("GENERIC_EVENTS", rawTimestamp=time, timestamp=time, typeId=type_id, data=as_json)
-            return
-        self._generic_events += 1
-        event, data = self._generic_events, as_json if with_json else None
-        self.rows("GENERIC_EVENTS").append((event, time, time, type_id, None, data))
-        self.rows("GENERIC_EVENT_DATA").extend(
-            (event, index, None, value, None, None)
-            if isinstance(value, int)
-            else (event, index, None, None, None, value)
-            for index, value in enumerate(values.values())
-            if not isinstance(value, str)
+            (start, end, GLOBAL_VM | nic_id, 1, METRICS_LIST, index, value) for index, value in enumerate(values)
         )
 
     def diagnostic(self, time: int, text: str, *, severity: int = INFO, process: Process | None = None) -> None:
@@ -512,7 +335,7 @@ class SystemEvents(TargetInfo):
         self.rows("PROFILER_OVERHEAD").append((start, end, thread.global_id, self.intern(name), 0, kind))
 
 
-class ExportWriter(CudaEvents, NvtxEvents, ParallelEvents, SystemEvents):
+class ExportWriter(CudaEvents, NvtxEvents, SystemEvents):
     """Writes one SQLite file as `nsys export` of a given schema version would.
 
     Use it as a context manager; leaving it completes the file, an exception removes it. Events may come in any order:

@@ -6,7 +6,6 @@ with small lookup tables. The SQL here is made of the words of this folder and o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from nsystui.exports.canonical import BY_NAME
@@ -29,34 +28,7 @@ __all__ = [
     "sources",
 ]
 
-_MAKERS: dict[str, Callable[[Schema], Source]] = {
-    "CUPTI_ACTIVITY_KIND_KERNEL": gpu.kernels,
-    "CUPTI_ACTIVITY_KIND_MEMCPY": gpu.memcpys,
-    "CUPTI_ACTIVITY_KIND_MEMSET": gpu.memsets,
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": gpu.graph_launches,
-    "CUPTI_ACTIVITY_KIND_RUNTIME": host.api_calls,
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": gpu.syncs,
-    "NVTX_EVENTS": host.nvtx,
-    "GPU_METRICS": gpu.gpu_metrics,
-    "NET_NIC_METRIC": network.nic_metrics,
-    "NET_IB_SWITCH_METRIC": network.switch_metrics,
-    "MPI_P2P_EVENTS": host.mpi("MPI_P2P_EVENTS", "p2p", 0),
-    "MPI_COLLECTIVES_EVENTS": host.mpi("MPI_COLLECTIVES_EVENTS", "collective", 1),
-    "MPI_START_WAIT_EVENTS": host.mpi("MPI_START_WAIT_EVENTS", "wait", 2),
-    "MPI_OTHER_EVENTS": host.mpi("MPI_OTHER_EVENTS", "other", 3),
-    "UCP_SUBMIT_EVENTS": host.ucx("UCP_SUBMIT_EVENTS", 0),
-    "UCP_PROGRESS_EVENTS": host.ucx("UCP_PROGRESS_EVENTS", 1),
-    "UCP_EVENTS": host.ucx("UCP_EVENTS", 2),
-    "OSRT_API": host.os_calls,
-    "PROFILER_OVERHEAD": host.profiler_overhead,
-    "CUDA_UM_CPU_PAGE_FAULT_EVENTS": gpu.cpu_page_faults,
-    "CUDA_UM_GPU_PAGE_FAULT_EVENTS": gpu.gpu_page_faults,
-    "DIAGNOSTIC_EVENT": host.diagnostics,
-    "PROCESSES": host.processes,
-    "ThreadNames": host.threads,
-    "MPI_RANKS": host.mpi_ranks,
-    "TARGET_INFO_NIC_INFO": network.nic_devices,
-}
+_MAKERS = gpu.SOURCES | host.SOURCES | network.SOURCES
 
 TABLES = frozenset(_MAKERS)
 """Native tables that others can do without."""

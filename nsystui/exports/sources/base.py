@@ -8,7 +8,7 @@ Both lie within the bounds of `schema`. A row that breaks the rule is left out a
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nsystui.exports.canonical import (
@@ -168,6 +168,9 @@ class Source:
         return replace(chosen, columns={name: sql for name, sql in self.columns.items() if name in words})
 
 
+SourceMaker = Callable[[Schema], Source]
+
+
 def process_of(thread: str) -> str:
     """SQL for the globalPid of a globalTid: the lowest 24 bits are the thread."""
     return f"({thread} & -16777216)"
@@ -190,6 +193,19 @@ def integers(schema: Schema, table: str, wanted: Mapping[str, str]) -> dict[str,
 def as_they_are(*names: str) -> dict[str, str]:
     """Fields that are columns of the chunk under the same name."""
     return {name: f'c."{name}"' for name in names}
+
+
+THREAD_EVENT = {"start": "start", "end": "end", "thread": "globalTid"}
+"""NVIDIA's columns of an event on a thread, by our names; its fields are ``thread_event_fields``."""
+
+
+def thread_event_fields(first_row: int = 0) -> dict[str, str]:
+    """The fields that all events on threads have; rows are counted from ``first_row`` on."""
+    return {
+        "row": f"row_id + {first_row}" if first_row else "row_id",
+        **as_they_are(*THREAD_EVENT),
+        "process": process_of("thread"),
+    }
 
 
 STRINGS = {"s": "LEFT JOIN strings s ON s.id = name_id"}

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from nsystui.exports.schema import Schema
-from nsystui.exports.sources.base import PLACE, PLACE_FIELDS, Source, Transform, as_they_are, integers, labelled
+from nsystui.exports.sources.base import (
+    PLACE,
+    PLACE_FIELDS,
+    Source,
+    SourceMaker,
+    Transform,
+    as_they_are,
+    integers,
+    labelled,
+)
 
 COPY_KINDS = {
     0: "Unknown",
@@ -201,3 +210,16 @@ def gpu_page_faults(schema: Schema) -> Source:
     }
     fields = {"row": "row_id", **as_they_are(*wanted)}
     return Source(table, integers(schema, table, wanted), {"gpu_page_faults": Transform(fields)})
+
+
+SOURCES: dict[str, SourceMaker] = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": kernels,
+    "CUPTI_ACTIVITY_KIND_MEMCPY": memcpys,
+    "CUPTI_ACTIVITY_KIND_MEMSET": memsets,
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": graph_launches,
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": syncs,
+    "GPU_METRICS": gpu_metrics,
+    "CUDA_UM_CPU_PAGE_FAULT_EVENTS": cpu_page_faults,
+    "CUDA_UM_GPU_PAGE_FAULT_EVENTS": gpu_page_faults,
+}
+"""How the source of each native table is made."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources.base import (
     NVTX_TEXT,
     POSSIBLE_RANGE,
     STRINGS,
+    THREAD_EVENT,
     Source,
+    SourceMaker,
     Transform,
     as_they_are,
     integers,
     labelled,
     process_of,
+    thread_event_fields,
 )
 
 SEVERITIES = {0: "Unknown", 1: "Info", 2: "Warning", 3: "Error", 4: "Verbose"}
@@ -25,25 +28,19 @@ MARK_TYPE = 34
 BACKTRACE_CLASS = 67
 # "profiling started" and "profiling finished": notes of nsys, not calls
 _OS_MARKERS = (31, 32)
+_NAMED = {**THREAD_EVENT, "name_id": "nameId"}
 
 
 def api_calls(schema: Schema) -> Source:
     table = "CUPTI_ACTIVITY_KIND_RUNTIME"
     wanted = {
-        "start": "start",
-        "end": "end",
+        **THREAD_EVENT,
         "event_class": "eventClass",
-        "thread": "globalTid",
         "correlation_id": "correlationId",
         "name_id": "nameId",
         "return_value": "returnValue",
     }
-    common = {
-        "row": "row_id",
-        **as_they_are("start", "end", "thread"),
-        "process": process_of("thread"),
-        **as_they_are("correlation_id"),
-    }
+    common = {**thread_event_fields(), **as_they_are("correlation_id")}
     calls = {
         **common,
         "name": "regexp_replace(s.value, '_v....$', '')",
@@ -65,10 +62,8 @@ def api_calls(schema: Schema) -> Source:
 def nvtx(schema: Schema) -> Source:
     table = "NVTX_EVENTS"
     wanted = {
-        "start": "start",
-        "end": "end",
+        **THREAD_EVENT,
         "event_type": "eventType",
-        "thread": "globalTid",
         "end_thread": "endGlobalTid",
         "domain_id": "domainId",
         "text_id": "textId",
@@ -150,15 +145,13 @@ def _listed(numbers: Collection[int]) -> str:
 _MPI_TABLES = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
 
 
-def mpi(table: str, call_type: str, position: int) -> Callable[[Schema], Source]:
+def mpi(table: str, call_type: str, position: int) -> SourceMaker:
     """The MPI tables share one canonical table, so each begins to count its rows where the one before ended."""
 
     def make(schema: Schema) -> Source:
         first_row = schema.rows(_MPI_TABLES[:position])
         wanted = {
-            "start": "start",
-            "end": "end",
-            "thread": "globalTid",
+            **THREAD_EVENT,
             "text_id": "textId",
             "communicator": "commHandle",
             "tag": "tag",
@@ -168,9 +161,7 @@ def mpi(table: str, call_type: str, position: int) -> Callable[[Schema], Source]
             "recv_bytes": "recvSize",
         }
         fields = {
-            "row": f"row_id + {first_row}",
-            **as_they_are("start", "end", "thread"),
-            "process": process_of("thread"),
+            **thread_event_fields(first_row),
             "name": "s.value",
             "call_type": f"'{call_type}'",
             **as_they_are("communicator", "tag", "remote_rank", "root_rank", "send_bytes", "recv_bytes"),
@@ -184,18 +175,13 @@ def mpi(table: str, call_type: str, position: int) -> Callable[[Schema], Source]
 _UCX_TABLES = ("UCP_SUBMIT_EVENTS", "UCP_PROGRESS_EVENTS", "UCP_EVENTS")
 
 
-def ucx(table: str, position: int) -> Callable[[Schema], Source]:
+def ucx(table: str, position: int) -> SourceMaker:
     """The UCX tables share one canonical table, as those of MPI do."""
 
     def make(schema: Schema) -> Source:
         first_row = schema.rows(_UCX_TABLES[:position])
-        wanted = {"start": "start", "end": "end", "thread": "globalTid", "text_id": "textId"}
-        fields = {
-            "row": f"row_id + {first_row}",
-            **as_they_are("start", "end", "thread"),
-            "process": process_of("thread"),
-            "name": "s.value",
-        }
+        wanted = {**THREAD_EVENT, "text_id": "textId"}
+        fields = {**thread_event_fields(first_row), "name": "s.value"}
         joins = {"s": "LEFT JOIN strings s ON s.id = text_id"}
         return Source(table, integers(schema, table, wanted), {"ucx_calls": Transform(fields, joins)}, first_row)
 
@@ -212,34 +198,20 @@ def mpi_ranks(schema: Schema) -> Source:
 def os_calls(schema: Schema) -> Source:
     table = "OSRT_API"
     wanted = {
-        "start": "start",
-        "end": "end",
+        **THREAD_EVENT,
         "event_class": "eventClass",
-        "thread": "globalTid",
         "name_id": "nameId",
         "return_value": "returnValue",
     }
-    fields = {
-        "row": "row_id",
-        **as_they_are("start", "end", "thread"),
-        "process": process_of("thread"),
-        "name": "s.value",
-        **as_they_are("return_value"),
-    }
+    fields = {**thread_event_fields(), "name": "s.value", **as_they_are("return_value")}
     calls = f"coalesce(event_class, 0) NOT IN {_OS_MARKERS}"
     return Source(table, integers(schema, table, wanted), {"os_calls": Transform(fields, STRINGS, calls)})
 
 
 def profiler_overhead(schema: Schema) -> Source:
     table = "PROFILER_OVERHEAD"
-    wanted = {"start": "start", "end": "end", "thread": "globalTid", "name_id": "nameId"}
-    fields = {
-        "row": "row_id",
-        **as_they_are("start", "end", "thread"),
-        "process": process_of("thread"),
-        "name": "s.value",
-    }
-    return Source(table, integers(schema, table, wanted), {"profiler_overhead": Transform(fields, STRINGS)})
+    fields = {**thread_event_fields(), "name": "s.value"}
+    return Source(table, integers(schema, table, _NAMED), {"profiler_overhead": Transform(fields, STRINGS)})
 
 
 def diagnostics(schema: Schema) -> Source:
@@ -286,14 +258,13 @@ def threads(schema: Schema) -> Source:
 # Whole words only: the names come from the file, and stand in SQL.
 _OPENMP = re.compile(r"OPENMP_EVENT_KIND_([A-Z0-9_]+)")
 _OPENACC = re.compile(r"CUPTI_ACTIVITY_KIND_OPENACC_([A-Z0-9_]+)")
-_COMMON = {"start": "start", "end": "end", "thread": "globalTid", "name_id": "nameId"}
 
 
 def openmp(schema: Schema) -> list[Source]:
     return [
         Source(
             table,
-            integers(schema, table, _COMMON),
+            integers(schema, table, _NAMED),
             {"openmp_events": _transform("s.value", kind, first_row)},
             first_row,
         )
@@ -310,7 +281,7 @@ def openacc(schema: Schema) -> list[Source]:
     return [
         Source(
             table,
-            integers(schema, table, {**_COMMON, "file_id": "srcFile", "line": "lineNo"}),
+            integers(schema, table, {**_NAMED, "file_id": "srcFile", "line": "lineNo"}),
             {"openacc_events": _transform(name, kind, first_row)},
             first_row,
         )
@@ -326,11 +297,25 @@ def _tables(schema: Schema, pattern: re.Pattern[str]) -> list[tuple[str, str, in
 
 
 def _transform(name: str, kind: str, first_row: int) -> Transform:
-    fields = {
-        "row": f"row_id + {first_row}",
-        **as_they_are("start", "end", "thread"),
-        "process": process_of("thread"),
-        "name": name,
-        "kind": f"'{kind}'",
-    }
+    fields = {**thread_event_fields(first_row), "name": name, "kind": f"'{kind}'"}
     return Transform(fields, {**STRINGS, "f": "LEFT JOIN strings f ON f.id = file_id"})
+
+
+SOURCES: dict[str, SourceMaker] = {
+    "CUPTI_ACTIVITY_KIND_RUNTIME": api_calls,
+    "NVTX_EVENTS": nvtx,
+    "MPI_P2P_EVENTS": mpi("MPI_P2P_EVENTS", "p2p", 0),
+    "MPI_COLLECTIVES_EVENTS": mpi("MPI_COLLECTIVES_EVENTS", "collective", 1),
+    "MPI_START_WAIT_EVENTS": mpi("MPI_START_WAIT_EVENTS", "wait", 2),
+    "MPI_OTHER_EVENTS": mpi("MPI_OTHER_EVENTS", "other", 3),
+    "UCP_SUBMIT_EVENTS": ucx("UCP_SUBMIT_EVENTS", 0),
+    "UCP_PROGRESS_EVENTS": ucx("UCP_PROGRESS_EVENTS", 1),
+    "UCP_EVENTS": ucx("UCP_EVENTS", 2),
+    "OSRT_API": os_calls,
+    "PROFILER_OVERHEAD": profiler_overhead,
+    "DIAGNOSTIC_EVENT": diagnostics,
+    "PROCESSES": processes,
+    "ThreadNames": threads,
+    "MPI_RANKS": mpi_ranks,
+}
+"""How the source of each native table is made."""

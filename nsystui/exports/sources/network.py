@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsystui.exports.schema import LATEST, Schema
-from nsystui.exports.sources.base import Source, Transform, as_they_are, integers
+from nsystui.exports.sources.base import Source, SourceMaker, Transform, as_they_are, integers
 
 _ADAPTERS = "NET_NIC_METRIC"
 _SWITCHES = "NET_IB_SWITCH_METRIC"
@@ -126,3 +126,11 @@ def _events(schema: Schema) -> Source:
 
 def _listed(schema: Schema) -> str:
     return ", ".join(f"{one:d}" for one in schema.efa_types)
+
+
+SOURCES: dict[str, SourceMaker] = {
+    "NET_NIC_METRIC": nic_metrics,
+    "NET_IB_SWITCH_METRIC": switch_metrics,
+    "TARGET_INFO_NIC_INFO": nic_devices,
+}
+"""How the source of each native table is made."""

@@ -10,7 +10,7 @@ import functools
 import os
 from importlib import import_module
 
-from nsystui.questions.question import Question
+from nsystui.questions.question import SCREENS, Question, QuestionView, View
 
 
 @functools.cache
@@ -34,3 +34,28 @@ def question_named(name: str, family: str = "") -> Question:
         if question.name == name:
             return question
     raise KeyError(name)
+
+
+def views_of(home: str) -> tuple[QuestionView, ...]:
+    """The views of a screen, in their order."""
+    found = [
+        QuestionView(question, view)
+        for question in questions()
+        if question.home == home
+        for view in question.views or (View(question.name),)
+    ]
+    return tuple(sorted(found, key=lambda one: one.view.order or one.question.order))
+
+
+def view_named(name: str) -> QuestionView:
+    """The view of that name on one of the `SCREENS`; raises KeyError for a name that none has."""
+    for home in SCREENS:
+        for found in views_of(home):
+            if found.name == name:
+                return found
+    raise KeyError(name)
+
+
+def view_of_table(table: str) -> QuestionView | None:
+    """The view where a user finds the rows of a canonical table; ``None`` where no screen shows them."""
+    return next((found for home in SCREENS for found in views_of(home) if table in found.view.tables), None)

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.question import STEP_RANGE, Option, Question, Values
+from nsystui.questions.question import STEP_RANGE, Option, Question, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -168,5 +168,7 @@ powers of two have base 1024 and include their lower edge.""",
         is_whole=True,
         row="nccl",
         home="nccl",
+        title="NCCL kernels and calls",
+        views=(View("nccl", tables=("nccl_calls",)),),
     ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.text import whole_number
-from nsystui.questions.question import Option, Question, Row, Values, in_module
+from nsystui.questions.question import Option, Question, Row, Values, View, in_module
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -62,6 +62,12 @@ def _report(
         return found
 
     return Question(name, rows, ask, FAMILY, options=options, needs=needs, read=_options, row=row, home="")
+
+
+def _on_screen(report: Question, title: str, order: int) -> Question:
+    """The report as a view of the NVTX ranges by name."""
+    view = View(report.name, title, "names", sort=("total", True), order=order)
+    return report._replace(home="nvtx names", views=(view,))
 
 
 _KERNELS, _MEMORY, _CALLS, _NVTX = "kernels", "memory_ops", "api_calls", "nvtx_ranges"
@@ -125,12 +131,16 @@ QUESTIONS = (
         (_TICKS,),
         "time",
     ),
-    _report(
-        "nvtx_gpu_proj_sum",
-        "NVTX ranges by name, from first to last GPU operation",
-        "nvtx_projected",
-        _LAUNCHED,
-        row="range",
+    _on_screen(
+        _report(
+            "nvtx_gpu_proj_sum",
+            "NVTX ranges by name, from first to last GPU operation",
+            "nvtx_projected",
+            _LAUNCHED,
+            row="range",
+        ),
+        "by name, projected",
+        2,
     ),
     _report(
         "nvtx_gpu_proj_trace",
@@ -151,7 +161,7 @@ QUESTIONS = (
         row="range",
     ),
     _report("nvtx_startend_sum", "NVTX start/end ranges by name", "nvtx_ranges", ((_NVTX,),), row="range"),
-    _report("nvtx_sum", "NVTX ranges by name", "nvtx_ranges", ((_NVTX,),), row="range"),
+    _on_screen(_report("nvtx_sum", "NVTX ranges by name", "nvtx_ranges", ((_NVTX,),), row="range"), "by name", 1),
     _report("openacc_sum", "OpenACC events by name", "host", (("openacc_events",),)),
     _report("openmp_sum", "OpenMP events by name", "host", (("openmp_events",),)),
     _report("osrt_sum", "OS runtime calls", "host", (("os_calls",),), row="os"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.question import Option, Question
+from nsystui.questions.question import Option, Question, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -46,5 +46,7 @@ name, as `nsys stats -r nvtx_sum`.""",
         is_whole=True,
         row="range",
         home="nvtx",
+        title="NVTX ranges",
+        views=(View("nvtx", tables=("nvtx_ranges",)),),
     ),
 )

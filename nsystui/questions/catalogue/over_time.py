@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.question import Drawing, Option, Question, Values
+from nsystui.questions.question import Drawing, Option, Question, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -97,6 +97,8 @@ This is the table that `e` exports on the GPU screen; while zoomed, that of --ti
         has_times=True,
         row="device",
         home="gpu",
+        title="GPU utilisation",
+        views=(View("gpu", tables=("gpu_metrics",)),),
     ),
     Question(
         "timeline",
@@ -128,6 +130,7 @@ table, one row for each lane and column.""",
         has_times=True,
         row="time",
         home="timeline",
+        title="timeline",
     ),
     Question(
         "events",
@@ -155,5 +158,7 @@ graph launches, synchronisations, NVTX ranges and marks, MPI calls; OS runtime c
         has_times=True,
         row="event",
         home="events",
+        title="events",
+        views=(View("events", tables=("graph_launches", "syncs", "nvtx_marks")),),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.question import STEP_RANGE, Option, Question, Say, Values
+from nsystui.questions.question import STEP_RANGE, Option, Question, Say, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -79,6 +79,9 @@ def _ask_steps(job: Job, selection: Selection, options: dict[str, Any]) -> Answe
     return table(chosen, steps, selection.window)
 
 
+_AFTER_STEPS = 65
+"""The place of views of the ranks that come after those of the steps."""
+
 QUESTIONS = (
     Question(
         "overview",
@@ -97,6 +100,7 @@ This is the table that `e` exports on the Overview screen.""",
         has_times=True,
         row="rank",
         home="overview",
+        title="overview",
     ),
     Question(
         "ranks",
@@ -142,6 +146,19 @@ Collectives are matched across ranks by communicator and order; who ran shortest
         prepare=_compute_on_dask,
         row="rank",
         home="ranks",
+        title="the ranks",
+        views=(
+            View("ranks", counted="ranks"),
+            View("collective-kinds", "collectives", "kinds", {"kinds": True}, ("waiting", True), order=_AFTER_STEPS),
+            View(
+                "collectives",
+                "every collective",
+                "collectives",
+                {"collectives": True},
+                ("start", False),
+                order=_AFTER_STEPS,
+            ),
+        ),
     ),
     Question(
         "steps",
@@ -167,5 +184,11 @@ Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) in which half of th
         has_times=True,
         row="step",
         home="ranks",
+        title="steps",
+        views=(
+            View("steps"),
+            View("steps-across", "steps across ranks", "steps", {"across": True}, ("step", False)),
+            View("every-step", "every step", "steps", {"every": True}),
+        ),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsystui.questions.question import Ask, Option, Question, Values
+from nsystui.questions.question import Ask, Option, Question, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -55,6 +55,11 @@ def _examples(name: str) -> str:
 
 _INSTANCES = Option("instances", "the single operations or calls of this name", metavar="NAME", lists=True)
 
+
+def _view(name: str, *tables: str) -> View:
+    return View(name, counted="names", sort=("total", True), tables=tables)
+
+
 QUESTIONS = (
     Question(
         "kernels",
@@ -82,6 +87,8 @@ With --instances, every launch of one kernel.""",
         is_remembered=True,
         row="kernel",
         home="kernels",
+        title="kernels",
+        views=(_view("kernels", "kernels"),),
     ),
     Question(
         "memory",
@@ -95,6 +102,11 @@ With --instances, every launch of one kernel.""",
         options=(_INSTANCES, Option("sizes", "bytes instead of time", group="")),
         row="memory",
         home="kernels",
+        title="memory operations",
+        views=(
+            _view("memory", "memory_ops"),
+            _view("memory sizes")._replace(title="memory sizes", values={"sizes": True}),
+        ),
     ),
     Question(
         "api",
@@ -108,6 +120,8 @@ With --instances, every launch of one kernel.""",
         options=(_INSTANCES,),
         row="api",
         home="kernels",
+        title="API calls",
+        views=(_view("api", "api_calls"),),
     ),
     Question(
         "osrt",
@@ -120,6 +134,8 @@ With --instances, every launch of one kernel.""",
         options=(_INSTANCES,),
         row="os",
         home="kernels",
+        title="OS runtime calls",
+        views=(_view("os", "os_calls"),),
     ),
     Question(
         "mpi",
@@ -132,5 +148,7 @@ With --instances, every launch of one kernel.""",
         options=(_INSTANCES,),
         row="mpi",
         home="kernels",
+        title="MPI calls",
+        views=(_view("mpi", "mpi_calls"),),
     ),
 )

@@ -198,7 +198,7 @@ def nccl_projected(job: Job, selection: Selection) -> TableAnswer:
     )
 
 
-_NCCL = Work("nccl", "NCCL calls", tables.nccl_calls, tables.nccl_calls.c.name, "Instances", "Name")
+_NCCL = Work("nccl", tables.nccl_calls, tables.nccl_calls.c.name, "Instances", "Name")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.answer import Row, TableAnswer, record
 from nsystui.base.columns import Column, Unit
 from nsystui.questions.compare import Side, summary, worded
 from nsystui.questions.triage.finding import Finding, Severity
@@ -136,7 +136,7 @@ def against_table(found: Against) -> TableAnswer:
     """A row for each change, what got worse first, then one for each rule that was not checked."""
     rows: list[Row] = []
     for one in found.changes:
-        own = dict(zip((column.key for column in COLUMNS), row_of(one.finding), strict=True))
+        own = record(COLUMNS, row_of(one.finding))
         if one.after is None:
             own.update(cost=None, percent=None)
         was = (one.before.cost, one.before.percent) if one.before is not None else (None, None)

@@ -8,6 +8,8 @@ from enum import Enum
 from nsystui.base.answer import Answer
 from nsystui.base.selection import Window
 from nsystui.base.text import shell_word
+from nsystui.questions.catalogue import question_named, view_named
+from nsystui.questions.question import SCREENS
 
 
 class Severity(Enum):
@@ -23,47 +25,47 @@ class Severity(Enum):
         return list(Severity).index(self)
 
 
-class View(Enum):
-    """A table or picture of the program: the screen that shows it, and the command that prints it."""
-
-    KERNELS = ("Kernels", "kernels")
-    LAUNCHES = ("Kernels", "stats -r cuda_kern_exec_sum")
-    MEMORY = ("Kernels", "memory")
-    API = ("Kernels", "api")
-    MPI = ("Kernels", "mpi")
-    NCCL = ("NCCL", "nccl")
-    GPU = ("GPU", "gpu")
-    NVTX = ("NVTX", "nvtx")
-    TIMELINE = ("Timeline", "timeline")
-    RANKS = ("Ranks", "ranks")
-    COLLECTIVES = ("Ranks", "ranks --collectives")
-    STEPS_ACROSS = ("Ranks", "steps --across")
-    EVERY_STEP = ("Ranks", "steps --every")
-    DIAGNOSTICS = ("Overview", "info")
-
-    def __init__(self, screen: str, command: str) -> None:
-        self.screen, self.command = screen, command
+DIAGNOSTICS = "diagnostics"
+"""The view of what nsys said of its own capture: behind ``d`` on the overview, printed by ``nsystui info``."""
 
 
 @dataclass(frozen=True)
 class Door:
-    """The view that shows the subject of a finding, and what of it: the names, the window, the grouping, the sort."""
+    """The view that shows the subject of a finding, and what of it: the names, the window, the grouping, the sort.
 
-    view: View
+    ``view`` is the name of a view of the catalogue, or `DIAGNOSTICS`. ``report``: a report of ``nsys stats`` that tells
+    more than the view, for the command.
+    """
+
+    view: str
     filter: str = ""
     by: str = ""
     sort: str = ""
     window: Window | None = None
+    report: str = ""
+
+    @property
+    def screen(self) -> str:
+        """The title of the screen."""
+        return SCREENS["overview" if self.view == DIAGNOSTICS else view_named(self.view).question.home]
 
     @property
     def command(self) -> str:
         """The command that prints the same, without its files."""
-        words = [self.view.command]
+        words = [self._question()]
         for flag, value in (("--filter", self.filter), ("--by", self.by), ("--sort", self.sort)):
             words += [flag, shell_word(value)] if value else []
         if self.window is not None:
             words.append(f"--time {self.window.start}:{self.window.end}")
         return " ".join(words)
+
+    def _question(self) -> str:
+        if self.view == DIAGNOSTICS:
+            return "info"
+        if self.report:
+            return question_named(self.report, "stats").command({})
+        found = view_named(self.view)
+        return found.question.command(found.view.values)
 
 
 @dataclass(frozen=True)

@@ -208,6 +208,6 @@ def row_of(one: Finding) -> Row:
         " ".join(map(str, one.ranks)) or None,
         window.start if window else None,
         window.end if window else None,
-        one.door.view.screen,
+        one.door.screen,
         one.door.command,
     )

@@ -10,6 +10,8 @@ from nsystui.base.answer import Row, TableAnswer, Value
 from nsystui.base.columns import Column, Unit
 from nsystui.base.text import safe_text, shorten, width_of
 from nsystui.base.units import format_value
+from nsystui.questions.catalogue import view_of_table
+from nsystui.questions.question import SCREENS
 from nsystui.ui import keys
 from nsystui.ui.widgets.lines import Part, wrapped
 from nsystui.ui.widgets.plots import blocks
@@ -33,21 +35,6 @@ _MODES_WIDTH = len("   ") + sum(len(key) + len(name) + 2 for key, name in keys.M
 
 _SILENT = "no diagnostics"
 """How the note begins that nsys wrote none: nothing to remark, the user did nothing wrong."""
-
-SHOWN_BY = {
-    "kernels": ("2 Kernels", "kernels"),
-    "memory_ops": ("2 Kernels", "kernels"),
-    "graph_launches": ("6 Events", "events"),
-    "api_calls": ("2 Kernels", "kernels"),
-    "syncs": ("6 Events", "events"),
-    "nvtx_ranges": ("5 NVTX", "nvtx"),
-    "nvtx_marks": ("6 Events", "events"),
-    "nccl_calls": ("3 NCCL", "nccl"),
-    "gpu_metrics": ("4 GPU", "gpu"),
-    "mpi_calls": ("2 Kernels", "kernels"),
-    "os_calls": ("2 Kernels", "kernels"),
-}
-"""Which screen shows the rows of a canonical table, and its mode."""
 
 HELD_COLUMNS = (
     Column("rows", header="Rows", label="recorded", unit=Unit.COUNT),
@@ -225,7 +212,10 @@ def _warnings(diagnostics: Answer) -> list[str]:
 
 def held_answer(held: Sequence[Held]) -> TableAnswer:
     """The events that there are instead of GPU work, and the screen that shows them."""
-    rows = [(item.count, SHOWN_BY[item.table][0], item.what) for item in held if item.table in SHOWN_BY]
+    found = [(item, view_of_table(item.table)) for item in held]
+    rows = [
+        (item.count, keys.with_key(SCREENS[view.question.home]), item.what) for item, view in found if view is not None
+    ]
     return TableAnswer("contents", HELD_COLUMNS, tuple(sorted(rows, reverse=True)))
 
 

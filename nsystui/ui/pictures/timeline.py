@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from nsystui.base.answer import Row, Value
+from nsystui.base.answer import Row, Value, record
 from nsystui.base.columns import Unit
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value
@@ -191,7 +191,7 @@ def event_facts(timeline: Timeline, lane: Lane, window: Window, row: Row | None)
             row, count = longest_in(timeline, lane, window)
     if row is None:
         return EventFacts(None, ("no event here: n and p go to the next and the previous one",))
-    values = dict(zip((column.key for column in EVENT_COLUMNS), row, strict=True))
+    values = record(EVENT_COLUMNS, row)
     start, duration = (format_value(unit, values[key]) for unit, key in _TIMES)
     which = f"the longest of {count:,} in this column, " if count > 1 else ""
     return EventFacts(
@@ -218,7 +218,7 @@ _TIMES = ((Unit.TIME, "start"), (Unit.DURATION, "duration"))
 def _origin(timeline: Timeline, row: Row) -> str:
     """The launching call and the NVTX ranges around it; of a range those around itself."""
     key = key_of(row)
-    values = dict(zip((column.key for column in EVENT_COLUMNS), row, strict=True))
+    values = record(EVENT_COLUMNS, row)
     if key.kind is EventKind.NVTX:
         thread = int(values["process"] or 0) | int(values["tid"] or 0)
         around = [name for name in path_at(timeline, key.report, thread, key.start) if name != values["name"]]
@@ -226,7 +226,7 @@ def _origin(timeline: Timeline, row: Row) -> str:
     found = partners(timeline.session, key, timeline.ranks)
     if not found.rows:
         return found.reason
-    call = dict(zip((column.key for column in EVENT_COLUMNS), found.rows[0], strict=True))
+    call = record(EVENT_COLUMNS, found.rows[0])
     thread = int(call["process"] or 0) | int(call["tid"] or 0)
     path = path_at(timeline, key.report, thread, int(call["start"] or 0))
     inside = f" in {' › '.join(path)}" if path else ""

@@ -5,20 +5,12 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-MODES = ("overview", "kernels", "nccl", "nccl_log", "gpu", "nvtx", "events", "ranks", "diff", "timeline")
+from nsystui.questions.question import SCREENS
+
+MODES = (*SCREENS, "nccl_log", "diff")
 """The screens that are modes of an application."""
 
 _MAKERS = {
-    "overview": "screens.overview:OverviewScreen",
-    "kernels": "screens.kernels:KernelsScreen",
-    "nccl": "screens.nccl:NcclScreen",
-    "nccl_log": "screens.nccl_log:NcclLogScreen",
-    "gpu": "screens.gpu:GpuScreen",
-    "nvtx": "screens.nvtx:NvtxScreen",
-    "events": "screens.events:EventsScreen",
-    "ranks": "screens.ranks:RanksScreen",
-    "diff": "screens.diff:DiffScreen",
-    "timeline": "screens.timeline:TimelineScreen",
     "diagnostics": "screens.capture:DiagnosticsScreen",
     "palette": "palette:RecipePalette",
     "recipe": "screens.recipe:RecipeScreen",
@@ -28,6 +20,10 @@ _MAKERS = {
 
 
 def screen_of(name: str, *arguments: Any) -> Any:
-    """A new screen by its name; ``arguments`` as its class or function takes them."""
-    module, _, maker = _MAKERS[name].partition(":")
+    """A new screen by its name; ``arguments`` as its class or function takes them.
+
+    The screen of a mode such as ``nccl_log`` is ``NcclLogScreen`` in the module of that name.
+    """
+    of_mode = f"screens.{name}:{name.title().replace('_', '')}Screen"
+    module, _, maker = _MAKERS.get(name, of_mode).partition(":")
     return getattr(importlib.import_module(f"nsystui.ui.{module}"), maker)(*arguments)

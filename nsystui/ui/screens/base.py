@@ -24,7 +24,7 @@ from nsystui.ui.pictures.selection import describe, spans
 from nsystui.ui.screens import screen_of
 from nsystui.ui.widgets.lines import KeyLine, NoteLines, SelectionLine, TitleLine
 from nsystui.ui.widgets.prompt import LinePrompt
-from nsystui.ui.widgets.quiet import QuietScreen, in_thread, reason_of
+from nsystui.ui.widgets.repainting import ThrottledScreen, in_thread, reason_of
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -53,7 +53,7 @@ Writer = Callable[[Path, bool], int]
 """Writes a file, given the path and whether to overwrite; returns the number of rows."""
 
 
-class JobScreen(QuietScreen[None]):
+class JobScreen(ThrottledScreen[None]):
     """The base of all screens on a job.
 
     A screen defines its question (``ask``, called in a thread, so that it must not touch a widget) and how the answer
@@ -229,7 +229,7 @@ class JobScreen(QuietScreen[None]):
 
     def action_resume(self) -> None:
         if not self.explorer.resume_loading():
-            self.say("nothing is left to load")
+            self.say("everything is loaded")
 
     def action_quit(self) -> None:
         self.explorer.stop_loading()

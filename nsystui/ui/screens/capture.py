@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from nsystui.base.answer import Answer, Row, TableAnswer
+from nsystui.base.answer import Answer, Record, TableAnswer
 from nsystui.base.selection import Selection
+from nsystui.questions.catalogue import view_of_table
 from nsystui.questions.job import Job
 from nsystui.questions.reports import contents_table, diagnostics_table
 from nsystui.ui import keys
-from nsystui.ui.pictures.overview_lines import SHOWN_BY, files_answer
-from nsystui.ui.screens.going import show_table
+from nsystui.ui.doors import show_view
+from nsystui.ui.pictures.overview_lines import files_answer
 from nsystui.ui.screens.table import TableScreen, TextTableScreen
 
 
@@ -47,8 +48,8 @@ class ContentsScreen(TableScreen):
     def counted(self) -> str:
         return "tables"
 
-    def row_category(self, row: Row) -> str | None:
-        return None if row[2] else "idle"
+    def row_category(self, values: Record) -> str | None:
+        return None if values["rows"] else "idle"
 
     def open_row(self) -> None:
         table = str(self.values().get("table"))
@@ -56,9 +57,9 @@ class ContentsScreen(TableScreen):
             self.say(f"nothing of it was recorded: {self.values().get('record')}")
         elif table == "diagnostics":
             self.lay_over(DiagnosticsScreen())
-        elif table in SHOWN_BY:
+        elif (view := view_of_table(table)) is not None:
             self.leave()
-            self.app.call_later(show_table, self.app, table)
+            self.app.call_later(show_view, self.app, view.name)
         else:
             self.say("no screen shows these rows yet")
 

@@ -14,10 +14,10 @@ from textual.widgets import Static
 from nsystui.base.text import safe_text
 from nsystui.ui import keys
 from nsystui.ui.keys import word_lines
-from nsystui.ui.widgets.quiet import PatientScreen
+from nsystui.ui.widgets.repainting import ThrottledScreen
 
 
-class TextDialog(ModalScreen[None], PatientScreen[None]):
+class TextDialog(ModalScreen[None], ThrottledScreen[None]):
     """Shows lines of text; a subclass binds the keys that close it, and may be wider."""
 
     DEFAULT_CSS = """

@@ -14,7 +14,7 @@ from textual import events, on
 from textual.message import Message
 from textual.widget import Widget
 
-from nsystui.base.answer import Answer, Row, Value
+from nsystui.base.answer import Answer, Record, Value
 from nsystui.base.errors import NsystuiError, UsageError
 from nsystui.base.selection import NameFilter, Selection
 from nsystui.base.text import shorten, width_of
@@ -22,10 +22,10 @@ from nsystui.questions.compare import TABLES, Options, Side, worded
 from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.opening import Source
-from nsystui.ui import keys, messages
-from nsystui.ui.loading import Loading
+from nsystui.ui import keys
+from nsystui.ui.doors import show_view
+from nsystui.ui.loading import Advanced, ExportFailed, JobStarted, Loading, LoadingEnded
 from nsystui.ui.pictures.selection import spans
-from nsystui.ui.screens.going import show_table
 from nsystui.ui.screens.table import FilteredTableScreen, rows_with
 from nsystui.ui.widgets.lines import ChoiceLine, SelectionLine
 
@@ -40,8 +40,8 @@ _SUMMARY = "summary"
 _FRAME = 5
 """The lines around the table: title, sides, tables, headings, keys."""
 _LEAST_NOTES = 4
-_SCREENS = {"kernels": "kernels", "nvtx": "nvtx", "nccl": "nccl", "memory": "memory_ops"}
-"""The screen that shows the names of a table: a mode, or for memory operations a table of one."""
+_WITH_VIEW = ("kernels", "nvtx", "nccl", "memory")
+"""The tables whose names a view of the same name shows."""
 
 
 class DiffScreen(FilteredTableScreen):
@@ -161,8 +161,8 @@ class DiffScreen(FilteredTableScreen):
     def counted(self) -> str:
         return "measures" if self._current in (_SUMMARY, "steps") else "names"
 
-    def row_category(self, row: Row) -> str | None:
-        name = row[-1] if row else None
+    def row_category(self, values: Record) -> str | None:
+        name = values.get("name")
         if self.name_of_table == "kernels" and isinstance(name, str):
             return "nccl" if is_nccl_kernel(name) else None
         return {"nccl": "nccl", "memory": "memory"}.get(self.name_of_table)
@@ -235,7 +235,7 @@ class DiffScreen(FilteredTableScreen):
 
     async def _open_name(self, values: dict[str, Value]) -> None:
         name = values.get("collective" if self._current == "nccl" else "name")
-        if self._current not in _SCREENS or not isinstance(name, str):
+        if self._current not in _WITH_VIEW or not isinstance(name, str):
             self.say("there is no screen of this row alone")
             return
         if not self._is_of_open_job:
@@ -251,18 +251,7 @@ class DiffScreen(FilteredTableScreen):
         )
         names, table = self._options().names, self._current
         self.explorer.select(own)
-        await self._go_to(table, names)
-
-    async def _go_to(self, table: str, names: Names) -> None:
-        if table == "memory":
-            await show_table(self.app, _SCREENS[table])
-            return
-        await super().action_mode(_SCREENS[table])
-        from nsystui.ui.screens.kernels import KernelsScreen
-
-        if table == "kernels" and isinstance(self.app.screen, KernelsScreen):
-            self.app.screen.names, self.app.screen.what = names, "kernels"
-            self.app.screen.job_changed()
+        await show_view(self.app, table, names=names.value)
 
     def answer_to_export(self) -> Answer | None:
         """As on the screen; of the summary the plain values, with their units beside them."""
@@ -399,13 +388,13 @@ class OtherJobScreen(DiffScreen):
                 self._let_go()
 
     def _hear(self, message: Message) -> None:
-        if isinstance(message, messages.JobStarted):
+        if isinstance(message, JobStarted):
             self._other = message.job
-        elif isinstance(message, messages.ExportFailed):
+        elif isinstance(message, ExportFailed):
             self._reasons.append(f"{message.path}: {message.reason}")
-        elif isinstance(message, messages.Advanced):
+        elif isinstance(message, Advanced):
             self.post_message(message)
-        elif isinstance(message, messages.LoadingEnded) and not message.cancelled:
+        elif isinstance(message, LoadingEnded) and not message.cancelled:
             self.post_message(self._ended())
 
     def _ended(self) -> Message:
@@ -425,8 +414,8 @@ class OtherJobScreen(DiffScreen):
 
     # -- on the screen --------------------------------------------------------------------------------------------
 
-    @on(messages.Advanced)
-    def _advanced(self, message: messages.Advanced) -> None:
+    @on(Advanced)
+    def _advanced(self, message: Advanced) -> None:
         message.stop()  # the application would take it for one of its own exports
         self._rows[message.path] = message.rows, message.total
         self.show_status(self.explorer.status)

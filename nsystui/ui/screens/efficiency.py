@@ -12,6 +12,7 @@ from nsystui.base.columns import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
+from nsystui.questions.catalogue import view_named
 from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.factors import Factor, device_factors, host_factors
 from nsystui.questions.efficiency.result import Efficiency, efficiency
@@ -25,7 +26,7 @@ from nsystui.questions.efficiency.tables import (
 )
 from nsystui.questions.job import Job
 from nsystui.ui import keys
-from nsystui.ui.screens.going import show_table
+from nsystui.ui.doors import show_view
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.lines import Part, PartLines
 
@@ -105,17 +106,16 @@ _TABLES: dict[str, tuple[Callable[[Efficiency], TableAnswer], str]] = {
     "processes": (process_table, "host time of each process"),
 }
 """The tables in the order of ``o``, with what they show."""
-_SHOWN_BY = {
+_EXPLAINED_BY = {
     "device_load_balance": "ranks",
-    "host_offload": "api_calls",
-    "mpi_parallel": "mpi_calls",
-    "mpi_load_balance": "mpi_calls",
-    "mpi_communication": "mpi_calls",
-    "device_communication": "nccl_calls",
+    "host_offload": "api",
+    "mpi_parallel": "mpi",
+    "mpi_load_balance": "mpi",
+    "mpi_communication": "mpi",
+    "device_communication": "nccl",
     "device_orchestration": "gpu",
 }
-"""The explanation of a factor: a screen by its mode, or the canonical table that a screen shows."""
-_MODES = ("gpu", "ranks")
+"""The view that explains a factor."""
 
 
 class EfficiencyScreen(TableScreen):
@@ -206,8 +206,8 @@ class EfficiencyScreen(TableScreen):
         values = self.values()
         metric, rank = values.get("metric"), values.get("rank")
         if isinstance(metric, str):
-            if metric in _SHOWN_BY:
-                await self._go(_SHOWN_BY[metric])
+            if metric in _EXPLAINED_BY:
+                await self._show_view(_EXPLAINED_BY[metric])
             else:
                 self.say("this is the product of the factors below: open one of them")
         elif rank == EVERYTHING:
@@ -215,16 +215,14 @@ class EfficiencyScreen(TableScreen):
         elif rank is not None and self.job is not None:
             chosen = frozenset(int(word) for word in str(rank).split(","))
             self.explorer.select(self.selection.with_tasks(self.job.tasks_of_ranks(chosen)))
-            await self._go("gpu")
+            await self._show_view("gpu")
 
-    async def _go(self, place: str) -> None:
-        """To the screen that is ``place`` or shows it; over that screen itself, back to it."""
-        if place == self.app.current_mode:
+    async def _show_view(self, name: str) -> None:
+        """Goes to the screen of a view; over that screen itself, back to it."""
+        if view_named(name).question.home == self.app.current_mode:
             self.leave()
-        elif place in _MODES:
-            await self.action_mode(place)
         else:
-            await show_table(self.app, place)
+            await show_view(self.app, name)
 
 
 class RanksEfficiencyScreen(EfficiencyScreen):

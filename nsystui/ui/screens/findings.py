@@ -12,15 +12,15 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.worker import get_current_worker
 
-from nsystui.base.answer import Answer, Row, TableAnswer
+from nsystui.base.answer import Answer, Record, Row, TableAnswer
 from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
 from nsystui.ui import keys
-from nsystui.ui.screens.going import show_finding
+from nsystui.ui.doors import show_finding
 from nsystui.ui.screens.table import TableScreen, TextTableScreen
 from nsystui.ui.widgets.lines import Part, PartLines
-from nsystui.ui.widgets.quiet import in_thread, reason_of
+from nsystui.ui.widgets.repainting import in_thread, reason_of
 from nsystui.ui.widgets.window_table import WindowTable
 
 if TYPE_CHECKING:
@@ -58,18 +58,13 @@ def findings_answer(found: Triage) -> TableAnswer:
 
 
 def _row(number: int, one: Finding) -> Row:
-    letter, screen = one.severity.value[0].upper(), screen_words(one.door.view.screen)
+    letter, screen = one.severity.value[0].upper(), keys.with_key(one.door.screen)
     return (letter, one.cost, one.percent, screen, f"{one.id}: {one.sentence}", number)
 
 
 def not_checked_answer(rules: Sequence[NotChecked]) -> TableAnswer:
     """The rules that could not judge, and what they need."""
     return TableAnswer("not-checked", NOT_CHECKED_COLUMNS, tuple((one.rule, one.why) for one in rules))
-
-
-def screen_words(screen: str) -> str:
-    """``GPU`` as ``4 GPU``: the key that goes there, and its name."""
-    return next((f"{key} {name}" for key, name in keys.MODES if name == screen), screen)
 
 
 def finding_lines(one: Finding, width: int) -> list[list[Part]]:
@@ -148,9 +143,7 @@ class FindingsTable(WindowTable):
     @property
     def place(self) -> int | None:
         """Which finding the row under the cursor shows, in the order of ``found``; ``None`` where it shows none."""
-        row, number = self.current_row, None
-        if row is not None and self.answer is not None:
-            number = dict(zip((column.key for column in self.answer.columns), row, strict=True))["number"]
+        number = self.current_values.get("number")
         return number if isinstance(number, int) else None
 
     @property
@@ -162,8 +155,7 @@ class FindingsTable(WindowTable):
     @property
     def is_last(self) -> bool:
         """Whether the row under the cursor is the one of what was not checked."""
-        row = self.current_row
-        return row is not None and row[0] == NOT_CHECKED
+        return self.current_values.get("severity") == NOT_CHECKED
 
     def _say(self, words: str) -> None:
         """One line instead of findings."""
@@ -206,9 +198,9 @@ def _kernels(job: Job) -> int:
     return job.session.count(tables.kernels)
 
 
-def _category(row: Row) -> str | None:
+def _category(values: Record) -> str | None:
     """Draws remarks less prominently than problems."""
-    return "idle" if row[0] in ("I", NOT_CHECKED, HEALTHY) else None
+    return "idle" if values["severity"] in ("I", NOT_CHECKED, HEALTHY) else None
 
 
 _NO_EVIDENCE = TableAnswer("finding", (), ())

@@ -10,6 +10,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
 from nsystui.questions.activities import MPI, Work, work_instances
 from nsystui.questions.algebra.distributions import Distribution, distribution
+from nsystui.questions.catalogue import view_named
 from nsystui.questions.event_kinds import EventKind
 from nsystui.questions.events import EventKey
 from nsystui.questions.job import Job
@@ -18,7 +19,7 @@ from nsystui.questions.mpi import is_by_range
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.nvtx.listing import range_instances
 from nsystui.ui import keys
-from nsystui.ui.screens.handover import ncu_of_event, show_ncu_commands
+from nsystui.ui.screens.other_tools import ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.plots import histogram_lines
 
@@ -125,7 +126,7 @@ class WorkInstancesScreen(_InstancesScreen):
     HAS_PANEL = False
 
     def __init__(self, name: str, work: Work) -> None:
-        super().__init__("2 Kernels", work.title, name)
+        super().__init__("2 Kernels", view_named(work.name).title, name)
         self.call = name
         self.work = work
 

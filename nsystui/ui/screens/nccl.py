@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from nsystui.base.answer import Answer, Row, TableAnswer
+from nsystui.base.answer import Answer, Record, TableAnswer
 from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import fit
@@ -88,7 +88,7 @@ class NcclCallsScreen(TableScreen):
     def counted(self) -> str:
         return f"{self.what}s"
 
-    def row_category(self, row: Row) -> str | None:
+    def row_category(self, values: Record) -> str | None:
         return "nccl" if self.what == KERNEL else "api"
 
     def open_row(self) -> None:
@@ -186,7 +186,7 @@ class NcclSizesScreen(TableScreen):
     def row_changed(self) -> None:
         self._draw()
 
-    def row_category(self, row: Row) -> str | None:
+    def row_category(self, values: Record) -> str | None:
         return "nccl"
 
     def _draw(self) -> None:
@@ -317,8 +317,8 @@ class NcclScreen(TableScreen):
         self.panel.show_lines(lines)
         self.panel.set_class(not lines, "-empty")
 
-    def row_category(self, row: Row) -> str | None:
-        return "nccl" if row[0] == "kernel" else "api"
+    def row_category(self, values: Record) -> str | None:
+        return "nccl" if values["what"] == KERNEL else "api"
 
     def action_group_by(self) -> None:
         self.by = _GROUPS[(_GROUPS.index(self.by) + 1) % len(_GROUPS)]

@@ -3,23 +3,81 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from textual.widget import Widget
 
-from nsystui.base.answer import Answer
+from nsystui.base.answer import Answer, Record, TableAnswer, record
 from nsystui.base.columns import Unit
 from nsystui.base.units import format_value
+from nsystui.questions.nccl.names import bucket_of
 from nsystui.questions.nccl_log.tables import TABLES
 from nsystui.ui import keys
-from nsystui.ui.nccl_log import NATURAL_ORDER, ORDER, Inside, inside_of, rows_inside
 from nsystui.ui.screens.table import FilteredTableScreen, rows_with
 from nsystui.ui.widgets.lines import ChoiceLine, SelectionLine
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import TableAnswer
-    from nsystui.ui.nccl_log import LogState
+    from nsystui.ui.loading import LogState
+
+
+_ORDER = ("ops", "sizes", "calls", "communicators", "ranks", "gpus", "tuning", "steps", "lines")
+"""The tables in the order in which a user goes through them: what was called first, then by whom."""
+
+_SORTED_BY = {"ops": "total_bytes"}
+"""The column by which a table comes sorted, largest first, where it is one column."""
+
+Tables = Mapping[str, TableAnswer]
+Holds = Callable[[Record], bool]
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Those rows of ``table`` that make up a row of another one; ``crumb`` says which.
+
+    ``choose`` gives, for the tables as they are now, what a row must hold.
+    """
+
+    table: str
+    crumb: str
+    choose: Callable[[Tables], Holds]
+
+
+def rows_inside(tables: Tables, inside: Inside) -> TableAnswer:
+    """The rows that make up a row."""
+    answer, holds = tables[inside.table], inside.choose(tables)
+    found = [row for row in answer.rows if holds(record(answer.columns, row))]
+    return replace(answer, rows=found, total=len(found))
+
+
+def inside_of(table: str, row: Record) -> Inside | None:
+    """The rows that make up a row of ``table``; ``None`` where the log has no more about it."""
+    if table == "ops":
+        return Inside("calls", f"{row['op']} calls", lambda _: lambda call: call["op"] == row["op"])
+    if table == "sizes":
+        return Inside("calls", f"{row['op']} {row['bucket']} calls", lambda _: lambda call: _is_sized(row, call))
+    if table == "communicators":
+        return Inside("ranks", f"{row['communicator']} ranks", lambda tables: _ranks_of(row, tables))
+    if table == "gpus":
+        gpu = ("host", "pid", "device")
+        where = "unknown GPU" if row["host"] is None else f"{row['host']} pid {row['pid']} device {row['device']}"
+        return Inside("ranks", f"{where} ranks", lambda _: lambda rank: all(rank[key] == row[key] for key in gpu))
+    return None
+
+
+def _is_sized(row: Record, call: Record) -> bool:
+    size = call["bytes"]
+    bucket = bucket_of(size) if isinstance(size, int) else None
+    return call["op"] == row["op"] and (bucket or "unknown") == row["bucket"]
+
+
+def _ranks_of(row: Record, tables: Tables) -> Holds:
+    """The ranks of a communicator: by its name, or those of its size that no row names."""
+    if row["communicator"] in tables["ranks"].cells("communicator"):
+        return lambda rank: rank["communicator"] == row["communicator"]
+    named = set(tables["communicators"].cells("communicator"))
+    return lambda rank: rank["communicator"] not in named and rank["ranks"] == row["ranks"]
 
 
 class NcclLogScreen(FilteredTableScreen):
@@ -37,7 +95,7 @@ class NcclLogScreen(FilteredTableScreen):
     def __init__(self, inside: Inside | None = None) -> None:
         super().__init__("NCCL log")
         self.inside = inside
-        self.name_of_table = inside.table if inside else ORDER[0]
+        self.name_of_table = inside.table if inside else _ORDER[0]
         self._tables: Mapping[str, TableAnswer] = {}
 
     def body(self) -> Iterable[Widget]:
@@ -87,7 +145,7 @@ class NcclLogScreen(FilteredTableScreen):
             return
         if self.inside is None:
             there = self._tables_with_rows()
-            lacking = [name for name in ORDER if name not in there and name != self.name_of_table]
+            lacking = [name for name in _ORDER if name not in there and name != self.name_of_table]
             is_whole = self.nccl_log.is_over and not self.nccl_log.is_stopped
             remark = f"no {', '.join(lacking)} in it" if lacking and is_whole else ""
             self.query_one("#choice", ChoiceLine).show_names(there, self.name_of_table, remark)
@@ -98,10 +156,10 @@ class NcclLogScreen(FilteredTableScreen):
 
     def _tables_with_rows(self) -> list[str]:
         """The tables to go through: the one that is shown stands among them even if it is empty."""
-        return [name for name in ORDER if len(self._tables[name]) or name == self.name_of_table]
+        return [name for name in _ORDER if len(self._tables[name]) or name == self.name_of_table]
 
     def natural_order(self) -> tuple[str | None, bool]:
-        return NATURAL_ORDER.get(self.name_of_table), True
+        return _SORTED_BY.get(self.name_of_table), True
 
     def empty_text(self, answer: Answer) -> str:
         if (answer.total and self.words) or self.nccl_log.is_over or not any(map(len, self._tables.values())):

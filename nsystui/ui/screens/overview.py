@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Any
 from textual import events, on
 from textual.widget import Widget
 
+from nsystui.questions.catalogue import view_of_table
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui import keys
+from nsystui.ui.doors import show_finding, show_view
 from nsystui.ui.pictures import overview_lines as words
 from nsystui.ui.screens.base import JobScreen
 from nsystui.ui.screens.findings import FindingScreen, FindingsTable, NotCheckedScreen
-from nsystui.ui.screens.going import show_finding, show_table
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.widgets.lines import PartLines
-from nsystui.ui.widgets.quiet import reason_of
+from nsystui.ui.widgets.repainting import reason_of
 from nsystui.ui.widgets.window_table import PageFailed, RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-    from nsystui.base.answer import Answer, Row, Value
+    from nsystui.base.answer import Answer, Record, Row, Value
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
     from nsystui.ui.pictures.overview import OverviewPicture
@@ -173,7 +174,7 @@ class OverviewScreen(JobScreen):
     def _show_kernels(self, picture: OverviewPicture, same_place: bool) -> None:
         count, total = len(picture.kernels), picture.kernels.total or 0
         of = f"{count:,} of {total:,}" if count != total else f"{count:,}"
-        self.heading.show_lines([[("Kernels  ", "bold"), (f"{of} by name, longest in sum first", "")]])
+        self.heading.show_lines([[("Kernels  ", "bold"), (f"{of} by name, longest total first", "")]])
         self.kernels.empty_text = "\n".join(picture.kernels.notes) or "no kernel is in the selection: Esc goes back"
         self._put(self.kernels, picture.kernels, same_place)
 
@@ -263,13 +264,6 @@ class OverviewScreen(JobScreen):
         """In the order of ``tab``."""
         return [self.ranks, self.kernels, *([self.findings] if self.findings.display else [])]
 
-    def values(self, table: WindowTable) -> dict[str, Value]:
-        """The values of the cursor's row by column key; empty where there is no row."""
-        row, answer = table.current_row, table.answer
-        if row is None or answer is None:
-            return {}
-        return dict(zip((column.key for column in answer.columns), row, strict=True))
-
     def answer_to_export(self) -> Answer | None:
         if self.table is self.findings and self.findings.found is not None:
             from nsystui.questions.triage.run import triage_table
@@ -328,7 +322,7 @@ class OverviewScreen(JobScreen):
 
     async def _open_rank(self, picture: OverviewPicture) -> None:
         """The kernels of this rank; it stays selected on every screen."""
-        rank = self.values(self.ranks).get("rank")
+        rank = self.ranks.current_values.get("rank")
         tasks = frozenset(item.task for item in picture.ranks if item.rank == rank)
         if tasks:
             self.explorer.select(self.selection.with_tasks(tasks))
@@ -336,16 +330,16 @@ class OverviewScreen(JobScreen):
 
     async def _open_held(self, picture: OverviewPicture) -> None:
         """The screen that shows these rows."""
-        what = self.values(self.kernels).get("what")
-        table = next((held.table for held in picture.held if held.what == what), "")
-        if table in words.SHOWN_BY:
-            await show_table(self.app, table)
+        what = self.kernels.current_values.get("what")
+        view = next((view_of_table(held.table) for held in picture.held if held.what == what), None)
+        if view is not None:
+            await show_view(self.app, view.name)
 
     def _open_kernel(self) -> None:
         from nsystui.questions.kernels import Names
         from nsystui.ui.screens.instances import KernelInstancesScreen
 
-        name = self.values(self.kernels).get("name")
+        name = self.kernels.current_values.get("name")
         if isinstance(name, str):
             self.lay_over(KernelInstancesScreen(name, Names.FULL))
 
@@ -356,7 +350,7 @@ class OverviewScreen(JobScreen):
         self.comparison.ask_for_groups(self._rank())
 
     def _rank(self) -> Value:
-        return self.values(self.ranks).get("rank") if self.picture is not None else None
+        return self.ranks.current_values.get("rank") if self.picture is not None else None
 
     def action_diagnostics(self) -> None:
         from nsystui.ui.screens.capture import DiagnosticsScreen
@@ -374,7 +368,7 @@ class OverviewScreen(JobScreen):
         self.lay_over(ContentsScreen())
 
 
-def _category(row: Row) -> str | None:
+def _category(values: Record) -> str | None:
     """NCCL kernels in their colour."""
-    name = row[-1]
+    name = values.get("name")
     return "nccl" if isinstance(name, str) and is_nccl_kernel(name) else None

@@ -2,69 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
 from typing import Any
 
-from nsystui.base.answer import Answer, Value
-from nsystui.base.selection import Selection, Window
-from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
-from nsystui.questions.job import Job
-from nsystui.questions.ranks.steps import every_step, steps_across_ranks, steps_by_rank
-from nsystui.questions.ranks.table import rank_table
-from nsystui.questions.steps import Steps
+from nsystui.base.answer import Value
+from nsystui.base.selection import Window
 from nsystui.questions.tasks import RankedTask
 from nsystui.ui import keys
 from nsystui.ui.screens.rank_comparison import RankComparison
-from nsystui.ui.screens.table import TableScreen
+from nsystui.ui.screens.table import ViewsScreen
 
 
-@dataclass(frozen=True)
-class _Table:
-    """One of the tables: its crumb, what its rows are, and the question."""
-
-    crumb: str
-    counted: str
-    ask: Callable[[Job, Selection], Answer]
-
-
-def _ranks(job: Job, selection: Selection) -> Answer:
-    return rank_table(job.session, selection, job.ranks, job.rank_facts(selection))
-
-
-def _steps(table: Callable[[Sequence[RankedTask], Steps, Window | None], Answer]) -> Callable[[Job, Selection], Answer]:
-    """The question for one of the tables of steps."""
-
-    def ask(job: Job, selection: Selection) -> Answer:
-        chosen = [item for item in job.ranks if selection.tasks is None or item.task in selection.tasks]
-        return table(chosen, job.steps(), selection.window)
-
-    return ask
-
-
-def _kinds(job: Job, selection: Selection) -> Answer:
-    return collective_kinds(selection, job.ranks, job.collectives())
-
-
-def _operations(job: Job, selection: Selection) -> Answer:
-    return collective_operations(selection, job.ranks, job.collectives())
-
-
-_TABLES: Mapping[str, _Table] = {
-    "ranks": _Table("", "ranks", _ranks),
-    "steps": _Table("steps", "rows", _steps(steps_by_rank)),
-    "steps-across": _Table("steps across ranks", "steps", _steps(steps_across_ranks)),
-    "every-step": _Table("every step", "steps", _steps(every_step)),
-    "collective-kinds": _Table("collectives", "kinds", _kinds),
-    "collectives": _Table("every collective", "collectives", _operations),
-}
-_ORDERS = {"collective-kinds": ("waiting", True), "collectives": ("start", False), "steps-across": ("step", False)}
-"""The column by which a table comes sorted, and whether it descends."""
-
-
-class RanksScreen(TableScreen):
+class RanksScreen(ViewsScreen):
     """One table after the other; Enter on a row selects what it is about."""
 
+    HOME = "ranks"
     MODE_KEY = "7"
     PLACES = ("ranks", "table", "everywhere")
     BINDINGS = keys.bindings("ranks", "table", "everywhere")
@@ -72,32 +24,19 @@ class RanksScreen(TableScreen):
     def __init__(self) -> None:
         super().__init__("7 Ranks")
         self.comparison = RankComparison(self)
-        self.what = "ranks"
 
     def parameters(self) -> tuple[Hashable, ...]:
         alignment = self.explorer.job.alignment if self.explorer.job is not None else None
-        return (self.what, alignment.mode if alignment is not None else None)
-
-    def ask(self, job: Job, selection: Selection) -> Answer:
-        return _TABLES[self.what].ask(job, selection)
+        return (*super().parameters(), alignment.mode if alignment is not None else None)
 
     def show(self, result: Any, same_place: bool) -> None:
-        crumb = _TABLES[self.what].crumb
-        self.table.elastic = "collective" if self.what.startswith("collective") else "odd"
-        self.crumbs = ("7 Ranks", crumb) if crumb else ("7 Ranks",)
+        view, _ = result
+        self.table.elastic = "collective" if view.name.startswith("collective") else "odd"
         super().show(result, same_place)
 
-    def counted(self) -> str:
-        return _TABLES[self.what].counted
-
-    def natural_order(self) -> tuple[str | None, bool]:
-        return _ORDERS.get(self.what, (None, True))
-
     def action_other_table(self) -> None:
-        names = list(_TABLES)
-        self.what = names[(names.index(self.what) + 1) % len(names)]
-        self.say(_TABLES[self.what].crumb or "the ranks")
-        self.job_changed()
+        super().action_other_table()
+        self.say(self.view.title)
 
     def action_map(self) -> None:
         from nsystui.ui.screens.rank_map import RankMapScreen
@@ -133,7 +72,7 @@ class RanksScreen(TableScreen):
     def row_window(self) -> Window | None:
         values = self.values()
         start = values.get("start")
-        length = values.get("max") if self.what == "steps-across" else values.get("duration")
+        length = values.get("max") if self.answered.name == "steps-across" else values.get("duration")
         if not isinstance(start, int) or not isinstance(length, int | float):
             return None
         return Window(start, start + max(int(length), 1))
@@ -149,17 +88,13 @@ class RanksScreen(TableScreen):
         if ranks:
             selection = selection.with_tasks(frozenset(item.task for item in ranks))
         elif window is None:
-            if self.what == "collective-kinds":
-                self._show_table("collectives")
+            if self.answered.name == "collective-kinds":
+                self.show_view("collectives")
             elif values:
                 self.say("this row is over all ranks: open one of them")
             return
         self.explorer.select(selection)
-        self.call_later(self.action_mode, "events" if self.what == "collectives" else "gpu")
-
-    def _show_table(self, what: str) -> None:
-        self.what = what
-        self.job_changed()
+        self.call_later(self.action_mode, "events" if self.answered.name == "collectives" else "gpu")
 
     def _ranks_of(self, number: object) -> Sequence[RankedTask]:
         return [item for item in self.job_ranks if str(item.rank) == str(number)]

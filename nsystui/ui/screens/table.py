@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,16 +13,19 @@ from textual.widget import Widget
 
 from nsystui.base.columns import Unit
 from nsystui.base.selection import NameFilter
+from nsystui.questions.catalogue import views_of
 from nsystui.ui import keys
 from nsystui.ui.screens.base import JobScreen
 from nsystui.ui.widgets.lines import NoteLines, SidePanel
-from nsystui.ui.widgets.quiet import reason_of
+from nsystui.ui.widgets.repainting import reason_of
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Answer, Row, TableAnswer, Value
+    from nsystui.base.answer import Answer, Record, Row, TableAnswer, Value
     from nsystui.base.columns import Column
-    from nsystui.base.selection import Window
+    from nsystui.base.selection import Selection, Window
+    from nsystui.questions.job import Job
+    from nsystui.questions.question import QuestionView
 
 
 class TableScreen(JobScreen):
@@ -71,8 +74,8 @@ class TableScreen(JobScreen):
         """Keys of the table that this screen takes for itself."""
         return frozenset()
 
-    def row_category(self, row: Row) -> str | None:
-        """The category that colours a row's name."""
+    def row_category(self, values: Record) -> str | None:
+        """The category that colours a row's name, from its values by column key."""
         return None
 
     def show(self, result: Any, same_place: bool) -> None:
@@ -121,13 +124,9 @@ class TableScreen(JobScreen):
 
     # -- the row under the cursor ---------------------------------------------------------------------------------
 
-    def values(self, row: Row | None = None) -> dict[str, Value]:
-        """The values of a row (the cursor's, if none is given) by column key; empty where there is no row."""
-        row = self.table.current_row if row is None else row
-        answer = self.table.answer
-        if row is None or answer is None:
-            return {}
-        return dict(zip((column.key for column in answer.columns), row, strict=True))
+    def values(self) -> dict[str, Value]:
+        """The values of the cursor's row by column key; empty where there is no row."""
+        return self.table.current_values
 
     def row_window(self) -> Window | None:
         """The time span of the cursor's row, where rows have one."""
@@ -203,6 +202,72 @@ class TableScreen(JobScreen):
         self._sort = (key, descending)
         self.table.set_answer(answer.sorted_by(key, descending))
         self.table.mark_sorted(key, descending)
+
+
+class ViewsScreen(TableScreen):
+    """The views of a home, one at a time; ``o`` goes through them. The catalogue has them, and their questions.
+
+    ``options`` are of the questions that have such an option, whatever their view says.
+    """
+
+    HOME: ClassVar[str] = ""
+
+    def __init__(self, screen: str) -> None:
+        super().__init__()
+        self.views = views_of(self.HOME)
+        self.view = self.views[0]
+        self.options: dict[str, str] = {}
+        self._screen_title = screen
+        self._set_answered(self.view)
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.view.name, *self.options.items())
+
+    def ask(self, job: Job, selection: Selection) -> tuple[QuestionView, Answer]:
+        view = self.view
+        return view, view.ask(job, selection, self.options)
+
+    def show(self, result: Any, same_place: bool) -> None:
+        view, answer = result
+        self._set_answered(view)
+        super().show(answer, same_place)
+
+    def _set_answered(self, view: QuestionView) -> None:
+        """Sets the view of the answer on the screen, and the title line; the screen's own view needs no title."""
+        self.answered = view
+        self.crumbs = (self._screen_title,) if view.name == self.HOME else (self._screen_title, view.title)
+
+    def counted(self) -> str:
+        return self.answered.view.counted
+
+    def natural_order(self) -> tuple[str | None, bool]:
+        return self.answered.view.sort
+
+    def show_view(self, name: str, **options: str) -> None:
+        """Shows the view of that name."""
+        found = next(view for view in self.views if view.name == name)
+        if found is not self.view:
+            self._sort = None
+        self.view = found
+        self.options |= options
+        self.job_changed()
+
+    def has_rows(self, job: Job, view: QuestionView) -> bool:
+        """Whether ``o`` stops at a view."""
+        return True
+
+    def action_other_table(self) -> None:
+        """The next view that has rows."""
+        job = self.job
+        if job is None:
+            return
+        here = self.views.index(self.view)
+        following = [*self.views[here + 1 :], *self.views[:here]]
+        found = next((view for view in following if self.has_rows(job, view)), None)
+        if found is None:
+            self.say("there is no other table in these exports")
+        else:
+            self.show_view(found.name)
 
 
 class TextTableScreen(TableScreen):

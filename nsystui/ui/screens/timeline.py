@@ -30,11 +30,11 @@ from nsystui.ui.pictures.timeline import (
 )
 from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.screens.chart import ZoomableChartScreen
-from nsystui.ui.screens.handover import export_trace, ncu_of_event, show_ncu_commands
+from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import name_filter
 from nsystui.ui.widgets.charts import LaneChart
 from nsystui.ui.widgets.lines import SelectionLine
-from nsystui.ui.widgets.quiet import in_thread, reason_of
+from nsystui.ui.widgets.repainting import in_thread, reason_of
 
 _LABEL_WIDTH, _WIDE_LABEL_WIDTH = 11, 20
 _VALUE_WIDTH = 7

@@ -21,7 +21,7 @@ from textual.strip import Strip
 from nsystui.base.text import fit, safe_text
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
 from nsystui.ui.widgets.plots import blocks, time_axis
-from nsystui.ui.widgets.quiet import QuietFocus
+from nsystui.ui.widgets.repainting import OwnFocus
 from nsystui.ui.widgets.window import Window
 
 MARKER = "▸ "
@@ -46,7 +46,7 @@ class _Line:
         return list(Segment.simplify(Segment(*part) for part in (*parts, (self.value, self.value_style)) if part[0]))
 
 
-class TimeChart(QuietFocus, can_focus=True):
+class TimeChart(OwnFocus, can_focus=True):
     """The drawing that both charts share; a subclass gives the cells of its lanes and of the axis.
 
     Args:

@@ -7,6 +7,7 @@ markup; ``safe_text`` (in ``table_layout``) keeps escape sequences out.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,13 +22,61 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.timer import Timer
 
-from nsystui.base.answer import Answer, Row
+from nsystui.base.answer import Answer, Record, Row, Value, record
 from nsystui.base.columns import FILES_ONLY, Unit
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
-from nsystui.ui.widgets.pages import PageCache
-from nsystui.ui.widgets.quiet import QuietFocus, in_thread
+from nsystui.ui.widgets.repainting import OwnFocus, in_thread
 from nsystui.ui.widgets.table_layout import TableLayout, message_lines
 from nsystui.ui.widgets.window import Window
+
+PAGE_ROWS = 200
+"""Rows asked for at a time: several screens' worth, and still one short query."""
+
+MAX_PAGES = 32
+"""Pages kept (6,400 rows): paging back and forth asks nothing again, and memory stays small."""
+
+
+class PageCache:
+    """The pages of one answer, the least recently used given up first. Pages are numbered from 0."""
+
+    def __init__(self, answer: Answer, page_rows: int = PAGE_ROWS, max_pages: int = MAX_PAGES) -> None:
+        self.answer = answer
+        self.page_rows = page_rows
+        self._max_pages = max_pages
+        self._pages: OrderedDict[int, Sequence[Row]] = OrderedDict()
+        self._row_count = len(answer)
+
+    def __len__(self) -> int:
+        """How many rows the answer has (asked once: counting may be a query)."""
+        return self._row_count
+
+    def row(self, index: int) -> Row | None:
+        """Row ``index`` if its page is here, else ``None``."""
+        page = self._pages.get(index // self.page_rows)
+        if page is None:
+            return None
+        self._pages.move_to_end(index // self.page_rows)
+        within = index % self.page_rows
+        return page[within] if within < len(page) else None
+
+    def missing(self, first: int, count: int) -> list[int]:
+        """The pages that rows ``first`` to ``first + count`` need and that are not here."""
+        last = min(first + count, self._row_count) - 1
+        if last < first:
+            return []
+        wanted = range(first // self.page_rows, last // self.page_rows + 1)
+        return [number for number in wanted if number not in self._pages]
+
+    def fetch(self, number: int) -> Sequence[Row]:
+        """Ask the answer for page ``number``. Safe in a thread: nothing is kept until ``put``."""
+        return self.answer.page(number * self.page_rows, self.page_rows)
+
+    def put(self, number: int, rows: Sequence[Row]) -> None:
+        """Keep ``rows`` as page ``number``."""
+        self._pages[number] = rows
+        self._pages.move_to_end(number)
+        while len(self._pages) > self._max_pages:
+            self._pages.popitem(last=False)
 
 
 @dataclass
@@ -81,7 +130,7 @@ PATIENCE = 0.15
 """Seconds that ``background`` waits for rows before it draws ``…`` in their places."""
 
 
-class WindowTable(QuietFocus, can_focus=True):
+class WindowTable(OwnFocus, can_focus=True):
     """A scrolling table of an ``Answer``.
 
     Args:
@@ -90,7 +139,8 @@ class WindowTable(QuietFocus, can_focus=True):
         elastic: Key of the text column that takes the room to spare and is cut in its middle; else the last text.
         is_prose: That column holds sentences, which are cut at their end instead.
         prefix: For a tree: what stands before the first text column of a row (indentation and ``▶``/``▼``).
-        row_style: The category of a row (``"nccl"``, see ``categories``) that colours its name, or ``None``.
+        row_style: From the values of a row by their columns, its category (``"nccl"``, see ``categories``), which
+            colours its name, or ``None``.
         background: Fetch pages in a thread and draw ``…`` until they arrive: for answers whose pages take time.
         free_keys: Keys of ``BINDINGS`` that this table leaves to its screen, such as ``{"g", "left", "right"}``.
     """
@@ -149,7 +199,7 @@ class WindowTable(QuietFocus, can_focus=True):
         empty_text: str = "",
         elastic: str | None = None,
         prefix: Callable[[int], str] | None = None,
-        row_style: Callable[[Row], str | None] | None = None,
+        row_style: Callable[[Record], str | None] | None = None,
         background: bool = False,
         free_keys: Collection[str] = (),
         is_prose: bool = False,
@@ -208,6 +258,12 @@ class WindowTable(QuietFocus, can_focus=True):
     def current_row(self) -> Row | None:
         """The row under the cursor, as ``row_at`` gives it."""
         return self.row_at(self.cursor_row)
+
+    @property
+    def current_values(self) -> dict[str, Value]:
+        """The values of the row under the cursor by the keys of its columns; empty where there is no row."""
+        row = self.current_row
+        return {} if row is None or self._answer is None else record(self._answer.columns, row)
 
     def move_to(self, row: int) -> None:
         """Put the cursor on ``row`` (clamped), scrolling as little as needed."""
@@ -483,7 +539,9 @@ class WindowTable(QuietFocus, can_focus=True):
 
     def _category_of(self, index: int) -> str | None:
         row = self._cache.row(index) if self._cache and self.row_style else None
-        return self.row_style(row) if row is not None and self.row_style else None
+        if row is None or self.row_style is None or self._answer is None:
+            return None
+        return self.row_style(record(self._answer.columns, row))
 
     def _message_line(self, y: int, width: int) -> Strip:
         """Line ``y`` of the words that stand where rows would be."""

@@ -13,7 +13,7 @@ from nsystui.base.selection import Window
 from nsystui.questions.conditions import job_start, where
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.triage.case import Case, number_of
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
 
 _HARMLESS = (0, 600, 704)
@@ -84,7 +84,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     ranks = tuple(sorted({row.rank for row in rows if row.rank is not None}))
     window = Window(worst.first, worst.first + 1)
     evidence = TableAnswer("api-errors", _COLUMNS, rows, len(rows))
-    door = Door(View.API)
+    door = Door("api")
     return [Finding("api-errors", severity, sentence, advice, door, evidence=evidence, window=window, ranks=ranks)]
 
 

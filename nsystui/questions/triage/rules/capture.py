@@ -10,11 +10,11 @@ from nsystui.questions.reports import diagnostics_table
 from nsystui.questions.tasks import world_size
 from nsystui.questions.time_window import shares_clock
 from nsystui.questions.triage.case import Case, number_of, rank_words, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
 
 _SURE = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECASE)
-_DOOR = Door(View.DIAGNOSTICS)
+_DOOR = Door(DIAGNOSTICS)
 
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
@@ -99,12 +99,12 @@ def _short(case: Case) -> Iterator[Finding]:
     steps = [len(one) for one in case.steps.values()]
     if steps and max(steps) < case.thresholds.fewest_steps:
         text = f"only {number_of(max(steps), 'step')} of a rank {'is' if max(steps) == 1 else 'are'} in the window"
-        yield Finding("short-window", Severity.INFO, text, advice, Door(View.EVERY_STEP))
+        yield Finding("short-window", Severity.INFO, text, advice, Door("every-step"))
         return
     if case.devices and case.spent.busy / len(case.devices) < case.thresholds.shortest_ms * 1e6:
         busy = time_words(case.spent.busy / len(case.devices))
         text = f"GPUs were busy for {busy} each in {time_words(case.time)}: too short to judge shares by"
-        yield Finding("short-window", Severity.INFO, text, advice, Door(View.GPU))
+        yield Finding("short-window", Severity.INFO, text, advice, Door("gpu"))
 
 
 def _missing(case: Case) -> Iterator[Finding]:
@@ -116,7 +116,7 @@ def _missing(case: Case) -> Iterator[Finding]:
             Severity.INFO,
             "there are no NVTX ranges: time cannot be told by phase or step",
             Advice(canonical.NVTX_RANGES.record, "steps, layers and NCCL calls are known by their ranges"),
-            Door(View.NVTX),
+            Door("nvtx"),
         )
     if session.count(tables.nccl_calls) and not case.has_message_sizes:
         yield Finding(
@@ -127,7 +127,7 @@ def _missing(case: Case) -> Iterator[Finding]:
                 "nsys export -t sqlite --include-json=true --include-blobs=true REPORT.nsys-rep",
                 "they are in the report, and nsys leaves them out by default",
             ),
-            Door(View.NCCL),
+            Door("nccl"),
         )
     size = world_size(session)
     if size and case.chosen.tasks is None and size > len(case.ranks):
@@ -138,5 +138,5 @@ def _missing(case: Case) -> Iterator[Finding]:
             Advice(
                 "open the exports of all ranks, if they were recorded", "the slowest rank may be one that is not here"
             ),
-            Door(View.RANKS),
+            Door("ranks"),
         )

@@ -14,7 +14,7 @@ from nsystui.base.selection import Task
 from nsystui.questions.conditions import where
 from nsystui.questions.time_window import shares_clock
 from nsystui.questions.triage.case import Case, rank_words, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
 
 _NAME = "different-work"
@@ -75,5 +75,5 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     rows.sort(key=lambda row: (-row.compute, row.rank))
     measured = "compute time |U(K)| of the rank with most, less the mean of all"
     evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
-    door, ranked = Door(View.RANKS, sort="kernels"), tuple(more)
+    door, ranked = Door("ranks", sort="kernels"), tuple(more)
     return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, ranks=ranked)]

@@ -10,7 +10,7 @@ from nsystui.base.text import shorten
 from nsystui.questions.conditions import duration, where
 from nsystui.questions.kernels import Names, kernel_summary
 from nsystui.questions.triage.case import Case, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
 
 
@@ -47,5 +47,5 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     evidence = kernel_summary(session, case.chosen, Names.SHORT)
     measured = "sum of the durations of its launches; mean over the GPUs"
     share = case.percent(cost)
-    door = Door(View.KERNELS)
+    door = Door("kernels")
     return [Finding("dominant-kernel", Severity.INFO, sentence, advice, door, cost, share, measured, evidence)]

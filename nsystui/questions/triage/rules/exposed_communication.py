@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from nsystui.questions.nccl.grouping import By
 from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.triage.case import Case, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
@@ -34,7 +34,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "communication costs time only where no kernel runs beside it",
     )
     measured = "NCCL kernels without what other kernels of the GPU overlap; mean over the GPUs"
-    door = Door(View.NCCL, by="collective", sort="exposed")
+    door = Door("nccl", by="collective", sort="exposed")
     percent = case.percent(cost)
     name = "exposed-communication"
     return [Finding(name, Severity.WARNING, sentence, advice, door, cost, percent, measured, evidence)]

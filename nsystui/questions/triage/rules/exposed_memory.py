@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from nsystui.questions.activities import MEMORY, work_summary
 from nsystui.questions.triage.case import Case, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
 
 _NAME = "exposed-memory"
@@ -46,5 +46,5 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     )
     advice = next((one for word, one in _ADVICE.items() if word in name), _USUAL)
     measured = "copies and memsets without what kernels overlap, from the first step on; mean over the GPUs"
-    door, share = Door(View.MEMORY), case.percent(cost)
+    door, share = Door("memory"), case.percent(cost)
     return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]

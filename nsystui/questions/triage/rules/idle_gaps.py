@@ -20,7 +20,7 @@ from nsystui.questions.conditions import job_start
 from nsystui.questions.mpi import DOMAIN
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.triage.case import Case, at_least, number_of, rank_words, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -244,7 +244,7 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
         Severity.WARNING,
         sentence,
         advice,
-        Door(View.TIMELINE, window=longest.window),
+        Door("timeline", window=longest.window),
         cost,
         case.percent(cost),
         "time without any operation between the first one (of the first step) and the last one "

@@ -13,7 +13,7 @@ from nsystui.base.selection import Task, Window
 from nsystui.base.text import shorten
 from nsystui.questions.conditions import duration, job_start
 from nsystui.questions.triage.case import Case, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_times import (
     FEWEST,
     Kernel,
@@ -137,7 +137,7 @@ def _finding(case: Case, rows: Sequence[_Row], cost: int, where: Window) -> Find
     )
     ranks = tuple(sorted({row.rank for row in rows if row.rank is not None}))
     evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
-    door, share = Door(View.KERNELS), case.percent(cost)
+    door, share = Door("kernels"), case.percent(cost)
     return Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, where, ranks)
 
 

@@ -11,13 +11,13 @@ import sqlalchemy as sa
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.questions.triage.case import Case, rank_words, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_times import FEWEST, PARTS, Launches, kernel_launches, part_bounds
 from nsystui.store import tables
 
 _THIRD = PARTS // 3
 _CLOCK_FELL = 0.03
-_DOOR = Door(View.KERNELS)
+_DOOR = Door("kernels")
 _PACE = (
     RANK,
     DEVICE.with_importance(2),

@@ -17,7 +17,7 @@ from nsystui.questions.algebra.intervals import Intervals, Times
 from nsystui.questions.conditions import job_start, where
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.triage.case import Case, Place, below, places_in, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
 
 _NAME = "launch-overhead"
@@ -71,7 +71,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "a launch costs the CPU some µs whatever the kernel does, and these kernels end sooner "
         "than the next is launched",
     )
-    door = Door(View.LAUNCHES)
+    door = Door("kernels", report="cuda_kern_exec_sum")
     measured = (
         f"gaps below {case.thresholds.gap_ms:g} ms at whose end a kernel starts that was launched after the GPU went "
         "idle; mean over the GPUs"

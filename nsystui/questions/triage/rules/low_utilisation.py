@@ -15,7 +15,7 @@ from nsystui.base.columns import DEVICE, DURATION, RANK, START, Column, Unit
 from nsystui.base.selection import Window
 from nsystui.questions.algebra.intervals import covered_per_bin
 from nsystui.questions.triage.case import Case, below, number_of, rank_words, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 
 _CHUNKS = 30
 _COLUMNS = (
@@ -72,7 +72,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "the CPU does between launches",
         "short gaps that come all the time are the pace of the CPU, not single events",
     )
-    door = Door(View.GPU, window=window)
+    door = Door("gpu", window=window)
     measured = (
         f"gaps below {case.thresholds.gap_ms:g} ms in 30ths of each GPU's time that are mostly idle; mean over the GPUs"
     )

@@ -16,7 +16,7 @@ from nsystui.questions.activities import MemoryCalls, are, with_calls
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.conditions import job_start, where
 from nsystui.questions.triage.case import Case, bytes_words, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
 
 _COLUMNS = (
@@ -130,7 +130,7 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
     measured = "time of these operations that no kernel of the GPU hides, from the first step on; mean over the GPUs"
     evidence, share = TableAnswer(kind.name, _COLUMNS, rows, len(rows)), case.percent(cost)
     ranks = tuple(sorted({row.rank for row in rows if row.rank is not None}))
-    door = Door(View.MEMORY)
+    door = Door("memory")
     return Finding(
         kind.name, Severity.WARNING, sentence, kind.advice, door, cost, share, measured, evidence, ranks=ranks
     )

@@ -20,7 +20,7 @@ from nsystui.questions.conditions import Condition, duration, where
 from nsystui.questions.mpi import has_mpi, mpi_rows
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.triage.case import Case, Spans, number_of, spans, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 
 _NAME = "mpi-waits"
 _BLOCKING = (
@@ -87,7 +87,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     measured = f"time inside blocking MPI calls, threads merged{beside or '; mean over the ranks'}"
     evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
     share, ranks = case.percent(cost), tuple(sorted(item.rank for item in judged if waited[item].length))
-    door = Door(View.MPI)
+    door = Door("mpi")
     return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, ranks=ranks)]
 
 

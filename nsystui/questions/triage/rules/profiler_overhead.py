@@ -13,7 +13,7 @@ from nsystui.questions.algebra.intervals import EMPTY
 from nsystui.questions.conditions import duration
 from nsystui.questions.profiler_overhead import overhead_conditions
 from nsystui.questions.triage.case import Case, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
 
 _NAME = "profiler-overhead"
@@ -55,7 +55,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "idle time of a GPU inside its work in which its process has an entry in PROFILER_OVERHEAD; mean over the GPUs"
     )
     evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
-    share, door = case.percent(cost), Door(View.DIAGNOSTICS)
+    share, door = case.percent(cost), Door(DIAGNOSTICS)
     return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 

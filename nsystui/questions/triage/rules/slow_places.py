@@ -19,7 +19,7 @@ from nsystui.base.selection import Task
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.time_window import shares_clock
 from nsystui.questions.triage.case import Case, rank_words, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_times import FEWEST, Kernel, Launches, kernel_launches, usual_times
 from nsystui.store import tables
 
@@ -103,7 +103,7 @@ def _judged(case: Case, gpus: Sequence[_Gpu], name: str, own: Sequence[_Gpu]) ->
         "block); mean over these GPUs, whom the others wait for"
     )
     evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
-    door = Door(View.RANKS, sort="kernels")
+    door = Door("ranks", sort="kernels")
     return Finding("slow-place", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, ranks=ranks)
 
 

@@ -11,7 +11,7 @@ from nsystui.questions.nccl.grouping import By, selected
 from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.nccl.units import whole
 from nsystui.questions.triage.case import Case, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 
 _NAME = "small-messages"
 
@@ -47,7 +47,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     job = case.job
     evidence = nccl_summary(job.session, case.chosen, job.ranks, job.pairing(), (By.COLLECTIVE, By.SIZE))
     measured = "of each kernel the shortest duration over the ranks (no waiting), as far as no other kernel hides it"
-    door, share = Door(View.NCCL, by="collective,size"), case.percent(cost)
+    door, share = Door("nccl", by="collective,size"), case.percent(cost)
     return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 

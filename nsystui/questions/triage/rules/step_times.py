@@ -10,9 +10,9 @@ from nsystui.base.selection import Task
 from nsystui.base.text import few
 from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
 from nsystui.questions.triage.case import Case, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 
-_DOOR = Door(View.STEPS_ACROSS, sort="median")
+_DOOR = Door("steps-across", sort="median")
 _FEWEST = 5
 
 

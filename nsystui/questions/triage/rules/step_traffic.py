@@ -14,7 +14,7 @@ from nsystui.base.selection import Task
 from nsystui.questions.conditions import job_start, where
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.triage.case import Case, Place, Spans, bytes_words, spans, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
 
 _NAME = "step-traffic"
@@ -67,7 +67,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     )
     measured = "host-to-device copies from the first step on that no kernel of the GPU overlaps; mean over the GPUs"
     evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
-    door = Door(View.MEMORY)
+    door = Door("memory")
     return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 

@@ -35,7 +35,7 @@ from nsystui.questions.conditions import where
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.tasks import world_size
 from nsystui.questions.triage.case import Case, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
 
 _COLUMNS = (
@@ -168,7 +168,7 @@ def _findings(
 def _finding(
     case: Case, name: str, sentence: str, advice: Advice, cost: int, evidence: TableAnswer, ranks: tuple[int, ...]
 ) -> Finding:
-    door = Door(View.COLLECTIVES, sort="late_by")
+    door = Door("collectives", sort="late_by")
     share = case.percent(cost)
     return Finding(name, Severity.WARNING, sentence, advice, door, cost, share, _METHOD, evidence, ranks=ranks)
 

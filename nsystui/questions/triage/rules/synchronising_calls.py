@@ -16,7 +16,7 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge, union
 from nsystui.questions.conditions import job_start, where
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.triage.case import Case, below, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
 
 _NAME = "synchronising-calls"
@@ -54,7 +54,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         f"idle gaps below {case.thresholds.gap_ms:g} ms that begin while the process is in a call named …Synchronize "
         "and outlast it; mean over the GPUs"
     )
-    door, share = Door(View.API, filter="Synchronize"), case.percent(cost)
+    door, share = Door("api", filter="Synchronize"), case.percent(cost)
     return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, window)]
 
 

@@ -11,7 +11,7 @@ from nsystui.base.columns import Column, Unit
 from nsystui.exports import canonical
 from nsystui.questions.gpu_metrics import metric_lanes, metric_sources
 from nsystui.questions.triage.case import Case
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 
 _NAME = "tensor-activity"
 _BUSY = 50.0
@@ -49,4 +49,4 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         (names.get(report), gpu, one["SM active"], one["tensor active"]) for (report, gpu), one in sorted(told.items())
     ]
     evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
-    return [Finding(_NAME, Severity.INFO, sentence, advice, Door(View.GPU), evidence=evidence)]
+    return [Finding(_NAME, Severity.INFO, sentence, advice, Door("gpu"), evidence=evidence)]

@@ -16,7 +16,7 @@ from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.questions.algebra.intervals import merge
 from nsystui.questions.conditions import where
 from nsystui.questions.triage.case import Case, bytes_words, spans, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity, View
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
 
 _NAME = "unified-memory"
@@ -74,7 +74,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     )
     measured = "union of GPU fault groups and migrations, also those inside kernels; mean over the GPUs"
     evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
-    door = Door(View.MEMORY, filter="Unified")
+    door = Door("memory", filter="Unified")
     return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 

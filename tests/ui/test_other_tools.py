@@ -7,8 +7,8 @@ import threading
 
 from jobs import hit, rest, running, screen_text, shows
 
-from nsystui.ui.screens.handover import NcuScreen
 from nsystui.ui.screens.kernels import KernelsScreen
+from nsystui.ui.screens.other_tools import NcuScreen
 
 
 async def test_u_shows_the_command_of_a_kernel_and_copies_it(demo_job, cache_directory):

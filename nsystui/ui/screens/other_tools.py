@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import BindingType
 
 from nsystui.ui.screens.dialogs import TextDialog
-from nsystui.ui.widgets.quiet import in_thread, reason_of
+from nsystui.ui.widgets.repainting import in_thread, reason_of
 
 if TYPE_CHECKING:
     from nsystui.questions.job import Job

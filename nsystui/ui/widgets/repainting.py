@@ -1,4 +1,4 @@
-"""Screens that do little and send little: none is painted before the line took the last, and focus does not repaint.
+"""Screens and widgets that repaint little: one picture at a time on a slow line, and none for a change of focus.
 
 Textual hands every change to a thread that writes, up to thirty behind the line: with a key held down over a modem's
 56 kbit/s the screen ran on for a dozen seconds after it was let go.
@@ -26,8 +26,19 @@ Other = TypeVar("Other")
 Found = TypeVar("Found")
 
 
-class PatientScreen(Screen[Result]):
-    """Waits with painting while the terminal has not taken what was painted before; then it paints the newest."""
+class ThrottledScreen(Screen[Result]):
+    """The base of every screen: paints the newest picture once the terminal has taken the one before.
+
+    Moving the focus does not repaint it.
+    """
+
+    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
+    """The focused widget or ``None``, as in ``Screen``."""
+
+    def on_screen_resume(self, event: events.ScreenResume) -> None:
+        # The styles were made when it was mounted, and again where another theme was chosen meanwhile: the application
+        # sees to that. Making them once more is a tenth of the time until the first window.
+        event.refresh_styles = False
 
     def _on_timer_update(self) -> None:
         if not self._is_line_full():
@@ -62,20 +73,8 @@ class PatientScreen(Screen[Result]):
         return not self.app.is_headless and drawn_on is not None and terminal.is_full(drawn_on.fileno())
 
 
-class QuietScreen(PatientScreen[Result]):
-    """The screen to build every screen on: moving the focus does not repaint it."""
-
-    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
-    """The focused widget or ``None``, as in ``Screen``."""
-
-    def on_screen_resume(self, event: events.ScreenResume) -> None:
-        # The styles were made when it was mounted, and again where another theme was chosen meanwhile: the application
-        # sees to that. Making them once more is a tenth of the time until the first window.
-        event.refresh_styles = False
-
-
-class QuietFocus(Widget):
-    """A widget that says itself what a change of focus looks like.
+class OwnFocus(Widget):
+    """A widget that draws a change of focus itself, without a full repaint.
 
     Its CSS must not style parts of it by ``:focus`` (that repaints all of it); it draws with another component class
     instead, asking ``has_focus``.

@@ -1,0 +1,205 @@
+"""How well GPUs and hosts were used: as parts that add up and as factors that multiply."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nsystui.questions.question import STEP_RANGE, Option, Question, Titled, Values, chosen_tables
+
+if TYPE_CHECKING:
+    from nsystui.base.answer import Answer
+    from nsystui.base.selection import Selection
+    from nsystui.questions.efficiency.device import Useful
+    from nsystui.questions.efficiency.factors import Sized
+    from nsystui.questions.efficiency.mfu import MfuRequest
+    from nsystui.questions.job import Job
+
+TABLES = {
+    "breakdown": "Breakdown: parts of each GPU's time, which add up to 100 %",
+    "device": "Device efficiency",
+    "host": "Host efficiency",
+    "processes": "Host time of each process",
+    "mfu": "Model FLOPs utilisation",
+}
+"""Every table with its title; ``processes`` only if asked for, ``mfu`` with --flops-per-step."""
+_USUAL = ("breakdown", "device", "host", "mfu")
+_MFU, _SCALING = "model FLOPs utilisation", "scalability"
+
+
+class _Options(NamedTuple):
+    """``baseline``: the device efficiency of the other job, over its own window."""
+
+    tables: list[str]
+    useful: Useful
+    mfu: MfuRequest | None
+    step_range: str | None
+    scaling: str
+    baseline: Sized | None = None
+
+
+def _read(values: Values) -> _Options:
+    """Raises UsageError for options that make no sense, alone or together."""
+    from nsystui.base.errors import UsageError
+    from nsystui.questions.efficiency.device import Useful
+
+    mfu = _mfu_request(values)
+    tables = chosen_tables(values["tables"], tuple(TABLES), _USUAL)
+    if mfu is None and values["tables"] is not None and "mfu" in values["tables"].replace(" ", "").split(","):
+        raise UsageError("--tables mfu needs --flops-per-step: exports say nothing of a model's arithmetic")
+    for option in (_SCALING_OPTION, _BASELINE_TIME):
+        if option.is_given(values) and not values["baseline"]:
+            raise UsageError(f"--{option.flag} goes with --baseline")
+    tables = [name for name in tables if name != "mfu" or mfu is not None]
+    return _Options(tables, Useful(values["useful"]), mfu, values["step_range"], values["scaling"] or "strong")
+
+
+def _mfu_request(values: Values) -> MfuRequest | None:
+    """The model's arithmetic, where it is given; raises UsageError for numbers that make no sense."""
+    import math
+
+    from nsystui.base.errors import UsageError
+    from nsystui.questions.efficiency.mfu import MfuRequest
+
+    for option in (_FLOPS, _PEAK, _GPUS):
+        value = values[option.name]
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise UsageError(f"--{option.flag} {value:g}: it must be more than 0")
+    if _FLOPS.is_given(values):
+        return MfuRequest(values["flops_per_step"], values["peak_tflops"], values["gpus"], values["step_range"])
+    for option in (_PEAK, _GPUS):
+        if option.is_given(values):
+            raise UsageError(f"--{option.flag} goes with --flops-per-step")
+    config = values.get("config")
+    configured = config.options.get("step_range") if config is not None else None
+    if values["step_range"] not in (None, configured) and not values["baseline"]:
+        raise UsageError("--step-range goes with --flops-per-step or --baseline")
+    return None
+
+
+def _baseline_flags(values: Values) -> Values | None:
+    """The selection is of the job itself, so nothing of it holds for the baseline."""
+    if not values["baseline"]:
+        return None
+    nothing = dict.fromkeys(("ranks", "devices", "streams", "filter"))
+    return {**nothing, "files": values["baseline"], "time": values["baseline_time"]}
+
+
+def _compare(job: Job, selection: Selection, options: _Options) -> _Options:
+    from nsystui.questions.efficiency.factors import Sized
+    from nsystui.questions.efficiency.result import efficiency, steps_in
+
+    found = efficiency(job, selection, options.useful)
+    return options._replace(baseline=Sized(found.device, steps_in(job, found, options.step_range)))
+
+
+def _ask(job: Job, selection: Selection, options: _Options) -> Answer:
+    return _tables(job, selection, options)[0].answer
+
+
+def _tables(job: Job, selection: Selection, options: _Options) -> list[Titled]:
+    """The tables in order, each note with the first that it belongs to."""
+    from dataclasses import replace
+
+    from nsystui.questions.efficiency import tables
+    from nsystui.questions.efficiency.factors import Scaling, Sized, scalability
+    from nsystui.questions.efficiency.result import efficiency, mfu_of, steps_in
+
+    found = efficiency(job, selection, options.useful)
+    scaled = None
+    if options.baseline is not None:
+        own = Sized(found.device, steps_in(job, found, options.step_range))
+        scaled = scalability(own, options.baseline, Scaling(options.scaling))
+    answers: dict[str, Any] = {
+        "breakdown": lambda: tables.breakdown_table(found),
+        "device": lambda: tables.device_table(found, scaled),
+        "host": lambda: tables.host_table(found),
+        "processes": lambda: tables.process_table(found),
+        "mfu": lambda: tables.mfu_table(mfu_of(job, selection, found, options.mfu)),  # type: ignore[arg-type]
+    }
+    titles = {**TABLES, "breakdown": f"{TABLES['breakdown']} = {found.span}"}
+    made: list[Titled] = []
+    earlier: set[str] = set()
+    for name in options.tables:
+        answer = answers[name]()
+        notes = tuple(note for note in answer.notes if note not in earlier)
+        earlier.update(notes)
+        made.append(Titled(name, titles[name], replace(answer, notes=notes)))
+    return made
+
+
+_FLOPS = Option(
+    "flops-per-step",
+    "FLOPs of the model in a step of the whole job, such as 6e15",
+    metavar="N",
+    kind=float,
+    group=_MFU,
+)
+_PEAK = Option(
+    "peak-tflops", "peak of one GPU (default: dense BF16, by the GPU's name)", metavar="N", kind=float, group=_MFU
+)
+_GPUS = Option(
+    "gpus", "GPUs that share a step (default: those here, or the job's size)", metavar="N", kind=int, group=_MFU
+)
+_SCALING_OPTION = Option(
+    "scaling",
+    "both jobs did the same (strong, the default), or each GPU did",
+    choices=("strong", "weak"),
+    group=_SCALING,
+)
+_BASELINE_TIME = Option("baseline-time", "the window of the baseline's time", metavar="A:B", group=_SCALING)
+
+QUESTIONS = (
+    Question(
+        "efficiency",
+        "where GPU and host time went, efficiencies, MFU",
+        _ask,
+        description="""How well the GPUs and hosts were used, in the words of POP and TALP.
+
+  breakdown   compute only, NCCL only, memory only, their overlaps, graphs and idle: parts that add up to 100 %
+  device      parallel efficiency = load balance × communication × orchestration
+  host        host parallel efficiency = MPI parallel × device offload; of MPI what was traced
+  processes   the host time of each process (only if asked for)
+  mfu         with --flops-per-step: model FLOPs utilisation
+
+100 % is one window for all ranks: --time, or the time in which every selected report was recording events. That may be
+less than the time of the other tables, from the job's first event to its last; the first note says both.""",
+        examples="""  nsystui efficiency rank*.sqlite
+  nsystui efficiency rank*.sqlite --time 1.2s:1.5s --tables device --format json
+  nsystui efficiency rank*.sqlite --useful talp
+  nsystui efficiency rank*.sqlite --flops-per-step 6.2e15
+  nsystui efficiency 64/rank*.sqlite --baseline 8/rank*.sqlite --scaling strong""",
+        topic="numbers",
+        order=90,
+        options=(
+            Option(
+                "tables",
+                f"which tables, separated by commas: {', '.join(TABLES)}, all",
+                metavar="LIST",
+                group="efficiency",
+            ),
+            Option(
+                "useful",
+                "what of a GPU's time is useful: kernels but NCCL's (pop, the default), or every kernel (talp)",
+                choices=("pop", "talp"),
+                default="pop",
+                group="efficiency",
+            ),
+            *(_FLOPS, _PEAK, _GPUS, STEP_RANGE._replace(group=_MFU)),
+            Option(
+                "baseline",
+                "exports of a job of another size, after FILE",
+                metavar="FILE",
+                has_several=True,
+                group=_SCALING,
+            ),
+            *(_SCALING_OPTION, _BASELINE_TIME),
+        ),
+        read=_read,
+        tables=_tables,
+        other=_baseline_flags,
+        compare=_compare,
+        is_whole=True,
+        has_times=True,
+        home="",
+    ),
+)

@@ -1,0 +1,112 @@
+"""The line of progress on stderr: only where somebody sees it, only while it takes long, and gone at the end."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pyte
+import pytest
+
+from nsystui.commands.progress import ProgressLine
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def screen_of(text: str) -> list[str]:
+    """What a terminal shows after ``text``."""
+    screen = pyte.Screen(80, 4)
+    stream = pyte.Stream(screen)
+    stream.feed(text.replace("\n", "\r\n"))
+    return [line.rstrip() for line in screen.display]
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr("nsystui.commands.progress.sys", SimpleNamespace(stderr=stream))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    return stream
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that pass only when a test says so."""
+    now = [100.0]
+    monkeypatch.setattr("nsystui.commands.progress.time.monotonic", lambda: now[0])
+    return now
+
+
+def test_a_long_work_has_a_bar_on_a_terminal_that_is_gone_at_the_end(terminal, clock):
+    terminal.write("before\n")
+    with ProgressLine(1000) as line:
+        line.show(lambda: "at once", 100)
+        assert terminal.getvalue() == "before\n"
+        clock[0] += 1
+        line.show(lambda: "reading nccl\x1b[2J.log", 500)
+        line.show(lambda: "too soon to be worth a line", 600)
+        first, second, *_ = screen_of(terminal.getvalue())
+        assert first == "before"
+        assert second.endswith("50% reading nccl?[2J.log")
+        clock[0] += 1
+        line.show(lambda: "reading " + "long" * 50, 600)
+        first, second, third, *_ = screen_of(terminal.getvalue())
+        assert (first, third) == ("before", "")
+        assert "60%" in second and len(second) <= 80
+    terminal.write("after\n")
+    assert screen_of(terminal.getvalue()) == ["before", "after", "", ""]
+
+
+def test_the_cursor_is_never_hidden(terminal, clock):
+    """A program that is killed could not show it again."""
+    with ProgressLine() as line:
+        clock[0] += 1
+        line.show(lambda: "reading")
+    assert "\x1b[?25l" not in terminal.getvalue()
+
+
+def test_no_color_is_respected(terminal, clock, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    with ProgressLine(10) as line:
+        clock[0] += 1
+        line.show(lambda: "reading", 5)
+    assert "reading" in terminal.getvalue()
+    assert not any(f"\x1b[{code}" in terminal.getvalue() for code in ("3", "9", "38", "1;3"))
+
+
+def test_nothing_is_drawn_where_nobody_sees_it(clock, monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    with ProgressLine(1000) as line:
+        clock[0] += 1
+        line.show(lambda: "reading", 500)
+    assert stream.getvalue() == ""
+
+
+def test_nothing_is_drawn_on_a_dumb_terminal(terminal, clock, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    with ProgressLine(1000) as line:
+        clock[0] += 1
+        line.show(lambda: "reading", 500)
+    assert terminal.getvalue() == ""
+
+
+def test_a_quick_command_does_not_import_rich():
+    code = """if True:
+        import sys
+        from nsystui.commands.progress import ProgressLine
+        sys.stderr.isatty = lambda: True
+        with ProgressLine(10) as line:
+            line.show(lambda: "reading", 5)
+        print("rich" in sys.modules)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

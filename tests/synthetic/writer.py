@@ -1,0 +1,234 @@
+"""The writer of the exports that only tests need: the demo's, with every other native table that nsystui reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final
+
+from nsystui.exports.demo.schema import GPU_OPERATION, TABLES, Tables
+from nsystui.exports.demo.target import Process, Thread
+from nsystui.exports.demo.writer import CATEGORY, METRICS_LIST
+from nsystui.exports.demo.writer import ExportWriter as DemoWriter
+
+_OPENMP_EVENT = "start! end! eventClass! globalTid correlationId nameId! eventKind"
+_OPENACC_EVENT = (
+    "start! end! nameId! globalTid eventKind! DeviceType! lineNo! cuDeviceId! cuContextId! cuStreamId! srcFile funcName"
+)
+_TABLES: Final = {
+    "ANALYSIS_FILE@3.13": "id!* filename:T!<3.16 filename:T@3.16 content:T!<3.16 contentId@3.16 globalPid!",
+    "ProcessStreams": "globalPid! filenameId! contentId!",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE@3.0": f"{GPU_OPERATION} graphId! graphExecId!",
+    "CUPTI_ACTIVITY_KIND_OVERHEAD@3.25": "start! end! eventClass! globalTid correlationId nameId overheadType!",
+    "CUDA_GRAPH_EVENTS": (
+        "start! end! eventClass! globalTid nameId! graphNodeId!<3.13 originalGraphNodeId<3.13 "
+        "graphId@3.13 originalGraphId@3.13 graphExecId@3.13"
+    ),
+    "CUDA_GRAPH_NODE_EVENTS@3.13": "start! end! eventClass! globalTid nameId! graphNodeId! originalGraphNodeId",
+    "CUDA_UM_CPU_PAGE_FAULT_EVENTS": (
+        "start! globalPid! address! originalFaultPc CpuInstruction! module! unresolvedFaultPc sourceFile@3.28 "
+        "sourceLine@3.28"
+    ),
+    "CUDA_UM_GPU_PAGE_FAULT_EVENTS": ("start! end! globalPid! deviceId! address! numberOfPageFaults! faultAccessType!"),
+    "MPI_RANKS@3.1": "globalTid! rank!",
+    "MPI_P2P_EVENTS@3.1": "start! end globalTid textId commHandle tag remoteRank size requestHandle",
+    "MPI_COLLECTIVES_EVENTS@3.1": "start! end globalTid textId commHandle rootRank size recvSize requestHandle",
+    "MPI_START_WAIT_EVENTS@3.1": "start! end globalTid textId requestHandle",
+    "MPI_OTHER_EVENTS@3.1": "start! end globalTid textId",
+    "UCP_SUBMIT_EVENTS@3.7": "start! end globalTid textId bufferAddr packedSize peerWorkerUid tag",
+    "UCP_PROGRESS_EVENTS@3.7": "start! end globalTid textId bufferAddr packedSize peerWorkerUid tag",
+    "UCP_EVENTS@3.7": "start! end globalTid textId",
+    "OPENMP_EVENT_KIND_PARALLEL": f"{_OPENMP_EVENT} parallelId parentTaskId",
+    "OPENMP_EVENT_KIND_SYNC_REGION_WAIT": f"{_OPENMP_EVENT} parallelId taskId kind",
+    "OPENMP_EVENT_KIND_TASK": f"{_OPENMP_EVENT} parallelId taskId kind",
+    "CUPTI_ACTIVITY_KIND_OPENACC_DATA": f"{_OPENACC_EVENT} bytes varName",
+    "CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH": f"{_OPENACC_EVENT} numGangs numWorkers vectorLength kernelName",
+    "CUPTI_ACTIVITY_KIND_OPENACC_OTHER": _OPENACC_EVENT,
+    "GENERIC_EVENT_SOURCES@3.7": (
+        "sourceId!* nameId!@3.13 timeSourceId!@3.13 sourceGroupId!@3.13 data:T!<3.13 data:T@3.13"
+    ),
+    "GENERIC_EVENT_TYPES@3.7": "typeId!* sourceId! nameId!@3.13 data:T!<3.13 data:T@3.13",
+    "GENERIC_EVENT_TYPE_FIELDS@3.13": "typeId! fieldIdx! fieldNameId! offset! size! type!",
+    "GENERIC_EVENTS@3.7": (
+        "genericEventId!*@3.13 rawTimestamp! timestamp typeId! globalTid@3.13 data:T!<3.13 data:T@3.13"
+    ),
+    "GENERIC_EVENT_DATA@3.13": "genericEventId! fieldIdx! intVal uintVal floatVal:R doubleVal:R",
+    "NET_IB_SWITCH_METRIC@3.7": "start! end! globalId! metricsListId! metricsIdx! value!",
+}
+
+_OPENMP_CLASS: Final = 78
+_NVIDIA_DEVICE: Final = 4
+
+
+class ExportWriter(DemoWriter):
+    """Writes the events of every kind. Times are ns since the session start."""
+
+    tables: ClassVar[Tables] = Tables({**TABLES, **_TABLES})
+    _generic_events = 0
+
+    def graph_launch(
+        self,
+        process: Process,
+        device: int,
+        stream: int,
+        start: int,
+        end: int,
+        *,
+        graph_id: int,
+        graph_exec_id: int,
+        correlation_id: int | None,
+        context: int = 1,
+    ) -> None:
+        """The execution of a whole CUDA graph: all that is known of its kernels in graph-level tracing."""
+        self.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE").append(
+            (start, end, device, context, 0, stream, correlation_id, process.global_id, graph_id, graph_exec_id)
+        )
+
+    def graph_node(
+        self, thread: Thread, start: int, end: int, name: str, node_id: int, original: int | None = None
+    ) -> None:
+        """The creation of a graph node during capture, or of a clone of node `original`."""
+        node = (start, end, 77, thread.global_id, self.intern(name), node_id, original)
+        if self.has("CUDA_GRAPH_NODE_EVENTS"):
+            self.rows("CUDA_GRAPH_NODE_EVENTS").append(node)
+        else:
+            self.rows("CUDA_GRAPH_EVENTS").append((*node, None, None, None))
+
+    def cpu_page_fault(
+        self,
+        process: Process,
+        start: int,
+        address: int,
+        *,
+        instruction: str = "0x7f0000000000",
+        file: str = "",
+        line: int | None = None,
+    ) -> None:
+        """A CPU page fault of unified memory, at a line of a source file where the schema can tell it (3.28)."""
+        names = self.intern(instruction), self.intern("libc.so.6")
+        place = self.intern(file) if file else None, line
+        row = (start, process.global_id, address, None, *names, None, *place)
+        self.rows("CUDA_UM_CPU_PAGE_FAULT_EVENTS").append(row)
+
+    def gpu_page_fault(
+        self, process: Process, device: int, start: int, end: int, *, address: int, count: int, access: int = 1
+    ) -> None:
+        """A group of GPU page faults of unified memory; `access` 1 read, 2 write, 3 atomic, 4 prefetch."""
+        self.rows("CUDA_UM_GPU_PAGE_FAULT_EVENTS").append(
+            (start, end, process.global_id, device, address, count, access)
+        )
+
+    def nvtx_category(self, thread: Thread, time: int, category: int, name: str, *, domain_id: int = 0) -> None:
+        """The program names a category of a domain."""
+        self.nvtx_range(thread, time, None, name, domain_id=domain_id, style=CATEGORY, category=category)
+
+    def mpi_rank(self, thread: Thread, rank: int) -> None:
+        """The rank of the process of `thread` in MPI_COMM_WORLD."""
+        self.rows("MPI_RANKS").append((thread.global_id, rank))
+
+    def mpi_p2p(
+        self, thread: Thread, start: int, end: int | None, name: str, *, peer: int, size: int, tag: int = 0
+    ) -> None:
+        """A point-to-point call (``MPI_Send``) of `size` bytes with rank `peer`."""
+        text = self.intern(name)
+        self.rows("MPI_P2P_EVENTS").append((start, end, thread.global_id, text, 0, tag, peer, size, None))
+
+    def mpi_collective(
+        self,
+        thread: Thread,
+        start: int,
+        end: int | None,
+        name: str,
+        *,
+        size: int = 0,
+        receive_size: int = 0,
+        root: int | None = None,
+    ) -> None:
+        """A collective call (``MPI_Allreduce``); sizes in bytes."""
+        text = self.intern(name)
+        self.rows("MPI_COLLECTIVES_EVENTS").append(
+            (start, end, thread.global_id, text, 0, root, size, receive_size, None)
+        )
+
+    def mpi_wait(self, thread: Thread, start: int, end: int | None, name: str) -> None:
+        """A call that starts, tests or awaits requests (``MPI_Waitall``)."""
+        self.rows("MPI_START_WAIT_EVENTS").append((start, end, thread.global_id, self.intern(name), None))
+
+    def mpi_other(self, thread: Thread, start: int, end: int | None, name: str) -> None:
+        """Any other MPI call (``MPI_Init``)."""
+        self.rows("MPI_OTHER_EVENTS").append((start, end, thread.global_id, self.intern(name)))
+
+    def ucx(self, thread: Thread, start: int, end: int | None, name: str) -> None:
+        """A UCX call that submits nothing and moves nothing on (``ucp_worker_create``)."""
+        self.rows("UCP_EVENTS").append((start, end, thread.global_id, self.intern(name)))
+
+    def ucx_submit(self, thread: Thread, start: int, end: int | None, name: str, *, size: int = 0) -> None:
+        """A UCX call that submits `size` bytes (``ucp_tag_send_nbx``)."""
+        text = self.intern(name)
+        self.rows("UCP_SUBMIT_EVENTS").append((start, end, thread.global_id, text, 0, size, 0, 0))
+
+    def openmp(self, thread: Thread, start: int, end: int, name: str, *, kind: str = "PARALLEL") -> None:
+        """An OpenMP event; `kind` is the end of its table's name (``TASK``, ``SYNC_REGION_WAIT``)."""
+        self.add(
+            f"OPENMP_EVENT_KIND_{kind}",
+            start=start, end=end, eventClass=_OPENMP_CLASS, globalTid=thread.global_id, nameId=self.intern(name),
+        )  # fmt: skip
+
+    def openacc(
+        self, thread: Thread, start: int, end: int, name: str, *, kind: str = "LAUNCH", file: str = "", line: int = 0
+    ) -> None:
+        """An OpenACC event at a line of a source file, if one is given; `kind` is the end of its table's name."""
+        self.add(
+            f"CUPTI_ACTIVITY_KIND_OPENACC_{kind}",
+            start=start, end=end, nameId=self.intern(name), globalTid=thread.global_id, eventKind=0,
+            DeviceType=_NVIDIA_DEVICE, lineNo=line, cuDeviceId=0, cuContextId=1, cuStreamId=7,
+            srcFile=self.intern(file) if file else None,
+        )  # fmt: skip
+
+    def switch_metric(self, guid: int, start: int, end: int, values: Sequence[int]) -> None:
+        """One sample interval of an InfiniBand switch: a value for every metric declared with `nic`."""
+        self.rows("NET_IB_SWITCH_METRIC").extend(
+            (start, end, guid, METRICS_LIST, index, value) for index, value in enumerate(values)
+        )
+
+    def generic_source(self, source_id: int, name: str) -> None:
+        """Declare where generic events come from: a plugin, or a part of the profiler."""
+        described = None if self.has("GENERIC_EVENT_DATA") else json.dumps({"Name": name, "TimeSource": "SessionNs"})
+        self.add(
+            "GENERIC_EVENT_SOURCES", sourceId=source_id, nameId=self.intern(name), timeSourceId=0, sourceGroupId=0,
+            data=described,
+        )  # fmt: skip
+
+    def generic_type(self, type_id: int, source_id: int, name: str, fields: Sequence[str]) -> None:
+        """Declare a type of generic events with its fields; before schema 3.13 that is JSON."""
+        described = None
+        if self.has("GENERIC_EVENT_DATA"):
+            self.rows("GENERIC_EVENT_TYPE_FIELDS").extend(
+                (type_id, index, self.intern(field), 8 * index, 8, 0) for index, field in enumerate(fields)
+            )
+        else:
+            described = json.dumps({"Fields": [{"Name": field} for field in fields], "Name": name})
+        self.add("GENERIC_EVENT_TYPES", typeId=type_id, sourceId=source_id, nameId=self.intern(name), data=described)
+
+    def generic_event(
+        self, time: int, type_id: int, values: Mapping[str, int | float | str], *, with_json: bool = False
+    ) -> None:
+        """One generic event: its ``values`` by field, in the order in which the type has them.
+
+        Before schema 3.13, and ``with_json``, they are JSON with texts for numbers; from 3.13 on numbers have rows of
+        their own, and texts none.
+        """
+        as_json = json.dumps({name: str(value) for name, value in values.items()}, indent=4)
+        if not self.has("GENERIC_EVENT_DATA"):
+            self.add("GENERIC_EVENTS", rawTimestamp=time, timestamp=time, typeId=type_id, data=as_json)
+            return
+        self._generic_events += 1
+        event, data = self._generic_events, as_json if with_json else None
+        self.rows("GENERIC_EVENTS").append((event, time, time, type_id, None, data))
+        self.rows("GENERIC_EVENT_DATA").extend(
+            (event, index, None, value, None, None)
+            if isinstance(value, int)
+            else (event, index, None, None, None, value)
+            for index, value in enumerate(values.values())
+            if not isinstance(value, str)
+        )
