@@ -128,6 +128,67 @@ def parse_duration(text: str) -> int:
     return ns
 
 
+_SCALES: dict[Unit, _Scales] = {
+    Unit.DURATION: _DURATIONS,
+    Unit.CHANGE: _DURATIONS,
+    Unit.BYTES: _BYTES,
+    Unit.RATE: _RATES,
+}
+_FEW = 10
+"""A largest value of fewer than so many units is worded in the next smaller unit: ``2,646.183 ms``, not ``2.646 s``."""
+
+
+@dataclass(frozen=True)
+class Wording:
+    """How all values of a column are worded: in one unit, which its heading names, with the same decimals.
+
+    So the length of a number shows its magnitude. ``symbol`` is the unit, ``size`` what one of it is in the unit of the
+    values, ``decimals`` the digits behind the point (``None``: as many as each value has).
+    """
+
+    unit: Unit
+    symbol: str = ""
+    size: float = 1
+    decimals: int | None = None
+
+    @classmethod
+    def of(cls, unit: Unit, values: Sequence[Value]) -> Wording:
+        """The wording that suits the largest of ``values``."""
+        if unit is Unit.PERCENT:
+            return cls(unit, "%", 1, 1)
+        if unit is Unit.TIME:
+            return cls(unit, "s")
+        if unit is Unit.COUNT and any(isinstance(value, float) and value % 1 for value in values):
+            return cls(unit, "", 1, 1)
+        if unit not in _SCALES:
+            return cls(unit)
+        numbers = [abs(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
+        largest = max(numbers, default=0)
+        scales = _SCALES[unit]
+        place = max((index for index, (size, _) in enumerate(scales) if largest >= size), default=0)
+        if place and largest < _FEW * scales[place][0]:
+            place -= 1
+        size, symbol = scales[place]
+        if all(number % size == 0 for number in numbers):
+            return cls(unit, symbol, size, 0)
+        return cls(unit, symbol, size, 3 if largest < 1000 * size else 1)
+
+    def heading(self, label: str) -> str:
+        """``total ms``; a label that names the unit already stays as it is."""
+        return f"{label} {self.symbol}" if self.symbol and not label.endswith(self.symbol) else label
+
+    def cell(self, value: Value) -> str:
+        """``value`` without its unit; what is too small for the decimals is ``<0.001``, since it is not zero."""
+        if self.decimals is None or value is None or isinstance(value, str) or not math.isfinite(value):
+            text = format_value(self.unit, value)
+            return text.removesuffix(f" {self.symbol}") if self.symbol else text
+        number = value / self.size
+        text = f"{number:,.{self.decimals}f}"
+        if value and not float(text.replace(",", "")):
+            return f"{'>-' if number < 0 else '<'}{10**-self.decimals:.{self.decimals}f}"
+        return f"+{text}" if self.unit is Unit.CHANGE and number > 0 else text
+
+
 _NUMBER = re.compile(r"(?P<whole>[-+]?[0-9][0-9,]*)(?P<fraction>\.[0-9 ]*[0-9])?(?P<unit> [^0-9\s]\S*)?")
 
 

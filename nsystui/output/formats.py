@@ -28,7 +28,7 @@ from nsystui.base.answer import Answer, Row, Value, iter_rows
 from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.text import ascii_glyphs, safe_text, width_of
-from nsystui.base.units import DecimalLayout, format_value, round_half_up
+from nsystui.base.units import Wording, round_half_up
 
 FORMATS = ("table", "csv", "json", "md", "parquet")
 """The names of the formats, as ``--format`` takes them."""
@@ -221,13 +221,10 @@ class _TableColumn:
     """The layout of one column of a text table, measured on the first page."""
 
     def __init__(self, column: Column, values: Sequence[Value]) -> None:
-        self._unit = column.unit
+        self._wording = Wording.of(column.unit, values)
         self._is_text = column.unit is Unit.TEXT
-        cells = [format_value(column.unit, value) for value in values]
-        self._layout = DecimalLayout() if self._is_text else DecimalLayout.of(cells)
-        label = safe_text(column.label)
-        widths = map(width_of, cells) if self._is_text else [self._layout.width]
-        self.width = max(width_of(label), max(widths, default=0))
+        label = safe_text(self._wording.heading(column.label))
+        self.width = max(width_of(label), max(map(width_of, map(self._wording.cell, values)), default=0))
         self.heading = self._pad(label)
 
     def _pad(self, cell: str) -> str:
@@ -236,8 +233,7 @@ class _TableColumn:
 
     def cell(self, value: Value) -> str:
         """The value worded and padded; a later one that is wider than all of the first page sticks out."""
-        cell = format_value(self._unit, value)
-        return self._pad(cell if self._is_text else self._layout.pad(cell))
+        return self._pad(self._wording.cell(value))
 
 
 def _write_table(answer: Answer, stream: Writable, ascii_only: bool, progress: Progress | None) -> int:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nsystui.base.columns import Unit
 from nsystui.base.errors import UsageError
-from nsystui.base.units import DecimalLayout, align_decimal, format_value, parse_duration, round_half_up
+from nsystui.base.units import DecimalLayout, Wording, align_decimal, format_value, parse_duration, round_half_up
 
 
 @pytest.mark.parametrize(
@@ -173,3 +173,42 @@ def test_a_layout_serves_values_that_it_has_not_seen() -> None:
 def test_halves_as_they_are_written_go_away_from_zero(value, decimals):
     step = Decimal(1).scaleb(-decimals)
     assert round_half_up(value, decimals) == float(Decimal(repr(value)).quantize(step, ROUND_HALF_UP))
+
+
+@pytest.mark.parametrize(
+    ("unit", "values", "heading", "cells"),
+    [
+        (Unit.DURATION, [2_646_183_000, 228_000], "total ms", ["2,646.2", "0.2"]),
+        (Unit.DURATION, [41_269_000_000, 5], "total s", ["41.269", "<0.001"]),
+        (Unit.DURATION, [3_000, 950], "total ns", ["3,000", "950"]),
+        (Unit.DURATION, [], "total ns", []),
+        (Unit.CHANGE, [-45_000_000, 12_500_000, 0], "total ms", ["-45.000", "+12.500", "0.000"]),
+        (Unit.BYTES, [50_331_648, 1_048_576, None], "total MiB", ["48", "1", "–"]),
+        (Unit.BYTES, [50_331_648, 100], "total MiB", ["48.000", "<0.001"]),
+        (Unit.RATE, [59.25e9, 13.6e9], "total GB/s", ["59.250", "13.600"]),
+        (Unit.PERCENT, [35.94, 0.0, float("nan")], "total %", ["35.9", "0.0", "–"]),
+        (Unit.PERCENT, [0.01], "total %", ["<0.1"]),
+        (Unit.TIME, [97_450_823], "total s", ["0.097 450 823"]),
+        (Unit.COUNT, [1_234, 7], "total", ["1,234", "7"]),
+        (Unit.COUNT, [1_234, 7.25], "total", ["1,234.0", "7.2"]),
+        (Unit.NUMBER, [1_234, 7], "total", ["1234", "7"]),
+    ],
+)
+def test_a_column_has_one_unit_which_its_heading_names(unit, values, heading, cells):
+    wording = Wording.of(unit, values)
+    assert wording.heading("total") == heading
+    assert [wording.cell(value) for value in values] == cells
+
+
+def test_a_heading_that_names_the_unit_already_stays():
+    assert Wording.of(Unit.PERCENT, [1.0]).heading("busy %") == "busy %"
+
+
+@given(st.lists(st.floats() | st.integers(-(2**62), 2**62) | st.none()))
+def test_no_value_of_a_column_is_worded_as_zero_unless_it_is(values):
+    for unit in (Unit.DURATION, Unit.CHANGE, Unit.BYTES, Unit.RATE):
+        wording = Wording.of(unit, values)
+        for value in values:
+            cell = wording.cell(value)
+            is_zero = cell.strip("+-").replace(",", "").replace(".", "").strip("0") == ""
+            assert is_zero == (value == 0)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rich.cells import set_cell_size
 
 from nsystui.base.answer import Row, Value
 from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.text import fit, safe_text, shorten, width_of
-from nsystui.base.units import DecimalLayout, format_value
+from nsystui.base.units import Wording
 
 GAP = 2
 """Blanks between two columns."""
@@ -33,42 +33,37 @@ _INDENT = re.compile(r"[ │├└─]*(?:[▶▼▸▾] )?")
 
 @dataclass
 class ColumnMeasure:
-    """How wide the values of one column have been so far, in cells: as text, or as numbers on their decimal point."""
+    """How the values of one column are worded, and how wide they have been so far, in cells."""
 
     column: Column
-    text: int = 0
-    number: DecimalLayout = field(default_factory=DecimalLayout)
+    wording: Wording
+    widest: int = 0
 
     @property
     def is_text(self) -> bool:
         return self.column.unit is Unit.TEXT
 
     @property
+    def label(self) -> str:
+        """The heading, with the unit of the values."""
+        return self.wording.heading(self.column.label)
+
+    @property
     def natural(self) -> int:
         """The width at which nothing seen so far, nor the heading with its sort mark, is cut."""
-        return max(width_of(self.column.label) + 1, self.text, self.number.width)
+        return max(width_of(self.label) + 1, self.widest)
 
     def format(self, value: Value) -> str:
         """``value`` in words of a screen, without anything that a terminal would act on."""
-        return "" if self.is_text and value is None else format_value(self.column.unit, value)
+        return "" if self.is_text and value is None else self.wording.cell(value)
 
     def see(self, shown: str) -> None:
         """Make room for a value, formatted."""
-        if self.is_text:
-            self.text = max(self.text, width_of(shown))
-            return
-        seen, one = self.number, DecimalLayout.of([shown])
-        self.number = DecimalLayout(
-            max(seen.whole, one.whole), max(seen.fraction, one.fraction), max(seen.unit, one.unit)
-        )
-
-    def align(self, shown: str, width: int) -> str:
-        """A formatted number in ``width`` cells, its decimal point where every other row has it."""
-        return fit(self.number.pad(shown), width, "right")
+        self.widest = max(self.widest, width_of(shown))
 
     def heading(self, width: int, sort_mark: str) -> str:
         """The column's heading in ``width`` cells, with ``sort_mark`` (may be empty) at its end."""
-        label = shorten(self.column.label, width - len(sort_mark)) + sort_mark
+        label = shorten(self.label, width - len(sort_mark)) + sort_mark
         return fit(label, width, "left" if self.is_text else "right")
 
 
@@ -161,7 +156,7 @@ class TableLayout:
 
     def __init__(self, columns: Sequence[Column], elastic: str | None = None, is_prose: bool = False) -> None:
         self.is_prose = is_prose
-        self.measures = [ColumnMeasure(column) for column in columns]
+        self.measures = [ColumnMeasure(column, Wording.of(column.unit, ())) for column in columns]
         texts = [
             index
             for index, measure in enumerate(self.measures)
@@ -174,6 +169,13 @@ class TableLayout:
         self.placed: tuple[Placed, ...] = ()
         self.pan = 0
         """From which character on the elastic column is seen; 0: cut in the middle."""
+
+    def word(self, rows: Sequence[Row]) -> None:
+        """Choose the units of the columns by the values of ``rows``: all of them, or the first of many."""
+        for measure, values in zip(self.measures, zip(*rows, strict=True), strict=False):
+            wording = Wording.of(measure.column.unit, values)
+            if wording != measure.wording:
+                measure.wording, measure.widest = wording, 0
 
     def format(self, row: Row, prefix: str = "") -> list[str]:
         """The values of ``row`` in words, and room for them in their columns' widths."""
@@ -191,7 +193,7 @@ class TableLayout:
         if self.elastic is None:
             return False
         width = next((placed.width for placed in self.placed if placed.index == self.elastic), 0)
-        furthest = max(0, self.measures[self.elastic].text - width + 1)
+        furthest = max(0, self.measures[self.elastic].widest - width + 1)
         before, self.pan = self.pan, max(0, min(self.pan + steps * PAN_STEP, furthest))
         return self.pan != before
 
@@ -215,7 +217,7 @@ class TableLayout:
                 pan = self.pan if is_elastic else 0
                 text = set_text(shown[index], cells, own_prefix, pan, self.is_prose and is_elastic)
             else:
-                text = measure.align(shown[index], cells)
+                text = fit(shown[index], cells, "right")
             gap = " " * GAP if place else ""
             if index == self.elastic:
                 before, name = before + gap, text

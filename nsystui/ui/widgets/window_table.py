@@ -22,7 +22,7 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.timer import Timer
 
-from nsystui.base.answer import Answer, Record, Row, Value, record
+from nsystui.base.answer import Answer, Record, Row, TableAnswer, Value, record
 from nsystui.base.columns import FILES_ONLY, Unit
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
 from nsystui.ui.widgets.repainting import OwnFocus, in_thread
@@ -217,6 +217,7 @@ class WindowTable(OwnFocus, can_focus=True):
         self._answer: Answer | None = None
         self._table = TableLayout(())
         self._formatted: dict[int, list[str]] = {}  # the rows in sight, as text
+        self._is_worded = False  # whether the units of the columns are chosen: of pages, by the first that is there
         self._window_changed = True  # rows or room in sight differ from what was measured
         self._window = Window()
         self._cache: PageCache | None = None
@@ -244,6 +245,9 @@ class WindowTable(OwnFocus, can_focus=True):
         self._failure = None
         if not same_columns:
             self._table = TableLayout(answer.columns, self.elastic, self.is_prose)
+        self._is_worded = isinstance(answer, TableAnswer)
+        if isinstance(answer, TableAnswer):
+            self._table.word(answer.rows)
         self._window = Window(len(self._cache), self._window.height, top)
         self.set_reactive(WindowTable.cursor_row, self._window.clamp(cursor))
         self._window.reveal(self.cursor_row)
@@ -500,11 +504,14 @@ class WindowTable(OwnFocus, can_focus=True):
         missing = self._missing()
         if missing:
             (self._fetch_in_thread if self.background else self._fetch_now)(missing)
+        present = {index: row for index in self._window.rows() if (row := cache.row(index)) is not None}
+        if present and not self._is_worded:
+            self._is_worded = True
+            self._table.word(list(present.values()))
+            self._formatted.clear()
         before, self._formatted = self._formatted, {}
-        for index in self._window.rows():
-            row = cache.row(index)
-            if row is not None:
-                self._formatted[index] = before.get(index) or self._table.format(row, self._prefix_of(index))
+        for index, row in present.items():
+            self._formatted[index] = before.get(index) or self._table.format(row, self._prefix_of(index))
         self._table.place(self.size.width - len(MARKER), self._sorted[0] if self._sorted else None)
 
     def _prefix_of(self, index: int) -> str:
