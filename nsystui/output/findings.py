@@ -9,15 +9,18 @@ import io
 import re
 import textwrap
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Head
 from nsystui.base.columns import Unit
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
 from nsystui.output.formats import markdown_text, write
-from nsystui.questions.triage.baseline import Against, Change, counts
 from nsystui.questions.triage.finding import Finding, Severity
 from nsystui.questions.triage.run import Triage
+
+if TYPE_CHECKING:
+    from nsystui.questions.triage.baseline import Against, Change
 
 _WIDTH = 79
 _INDENT = "   "
@@ -173,6 +176,8 @@ def change_report(found: Against) -> str:
 
 
 def _change_headline(found: Against) -> str:
+    from nsystui.questions.triage.baseline import counts
+
     parts = [f"{count} {kind.value}" for kind, count in counts(found).items() if count]
     start = "" if any(one.kind.is_worse for one in found.changes) else "Nothing got worse. "
     return f"{start}Against {found.label}: {', '.join(parts) if parts else 'no findings in either job'}"
