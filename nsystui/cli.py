@@ -82,7 +82,7 @@ class CommandModule(Protocol):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit status; what the user did wrong is one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if "_ARGCOMPLETE" in os.environ:
+    if "_ARGCOMPLETE" in os.environ and "COMP_LINE" in os.environ:  # a shell asks what may follow
         from nsystui.commands.shell import complete
 
         complete(command_parser)
