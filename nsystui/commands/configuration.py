@@ -28,7 +28,7 @@ _TRIAGE = "triage"
 
 @dataclass(frozen=True)
 class Config:
-    """What the file says; without one nothing. ``path`` is that of the file, empty where none was read.
+    """The contents of the file; empty without one. ``path`` is that of the file, empty where none was read.
 
     ``options`` are defaults by their names in a parsed command line. What has an environment variable is apart, since
     that comes between the flag and the file: ``jobs``, and sizes in bytes.
@@ -103,7 +103,7 @@ def _found(named: str | None, environ: Mapping[str, str]) -> Config:
 
 
 def read_config(path: Path, environ: Mapping[str, str]) -> Config:
-    """What a config file says. Raises UsageError with the file, the line and what may stand there."""
+    """Reads a config file. Raises UsageError with the file, the line and what is allowed there."""
     import tomllib
 
     try:
@@ -119,7 +119,7 @@ def read_config(path: Path, environ: Mapping[str, str]) -> Config:
 
 
 class _Reader:
-    """Checks what a file says key by key, and tells the line of what is wrong."""
+    """Checks a file key by key; an error names the line."""
 
     def __init__(self, path: Path, text: str, environ: Mapping[str, str]) -> None:
         self._path = path
@@ -205,7 +205,7 @@ class _Reader:
 
 @dataclass(frozen=True)
 class _Key:
-    """How a key is read, and which option of a command line it is the default of; empty for what is kept apart."""
+    """How a key is read, and the option whose default it is (empty for `Config`'s own fields)."""
 
     read: Callable[[_Reader, str, Any], Any]
     dest: str = ""
@@ -245,7 +245,7 @@ def _worded(value: object) -> str:
 
 
 def _line_of(lines: Sequence[str], key: str, section: str) -> int | None:
-    """The line that sets a key or begins its section, from 1; ``None`` where it is written in a way of its own."""
+    """The number of the line that sets a key or begins its section; ``None`` if it is not recognised."""
     name = re.compile(rf"""\s*(\[\s*)?(?:{re.escape(section)}\s*\.\s*)?["']?{re.escape(key)}["']?\s*[=.\]]""")
     begun = not section
     for number, line in enumerate(lines, 1):
@@ -280,7 +280,7 @@ def add_limits(group: argparse._ArgumentGroup) -> None:
 
 
 def limits_of(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Limits:
-    """What the flags allow, else the variables, else the config file, else what suits the machine.
+    """The limits set by the flags, else the variables, else the config file, else those that suit the machine.
 
     Raises UsageError for a variable that makes no sense.
     """
@@ -298,7 +298,7 @@ def limits_of(arguments: argparse.Namespace, environ: Mapping[str, str] = os.env
 
 
 def default_cache(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.environ) -> Cache:
-    """The cache that the variables name, else the config file, else that of this system.
+    """The cache of the variables, else of the config file, else of this system's defaults.
 
     Raises UsageError for a variable that makes no sense.
     """
@@ -312,7 +312,7 @@ def default_cache(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.en
 
 
 def drop_left_in_cache(config: Config) -> None:
-    """Removes what programs that were killed left half-written in the cache, if it is the user's own."""
+    """Removes half-written files of killed programs from the cache, if the cache is the user's own."""
     from nsystui.exports.own_files import why_not_ours
     from nsystui.store.cache import drop_left
 

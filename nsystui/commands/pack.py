@@ -89,7 +89,7 @@ def _ended_by_the_scheduler() -> Iterator[None]:
 
 
 def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace) -> list[NsystuiError]:
-    """Packs what can be packed, and tells of each report; why others could not be."""
+    """Packs every report that can be packed, with a line for each; returns the errors of the others."""
     from nsystui.commands.configuration import limits_of
     from nsystui.commands.progress import ProgressLine
     from nsystui.questions.job import Job

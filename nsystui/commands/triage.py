@@ -44,13 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exports of another job to judge against; the flags of the selection choose in both, --time in the time "
         "of each",
     )
-    told = "; ".join(f"{name} ({value:g}): {meaning}" for name, value, meaning in meanings())
+    meanings_text = "; ".join(f"{name} ({value:g}): {meaning}" for name, value, meaning in meanings())
     group.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"change a threshold; may be repeated. {told}".replace("%", "%%"),
+        help=f"change a threshold; may be repeated. {meanings_text}".replace("%", "%%"),
     )
     shared.add_step_range(group)
     shared.add_selection(parser)
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _against(arguments: argparse.Namespace, thresholds: Thresholds) -> int:
-    """The triage of one job beside that of the other."""
+    """Compares the triage of one job with that of the other."""
     from contextlib import closing
 
     from nsystui.output.findings import change_lines, change_report

@@ -45,7 +45,7 @@ SCREENS = {
 Row = Literal[
     "kernel", "range", "memory", "api", "os", "mpi", "nccl", "device", "rank", "step", "event", "time", "other"
 ]
-"""What a row of an answer is about: what can be opened from there."""
+"""The subject of a row of an answer, which decides what can be opened from it."""
 
 
 class Option(NamedTuple):

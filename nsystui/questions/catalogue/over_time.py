@@ -1,4 +1,4 @@
-"""What happened when: how busy each GPU was, the lanes of the timeline, and the list of all events."""
+"""Questions about the course of time: how busy each GPU was, the lanes of the timeline, and the list of all events."""
 
 from __future__ import annotations
 
