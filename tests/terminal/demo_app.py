@@ -188,8 +188,12 @@ class DemoApp(App[None]):
         message.table.set_answer(answer.sorted_by(message.key, message.descending))
         message.table.mark_sorted(message.key, message.descending)
 
-    def on_strip_chart_bins_wanted(self, message: StripChart.BinsWanted) -> None:
-        message.chart.set_lanes(lanes(self.lane_count, message.width), 6_000_000_000, 7_000_000_000)
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.fill_chart)
+
+    def fill_chart(self) -> None:
+        for chart in self.query(StripChart):
+            chart.set_lanes(lanes(self.lane_count, chart.chart_width), 6_000_000_000, 7_000_000_000)
 
 
 if __name__ == "__main__":
