@@ -1,4 +1,4 @@
-"""5 NVTX: the ranges as a tree, with the GPU time of what was launched in each."""
+"""5 NVTX: the ranges as a tree, with the GPU time of the work launched in each."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ class NvtxScreen(TableScreen):
         return "idle" if values["gpu"] is None else None
 
     def answer_to_export(self) -> Answer | None:
-        """The whole tree, as ``nsystui nvtx`` prints it, and not only what is open."""
+        """The whole tree, as ``nsystui nvtx`` prints it, and not only the open nodes."""
         if self.outline is None:
             return None
         table: TableAnswer = nvtx_tree_table(self.outline.tree, None, self._order)

@@ -425,7 +425,7 @@ class TimelineScreen(ZoomableChartScreen):
         self.show_detail()
 
     def action_take_window(self) -> None:
-        """Selects the time from the mark to the cursor, or what is in view, for every screen."""
+        """Selects the time from the mark to the cursor, or the time in view, for every screen."""
         picture = self.picture
         if self._is_empty() or picture is None:
             return
