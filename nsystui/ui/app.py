@@ -464,7 +464,7 @@ class DiffApp(NsystuiApp):
         self.update_screen()
 
     def resume_loading(self) -> bool:
-        """Resumes the reading that a stop interrupted: reports that were ready come from the cache, or are read again."""
+        """Resumes the reading that a stop interrupted: ready reports come from the cache, or are read again."""
         if self.loading_now or self.sides is not None:
             return False
         self._read(self._reading)
