@@ -224,13 +224,13 @@ class OverviewScreen(TablesScreen):
 
     def action_finding(self) -> None:
         """Explains the finding under the cursor; looks for findings where that waits for the user."""
-        found, place = self.findings.found, self.findings.place
+        found, number = self.findings.found, self.findings.number
         if self.findings.waits:
             self.seek_findings(is_asked_for=True)
         elif found is None:
             self.say(f"findings: {self.findings.status or 'they come when everything is loaded'}")
-        elif place is not None:
-            self.lay_over(FindingScreen(found, place))
+        elif number is not None:
+            self.lay_over(FindingScreen(found, number))
         elif found.not_checked and self.findings.is_last:
             self.lay_over(NotCheckedScreen(found))
         else:

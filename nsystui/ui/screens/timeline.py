@@ -29,6 +29,7 @@ from nsystui.ui.pictures.timeline import (
     timeline_picture,
 )
 from nsystui.ui.pictures.zoom import inside
+from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import name_filter
@@ -376,9 +377,7 @@ class TimelineScreen(ZoomableChartScreen):
         if row is None:
             self.say(self.facts.lines[0] if self.facts is not None else "a moment: the event is being looked up")
             return
-        from nsystui.ui.screens.events import EventsScreen
-
-        self.lay_over(EventsScreen(key_of(row)))
+        self.lay_over(screen_of("events", key_of(row)))
 
     def action_open_rank(self) -> None:
         picture, lane = self.picture, self.lane
@@ -426,7 +425,7 @@ class TimelineScreen(ZoomableChartScreen):
         self.show_detail()
 
     def action_take_window(self) -> None:
-        """Selects the time from the mark to the cursor, or what is in view, for every screen."""
+        """Selects the time from the mark to the cursor, or the time in view, for every screen."""
         picture = self.picture
         if self._is_empty() or picture is None:
             return

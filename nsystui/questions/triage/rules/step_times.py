@@ -12,7 +12,7 @@ from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 
-_DOOR = Door("steps-across", sort="median")
+_DOOR = Door("steps across", sort="median")
 _FEWEST = 5
 
 
