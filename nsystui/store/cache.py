@@ -23,20 +23,16 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from nsystui.base.errors import OutputError
 from nsystui.base.parquet_file import copy_to_parquet
-from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.own_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove, why_not_ours
 from nsystui.store.parquet_files import PackFiles
 from nsystui.store.report import PackedReport
-from nsystui.store.results import Caps, Results
+from nsystui.store.results import Caps, Results, version_of_reading
 from nsystui.store.seals import Seal, read_facts, write_facts
 
 if TYPE_CHECKING:
     import duckdb
 
-# Raised whenever packed reports change their form, or rows are read otherwise: older ones are then packed again. The
-# fields of the canonical tables need no new version.
-STORE_VERSION = 14
 # The delta encodings of the second version are smaller by a third, and faster to write and to read.
 PARQUET_FORM = "COMPRESSION zstd, PARQUET_VERSION V2"
 """How packs are written, as options of DuckDB's ``COPY``."""
@@ -117,10 +113,10 @@ class Cache:
         return not why_not_ours(self.directory)
 
     def place_of(self, export: Path) -> Path:
-        """The directory of ``export``; another size, time or store version is another place."""
+        """The directory of ``export``; another size, time or version of the code that reads it is another place."""
         real = os.path.realpath(export)
         status = os.stat(real)
-        identity = f"{STORE_VERSION}|{canonical.fingerprint()}|{real}|{status.st_size}|{status.st_mtime_ns}"
+        identity = f"{version_of_reading()}|{real}|{status.st_size}|{status.st_mtime_ns}"
         digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:24]
         name = os.path.splitext(os.path.basename(real))[0]
         stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)[:40]

@@ -7,13 +7,14 @@ them, appears last: before that, nothing is read of it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -31,7 +32,7 @@ from nsystui.exports.discover import (
     name_of,
     rank_directory,
 )
-from nsystui.exports.metadata import Metadata
+from nsystui.exports.metadata import CudaDevice, Gpu, Metadata
 from nsystui.exports.own_files import drop_abandoned, partial_name
 from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles, reason_of
 from nsystui.store.database import Limits, connect
@@ -39,14 +40,22 @@ from nsystui.store.report import PackedReport
 from nsystui.store.results import Results
 from nsystui.store.seals import Seal, check, facts_of, facts_text, of_content, seal_of, sealed
 
-VERSION = 6
-"""Raised whenever packed jobs change their form, or the canonical tables theirs: older ones are packed again."""
-
 RENAMED: Mapping[str, tuple[str, str]] = {
     canonical.NCCL_CALLS.name: ("rank", "communicator_rank"),
     canonical.MPI_RANKS.name: ("rank", "mpi_rank"),
 }
 """Of some tables a field, and its name in the files: a dataset has ``rank`` from its directories."""
+
+
+def form_version() -> str:
+    """The version of packed jobs: it follows from the columns and facts that they have."""
+    facts = [[item.name for item in fields(kind)] for kind in (Metadata, Gpu, CudaDevice, PackedReport)]
+    definition = json.dumps([canonical.fingerprint(), facts, RENAMED])
+    return hashlib.sha256(definition.encode()).hexdigest()[:12]
+
+
+_NUMBERED = {6: "aa57b9d663d2"}
+"""The versions that were numbered by hand, and still open as long as the form is the same."""
 
 _FILE = re.compile(r"([a-z_]+)/rank=[0-9]+/[A-Za-z0-9-]+\.parquet")
 _AGAIN = "pack its export again"
@@ -100,7 +109,7 @@ def facts_to_json(
     facts = report.to_json()
     facts["metadata"]["command"] = facts["metadata"]["command"].rpartition("/")[2]
     tasks = [{"process": process, "rank": rank} for process, rank in sorted(ranks.items(), key=lambda item: item[1])]
-    known = {"version": VERSION, "name": name, "identity": identity, "rank_source": source, "tasks": tasks}
+    known = {"version": form_version(), "name": name, "identity": identity, "rank_source": source, "tasks": tasks}
     return {**known, **facts, "files": dict(files)}
 
 
@@ -120,7 +129,7 @@ def read_report(directory: Path) -> JobReport:
     except ValueError:
         raise ExportError(name, f"damaged: {FACTS} is not what was written", _AGAIN) from None
     try:
-        if facts["version"] != VERSION:
+        if _NUMBERED.get(facts["version"], facts["version"]) != form_version():
             raise ExportError(name, "packed by another version of nsystui", _AGAIN)
         facts = facts_of(text)
         seals = {job_of(directory) / file: seal_of(seal) for file, seal in facts["files"].items()}
