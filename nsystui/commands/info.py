@@ -218,11 +218,11 @@ def file_system(directory: Path | str, mounts: Path = Path("/proc/self/mountinfo
 
 def limit_lines(limits: Limits) -> Iterator[str]:
     """What the program allows itself, of what there is."""
-    from nsystui.store import machine
+    from nsystui.base import resources
 
-    memory = machine.memory()
+    memory = resources.memory()
     available = "unknown" if memory is None else _words(memory)
-    threads = f"{limits.threads} threads of {machine.cpus()} CPUs"
+    threads = f"{limits.threads} threads of {resources.cpus()} CPUs"
     yield f"limits: {threads}, {_words(limits.memory)} of {available} memory"
 
 

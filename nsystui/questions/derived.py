@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from nsystui.base.answer import Row
+from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
-from nsystui.store.machine import give_back
 from nsystui.store.report import Report, most_rows
 from nsystui.store.results import version_of
 from nsystui.store.session import Session, Working

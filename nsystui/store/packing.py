@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nsystui.base.errors import DamagedError, ExportError
-from nsystui.base.resources import shortage
+from nsystui.base.resources import shortage, step_back
 from nsystui.exports import canonical, metadata, nccl_calls, opening, schema, sources
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.identifiers import pid_of
@@ -29,7 +29,6 @@ from nsystui.exports.sources import Transform
 from nsystui.exports.whole import check_rows
 from nsystui.store.cache import Cache, PackedFiles, Room
 from nsystui.store.database import Limits, connect, memory_errors, memory_setting
-from nsystui.store.machine import step_back
 from nsystui.store.reader import (
     ALL_FIELDS,
     CHUNK_ROWS,

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from nsystui.base.errors import ExportError
+from nsystui.base.resources import step_back
 from nsystui.exports import canonical, opening
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.discover import is_packed_report
@@ -26,7 +27,6 @@ from nsystui.exports.own_files import why_not_ours
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room, size_of
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
 from nsystui.store.database import Limits, connect, engine_of, memory_errors, series
-from nsystui.store.machine import step_back
 from nsystui.store.on_demand import Expected, OnDemand
 from nsystui.store.opened import open_export
 from nsystui.store.packed_job import read_report

@@ -24,7 +24,7 @@ from nsystui.ui.widgets.lines import UPDATE_INTERVAL, progress_bar
 
 if TYPE_CHECKING:
     from nsystui.exports.nccl_log.files import OpenLog
-    from nsystui.exports.nccl_log.reading import LogReader
+    from nsystui.exports.nccl_log.lines import LogReader
     from nsystui.questions.nccl_log.summary import Summary
 
 
@@ -122,7 +122,7 @@ class LogLoading:
 
     def _read_all(self) -> None:
         from nsystui.exports.nccl_log.files import open_log, size_of
-        from nsystui.exports.nccl_log.reading import LogReader
+        from nsystui.exports.nccl_log.lines import LogReader
         from nsystui.questions.nccl_log.summary import Summary
 
         sizes = [size_of(name) or 0 for name in self.state.names]
