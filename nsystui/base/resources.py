@@ -185,7 +185,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
             continue
         inside = PurePosixPath("/", path).relative_to("/")
         below = [PurePosixPath()] if ".." in inside.parts else [inside, *inside.parents]
-        yield from (top / place for top in tops for place in below)
+        yield from (top / folder for top in tops for folder in below)
 
 
 def _numbers(file: Path) -> list[int]:

@@ -18,7 +18,7 @@ from nsystui.questions.opening import Listener
 
 if TYPE_CHECKING:
     from nsystui.store.packing import Progress
-    from nsystui.store.session import Working
+    from nsystui.store.session import Computation
 
 _SECONDS_BETWEEN = 0.2
 _CELLS = 20
@@ -44,7 +44,7 @@ class StatusLine:
         sys.stderr.flush()
         self._width = len(line)
 
-    def tell(self, working: Working | None) -> None:
+    def tell(self, working: Computation | None) -> None:
         """Draws what a session is busy with, or takes the line away when it no longer is."""
         if working is None:
             self.clear()
@@ -127,7 +127,7 @@ class OpeningLine(Listener):
         self._line.clear()
         self._complain(f"warning: {text}")
 
-    def computing(self, working: Working | None) -> None:
+    def computing(self, working: Computation | None) -> None:
         self._line.tell(working)
 
     def _words(self, now: Progress) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsystui.store.packed_job import JobReport
     from nsystui.store.packing import Progress
     from nsystui.store.report import Report
-    from nsystui.store.session import Session, Working
+    from nsystui.store.session import Computation, Session
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Listener:
     def warned(self, text: str) -> None:
         """Something the user should know, in one line."""
 
-    def computing(self, working: Working | None) -> None:
+    def computing(self, working: Computation | None) -> None:
         """A question takes its time; ``None`` when it is done."""
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nsystui.base.errors import DamagedError, ExportError
-from nsystui.exports.own_files import remove
+from nsystui.exports.partial_files import remove
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles
 from nsystui.store.results import Results
 from nsystui.store.seals import changed
@@ -49,7 +49,7 @@ def damage_line(path: Path, causes: Mapping[str, str]) -> str:
 
 
 def raise_of_damage(
-    error: BaseException, kept: Iterable[tuple[Path, PackedFiles | ColumnFiles]], cache: Cache | None
+    error: BaseException, stored: Iterable[tuple[Path, PackedFiles | ColumnFiles]], cache: Cache | None
 ) -> None:
     """Raises ExportError where ``error`` is DuckDB's and files of a report, with its path, are not what was written.
 
@@ -63,7 +63,7 @@ def raise_of_damage(
         return
     if isinstance(cause, duckdb.InterruptException | duckdb.OutOfMemoryException):
         return
-    for path, files in kept:
+    for path, files in stored:
         damaged = changed(files.seals)
         if not damaged:
             continue

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nsystui import __version__
 from nsystui.exports import canonical, sources
-from nsystui.exports.own_files import drop_abandoned
+from nsystui.exports.partial_files import drop_abandoned
 from nsystui.store import seals
 
 if TYPE_CHECKING:

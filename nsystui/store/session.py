@@ -23,7 +23,7 @@ from nsystui.base.resources import step_back
 from nsystui.exports import canonical, opening
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.discover import is_packed_report
-from nsystui.exports.own_files import why_not_ours
+from nsystui.exports.partial_files import why_not_ours
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room, size_of
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
 from nsystui.store.database import Limits, connect, engine_of, memory_errors, series
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Working:
+class Computation:
     """``what`` is computed of ``done`` of ``total`` reports."""
 
     what: str
@@ -75,7 +75,7 @@ class Session:
     cache: Cache | None = None
     limits: Limits = field(default_factory=Limits)
     warn: Callable[[str], object] = lambda message: None
-    tell: Callable[[Working | None], object] = lambda working: None
+    tell: Callable[[Computation | None], object] = lambda computing: None
     reports: tuple[Report, ...] = ()
     version: int = 0
     clock: Clock = field(default_factory=Clock)
@@ -88,7 +88,7 @@ class Session:
     _in_memory: set[int] = field(default_factory=set)
     """The reports of which every result is in memory, as long as the session."""
     _expected: Expected | None = None
-    _shown: dict[str, frozenset[str]] = field(default_factory=dict)
+    _viewed: dict[str, frozenset[str]] = field(default_factory=dict)
     _parts_made: dict[tuple[int, ...], Session] = field(default_factory=dict)
     _part_numbers: Iterator[int] = field(default_factory=itertools.count)
     """Of this session and its parts together: a part may have parts."""
@@ -137,7 +137,7 @@ class Session:
             opening.check(path)
             if self.cache is not None:
                 with suppress(OSError):
-                    self.room.use(self.cache.place_of(path))
+                    self.room.use(self.cache.path_of(path))
         with self._lock:
             index = max(self._given, default=-1) + 1 if index is None else index
             self._given.add(index)
@@ -238,9 +238,9 @@ class Session:
         part = copy.copy(self)
         part.__dict__.pop("_engine", None)
         part.reports = tuple(report for report in self.reports if report.index in indices)
-        part._fresh, part._shown, part._parts_made = set(), {}, {}
+        part._fresh, part._viewed, part._parts_made = set(), {}, {}
         part._lock = threading.RLock()
-        part.tell = lambda working: None  # what is asked of a part is itself a part of something
+        part.tell = lambda computing: None  # what is asked of a part is itself a part of something
         part._schema = f"part_{next(self._part_numbers)}"
         self._database.execute(f"CREATE SCHEMA {part._schema}")
         part._database = part._cursor()
@@ -276,12 +276,12 @@ class Session:
             return
         expected = self._expected.columns if self._expected is not None else {}
         used = {name: {*used.get(name, ()), *expected.get(name, ())} for name in {*used, *expected}}
-        wanted = {name: self._shown.get(name, frozenset()).union(names) - _PLACE for name, names in used.items()}
+        wanted = {name: self._viewed.get(name, frozenset()).union(names) - _PLACE for name, names in used.items()}
         for index, failure in self._failures(wanted).items():
             self._drop(index, failure)
-        changed = [name for name, names in wanted.items() if names != self._shown.get(name)]
+        changed = [name for name, names in wanted.items() if names != self._viewed.get(name)]
         self._fresh.difference_update(changed)
-        self._shown.update(wanted)
+        self._viewed.update(wanted)
         loaded = [report.loaded[name] for report in self._on_demand.values() for name in changed]
         self.room.make(sum(size_of(columns.directory) for columns in loaded if isinstance(columns, ColumnFiles)))
 
@@ -329,7 +329,7 @@ class Session:
         """The columns of a view, unless it has all: of what is not packed it has those that are shown of any report."""
         if not self._on_demand:
             return None
-        return [name for name in table.field_names if name in self._shown[table.name]]
+        return [name for name in table.field_names if name in self._viewed[table.name]]
 
     def rows(self, query: sa.Executable) -> Sequence[tuple[Any, ...]]:
         """The result as tuples of Python values."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsystui.questions.job import Job
     from nsystui.store.packing import Progress
     from nsystui.store.report import Report
-    from nsystui.store.session import Working
+    from nsystui.store.session import Computation
 
 
 class _Messages(Listener):
@@ -43,7 +43,7 @@ class _Messages(Listener):
     def warned(self, text: str) -> None:
         self._post(messages.Warned(text))
 
-    def computing(self, working: Working | None) -> None:
+    def computing(self, working: Computation | None) -> None:
         self._post(messages.Computing(working))
 
 

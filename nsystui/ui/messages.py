@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
     from nsystui.store.report import Report
-    from nsystui.store.session import Working
+    from nsystui.store.session import Computation
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Warned(Message):
 class Computing(Message):
     """A question takes its time: what is computed, and how far that is; ``None`` when it is done."""
 
-    working: Working | None
+    working: Computation | None
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, Computing)

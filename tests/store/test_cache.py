@@ -204,7 +204,7 @@ class TestDamage:
 
     def test_a_file_in_the_place_of_a_pack(self, export, cache):
         cache.directory.mkdir()
-        cache.place_of(export).write_text("in the way")
+        cache.path_of(export).write_text("in the way")
         warnings: list[str] = []
         assert kernels(cache, export, warn=warnings) == 200
         assert len(warnings) <= 1

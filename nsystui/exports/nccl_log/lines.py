@@ -92,18 +92,18 @@ def communicator_in(line: bytes) -> tuple[bytes, CommunicatorLine] | None:
         return None
     pairs = dict(_PAIR.findall(found[1]))
     try:
-        told = {name: int(value, 16 if value.startswith(b"0x") else 10) for name, value in pairs.items()}
+        values = {name: int(value, 16 if value.startswith(b"0x") else 10) for name, value in pairs.items()}
         communicator = CommunicatorLine(
             writer=None,
             state=CommunicatorState(found[2].decode("ascii")),
-            pointer=told[b"comm"],
-            rank=told[b"rank"],
-            ranks=told[b"nranks"],
-            device=told.get(b"cudaDev"),
-            unique_id=told.get(b"commId"),
-            parent=told.get(b"parent"),
-            split_count=told.get(b"splitCount"),
-            color=told.get(b"color"),
+            pointer=values[b"comm"],
+            rank=values[b"rank"],
+            ranks=values[b"nranks"],
+            device=values.get(b"cudaDev"),
+            unique_id=values.get(b"commId"),
+            parent=values.get(b"parent"),
+            split_count=values.get(b"splitCount"),
+            color=values.get(b"color"),
         )
     except (KeyError, ValueError):  # words are missing, or glued text stands where a number should
         return None
@@ -354,7 +354,7 @@ class LogReader:
         self._by_prefix: dict[bytes, _Known] = {}
         self._by_writer: dict[Writer | None, _Known] = {}
         self._tuning: dict[bytes, TuningLine] = {}
-        self._kept = 0
+        self._recognised = 0
         self._hosts: dict[tuple[int, int], str] = {}
 
     def read(self, read: Read) -> Iterator[Line]:
@@ -456,14 +456,14 @@ class LogReader:
 
     def _make_room(self) -> None:
         """Forgets what was recognised before it is too much: times and glued output make prefixes without end."""
-        self._kept += 1
-        if self._kept > _MOST_KEPT:
+        self._recognised += 1
+        if self._recognised > _MOST_KEPT:
             for known in self._by_writer.values():
                 known.signatures.clear()
             self._by_writer.clear()
             self._by_prefix.clear()
             self._tuning.clear()
-            self._kept = 1
+            self._recognised = 1
 
     def _of_process(self, prefix: bytes, line: CommunicatorLine) -> CommunicatorLine:
         return replace(line, writer=self._writer(writer_of(prefix), line.pointer))

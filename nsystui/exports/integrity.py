@@ -54,14 +54,14 @@ def check_pages(path: Path, connection: sqlite3.Connection, table: str, found: s
     """Has SQLite look at the pages of a table of which only ``found`` could be read; raises ExportError."""
     quoted = table.replace('"', '""')
     try:
-        said = [
+        messages = [
             text
             for (texts,) in connection.execute(f'PRAGMA quick_check("{quoted}")')
             for text in str(texts).split("\n")
         ]
     except opening.READ_ERRORS as error:
         raise opening.corrupt(path, error, table) from None
-    damage = [text for text in said if text and not _OF_VALUES.match(text)]
+    damage = [text for text in messages if text and not _OF_VALUES.match(text)]
     if damage:
         cause = sqlite3.DatabaseError(f"{found} of {table} can be found ({damage[0]})")
         raise opening.corrupt(path, cause, table)
@@ -138,10 +138,10 @@ def _cell_size(page: bytes, at: int, usable: int) -> int:
 def _varint(page: bytes, at: int) -> tuple[int, int]:
     """A number, and where it ends."""
     number = 0
-    for place in range(at, at + 8):
-        number = number << 7 | page[place] & 127
-        if page[place] < 128:
-            return number, place + 1
+    for position in range(at, at + 8):
+        number = number << 7 | page[position] & 127
+        if page[position] < 128:
+            return number, position + 1
     return number << 8 | page[at + 8], at + 9
 
 
