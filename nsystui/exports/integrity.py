@@ -1,4 +1,4 @@
-"""Whether an export is whole: what SQLite says of damaged pages, and rows that a page has forgotten without a word."""
+"""The integrity of an export: SQLite's check of damaged pages, and rows that are lost without an error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_last(path: Path, connection: sqlite3.Connection, table: str, last: int
 
 
 def check_rows(path: Path, table: str, rows: int, last: int) -> None:
-    """Says so where ``rows``, all that was found of a table up to its ``last``, are fewer or more because of damage.
+    """Compares ``rows``, all that were found of a table, with its ``last`` rowid; a difference may be damage.
 
     Raises ExportError. Rows that somebody deleted are no damage, and a key of nsys's own may begin at 0.
     """

@@ -1,5 +1,5 @@
-"""The program's own files: names while they are written, which tell whether their writer still lives, and directories
-that nobody else can have written to.
+"""Files being written: their temporary names tell whether the process that writes them is still alive, so that those
+of killed processes can be removed. And a check that nobody else can have written to a directory.
 """
 
 from __future__ import annotations

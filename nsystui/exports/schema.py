@@ -124,7 +124,8 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
             integrity.check_pages(path, connection, "sqlite_master", f"only {rows} of {last_row} entries")
         for name in roots:
             quoted = name.replace('"', '""')
-            columns[name] = frozenset(row[1] for row in connection.execute(f'PRAGMA table_info("{quoted}")'))
+            described = connection.execute(f'PRAGMA table_info("{quoted}")')
+            columns[name] = frozenset(column for _, column, *_ in described)
             if not columns[name]:  # the name of a table is there twice, and one of them is damaged
                 raise opening.corrupt(path, sqlite3.DatabaseError(f"malformed database schema ({name})"))
         if _ALWAYS not in columns or not _TELLING & columns.keys():

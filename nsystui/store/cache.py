@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # The delta encodings of the second version are smaller by a third, and faster to write and to read.
 PARQUET_FORM = "COMPRESSION zstd, PARQUET_VERSION V2"
-"""How packs are written, as options of DuckDB's ``COPY``."""
+"""The form of packs: options of DuckDB's ``COPY``."""
 # The delta encodings leave little to compress, and more effort takes as long again.
 _COLUMN_FORM = "COMPRESSION zstd, COMPRESSION_LEVEL 1, PARQUET_VERSION V2"
 DEFAULT_CAP = 20 << 30
@@ -46,7 +46,7 @@ CONVERTED = "exports"
 FACTS = "report.json"
 """The file in which a pack, or a set of single columns, says what it is; its time is that of the last use."""
 RESULTS = ".results"
-"""How the name ends of the directory of a report's results; its own time is that of the last use."""
+"""The end of the name of a directory of a report's results; its own time is that of the last use."""
 _PACK_NAME = re.compile(r"[A-Za-z0-9-]*-[0-9a-f]{24}(\.[a-z_]+-[0-9a-f]{12}|\.results|\.kept)?")
 _CONVERTED_NAME = re.compile(r"[0-9a-f]{16}")
 # What reading a pack or columns raises that are none, or not whole.

@@ -96,7 +96,7 @@ def memory_setting(memory: int) -> str:
 
 @contextmanager
 def memory_errors(limits: Limits, is_kept: bool, *paths: Path) -> Iterator[None]:
-    """Tells of too little memory as an ExportError of the exports that are being read, and what to do about it.
+    """Turns DuckDB's lack of memory into an ExportError of the exports that are being read, with advice.
 
     ``is_kept`` says whether there is a cache that columns could be kept in.
     """

@@ -350,7 +350,7 @@ def _counted(table: CanonicalTable, made: Transform) -> str:
 
 @contextmanager
 def read_errors(path: Path, table: str) -> Iterator[None]:
-    """Tells what DuckDB stumbles over in the rows that come from a native table as damage of that table."""
+    """Turns DuckDB's errors about the rows of a native table into damage of that table."""
     import duckdb
 
     try:

@@ -1,14 +1,15 @@
-"""Whether what was kept is still what was written, and what it is asked for: all that is read from the cache is
-checked here, and what does not fit is computed anew.
+"""Seals: they tell whether a file of the cache or of a packed job is still the one that was written.
 
-A small file is read whole: its first line is a seal over its key (of which report, which question, which version) and
-all that follows. So one that is cut, changed, or lies in the place of another is none.
+Everything that is read from the cache is checked here; what does not match its seal is computed again.
 
-Parquet files are read by DuckDB, a part at a time. Their seals stand in a file beside them: size, time and checksum
-(CRC-32). To look at size and time costs nothing; the checksum, for which all must be read, is only compared where the
-time is another one. In the cache that is the time of the last change of any kind, which no program can set back: only
-what the file system itself does not know, such as a disk that forgets, is found when DuckDB stumbles over it, or not at
-all. A packed job is copied from place to place, so there it is the time that copies keep.
+A small file is read whole: its first line is a seal over its key (report, question, version) and its content. A file
+that was cut, changed or moved to the name of another does not match.
+
+Parquet files are read by DuckDB, a part at a time. Their seals stand in a file next to them: size, time and checksum
+(CRC-32). Size and time cost nothing to compare; the checksum, for which the whole file must be read, is compared only
+if the time differs. In the cache this is the time of the last change of any kind, which no program can set back:
+damage that the file system does not know of, such as a failing disk, is found by DuckDB or not at all. A packed job is
+copied between machines, so there it is the time that copies keep.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def write(file: Path, key: str, parts: Sequence[bytes | memoryview], partials: P
 
 
 def read(file: Path, key: str) -> memoryview | None:
-    """The content that ``write`` wrote with this key; ``None`` where there is none, or another, which is removed."""
+    """The content that ``write`` wrote with this key; ``None`` without one. A file that does not match is removed."""
     try:
         data = memoryview(file.read_bytes())
     except (OSError, MemoryError):
@@ -85,7 +86,7 @@ def _seal_line(key: str, parts: Sequence[bytes | memoryview]) -> bytes:
 
 
 def write_facts(directory: Path, target: Path, name: str, values: Mapping[str, Any]) -> None:
-    """Writes what a directory of the cache says of itself, with the seals of its Parquet files.
+    """Writes the facts of a directory of the cache, with the seals of its Parquet files.
 
     It will lie at ``target``, and is nothing anywhere else. Raises OSError.
     """

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Computation:
-    """``what`` is computed of ``done`` of ``total`` reports."""
+    """A computation in progress: ``what`` is computed of ``done`` of ``total`` reports so far."""
 
     what: str
     done: int
@@ -67,9 +67,9 @@ _NO_RESULTS: Mapping[tuple[str, str], Arrays] = {}
 
 @dataclass
 class Session:
-    """The open reports and the SQL over them. ``cache=None`` keeps what is packed in memory.
+    """The open reports and the SQL over them.
 
-    So it is where others can write to the cache, after a warning.
+    Packed columns stay in memory with ``cache=None``, and, after a warning, where others can write to the cache.
     """
 
     cache: Cache | None = None
@@ -125,7 +125,7 @@ class Session:
         whole: bool = True,
         partly: bool = False,
     ) -> Report:
-        """Packs an export (or finds it packed) and adds it to the views; so it does a report of a packed job.
+        """Packs an export (or finds it packed) and adds it to the views; a report of a packed job is added as it is.
 
         ``index`` keeps the order of the command line when exports become ready in another. Unless ``whole``, what is
         not packed stays so, and columns are read when a query asks for them: then that may raise ExportError as well.
@@ -204,10 +204,10 @@ class Session:
         return OnDemand(path, opened.metadata, opened.native, cursor, index, self.cache, self.warn, results)
 
     def expect(self, columns: Mapping[sa.Table, Collection[str]], tallied: Collection[sa.Table] = ()) -> None:
-        """Says what will be asked of every report: whatever has to be read of one that is not packed, all that is read.
+        """Announces the columns, and the tables to be tallied, that will be asked of every report.
 
-        These columns in one go, with when the events were and the tallies of these tables: several exports at once,
-        and no table twice. Nothing is read of a report before a query wants something that is not there.
+        As soon as a query needs anything of a report that is not packed, all of this is read in one go, with the span
+        of its events: several exports at once, and no table twice. Until then nothing is read.
         """
         self._expected = Expected(
             {table.name: frozenset(names) for table, names in columns.items()},
@@ -215,7 +215,7 @@ class Session:
         )
 
     def tally(self, report: Report, table: sa.Table) -> Tally | None:
-        """When and of which processes the rows of a report are, its columns unread; ``None`` where it is packed."""
+        """The number, times and processes of a report's rows, without reading columns; ``None`` where it is packed."""
         unpacked = self._on_demand.get(report.index)
         return None if unpacked is None else unpacked.tally(table.name)
 
@@ -308,7 +308,7 @@ class Session:
             pool.shutdown(cancel_futures=True)
 
     def _drop(self, index: int, error: ExportError) -> None:
-        """Goes on without a report that cannot be read whole, after a warning; raises it where no other is left."""
+        """Continues without a report that cannot be read whole, after a warning; raises ``error`` if it is the last."""
         if len(self.reports) == 1:
             raise error
         self.warn(str(error))
@@ -339,19 +339,18 @@ class Session:
 
     def scalar(self, query: sa.Executable) -> Any:
         """The first value of the first row; ``None`` where there is none."""
-        rows = self.rows(query)
-        return rows[0][0] if rows else None
+        return next((value for value, *_ in self.rows(query)), None)
 
     def frame(self, query: sa.Executable) -> pd.DataFrame:
         """The result as a small pandas frame; integers stay integers where values are missing (``Int64``)."""
         import pandas as pd
 
-        arrays = self._numpy(query)
-        return pd.DataFrame({name: series(values) for name, values in arrays.items()})
+        return pd.DataFrame({name: series(values) for name, values in self.arrays(query).items()})
 
     def arrays(self, query: sa.Executable) -> dict[str, np.ndarray[Any, Any]]:
         """The result as numpy arrays, for sweeps over millions of rows. Where values are missing they are masked."""
-        return self._numpy(query)
+        with self._executed(query) as cursor:
+            return dict(cursor.fetchnumpy())
 
     def array_batches(self, query: sa.Executable) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
         """The result as numpy arrays of at most 65,536 rows: one pass over millions of rows in little memory.
@@ -367,10 +366,6 @@ class Session:
         with self._executed(query) as cursor:
             while rows := cursor.fetchmany(size):
                 yield rows
-
-    def _numpy(self, query: sa.Executable) -> dict[str, np.ndarray[Any, Any]]:
-        with self._executed(query) as cursor:
-            return dict(cursor.fetchnumpy())
 
     @contextmanager
     def _executed(self, query: sa.Executable) -> Iterator[duckdb.DuckDBPyConnection]:

@@ -210,7 +210,7 @@ def thread_event_fields(first_row: int = 0) -> dict[str, str]:
 
 STRINGS = {"s": "LEFT JOIN strings s ON s.id = name_id"}
 NVTX_TEXT = "CASE WHEN text <> '' THEN text ELSE coalesce(s.value, '') END"
-PLACE = {
+GPU_EVENT = {
     "start": "start",
     "end": "end",
     "process": "globalPid",
@@ -220,4 +220,4 @@ PLACE = {
     "stream": "streamId",
     "correlation_id": "correlationId",
 }
-PLACE_FIELDS = {**as_they_are(*PLACE), "process": f'coalesce(c."process", {NO_PROCESS})'}
+GPU_EVENT_FIELDS = {**as_they_are(*GPU_EVENT), "process": f'coalesce(c."process", {NO_PROCESS})'}
