@@ -313,7 +313,7 @@ def default_cache(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.en
 
 def drop_left_in_cache(config: Config) -> None:
     """Removes half-written files of killed programs from the cache, if the cache is the user's own."""
-    from nsystui.exports.own_files import why_not_ours
+    from nsystui.exports.partial_files import why_not_ours
     from nsystui.store.cache import drop_left
 
     with suppress(UsageError):  # a command that uses the cache says so itself
@@ -323,16 +323,16 @@ def drop_left_in_cache(config: Config) -> None:
 
 
 def _default_jobs() -> int:
-    from nsystui.store import machine
+    from nsystui.base import resources
 
-    return min(_MOST_JOBS_UNASKED, machine.cpus())
+    return min(_MOST_JOBS_UNASKED, resources.cpus())
 
 
 def _default_memory() -> int:
-    from nsystui.store import machine
+    from nsystui.base import resources
     from nsystui.store.database import SMALLEST_MEMORY, Limits
 
-    there_is = machine.memory()
+    there_is = resources.memory()
     usual = Limits().memory
     return usual if there_is is None else max(min(usual, there_is // _SHARE), SMALLEST_MEMORY)
 
@@ -355,8 +355,8 @@ def jobs_number(text: str, name: str) -> int:
 
 def memory_size(text: str, name: str) -> int:
     """A size in bytes that is enough to read an export with; raises UsageError."""
+    from nsystui.base.units import size_words
     from nsystui.store.database import SMALLEST_MEMORY
-    from nsystui.store.sizes import size_words
 
     memory = size(text, name)
     if memory < SMALLEST_MEMORY:
@@ -366,7 +366,7 @@ def memory_size(text: str, name: str) -> int:
 
 def size(text: str, name: str) -> int:
     """A size in bytes; raises UsageError."""
-    from nsystui.store.sizes import parse_size
+    from nsystui.base.units import parse_size
 
     try:
         return parse_size(text)

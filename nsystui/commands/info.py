@@ -220,11 +220,11 @@ def file_system(directory: Path | str, mounts: Path = Path("/proc/self/mountinfo
 
 def limit_lines(limits: Limits) -> Iterator[str]:
     """The limits of the program, next to the resources of the machine."""
-    from nsystui.store import machine
+    from nsystui.base import resources
 
-    memory = machine.memory()
+    memory = resources.memory()
     available = "unknown" if memory is None else _words(memory)
-    threads = f"{limits.threads} threads of {machine.cpus()} CPUs"
+    threads = f"{limits.threads} threads of {resources.cpus()} CPUs"
     yield f"limits: {threads}, {_words(limits.memory)} of {available} memory"
 
 

@@ -52,9 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 where every file was packed, else 2: whoever removes exports afterwards must know."""
+    from nsystui.base.resources import step_back
     from nsystui.exports.discover import discover, is_packed_report
     from nsystui.questions.numbering import numbering
-    from nsystui.store.machine import step_back
     from nsystui.store.packed_job import JobWriter
 
     if arguments.ranks and numbering(arguments.ranks) is None:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from nsystui.questions.job import Job
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
-    from nsystui.store.session import Working
+    from nsystui.store.session import Computation
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class NsystuiApp(App[int]):
         self.way_back: WayBack | None = None
         self._loading: Loading | None = None
         self.nccl_log = LogState(source.logs)
-        self.working: Working | None = None
+        self.working: Computation | None = None
         self._log_loading: LogLoading | None = None
 
     def get_driver_class(self) -> type[Driver]:

@@ -22,14 +22,14 @@ from nsystui.ui.widgets.lines import UPDATE_INTERVAL, progress_bar
 
 if TYPE_CHECKING:
     from nsystui.exports.nccl_log.files import OpenLog
-    from nsystui.exports.nccl_log.reading import LogReader
+    from nsystui.exports.nccl_log.lines import LogReader
     from nsystui.questions.job import Job
     from nsystui.questions.nccl_log.summary import Summary
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
     from nsystui.store.packing import Progress
     from nsystui.store.report import Report
-    from nsystui.store.session import Working
+    from nsystui.store.session import Computation
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Warned(Message):
 class Computing(Message):
     """A long computation and its progress; ``None`` when it is done."""
 
-    working: Working | None
+    working: Computation | None
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, Computing)
@@ -129,7 +129,7 @@ class _Messages(Listener):
     def warned(self, text: str) -> None:
         self._post(Warned(text))
 
-    def computing(self, working: Working | None) -> None:
+    def computing(self, working: Computation | None) -> None:
         self._post(Computing(working))
 
 
@@ -299,7 +299,7 @@ class LogLoading:
 
     def _read_all(self) -> None:
         from nsystui.exports.nccl_log.files import open_log, size_of
-        from nsystui.exports.nccl_log.reading import LogReader
+        from nsystui.exports.nccl_log.lines import LogReader
         from nsystui.questions.nccl_log.summary import Summary
 
         sizes = [size_of(name) or 0 for name in self.state.names]

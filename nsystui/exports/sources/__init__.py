@@ -1,4 +1,4 @@
-"""How NVIDIA's tables become the canonical ones: for each native table, what to read and how to turn it.
+"""Sources: for each of NVIDIA's tables, the columns to read and the SQL that makes canonical rows of them.
 
 A source reads plain integers (and the few inline texts) from SQLite in chunks by rowid; DuckDB then resolves names
 with small lookup tables. The SQL here is made of the words of this folder and of nothing that a file or a user says.

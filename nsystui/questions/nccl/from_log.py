@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from nsystui.exports.identifiers import pid_of
 from nsystui.exports.nccl_calls import reduction_name
 from nsystui.exports.nccl_log.files import open_log
-from nsystui.exports.nccl_log.lines import Call, Line, Signature, datatype_name
-from nsystui.exports.nccl_log.reading import LogReader
+from nsystui.exports.nccl_log.lines import Call, Line, LogReader, Signature, datatype_name
 from nsystui.questions.nccl.names import Reason, collective_of_api
 from nsystui.questions.nccl_log.communicators import CallSequence, call_sequences
 from nsystui.questions.tasks import RankedTask

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import END, FILES_ONLY, START, Column, Unit
+from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
 from nsystui.questions.job import Job
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.thresholds import Thresholds
-from nsystui.store.machine import give_back
 from nsystui.store.report import Report
 
 Said = Finding | NotChecked
