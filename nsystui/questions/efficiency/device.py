@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from nsystui.base.selection import Window
-from nsystui.questions.algebra.interval_blocks import BlockBuilder, IntervalBlocks, slices
+from nsystui.questions.algebra.interval_blocks import combined
 from nsystui.questions.algebra.intervals import merge
 from nsystui.questions.device_time import Breakdown, BusyParts, Device, DeviceIntervals
 from nsystui.store.report import Report
@@ -93,16 +93,9 @@ def _together(same: Sequence[DeviceIntervals]) -> DeviceIntervals:
     if len(same) == 1:
         return same[0]
     names = ("kernels", "nccl", "memory", "graph")
-    parts = BusyParts.of(*(_union([getattr(item.parts, name) for item in same]) for name in names))
+    parts = BusyParts.of(*(combined([getattr(item.parts, name) for item in same], merge) for name in names))
     start, end = min(item.recorded.start for item in same), max(item.recorded.end for item in same)
     return replace(same[0], recorded=Window(start, end), parts=parts)
-
-
-def _union(sets: Sequence[IntervalBlocks]) -> IntervalBlocks:
-    builder = BlockBuilder()
-    for parts in slices(sets):
-        builder.append(merge(*parts))
-    return builder.blocks()
 
 
 class Useful(Enum):

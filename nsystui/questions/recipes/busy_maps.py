@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.questions.algebra.interval_blocks import NO_BLOCKS, BlockBuilder, IntervalBlocks, slices
+from nsystui.questions.algebra.interval_blocks import NO_BLOCKS, IntervalBlocks, combined
 from nsystui.questions.algebra.intervals import intersect, merge
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.efficiency.host import HostCalls, host_calls
@@ -92,7 +92,7 @@ def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Inter
                 continue
             sets = (kernels.get(item.task, NO_BLOCKS), own)
             seen = _seen(reports[item.task.report], window, options.bins)
-            parts = [_shares(one, window, options.bins, seen) for one in (*sets, _both(*sets))]
+            parts = [_shares(one, window, options.bins, seen) for one in (*sets, combined(sets, intersect))]
             lines.append(MapLine((item.rank,), f"rank {item.rank}", np.stack(parts)))
         named = (_NAME_NOTE,) if selection.name is not None else ()
         missing = _missing(len(lines), len(chosen_ranks(job, selection)), title, job.session.count(table))
@@ -114,21 +114,7 @@ def _kernels(job: Job, selection: Selection) -> dict[Task, IntervalBlocks]:
     found: dict[Task, list[IntervalBlocks]] = {}
     for item in job.busy(selection).devices:
         found.setdefault(item.device.task.task, []).extend((item.parts.kernels, item.parts.exposed_nccl))
-    return {task: _together(parts) for task, parts in found.items()}
-
-
-def _together(parts: list[IntervalBlocks]) -> IntervalBlocks:
-    builder = BlockBuilder()
-    for pieces in slices(parts):
-        builder.append(merge(*pieces))
-    return builder.blocks()
-
-
-def _both(one: IntervalBlocks, other: IntervalBlocks) -> IntervalBlocks:
-    builder = BlockBuilder()
-    for a, b in slices([one, other]):
-        builder.append(intersect(a, b))
-    return builder.blocks()
+    return {task: combined(parts, merge) for task, parts in found.items()}
 
 
 def _seen(report: Report, window: Window, bins: int) -> NDArray[np.bool_]:

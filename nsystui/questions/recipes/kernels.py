@@ -179,9 +179,7 @@ def _beside(
         for kind in (False, True):
             rows = np.flatnonzero(is_here & (is_nccl == kind))
             other = NO_BLOCKS if parts is None else parts.kernels if kind else parts.nccl
-            after, _ = other.before(ends[rows])
-            before, _ = other.before(starts[rows])
-            found[rows] = after - before
+            found[rows] = other.covered_in(starts[rows], ends[rows])
     return found
 
 

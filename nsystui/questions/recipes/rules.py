@@ -171,15 +171,11 @@ def _gaps(job: Job, selection: Selection, options: Options) -> Answer:
 def _profilers_part(named: Mapping[str, Intervals], start: Times, end: Times) -> list[Row]:
     """How long the profiler worked in each span ``[start, end)``, ns, and what took it longest, if anything did."""
     names = [None, *named]
-    of_name = np.stack([np.zeros(len(start), np.int64), *(_inside(own, start, end) for own in named.values())])
+    of_name = np.stack(
+        [np.zeros(len(start), np.int64), *(blocks_of(own).covered_in(start, end) for own in named.values())]
+    )
     longest = [names[number] for number in of_name.argmax(axis=0).tolist()]
-    return list(zip(_inside(merge(*named.values()), start, end).tolist(), longest, strict=True))
-
-
-def _inside(covering: Intervals, start: Times, end: Times) -> Times:
-    """How much of each span ``[start, end)`` is covered, ns."""
-    blocks = blocks_of(covering)
-    return blocks.before(end)[0] - blocks.before(start)[0]
+    return list(zip(blocks_of(merge(*named.values())).covered_in(start, end).tolist(), longest, strict=True))
 
 
 def _low_utilisation(job: Job, selection: Selection, options: Options) -> Answer:

@@ -220,8 +220,6 @@ def _gpu_trace(session: Session, selection: Selection, options: Options) -> Answ
     return RangeNamed(whole, LaunchRanges.find(session, selection)) if options.nvtx_name else whole
 
 
-_EXECUTION_NEEDS = ((_KERNELS,), (tables.api_calls,))
-
 _EXECUTION_COLUMNS = (
     Column("api_start", header="API Start (ns)", label="api start", unit=Unit.TIME),
     Column("api", header="API Dur (ns)", label="api", unit=Unit.DURATION, importance=1),

@@ -217,9 +217,6 @@ def _adapters() -> sa.Subquery[Any]:
     return sa.select(columns.report, columns.nic, *first).group_by(columns.report, columns.nic).subquery()
 
 
-_CONGESTION_OPTIONS = frozenset({"ticks_threshold"})
-
-
 ASK: dict[str, Ask] = {
     "mpi_event_sum": _mpi_summary,
     "mpi_event_trace": _mpi_trace,

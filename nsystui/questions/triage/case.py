@@ -34,6 +34,14 @@ from nsystui.store.report import Report
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Computed:
+    """The computation of a rank: its kernels but NCCL's, and |U(K)| in ns."""
+
+    kernels: int
+    time: int
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """A job in the selection's window, else over its events. The name filter is left out: rules judge all work."""
@@ -143,6 +151,22 @@ class Case:
         if steps is None or not steps.on_gpu:
             return window
         return Window(min(max(window.start, int(steps.start[0])), window.end), window.end)
+
+    @cached_property
+    def computed(self) -> Mapping[Task, Computed]:
+        """What each task with GPU work computed in its window."""
+        times: dict[Task, int] = {}
+        for device in self.devices:
+            task = device.device.task.task
+            times[task] = times.get(task, 0) + device.breakdown(self.window_of(device)).kernels
+        table = tables.kernels
+        query = (
+            sa.select(table.c.report, table.c.process, sa.func.count())
+            .where(*where(table, self.chosen), sa.not_(sa.cast(table.c.is_nccl, sa.Boolean)))
+            .group_by(table.c.report, table.c.process)
+        )
+        counts = {Task(report, process): count for report, process, count in self.job.session.rows(query)}
+        return {task: Computed(counts.get(task, 0), time) for task, time in times.items()}
 
     @cached_property
     def steps(self) -> Mapping[Task, StepTimes]:

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
 from nsystui.base.selection import Task, Window
+from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge, subtract, union
 from nsystui.questions.conditions import job_start
 from nsystui.questions.mpi import DOMAIN
@@ -200,7 +201,7 @@ _COLUMNS = (
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     if not case.devices:
-        return [NotChecked("idle-gaps", f"needs GPU work: {_record()}")]
+        return [NotChecked("idle-gaps", f"needs GPU work: {canonical.KERNELS.record}")]
     least = case.thresholds.gap_ms * 1e6
     spans: list[Span] = []
     for device in case.devices:
@@ -214,12 +215,6 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
     works = host_work(case.job.session, spans[:_LOOKED_AT])
     return [_finding(case, spans, works, cost)]
-
-
-def _record() -> str:
-    from nsystui.exports import canonical
-
-    return canonical.KERNELS.record
 
 
 def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost: int) -> Finding:

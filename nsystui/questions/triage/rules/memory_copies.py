@@ -109,9 +109,7 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
         window = case.working(device)
         spans = union(frame["start"].to_numpy(np.int64)[is_own], frame["end"].to_numpy(np.int64)[is_own])
         spans = spans.clip(window.start, window.end)
-        after, _ = device.parts.kernels.before(spans.ends)
-        before, _ = device.parts.kernels.before(spans.starts)
-        exposed += spans.length - int((after - before).sum())
+        exposed += spans.length - device.parts.kernels.shared_with(spans)
     cost = case.mean([exposed])
     if case.percent(cost) < case.thresholds.copy_percent:
         return None
