@@ -19,8 +19,8 @@ from nsystui.exports.identifiers import pid_of
 from nsystui.questions.conditions import where
 from nsystui.questions.derived import of_each_report
 from nsystui.questions.device_time import NOTHING, Breakdown
-from nsystui.questions.tasks import RankedTask, rows_of_tasks, used_devices
-from nsystui.questions.time_window import extent, extents, recorded, selected_reports, shares_clock
+from nsystui.questions.tasks import RankedTask, rows_of_tasks, selected_ranks, used_devices
+from nsystui.questions.time_window import extent, extents, recorded, report_at, selected_reports, shares_clock
 from nsystui.questions.utilisation import SHARE_COLUMNS, BusyIntervals, recording_notes, shares
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -178,7 +178,7 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     a task with several GPUs they are the mean over them. What is about a GPU is missing for a task that used none.
     ``busy`` comes from ``BusyIntervals.load`` with the same selection (its window may differ).
     """
-    chosen = [item for item in ranks if selection.tasks is None or item.task in selection.tasks]
+    chosen = selected_ranks(ranks, selection)
     counts = task_counts(session, selection, chosen)
     windows = extents(session, selection)
     spent: dict[Task, Breakdown] = {}
@@ -262,7 +262,7 @@ def _counted(session: Session, selection: Selection, table: sa.Table) -> dict[Ta
 def _none_or_zero(session: Session, item: RankedTask, name: str) -> int | None:
     """The value for a task without rows: 0 where nothing happened, missing where nothing was traced."""
     if name == "api_calls":
-        report = next(report for report in session.reports if report.index == item.task.report)
+        report = report_at(session, item.task.report)
         return 0 if report.count(tables.api_calls) else None
     return 0 if item.devices else None
 

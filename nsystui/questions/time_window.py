@@ -44,6 +44,11 @@ def selected_reports(session: Session, selection: Selection) -> list[Report]:
     return [report for report in session.reports if report.index in wanted]
 
 
+def report_at(session: Session, index: int) -> Report:
+    """The open report with this index."""
+    return next(report for report in session.reports if report.index == index)
+
+
 def extent(session: Session, selection: Selection, fit: bool = True) -> Window:
     """The selection's window; without one, the span of the selected tasks' reports.
 

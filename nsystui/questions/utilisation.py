@@ -33,7 +33,7 @@ from nsystui.questions.device_time import (
     shifted,
     to_arrays,
 )
-from nsystui.questions.tasks import RankedTask, used_devices
+from nsystui.questions.tasks import GPU_TABLES, RankedTask, used_devices
 from nsystui.questions.time_window import recorded, selected_reports, shares_clock
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 
 _NAME_NOTE = "the name filter is left out here: how busy a GPU is depends on all of its work"
-_GPU_TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +106,7 @@ def columns_read(of_streams: bool) -> dict[sa.Table, tuple[str, ...]]:
     ``of_streams`` says whether the selection is of single streams.
     """
     columns = ("process", "device", "start", "end", *(["stream"] if of_streams else []))
-    return {table: (*columns, *(["is_nccl"] if "is_nccl" in table.c else [])) for table in _GPU_TABLES}
+    return {table: (*columns, *(["is_nccl"] if "is_nccl" in table.c else [])) for table in GPU_TABLES}
 
 
 def breakdown(
@@ -187,7 +186,7 @@ def _batches(reports: Mapping[int, Report], devices: Sequence[Device]) -> Iterat
     rows: dict[int, int] = {}
     for device in devices:
         index = device.task.task.report
-        more = sum(reports[index].count(table) for table in _GPU_TABLES)
+        more = sum(reports[index].count(table) for table in GPU_TABLES)
         if batch and (len(batch) == _BATCH_DEVICES or sum((rows | {index: more}).values()) > _BATCH_ROWS):
             yield batch
             batch, rows = [], {}
@@ -210,7 +209,7 @@ def _computed(session: Session, streams: frozenset[int] | None, reports: Sequenc
 
 def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
     """The notes on a utilisation of this selection."""
-    idle = [report.name for report in reports if not any(report.count(table) for table in _GPU_TABLES)]
+    idle = [report.name for report in reports if not any(report.count(table) for table in GPU_TABLES)]
     if idle:
         yield f"no GPU work in {which_of(idle, len(reports))}: {canonical.KERNELS.record}"
     graphs = sum(report.count(tables.graph_launches) for report in reports)

@@ -10,7 +10,7 @@ from nsystui.base.selection import Selection
 from nsystui.questions.job import Job
 from nsystui.questions.nvtx.loading import has_launches
 from nsystui.questions.overview import job_facts
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.tasks import RankedTask, selected_ranks
 from nsystui.questions.time_window import extent, selected_reports, shares_clock
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -27,8 +27,7 @@ class Side:
     @property
     def ranks(self) -> tuple[RankedTask, ...]:
         """The selected ranks."""
-        tasks = self.selection.tasks
-        return tuple(item for item in self.job.ranks if tasks is None or item.task in tasks)
+        return tuple(selected_ranks(self.job.ranks, self.selection))
 
     @property
     def gpu_ranks(self) -> int:

@@ -42,7 +42,7 @@ from nsystui.questions.algebra.intervals import subtract
 from nsystui.questions.derived import of_each_report
 from nsystui.questions.efficiency.device import ratio
 from nsystui.questions.mpi import is_mpi_range
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.tasks import RankedTask, selected_ranks
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -71,7 +71,7 @@ def host_calls(session: Session, selection: Selection, ranks: Sequence[RankedTas
 
     MPI is what nsys traced as such, or the NVTX ranges of the domain ``MPI``, as it wrote them until 2022.
     """
-    chosen = [item for item in ranks if item.devices and (selection.tasks is None or item.task in selection.tasks)]
+    chosen = [item for item in selected_ranks(ranks, selection) if item.devices]
     wanted = {item.task.report for item in chosen}
     reports = {report.index: report for report in session.reports if report.index in wanted}
     found = of_each_report(

@@ -24,6 +24,7 @@ from nsystui.base.selection import Selection
 from nsystui.questions.algebra.projection import LaunchCalls
 from nsystui.questions.conditions import Condition, where
 from nsystui.questions.event_kinds import KIND_TABLES, EventKind
+from nsystui.questions.tasks import GPU_TABLES
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -42,7 +43,6 @@ FOLDED_LABEL = sa.func.regexp_replace(LABEL, ", (seq|op_id|sizes) =.*", "", "s",
 PUSH_POP_TYPES = (59, 70)
 START_END_TYPES = (60, 71)
 
-GPU_TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches)
 _CALL_TABLES = (tables.api_calls, tables.api_backtraces)
 _GPU_TABLES_OF_NSYS = (tables.kernels, tables.memory_ops)
 _SLICE_CALLS = 1 << 17

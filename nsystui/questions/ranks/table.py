@@ -21,7 +21,7 @@ from nsystui.questions.collectives.waiting import SYNCHRONOUS, Lateness
 from nsystui.questions.device_time import NOTHING, Breakdown
 from nsystui.questions.overview import task_counts
 from nsystui.questions.ranks.steps import StepFigures, StepTimes, figures
-from nsystui.questions.tasks import RankedTask, world_size
+from nsystui.questions.tasks import RankedTask, selected_ranks, world_size
 from nsystui.questions.time_window import extents, shares_clock
 from nsystui.questions.utilisation import SHARE_COLUMNS, BusyIntervals, recording_notes, shares
 from nsystui.store.session import Session
@@ -142,7 +142,7 @@ def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     Percentages are of the selection's window, else of the job's extent, the same for every rank. ``odd`` names the
     figures in which a rank stands out from the others, the furthest first.
     """
-    chosen = [item for item in ranks if selection.tasks is None or item.task in selection.tasks]
+    chosen = selected_ranks(ranks, selection)
     windows = extents(session, selection)
     spent: dict[Task, Breakdown] = {}
     gpus: dict[Task, list[int | None]] = {}
@@ -207,9 +207,9 @@ def _odd(rows: Sequence[Mapping[str, Value]]) -> Iterator[str]:
         values = [_number(row.get(measure.name)) for row in rows]
         judged.append((word, scores(values, measure)))
     for place in range(len(rows)):
-        found = [(abs(score), word, score) for word, every in judged if is_odd(score := every[place]) and score]
-        found.sort(key=lambda one: -one[0])
-        yield ", ".join(f"{word} {'▲' if score > 0 else '▼'}" for _, word, score in found[:_MOST_REASONS])
+        found = {word: score for word, every in judged if is_odd(score := every[place]) and score}
+        furthest = sorted(found, key=lambda word: -abs(found[word]))[:_MOST_REASONS]
+        yield ", ".join(f"{word} {'▲' if found[word] > 0 else '▼'}" for word in furthest)
 
 
 def _number(value: Value) -> float | None:

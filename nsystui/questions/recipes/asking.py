@@ -12,7 +12,7 @@ from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.tasks import RankedTask, selected_ranks
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
@@ -48,18 +48,13 @@ Draw = Callable[[Job, Selection, Options], "RecipeMap"]
 """Each module of this folder has the functions of its recipes, by their names, in ``ASK`` or ``MAPS``."""
 
 
-def chosen_ranks(job: Job, selection: Selection) -> list[RankedTask]:
-    """The selected ranks, in their order."""
-    return [item for item in job.ranks if selection.tasks is None or item.task in selection.tasks]
-
-
 Question = Callable[[Session, Selection], Answer]
 """What is asked of a rank: of a session that has at least its report."""
 
 
 def of_each_rank(job: Job, selection: Selection, question: Question) -> Answer:
     """The answers for the single ranks below each other, behind a column for the rank."""
-    parts = [(item.rank, of_rank(job, selection, item, question)) for item in chosen_ranks(job, selection)]
+    parts = [(item.rank, of_rank(job, selection, item, question)) for item in selected_ranks(job.ranks, selection)]
     if not parts:
         empty = question(job.session, selection)
         return TableAnswer(empty.name, (RANK, *empty.columns), [], 0, empty.notes)

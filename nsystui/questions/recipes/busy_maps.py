@@ -15,8 +15,9 @@ from nsystui.questions.algebra.intervals import intersect, merge
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.efficiency.host import HostCalls, host_calls
 from nsystui.questions.job import Job
-from nsystui.questions.recipes.asking import RANK, Draw, Options, chosen_ranks
+from nsystui.questions.recipes.asking import RANK, Draw, Options
 from nsystui.questions.recipes.maps import Figure, MapLine, RecipeMap, clock_notes, percent, window_of
+from nsystui.questions.tasks import selected_ranks
 from nsystui.questions.time_window import recorded
 from nsystui.questions.utilisation import recording_notes
 from nsystui.store import tables
@@ -86,7 +87,7 @@ def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Inter
         kernels = _kernels(job, selection)
         reports = {report.index: report for report in job.session.reports}
         lines = []
-        for item in chosen_ranks(job, selection):
+        for item in selected_ranks(job.ranks, selection):
             own = calls.get(item.task)
             if own is None:
                 continue
@@ -95,7 +96,7 @@ def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Inter
             parts = [_shares(one, window, options.bins, seen) for one in (*sets, combined(sets, intersect))]
             lines.append(MapLine((item.rank,), f"rank {item.rank}", np.stack(parts)))
         named = (_NAME_NOTE,) if selection.name is not None else ()
-        missing = _missing(len(lines), len(chosen_ranks(job, selection)), title, job.session.count(table))
+        missing = _missing(len(lines), len(selected_ranks(job.ranks, selection)), title, job.session.count(table))
         notes = (*missing, *named, *clock_notes(job, selection))
         return RecipeMap(f"{word}-gpu-time", window, options.bins, (RANK,), figures, tuple(lines), notes)
 

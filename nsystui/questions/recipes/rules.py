@@ -6,7 +6,7 @@ See docs/numbers.md#expert-rules.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -139,6 +139,15 @@ _PART_COLUMNS = (
 )
 
 
+class _Gap(NamedTuple):
+    duration: int
+    rank: int
+    device: int
+    start: int
+    profiler: int | None = None
+    work: str | None = None
+
+
 def _gaps(job: Job, selection: Selection, options: Options) -> Answer:
     """A row for each gap of more than ``options.gap`` ns between the operations of a GPU, longest first.
 
@@ -147,7 +156,7 @@ def _gaps(job: Job, selection: Selection, options: Options) -> Answer:
     busy, windows = job.busy(selection), extents(job.session, selection)
     overhead = overhead_by_name(job.session, selection)
     noticed = {report.index for report in job.session.reports if report.has(tables.profiler_overhead)}
-    rows: list[Row] = []
+    rows: list[_Gap] = []
     every = 0
     for item in busy.devices:
         place = item.device
@@ -156,19 +165,19 @@ def _gaps(job: Job, selection: Selection, options: Options) -> Answer:
             every += len(gaps)
             is_long = gaps.ends - gaps.starts > options.gap
             start, end = gaps.starts[is_long], gaps.ends[is_long]
-            parts: Sequence[Row] = [(None, None)] * len(start)
+            parts: Sequence[tuple[int | None, str | None]] = [(None, None)] * len(start)
             if task.report in noticed:
                 parts = _profilers_part(overhead.get(task, {}), start, end)
             rows += [
-                (until - since, place.task.rank, place.device, since, *part)
+                _Gap(until - since, place.task.rank, place.device, since, *part)
                 for since, until, part in zip(start.tolist(), end.tolist(), parts, strict=True)
             ]
-    rows.sort(key=lambda row: (-int(row[0] or 0), row[1:4]))
+    rows.sort(key=lambda gap: (-gap.duration, gap.rank, gap.device, gap.start))
     note = unnoticed(job.session) if rows else ""
     return TableAnswer("gpu-gaps", _GAP_COLUMNS, rows, every, (*busy.notes, *([note] if note else ())))
 
 
-def _profilers_part(named: Mapping[str, Intervals], start: Times, end: Times) -> list[Row]:
+def _profilers_part(named: Mapping[str, Intervals], start: Times, end: Times) -> list[tuple[int, str | None]]:
     """How long the profiler worked in each span ``[start, end)``, ns, and what took it longest, if anything did."""
     names = [None, *named]
     of_name = np.stack(

@@ -19,7 +19,8 @@ from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.derived import of_each_report
 from nsystui.questions.device_time import STREAM_KEYS, busy_parts, of_arrays, to_arrays
 from nsystui.questions.nvtx.ranges import ranges_of
-from nsystui.questions.time_window import recorded
+from nsystui.questions.tasks import GPU_TABLES, selected_ranks
+from nsystui.questions.time_window import recorded, report_at
 from nsystui.questions.timeline.lane_work import LaneWork
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from nsystui.questions.utilisation import BusyIntervals
     from nsystui.store.results import Arrays
 
-
-_WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
 
 LEVELS = 4
 """The number of outermost levels of push/pop ranges that have lanes; deeper ones are in the NVTX tree only."""
@@ -95,7 +94,7 @@ def _streams(session: Session, report: Report) -> dict[Stream, LaneWork]:
 
 def _stream_arrays(session: Session, report: Report) -> Arrays:
     used: set[tuple[int, ...]] = set()
-    for table in _WORK:
+    for table in GPU_TABLES:
         if report.count(table):
             columns = [table.c[key] for key in STREAM_KEYS]
             has_all = [column.is_not(None) for column in columns]
@@ -203,8 +202,7 @@ class Timeline:
     @property
     def tasks(self) -> list[RankedTask]:
         """The selected ranks in order."""
-        chosen = self.selection.tasks
-        return [item for item in self.ranks if chosen is None or item.task in chosen]
+        return selected_ranks(self.ranks, self.selection)
 
     # -- which lanes ----------------------------------------------------------------------------------------------
 
@@ -226,7 +224,7 @@ class Timeline:
 
     def has_inside(self, task: Task) -> bool:
         """Whether a rank has lanes that it shows only when it is opened."""
-        report = self._report(task.report)
+        report = report_at(self.session, task.report)
         return any(report.count(table) for table in (tables.kernels, tables.memory_ops, tables.nvtx_ranges))
 
     def _lanes_of(self, item: RankedTask, inside: ReportLanes | None) -> Iterator[Lane]:
@@ -293,18 +291,15 @@ class Timeline:
                 return self._reports[task.report]
             if not wait:
                 return None
-            loaded = ReportLanes.load(self.session, self._report(task.report))
+            loaded = ReportLanes.load(self.session, report_at(self.session, task.report))
             self._reports[task.report] = loaded
             while len(self._reports) > 1 and sum(one.size for one in self._reports.values()) > _MOST_HELD:
                 self._reports.popitem(last=False)
             return loaded
 
-    def _report(self, index: int) -> Report:
-        return next(report for report in self.session.reports if report.index == index)
-
     def clock_offset(self, lane: Lane) -> int:
         """The clock offset of the lane's report: added to its times it gives job time, ns."""
-        return self._report(lane.task.report).clock_offset
+        return report_at(self.session, lane.task.report).clock_offset
 
 
 def _outermost(levels: Mapping[int | None, NvtxLevel]) -> NvtxLevel:

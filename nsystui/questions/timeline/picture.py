@@ -11,10 +11,10 @@ from nsystui.base.columns import DEVICE, DURATION, RANK, START, STREAM, Column, 
 from nsystui.base.selection import NameFilter, Window
 from nsystui.base.text import safe_text, shorten, width_of
 from nsystui.exports.identifiers import tid_of
+from nsystui.questions.tasks import GPU_TABLES
 from nsystui.questions.timeline.events import Span, long_events, matching_columns, matching_ranges, nvtx_spans
 from nsystui.questions.timeline.lane_work import CATEGORIES, IDLE, UNSEEN, Columns, columns
 from nsystui.questions.timeline.lanes import Lane, Timeline
-from nsystui.store import tables
 
 NAMED_COLUMNS = 5
 """An event of so many columns is drawn with its name."""
@@ -73,7 +73,7 @@ def operations(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> int
         lane = next((lane for lane in lanes if lane.task.report == report.index and not lane.is_nvtx), None)
         if lane is not None:
             seen = timeline.work(lane).recorded
-            rows = sum(report.count(table) for table in (tables.kernels, tables.memory_ops, tables.graph_launches))
+            rows = sum(report.count(table) for table in GPU_TABLES)
             first = seen.start if report.packed.first_event is None else report.packed.first_event + report.clock_offset
             last = seen.end if report.packed.last_event is None else report.packed.last_event + report.clock_offset
             inside = max(0, min(window.end, last) - max(window.start, first))

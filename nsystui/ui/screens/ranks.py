@@ -13,7 +13,7 @@ from nsystui.questions.job import Job
 from nsystui.questions.ranks.steps import every_step, steps_across_ranks, steps_by_rank
 from nsystui.questions.ranks.table import rank_table
 from nsystui.questions.steps import Steps
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.tasks import RankedTask, selected_ranks
 from nsystui.ui import keys
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import TableScreen
@@ -36,7 +36,7 @@ def _steps(table: Callable[[Sequence[RankedTask], Steps, Window | None], Answer]
     """The question for one of the tables of steps."""
 
     def ask(job: Job, selection: Selection) -> Answer:
-        chosen = [item for item in job.ranks if selection.tasks is None or item.task in selection.tasks]
+        chosen = selected_ranks(job.ranks, selection)
         return table(chosen, job.steps(), selection.window)
 
     return ask

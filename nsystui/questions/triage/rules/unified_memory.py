@@ -61,7 +61,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.mean(row.time for row in rows)
     if case.percent(cost) < case.thresholds.unified_percent:
         return []
-    rows.sort(key=lambda row: (-row.time, str(row[:2])))
+    rows.sort(key=lambda row: (-row.time, str((row.rank, row.device))))
     size = sum(row.migrated for row in rows)
     gpu, cpu = sum(row.gpu_faults for row in rows), sum(row.cpu_faults for row in rows)
     sentence = (
