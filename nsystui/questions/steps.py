@@ -322,14 +322,14 @@ def _candidate(task: Task, name: str, ranges: pd.DataFrame, wanted: NameFilter |
     if wanted is not None:
         pattern = re.compile(wanted.pattern, re.IGNORECASE if wanted.ignore_case else 0)
         chosen = np.flatnonzero(follows)
-        numbers = _numbers([_told(pattern, names[place]) for place in chosen.tolist()])
+        numbers = _numbers([_number_text(pattern, names[place]) for place in chosen.tolist()])
         return _Candidate(task, name, numbers, starts[chosen], ends[chosen])
     found = _Candidate(task, name, _numbers(names), starts, ends)
     is_plausible = found.word < len(_WORDS) or found.is_ascending
     return found if follows.all() and is_plausible else None
 
 
-def _told(pattern: re.Pattern[str], name: str) -> str:
+def _number_text(pattern: re.Pattern[str], name: str) -> str:
     """The number of a step by the user's pattern: its first group, or the whole name."""
     match = pattern.search(name)
     return (match[1] or "") if match is not None and pattern.groups else name

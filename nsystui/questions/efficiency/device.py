@@ -65,7 +65,7 @@ def unplaced(session: Session, gpus: Sequence[Gpu]) -> bool:
     seen = set()
     for gpu in gpus:
         device = gpu.devices[0]
-        if _told(reports[device.task.task.report], device) is None:
+        if _recorded_gpu(reports[device.task.task.report], device) is None:
             place = (device.task.host, device.device)
             if place in seen:
                 return True
@@ -73,7 +73,7 @@ def unplaced(session: Session, gpus: Sequence[Gpu]) -> bool:
     return False
 
 
-def _told(report: Report, device: Device) -> int | None:
+def _recorded_gpu(report: Report, device: Device) -> int | None:
     """The machine's number of the GPU, where the export says it of this very process."""
     known = report.metadata.cuda_devices
     return next((one.gpu for one in known if (one.pid, one.device) == (device.task.pid, device.device)), None)
@@ -81,7 +81,7 @@ def _told(report: Report, device: Device) -> int | None:
 
 def _key(report: Report, device: Device) -> Hashable:
     """The identity of a GPU: equal for devices that are the same one."""
-    number = _told(report, device)
+    number = _recorded_gpu(report, device)
     if number is None:
         return (device.task.task, device.device)
     uuid = next((gpu.uuid for gpu in report.metadata.gpus if gpu.gpu == number), "")

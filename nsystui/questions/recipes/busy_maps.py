@@ -15,8 +15,16 @@ from nsystui.questions.algebra.intervals import intersect, merge
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.efficiency.host import HostCalls, host_calls
 from nsystui.questions.job import Job
-from nsystui.questions.recipes.asking import RANK, Draw, Options
-from nsystui.questions.recipes.maps import Figure, MapLine, RecipeMap, clock_notes, percent, window_of
+from nsystui.questions.recipes.recipe import (
+    RANK,
+    Draw,
+    Figure,
+    MapLine,
+    Options,
+    RecipeMap,
+    clock_notes,
+    percent,
+)
 from nsystui.questions.tasks import selected_ranks
 from nsystui.questions.time_window import recorded
 from nsystui.questions.utilisation import recording_notes
@@ -49,7 +57,7 @@ _LANES = {
 
 def _gpu_map(name: str, figures: tuple[Figure, ...]) -> Draw:
     def drawn(job: Job, selection: Selection, options: Options) -> RecipeMap:
-        busy, window = job.busy(selection), window_of(job, selection)
+        busy, window = job.busy(selection), job.extent(selection)
         several = {item.device.task.task for item in busy.devices if len(item.device.task.devices) > 1}
         lines = []
         for item in busy.devices:
@@ -82,7 +90,7 @@ def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Inter
     )
 
     def drawn(job: Job, selection: Selection, options: Options) -> RecipeMap:
-        window = window_of(job, selection)
+        window = job.extent(selection)
         calls = {one.task.task: calls_of(one) for one in host_calls(job.session, selection, job.ranks)}
         kernels = _kernels(job, selection)
         reports = {report.index: report for report in job.session.reports}

@@ -21,7 +21,7 @@ from nsystui.questions.conditions import Condition, duration, where
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, kernel_notes, name_of
-from nsystui.questions.recipes.asking import Ask, Options, of_each_rank
+from nsystui.questions.recipes.recipe import Ask, Options, of_each_rank
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -28,8 +28,8 @@ from nsystui.questions.job import Job
 from nsystui.questions.kernels import kernel_notes, kernel_summary, name_of
 from nsystui.questions.nvtx.paths import Templates, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
-from nsystui.questions.recipes.asking import RANK, Ask, Options
 from nsystui.questions.recipes.kernels import named_kernels
+from nsystui.questions.recipes.recipe import RANK, Ask, Options
 from nsystui.questions.tasks import selected_ranks
 from nsystui.store import tables
 

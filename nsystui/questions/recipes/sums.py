@@ -25,7 +25,7 @@ from nsystui.questions.nccl.summary import nccl_notes
 from nsystui.questions.nccl.units import whole
 from nsystui.questions.nvtx.listing import nvtx_summary
 from nsystui.questions.nvtx.loading import LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
-from nsystui.questions.recipes.asking import Ask, Options, of_each_rank, of_rank
+from nsystui.questions.recipes.recipe import Ask, Options, of_each_rank, of_rank
 from nsystui.questions.stats.cuda_sums import kernels_as_nsys
 from nsystui.questions.stats.nvtx_kernels import measured, quartiles
 from nsystui.questions.stats.nvtx_projected import projected_summary, projected_trace

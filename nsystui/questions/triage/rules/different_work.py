@@ -54,9 +54,9 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "divide layers, experts or samples more evenly",
         "the rank with most work sets the pace of every step that ends in a collective",
     )
-    told = steps.pop()
+    (common,) = steps
     rows = [
-        _Row(item.rank, int(count), told, int(time)) for item, count, time in zip(ranks, kernels, busy, strict=True)
+        _Row(item.rank, int(count), common, int(time)) for item, count, time in zip(ranks, kernels, busy, strict=True)
     ]
     rows.sort(key=lambda row: (-row.compute, row.rank))
     measured = "compute time |U(K)| of the rank with most, less the mean of all"

@@ -2,7 +2,7 @@
 
 See docs/numbers.md#expert-rules.
 
-What the profiler itself did is no part of a gap: that is the finding of `profiler_overhead`.
+The work of the profiler itself is no part of a gap: that is the finding of `profiler_overhead`.
 """
 
 from __future__ import annotations

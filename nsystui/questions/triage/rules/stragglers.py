@@ -216,6 +216,6 @@ def _table(
     for item in sorted(taking_part, key=lambda item: (-caused.get(item.task, 0), item.rank)):
         task, own = item.task, computed.get(item.task)
         late = waiting.lateness[task]
-        told = (late.late, late.operations, caused.get(task), suffered.get(task), late.caused)
-        rows.append((item.rank, item.host or None, *told, own.kernels if own else None, own.time if own else None))
+        waits = (late.late, late.operations, caused.get(task), suffered.get(task), late.caused)
+        rows.append((item.rank, item.host or None, *waits, own.kernels if own else None, own.time if own else None))
     return TableAnswer("stragglers", _COLUMNS, rows, len(rows))
