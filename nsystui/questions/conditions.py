@@ -113,6 +113,11 @@ def job_end(table: sa.FromClause) -> sa.ColumnElement[int]:
     return table.c.end + table.c.clock_offset
 
 
+def is_launched_by(work: sa.FromClause, calls: sa.FromClause) -> Condition:
+    """The condition on which one of ``calls`` launched a row of ``work`` (docs/exports.md#launches)."""
+    return sa.and_(*[calls.c[key] == work.c[key] for key in ("report", "process", "correlation_id")])
+
+
 def job_start(table: sa.FromClause) -> sa.ColumnElement[int]:
     """The start in job time, ns."""
     return table.c.start + table.c.clock_offset

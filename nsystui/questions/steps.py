@@ -27,7 +27,7 @@ from nsystui.base.selection import NameFilter, Task
 from nsystui.base.text import few, whole_number
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
-from nsystui.questions.conditions import Condition, job_end, job_start, matches
+from nsystui.questions.conditions import Condition, is_launched_by, job_end, job_start, matches
 from nsystui.questions.derived import of_each_report, runs_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL
 from nsystui.questions.tasks import GPU_TABLES, RankedTask
@@ -399,7 +399,6 @@ def _rows_by_task(reports: Times, processes: Times) -> Iterator[tuple[Task, Time
 def _launches_query(table: sa.Table, tasks: Iterable[Task], ids: tuple[int, int]) -> sa.Select[Any]:
     """Each operation of a table whose correlation id is one of ``ids``, with the time of its launch; job time."""
     calls, columns = tables.api_calls, table.c
-    is_launch = [calls.c[key] == columns[key] for key in ("report", "process", "correlation_id")]
     return (
         sa.select(
             columns.report,
@@ -408,7 +407,7 @@ def _launches_query(table: sa.Table, tasks: Iterable[Task], ids: tuple[int, int]
             job_start(table).label("start"),
             job_end(table).label("end"),
         )
-        .join_from(table, calls, sa.and_(*is_launch))
+        .join_from(table, calls, is_launched_by(table, calls))
         .where(
             columns.report.in_(sorted({task.report for task in tasks})),
             columns.end.is_not(None),

@@ -9,7 +9,7 @@ stays as it is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from nsystui.exports.nccl_log.files import open_log
 from nsystui.exports.nccl_log.lines import Call, Line, Signature, datatype_name
 from nsystui.exports.nccl_log.reading import LogReader
 from nsystui.questions.nccl.names import Reason, collective_of_api
+from nsystui.questions.nccl.units import by_name
 from nsystui.questions.nccl_log.communicators import CallSequence, call_sequences
 from nsystui.questions.tasks import RankedTask
 
@@ -149,7 +150,7 @@ def with_log_sizes(
     stream = kernels["stream"].astype("Int64").reindex(known["partner"].to_numpy()).set_axis(known.index)
     streams = known[["report", "row"]].assign(stream=stream)
     streams = calls[["report", "row"]].merge(streams, on=["report", "row"], how="left")["stream"].set_axis(calls.index)
-    collectives = _collectives(calls["name"], collective_of_api)
+    collectives = by_name(calls["name"], collective_of_api)
     filled, reasons = _filled(calls.assign(stream=streams), collectives, np.ones(len(calls), bool), log)
     return filled.drop(columns="stream"), reasons
 
@@ -196,12 +197,6 @@ def _typed(before: pd.Series[Any], values: Any) -> Any:
     import pandas as pd
 
     return pd.Series(values, index=before.index, dtype="Int64" if before.name in _NUMBERS else object)
-
-
-def _collectives(names: pd.Series[Any], of_name: Callable[[str], str | None]) -> Any:
-    """The collective of each row by its name; ``None`` for others."""
-    number, distinct = names.factorize()
-    return np.array([*(of_name(str(name)) for name in distinct), None], object)[number]
 
 
 def log_notes(kernels: pd.DataFrame, calls: pd.DataFrame, reasons: Sequence[str]) -> tuple[str, ...]:

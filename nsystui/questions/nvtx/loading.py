@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.projection import LaunchCalls
-from nsystui.questions.conditions import Condition, where
+from nsystui.questions.conditions import Condition, is_launched_by, where
 from nsystui.questions.event_kinds import KIND_TABLES, EventKind
 from nsystui.questions.tasks import GPU_TABLES
 from nsystui.store import tables
@@ -230,11 +230,6 @@ def calls_as_nsys(selection: Selection, keys: Sequence[str], report: Report | No
     nsys counts those too: the GPU work of such a call counts twice wherever it does not count distinct ids.
     """
     return _calls(selection, keys, _CALL_TABLES, report)
-
-
-def is_launched_by(work: sa.FromClause, calls: sa.FromClause) -> Condition:
-    """The condition on which one of ``calls`` launched a row of ``work`` (docs/exports.md#launches)."""
-    return sa.and_(*[calls.c[key] == work.c[key] for key in ("report", "process", "correlation_id")])
 
 
 _LAUNCH_KEYS = ("report", "process", "thread", "correlation_id", "start", "end")

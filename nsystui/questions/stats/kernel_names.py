@@ -19,10 +19,10 @@ from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.nesting import one_timeline
-from nsystui.questions.conditions import where
+from nsystui.questions.conditions import is_launched_by, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.kernels import kernel_notes
-from nsystui.questions.nvtx.loading import Texts, is_launched_by, read_ranges
+from nsystui.questions.nvtx.loading import Texts, read_ranges
 from nsystui.questions.stats.report import Options
 from nsystui.store import tables
 from nsystui.store.report import Report

@@ -10,7 +10,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
-from nsystui.questions.conditions import Condition, where
+from nsystui.questions.conditions import Condition, is_launched_by, where
 from nsystui.questions.event_kinds import GPU_KINDS, KIND_TABLES, EventKind, kinds_of
 from nsystui.questions.events import EventList
 from nsystui.questions.job import Job
@@ -160,12 +160,8 @@ def with_calls(rows: sa.Subquery, selection: Selection, extra: Sequence[Conditio
         .group_by(*place)
         .subquery()
     )
-    is_launch = sa.and_(
-        calls.c.report == rows.c.report,
-        calls.c.process == rows.c.process,
-        calls.c.correlation_id == rows.c.correlation_id,
-    )
-    return sa.select(*rows.c, calls.c.call_start, calls.c.call_thread).select_from(rows.outerjoin(calls, is_launch))
+    launched = rows.outerjoin(calls, is_launched_by(rows, calls))
+    return sa.select(*rows.c, calls.c.call_start, calls.c.call_thread).select_from(launched)
 
 
 BAND = 400_000  # events

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.alignment import Alignment, ClockMode
-from nsystui.questions.conditions import Condition, where
+from nsystui.questions.conditions import Condition, is_launched_by, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.event_kinds import GPU_KINDS, EventKind
 from nsystui.questions.job import Job
@@ -130,12 +130,7 @@ class Trace:
             if launched is None:
                 query = _with_nothing(query, "to_device", "to_stream", "to", "size")
             else:
-                is_call = sa.and_(
-                    rows.c.kind == EventKind.API.value,
-                    launched.c.report == rows.c.report,
-                    launched.c.process == rows.c.process,
-                    launched.c.correlation_id == rows.c.correlation_id,
-                )
+                is_call = sa.and_(rows.c.kind == EventKind.API.value, is_launched_by(launched, rows))
                 query = query.add_columns(launched.c.to_device, launched.c.to_stream, launched.c.to, launched.c.size)
                 query = query.select_from(rows.outerjoin(launched, is_call))
             order = (rows.c.start, rows.c.end.desc(), rows.c.kind_order, rows.c.report, rows.c.row)
