@@ -8,7 +8,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.columns import Column, Unit
+from nsystui.base.columns import DEVICE, RANK
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.interval_blocks import NO_BLOCKS, IntervalBlocks, combined
 from nsystui.questions.algebra.intervals import intersect, merge
@@ -16,7 +16,6 @@ from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.efficiency.host import HostCalls, host_calls
 from nsystui.questions.job import Job
 from nsystui.questions.recipes.recipe import (
-    RANK,
     Draw,
     Figure,
     MapLine,
@@ -30,8 +29,6 @@ from nsystui.questions.time_window import recorded
 from nsystui.questions.utilisation import recording_notes
 from nsystui.store import tables
 from nsystui.store.report import Report
-
-DEVICE = Column("device", header="Device", label="dev", unit=Unit.NUMBER)
 
 _BUSY = (
     percent("busy_percent", "Busy", "busy"),

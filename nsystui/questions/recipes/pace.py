@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.answer import Answer, Row, TableAnswer
-from nsystui.base.columns import DURATION, START, Column, Unit
+from nsystui.base.columns import DURATION, RANK, START, Column, Unit
 from nsystui.base.errors import UsageError, meant
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few, shorten
@@ -29,7 +29,7 @@ from nsystui.questions.kernels import kernel_notes, kernel_summary, name_of
 from nsystui.questions.nvtx.paths import Templates, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.recipes.kernels import named_kernels
-from nsystui.questions.recipes.recipe import RANK, Ask, Options
+from nsystui.questions.recipes.recipe import Ask, Options
 from nsystui.questions.tasks import selected_ranks
 from nsystui.store import tables
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsystui.base.answer import Answer, Row, TableAnswer, row_batches
-from nsystui.base.columns import END, START, Column, Unit
+from nsystui.base.columns import END, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
@@ -26,7 +26,6 @@ T = TypeVar("T")
 
 MILLISECOND = 1_000_000
 BINS = 30
-RANK = Column("rank", header="Rank", label="rank", unit=Unit.NUMBER)
 
 
 @dataclass(frozen=True)

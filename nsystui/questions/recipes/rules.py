@@ -18,6 +18,7 @@ from nsystui.base.columns import (
     DURATION,
     PID,
     PROCESS_ID,
+    RANK,
     REPORT_ID,
     ROW_ID,
     START,
@@ -36,7 +37,7 @@ from nsystui.questions.job import Job
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.profiler_overhead import overhead_by_name, unnoticed
-from nsystui.questions.recipes.recipe import RANK, Ask, Options
+from nsystui.questions.recipes.recipe import Ask, Options
 from nsystui.questions.time_window import extents
 from nsystui.store import tables
 
