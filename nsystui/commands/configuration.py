@@ -184,7 +184,7 @@ class _Reader:
 
     def thresholds(self, key: str, value: object) -> list[str]:
         """As ``--set`` takes them; that of the command line comes after these and wins."""
-        from nsystui.questions.triage.thresholds import Thresholds, meanings
+        from nsystui.questions.triage.rules import Thresholds, meanings
 
         if not isinstance(value, dict):
             raise self._wrong(key, f"{key} is {_worded(value)}; write [triage] and below it lines such as gap_ms = 5")

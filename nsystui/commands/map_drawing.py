@@ -14,8 +14,7 @@ from nsystui.base.units import format_value
 from nsystui.questions.answering import draw_map
 from nsystui.questions.job import Job
 from nsystui.questions.question import Drawing, Question
-from nsystui.questions.recipes.asking import Options
-from nsystui.questions.recipes.maps import MapLine, RecipeMap
+from nsystui.questions.recipes.recipe import MapLine, Options, RecipeMap
 from nsystui.ui.widgets.plots import blocks, time_axis
 
 _LABEL, _VALUE, _LEAST = 16, 9, 10

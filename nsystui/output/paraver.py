@@ -24,9 +24,8 @@ from typing import Any
 from nsystui.base.selection import Task
 from nsystui.base.text import safe_text
 from nsystui.output.chrome_trace import Progress, Sink
-from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.event_kinds import GPU_KINDS, EventKind
 from nsystui.questions.trace.layout import NCCL_DOMAIN, Lanes
-from nsystui.questions.trace.slices import ON_GPU
 from nsystui.questions.trace.trace import Trace
 
 MEMORY_SIZE, NCCL_SIZE = 63000002, 9501
@@ -140,7 +139,7 @@ def _nvtx_label(domain: str, loose: int) -> str:
     return "NCCL call" if domain == NCCL_DOMAIN else f"NVTX range {domain}".rstrip()
 
 
-_GPU = frozenset(kind.value for kind in ON_GPU)
+_GPU = frozenset(kind.value for kind in GPU_KINDS)
 _API, _MARK = EventKind.API.value, EventKind.MARK.value
 _SECOND = 1_000_000_000
 Row = tuple[Task, object]

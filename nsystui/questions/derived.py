@@ -1,6 +1,6 @@
 """Derived results that questions share: computed once of a report, or of all open reports, and found from then on.
 
-What is computed of a single report must depend on that report alone: its times are on its own clock, for the offset to
+A result of a single report must depend on that report alone: its times are on its own clock, for the offset to
 the job's clock (and which rank a process is) depends on what else is open.
 """
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """What the command line asked to open, and how. ``cache_directory`` is ``None`` for memory only.
+    """The files to open, and the ways in which to open them. ``cache_directory`` is ``None`` for memory only.
 
     ``memory`` is what DuckDB may take, ``cache_cap`` what the cache may grow to, both in bytes; ``None`` for the usual.
     ``logs`` are debug logs of NCCL, one name each. ``ranks`` says who is which rank, where the user does, and ``clock``

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
-    from nsystui.questions.recipes.maps import RecipeMap
+    from nsystui.questions.recipes.recipe import RecipeMap
     from nsystui.store.session import Session
 
     Expected = tuple[Mapping[Any, Any], Sequence[Any]]

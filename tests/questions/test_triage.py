@@ -27,9 +27,9 @@ from nsystui.questions.question import SCREENS
 from nsystui.questions.triage import run as runner
 from nsystui.questions.triage.case import at_least, below
 from nsystui.questions.triage.finding import DIAGNOSTICS, Door, NotChecked, Severity
+from nsystui.questions.triage.rules import RULES, Thresholds
 from nsystui.questions.triage.rules.idle_gaps import ALLOCATING, COPYING, LAUNCHING, OTHER_CALLS, SYNCHRONISING, kind_of
-from nsystui.questions.triage.run import RULES, Triage, triage, triage_table
-from nsystui.questions.triage.thresholds import Thresholds
+from nsystui.questions.triage.run import Triage, triage, triage_table
 from nsystui.store.session import Session
 
 MS = 1_000_000

@@ -63,8 +63,6 @@ def _times(names: Sequence[str], may_be_open: bool) -> Times:
 
 POSSIBLE_RANGE = _times(["start", "end"], may_be_open=True).possible
 """The condition for the rows of ``NVTX_RANGES``."""
-POSSIBLE_WORK = _times(["start", "end"], may_be_open=False).possible
-"""The condition for what a GPU did."""
 
 
 @dataclass(frozen=True)

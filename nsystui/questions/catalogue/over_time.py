@@ -49,13 +49,13 @@ def _read_timeline(values: Values) -> dict[str, Any]:
 
 
 def _ask_timeline(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.timeline.text import lanes_as_table
+    from nsystui.questions.timeline.picture import lanes_as_table
 
     return lanes_as_table(job, selection, options["width"], options["all_lanes"])
 
 
 def _draw_timeline(job: Job, selection: Selection, options: dict[str, Any]) -> Drawing | None:
-    from nsystui.questions.timeline.text import lanes_as_text
+    from nsystui.questions.timeline.picture import lanes_as_text
 
     return lanes_as_text(job, selection, options["width"], options["all_lanes"])
 
