@@ -66,7 +66,7 @@ exit status:
 
 
 class CommandModule(Protocol):
-    """What each module of ``nsystui.commands`` that is a command offers, and the runner of questions."""
+    """The interface of a module of ``nsystui.commands`` that is a command, and of the runner of questions."""
 
     DESCRIPTION: str
     EXAMPLES: str
@@ -82,7 +82,7 @@ class CommandModule(Protocol):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit status; what the user did wrong is one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if "_ARGCOMPLETE" in os.environ:
+    if "_ARGCOMPLETE" in os.environ and "COMP_LINE" in os.environ:  # a shell asks what may follow
         from nsystui.commands.shell import complete
 
         complete(command_parser)
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end_quietly() -> None:
-    """DuckDB's binding tells a screenful of what threads in the background still hold: nothing that a user can mend.
+    """DuckDB's binding prints a screenful about objects that background threads still hold: nothing a user can mend.
 
     It does so after everything else, also after what is registered here first and so runs last.
     """
@@ -131,7 +131,7 @@ def _run(words: list[str]) -> int:
         top_parser().print_help()
         return 0
     if words[0] in ("-V", "--version"):
-        _say(f"nsystui {__version__}\n")
+        _print(f"nsystui {__version__}\n")
         return 0
     if words[0].partition("=")[0] in _PRINTING:
         return _print_from_parsers(words)
@@ -151,11 +151,11 @@ def _print_from_parsers(words: list[str]) -> int:
 
     flag, _, value = " ".join(words).replace("=", " ", 1).partition(" ")
     if flag == "--print-man":
-        _say(manual(command_parser, top_parser()))
+        _print(manual(command_parser, top_parser()))
         return 0
     if value not in SHELLS:
         raise UsageError(f"--print-completion {value}: name the shell, one of {', '.join(SHELLS)}")
-    _say(script(value))
+    _print(script(value))
     return 0
 
 
@@ -173,12 +173,12 @@ class _Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         if file is None:
-            _say(self.format_help())
+            _print(self.format_help())
         else:
             super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
-        """Says what is wrong and what was meant, instead of the usage with its thirty options."""
+        """Reports the error and a suggestion, instead of the usage with its thirty options."""
         from nsystui.base.text import safe_text
 
         options = [option for action in self._actions for option in action.option_strings]
@@ -189,16 +189,14 @@ class _Parser(argparse.ArgumentParser):
 
             close = difflib.get_close_matches(words.split()[0].partition("=")[0], options, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-        places = [str(action.metavar) for action in self._actions if not action.option_strings]
-        usage = (
-            f"usage: {self.prog} [OPTIONS] {' '.join(f'{place}…' if place == 'FILE' else place for place in places)}"
-        )
+        positionals = [str(action.metavar) for action in self._actions if not action.option_strings]
+        usage = f"usage: {self.prog} [OPTIONS] {' '.join(f'{one}…' if one == 'FILE' else one for one in positionals)}"
         advice = f"`{self.prog} --help` has the options and examples"
         text = f"{usage}\n{self.prog}: error: {safe_text(message)}{hint}\n{advice}\n"
         self.exit(2, _encodable(text, sys.stderr.encoding if sys.stderr else None))
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     from nsystui.output.stdout import quiet_pipe
 
     with quiet_pipe() as stream:

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support import SHARED
 
+from nsystui.base import resources
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions import catalogue
 from nsystui.questions.catalogue import question_named, questions
 from nsystui.questions.question import Question
-from nsystui.store import machine
 from nsystui.store.session import Session
 
 SMALL_JOB = TrainingJob(ranks=4, steps=3, layers=2)
@@ -45,7 +45,7 @@ def _end_quietly() -> None:
 @pytest.hookimpl(optionalhook=True)  # unknown without xdist
 def pytest_xdist_auto_num_workers() -> int:
     """More than there are CPUs, if there is memory for them: the tests of screens and terminals mostly wait."""
-    cpus, allowed = machine.cpus(), machine.memory()
+    cpus, allowed = resources.cpus(), resources.memory()
     workers = min(2 * cpus, cpus + 4)
     return workers if allowed is None else max(min(workers, allowed // _WORKER_MEMORY), 1)
 
@@ -91,7 +91,7 @@ def cache_directory(run_directory: Path) -> Iterator[Path]:
         for name in ("NO_COLOR", "COLUMNS", "LINES"):
             patch.delenv(name, raising=False)
         # A test waits for the threads in the background: behind all other tests they would take minutes.
-        patch.setattr(machine, "NICE", -20)
+        patch.setattr(resources, "NICE", -20)
         yield directory
 
 

@@ -112,8 +112,8 @@ class TableAnswer:
         """The values of one column, in the order of the rows."""
         if isinstance(self.rows, FrameRows):
             return self.rows.cells(key)
-        place = [column.key for column in self.columns].index(key)
-        return [row[place] for row in self.rows]
+        position = [column.key for column in self.columns].index(key)
+        return [row[position] for row in self.rows]
 
     def records(self) -> list[dict[str, Value]]:
         """The rows as dictionaries by the keys of the columns."""
@@ -129,12 +129,12 @@ class TableAnswer:
 
     def sorted_by(self, key: str, descending: bool) -> Self:
         cells: list[Any] = self.cells(key)
-        known = [place for place, cell in enumerate(cells) if cell is not None]
-        missing = [place for place, cell in enumerate(cells) if cell is None]
+        known = [position for position, cell in enumerate(cells) if cell is not None]
+        missing = [position for position, cell in enumerate(cells) if cell is None]
         order = [*sorted(known, key=cells.__getitem__, reverse=descending), *missing]
         if isinstance(self.rows, FrameRows):
             return replace(self, rows=self.rows.taken(order))
-        return replace(self, rows=[self.rows[place] for place in order])
+        return replace(self, rows=[self.rows[position] for position in order])
 
     def frame(self) -> pd.DataFrame:
         """The rows as a frame with the keys of the columns; numbers that may be missing are ``Int64`` or floats."""
@@ -169,13 +169,13 @@ class FrameRows(Sequence[Row]):
         return len(self.frame)
 
     @overload
-    def __getitem__(self, place: int) -> Row: ...
+    def __getitem__(self, position: int) -> Row: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Row]: ...
-    def __getitem__(self, place: int | slice) -> Row | list[Row]:
-        if isinstance(place, int):
-            return self[place : place + 1 or None][0]
-        chosen = self.frame.iloc[place]
+    def __getitem__(self, position: slice) -> list[Row]: ...
+    def __getitem__(self, position: int | slice) -> Row | list[Row]:
+        if isinstance(position, int):
+            return self[position : position + 1 or None][0]
+        chosen = self.frame.iloc[position]
         return list(zip(*(_plain(chosen[key].tolist()) for key in self.keys), strict=True))
 
     def __iter__(self) -> Iterator[Row]:

@@ -68,8 +68,8 @@ def safe_text(text: str, ascii: bool = False) -> str:  # noqa: A002 - the word t
     """
     if text.isascii() and text.isprintable():  # nearly every string, and this is called for every cell of every screen
         return text
-    shown = text.translate(_SAFE_ASCII if ascii else _SAFE)
-    return shown if max(shown) < "\u0300" else _with_few_marks(shown, "?" if ascii else _SUBSTITUTE)
+    replaced = text.translate(_SAFE_ASCII if ascii else _SAFE)
+    return replaced if max(replaced) < "\u0300" else _with_few_marks(replaced, "?" if ascii else _SUBSTITUTE)
 
 
 def _with_few_marks(text: str, substitute: str) -> str:
@@ -225,8 +225,8 @@ def whole_number(text: str, most: int = LARGEST_NUMBER) -> int | None:
 
 def few(names: Sequence[object]) -> str:
     """Up to three of the names and how many more there are, for a sentence."""
-    shown = ", ".join(str(name) for name in names[:3])
-    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    replaced = ", ".join(str(name) for name in names[:3])
+    return replaced + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def which_of(names: Sequence[str], reports: int) -> str:

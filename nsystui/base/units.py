@@ -1,4 +1,4 @@
-"""Units: how values are worded on a screen, how a user writes durations, and answers in another unit of time.
+"""Units: how values are worded on a screen, how a user writes durations and sizes, and answers in another unit of time.
 
 The rules of wording, the same on every screen:
 
@@ -24,7 +24,7 @@ from enum import Enum
 from nsystui.base.answer import Answer, Changed, Row, Value
 from nsystui.base.columns import Column, Unit
 from nsystui.base.errors import UsageError
-from nsystui.base.text import safe_text
+from nsystui.base.text import LARGEST_NUMBER, safe_text
 
 MISSING = "–"
 MEGABYTE = 1_000_000.0
@@ -242,6 +242,31 @@ def round_half_up(value: float, decimals: int) -> float:
         return round(value, decimals)
     step = Decimal(1).scaleb(-decimals)
     return float(Decimal(repr(value)).quantize(step, ROUND_HALF_UP)) if abs(value) < 1e15 else value
+
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) *([KMGT]?)(i?B)?", re.IGNORECASE)
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def parse_size(text: str) -> int:
+    """Reads a size as whole bytes: ``512M`` and ``512MiB`` are of base 1024, ``512MB`` is of base 1000.
+
+    Raises UsageError for anything else.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is not a size: give a number with M or G, such as 512M or 1.5G")
+    number, unit, ending = match.groups()
+    base = 1000 if (ending or "").upper() == "B" else 1024
+    size = int(Decimal(number) * base ** _POWERS[unit.upper()])
+    if size > LARGEST_NUMBER:
+        raise UsageError(f"{text!r} is more than any disk holds")
+    return size
+
+
+def size_words(size: int) -> str:
+    """A size as it may be written in an option: whole MiB, rounded up."""
+    return f"{-(-size // (1 << 20))}MiB"
 
 
 class TimeUnit(Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from nsystui.base.selection import NameFilter, Selection, parse_numbers, parse_w
 from nsystui.base.text import safe_text
 from nsystui.commands.configuration import CLOCKS, add_limits, config_of, default_cache, limits_of
 from nsystui.questions.numbering import numbering
+from nsystui.questions.question import STEP_RANGE
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -30,7 +31,7 @@ _SELECTING = ("time", "ranks", "devices", "streams", "filter", "filter_time", "f
 
 
 def add_files(parser: argparse.ArgumentParser, least: str = "+") -> None:
-    """The exports and how they are kept; ``least`` is ``*`` where none need be named."""
+    """The exports and how they are opened; ``least`` is ``*`` where none need be named."""
     parser.add_argument(
         "files", nargs=least, metavar="FILE", help="an export (.sqlite), a directory of them, a packed job, or a glob"
     )
@@ -60,7 +61,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def add_ranks(group: argparse._ArgumentGroup) -> None:
-    """``--ranks`` chooses ranks, or says who is which."""
+    """``--ranks`` chooses ranks, or assigns them to files."""
     group.add_argument(
         "--ranks",
         metavar="LIST",
@@ -70,7 +71,7 @@ def add_ranks(group: argparse._ArgumentGroup) -> None:
 
 
 def add_clock(group: argparse._ArgumentGroup) -> None:
-    """What puts several reports on one clock."""
+    """``--clock``: how several reports are put on one clock."""
     group.add_argument(
         "--clock",
         choices=CLOCKS,
@@ -82,23 +83,11 @@ def add_clock(group: argparse._ArgumentGroup) -> None:
 
 def add_step_range(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """``--step-range``: which NVTX ranges are steps."""
-    parser.add_argument(
-        "--step-range",
-        metavar="REGEX",
-        help="which NVTX ranges (domain:text) are steps; a group in it is their number (default: numbered ranges, such "
-        "as `step 7`, that hold half of the GPU's work)",
-    )
-
-
-def add_tables(parser: argparse.ArgumentParser, tables: Mapping[str, str]) -> None:
-    """A flag for each other table of a command, with its help; ``table`` is the name of the one that was asked for."""
-    group = parser.add_argument_group("table").add_mutually_exclusive_group()
-    for name, text in tables.items():
-        group.add_argument(f"--{name}", dest="table", action="store_const", const=name, help=text)
+    parser.add_argument(f"--{STEP_RANGE.flag}", metavar=STEP_RANGE.metavar, help=STEP_RANGE.help)
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
-    """Where the answer goes and how it is written."""
+    """The destination and format of the answer."""
     group = parser.add_argument_group("output")
     group.add_argument(
         "--format", choices=("table", "csv", "json", "md", "parquet"), help="default: table, or what -o ends in"
@@ -135,7 +124,7 @@ def open_job(
     prepare: Callable[[Session], None] = lambda session: None,
     partly: bool = False,
 ) -> Job:
-    """Opens every file that can be opened; the others are told on stderr, one line each.
+    """Opens every file that can be opened, and reports the others on stderr, one line each.
 
     Unless ``whole``, only what is asked for is read of them, when it is asked for: ``expected`` says what that will be
     (`Session.expect`). With ``times`` the answer has moments of several reports in it, for which their clocks are made
@@ -180,7 +169,7 @@ def open_job(
 
 
 def source_of(arguments: argparse.Namespace) -> Source:
-    """What the flags say of opening the exports."""
+    """The exports to open, and how, from the flags."""
     from nsystui.questions.opening import Source
 
     limits = limits_of(arguments)
@@ -212,9 +201,9 @@ def _expect(job: Job, expected: Expected, with_clock: bool) -> None:
 
 
 def remembered(arguments: argparse.Namespace) -> Remembered | None:
-    """What is remembered of the files of a command; ``None`` where a flag narrows the question or forbids it.
+    """The remembered answers of a command's files; ``None`` where a flag narrows the question or forbids it.
 
-    Neither is it asked for files that cannot be opened: why they cannot is told by opening them.
+    ``None`` as well for files that cannot be opened: opening them reports why.
     """
     if arguments.no_cache or arguments.convert or any(getattr(arguments, name, None) for name in _SELECTING):
         return None
@@ -248,7 +237,7 @@ def to_file(arguments: argparse.Namespace) -> bool:
 
 
 def complain(message: str) -> None:
-    """A line on stderr; what comes from file names is made safe for a terminal."""
+    """Prints a line on stderr, made safe for a terminal."""
     print(f"nsystui: {safe_text(message)}", file=sys.stderr)
 
 
@@ -278,7 +267,7 @@ def deliver(arguments: argparse.Namespace, answer: Answer) -> int:
 
 
 def deliver_empty(arguments: argparse.Namespace, answer: Answer) -> None:
-    """Delivers a table without rows of which it was said why: a file has its columns, and JSON is an empty list."""
+    """Delivers a table without rows whose reason was reported: a file has its columns, and JSON is an empty list."""
     if to_file(arguments):
         _save(arguments, answer)
     elif arguments.format == "json":
@@ -286,7 +275,7 @@ def deliver_empty(arguments: argparse.Namespace, answer: Answer) -> None:
 
 
 def no_rows(arguments: argparse.Namespace) -> str:
-    """Why a table has no rows though the exports lack nothing of what it is made of."""
+    """The reason why a table has no rows although the exports lack none of its data."""
     flags = ("time", "devices", "streams", "filter", "filter_time", "filter_nvtx", "instances", "bucket")
     given = vars(arguments)
     ranks = given.get("ranks")
@@ -311,19 +300,3 @@ def _arranged(arguments: argparse.Namespace, answer: Answer) -> Answer:
             raise UsageError(f"--sort {arguments.sort}: the columns are {', '.join(keys)}")
         answer = answer.sorted_by(arguments.sort, descending=True)
     return Head(answer, arguments.top) if arguments.top is not None else answer
-
-
-def deliver_all(arguments: argparse.Namespace, answers: Sequence[Answer]) -> int:
-    """Several answers one after the other on stdout, with an empty line between them.
-
-    Raises UsageError where they should go to one file: there the second would take the place of the first.
-    """
-    if len(answers) > 1 and to_file(arguments):
-        names = ", ".join(answer.name for answer in answers)
-        raise UsageError(f"-o {arguments.output} takes one table, not {len(answers)} ({names})")
-    status = 0
-    for number, answer in enumerate(answers):
-        if number:
-            print()
-        status = max(status, deliver(arguments, answer))
-    return status

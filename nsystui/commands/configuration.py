@@ -28,7 +28,7 @@ _TRIAGE = "triage"
 
 @dataclass(frozen=True)
 class Config:
-    """What the file says; without one nothing. ``path`` is that of the file, empty where none was read.
+    """The contents of the file; empty without one. ``path`` is that of the file, empty where none was read.
 
     ``options`` are defaults by their names in a parsed command line. What has an environment variable is apart, since
     that comes between the flag and the file: ``jobs``, and sizes in bytes.
@@ -103,7 +103,7 @@ def _found(named: str | None, environ: Mapping[str, str]) -> Config:
 
 
 def read_config(path: Path, environ: Mapping[str, str]) -> Config:
-    """What a config file says. Raises UsageError with the file, the line and what may stand there."""
+    """Reads a config file. Raises UsageError with the file, the line and what is allowed there."""
     import tomllib
 
     try:
@@ -119,7 +119,7 @@ def read_config(path: Path, environ: Mapping[str, str]) -> Config:
 
 
 class _Reader:
-    """Checks what a file says key by key, and tells the line of what is wrong."""
+    """Checks a file key by key; an error names the line."""
 
     def __init__(self, path: Path, text: str, environ: Mapping[str, str]) -> None:
         self._path = path
@@ -184,7 +184,7 @@ class _Reader:
 
     def thresholds(self, key: str, value: object) -> list[str]:
         """As ``--set`` takes them; that of the command line comes after these and wins."""
-        from nsystui.questions.triage.thresholds import Thresholds, meanings
+        from nsystui.questions.triage.rules import Thresholds, meanings
 
         if not isinstance(value, dict):
             raise self._wrong(key, f"{key} is {_worded(value)}; write [triage] and below it lines such as gap_ms = 5")
@@ -205,7 +205,7 @@ class _Reader:
 
 @dataclass(frozen=True)
 class _Key:
-    """How a key is read, and which option of a command line it is the default of; empty for what is kept apart."""
+    """How a key is read, and the option whose default it is (empty for `Config`'s own fields)."""
 
     read: Callable[[_Reader, str, Any], Any]
     dest: str = ""
@@ -245,7 +245,7 @@ def _worded(value: object) -> str:
 
 
 def _line_of(lines: Sequence[str], key: str, section: str) -> int | None:
-    """The line that sets a key or begins its section, from 1; ``None`` where it is written in a way of its own."""
+    """The number of the line that sets a key or begins its section; ``None`` if it is not recognised."""
     name = re.compile(rf"""\s*(\[\s*)?(?:{re.escape(section)}\s*\.\s*)?["']?{re.escape(key)}["']?\s*[=.\]]""")
     begun = not section
     for number, line in enumerate(lines, 1):
@@ -280,7 +280,7 @@ def add_limits(group: argparse._ArgumentGroup) -> None:
 
 
 def limits_of(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Limits:
-    """What the flags allow, else the variables, else the config file, else what suits the machine.
+    """The limits set by the flags, else the variables, else the config file, else those that suit the machine.
 
     Raises UsageError for a variable that makes no sense.
     """
@@ -298,7 +298,7 @@ def limits_of(arguments: argparse.Namespace, environ: Mapping[str, str] = os.env
 
 
 def default_cache(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.environ) -> Cache:
-    """The cache that the variables name, else the config file, else that of this system.
+    """The cache of the variables, else of the config file, else of this system's defaults.
 
     Raises UsageError for a variable that makes no sense.
     """
@@ -312,8 +312,8 @@ def default_cache(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.en
 
 
 def drop_left_in_cache(config: Config) -> None:
-    """Removes what programs that were killed left half-written in the cache, if it is the user's own."""
-    from nsystui.exports.own_files import why_not_ours
+    """Removes half-written files of killed programs from the cache, if the cache is the user's own."""
+    from nsystui.exports.partial_files import why_not_ours
     from nsystui.store.cache import drop_left
 
     with suppress(UsageError):  # a command that uses the cache says so itself
@@ -323,16 +323,16 @@ def drop_left_in_cache(config: Config) -> None:
 
 
 def _default_jobs() -> int:
-    from nsystui.store import machine
+    from nsystui.base import resources
 
-    return min(_MOST_JOBS_UNASKED, machine.cpus())
+    return min(_MOST_JOBS_UNASKED, resources.cpus())
 
 
 def _default_memory() -> int:
-    from nsystui.store import machine
+    from nsystui.base import resources
     from nsystui.store.database import SMALLEST_MEMORY, Limits
 
-    there_is = machine.memory()
+    there_is = resources.memory()
     usual = Limits().memory
     return usual if there_is is None else max(min(usual, there_is // _SHARE), SMALLEST_MEMORY)
 
@@ -355,8 +355,8 @@ def jobs_number(text: str, name: str) -> int:
 
 def memory_size(text: str, name: str) -> int:
     """A size in bytes that is enough to read an export with; raises UsageError."""
+    from nsystui.base.units import size_words
     from nsystui.store.database import SMALLEST_MEMORY
-    from nsystui.store.sizes import size_words
 
     memory = size(text, name)
     if memory < SMALLEST_MEMORY:
@@ -366,7 +366,7 @@ def memory_size(text: str, name: str) -> int:
 
 def size(text: str, name: str) -> int:
     """A size in bytes; raises UsageError."""
-    from nsystui.store.sizes import parse_size
+    from nsystui.base.units import parse_size
 
     try:
         return parse_size(text)

@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_sides(arguments: argparse.Namespace) -> None:
-    """Raises UsageError where nothing tells the sides apart."""
+    """Raises UsageError where the two sides are the same."""
     own = (arguments.ranks_a, arguments.ranks_b, arguments.time_a, arguments.time_b)
     if not arguments.against and not any(own):
         raise UsageError(
@@ -139,32 +139,32 @@ def _answer(arguments: argparse.Namespace, names: Sequence[str], sides: tuple[Si
     answers = {name: TABLES[name].make(*sides, options) for name in names}
     sorted_tables = {name: answer for name, answer in answers.items() if name != "summary"}
     check_sort(arguments.sort, {name: [column.key for column in one.columns] for name, one in sorted_tables.items()})
-    shown = argparse.Namespace(**{**vars(arguments), "sort": None, "top": None})
+    unsorted = argparse.Namespace(**{**vars(arguments), "sort": None, "top": None})
     tables = list(_tables(arguments, answers, sides))
     if len(names) == 1 and (shared.to_file(arguments) or not _is_text(arguments) or not len(tables[0].answer)):
-        return shared.deliver(shown, tables[0].answer)
-    deliver_tables(shown, tables)
+        return shared.deliver(unsorted, tables[0].answer)
+    deliver_tables(unsorted, tables)
     return 0
 
 
 def _tables(
     arguments: argparse.Namespace, answers: dict[str, TableAnswer], sides: tuple[Side, Side]
 ) -> Iterator[Titled]:
-    """The tables, sorted and cut; to people those without rows are only said to be empty, and a note is said once."""
+    """The tables, sorted and cut, each note with the first that it belongs to; a text omits tables without rows."""
     from nsystui.questions.compare import TABLES
 
     is_text = _is_text(arguments)
-    said: set[str] = set()
+    earlier: set[str] = set()
     for name, whole in answers.items():
         answer = _arranged(arguments, name, whole, is_text, len(answers) > 1)
-        notes = tuple(note for note in whole.notes if note not in said)
-        said |= set(notes)
+        notes = tuple(note for note in whole.notes if note not in earlier)
+        earlier |= set(notes)
         if is_text and not len(answer) and len(answers) > 1:
             for text in notes:
                 shared.complain(f"note: {text}")
             continue
         title = TABLES[name].title
-        title += f": A is {sides[0].label}, B is {sides[1].label}" if not said - set(notes) else ""
+        title += f": A is {sides[0].label}, B is {sides[1].label}" if not earlier - set(notes) else ""
         title += f" ({len(answer):,} of {len(whole):,}: --top N for more)" if len(answer) < len(whole) else ""
         yield Titled(name, title, replace(answer, notes=notes))
 

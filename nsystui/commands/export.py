@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_target(arguments: argparse.Namespace, target: str) -> None:
-    """What is wrong with the name is said before the work, and so is that the file is there already."""
+    """Raises for a wrong name, or a file that exists already, before the work begins."""
     from nsystui.output.files import PARAVER, check_ending, refuse_existing, trace_files
 
     if arguments.paraver and not target.lower().endswith(PARAVER):

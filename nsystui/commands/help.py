@@ -79,7 +79,7 @@ def _columns() -> int:
 
 
 def _named(link: re.Match[str]) -> str:
-    """What stands for a link to another topic, or within one, where nobody can follow it."""
+    """The text in place of a link to a topic, for a terminal that cannot follow links."""
     words, topic = link.groups()
     if not topic:
         return words

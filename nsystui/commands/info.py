@@ -57,8 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("name an export, such as `nsystui info rank0.sqlite`, or ask for --diagnostics")
     job = shared.open_job(arguments)
     try:
-        answers = [_answer(job, name) for name in _chosen(arguments)]
-        status = shared.deliver_all(arguments, answers)
+        for number, name in enumerate(_chosen(arguments)):
+            if number:
+                print()
+            status = shared.deliver(arguments, _answer(job, name))
         return status if arguments.show else 0  # that nsys said nothing of its capture is no lack of the exports
     finally:
         job.close()
@@ -117,11 +119,11 @@ PACKAGES = (
 )
 SHOWN_VARIABLES = ("TERM", "COLORTERM", "TERM_PROGRAM", "LANG", "LC_ALL", "LC_CTYPE", "COLUMNS", "LINES")
 SHOWN_AS_SET = ("NO_COLOR", "NSYSTUI_CACHE_DIR", "NSYSTUI_CACHE_LIMIT", "NSYSTUI_JOBS", "NSYSTUI_MEMORY_LIMIT")
-"""Of these it is only told that they are set."""
+"""Only whether these are set is shown, not their values."""
 
 
 def program_lines() -> Iterator[str]:
-    """What runs, and on what."""
+    """The versions of the program, its packages and the system."""
     libc = " ".join(platform.libc_ver()).strip()
     yield f"nsystui: {__version__}"
     yield f"python: {platform.python_version()} ({platform.python_implementation()})"
@@ -139,11 +141,11 @@ def _version_of(package: str) -> str:
 
 
 def terminal_lines(environ: Mapping[str, str]) -> Iterator[str]:
-    """What is known of the terminal."""
-    told = [f"{name}={environ[name]}" for name in SHOWN_VARIABLES if name in environ]
-    told += [f"{name} set" for name in SHOWN_AS_SET if environ.get(name)]
+    """The type, size and environment of the terminal."""
+    shown_variables = [f"{name}={environ[name]}" for name in SHOWN_VARIABLES if name in environ]
+    shown_variables += [f"{name} set" for name in SHOWN_AS_SET if environ.get(name)]
     ssh = any(environ.get(name) for name in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY"))
-    yield f"environment: {', '.join(told) or 'nothing of what is shown here'}"
+    yield f"environment: {', '.join(shown_variables) or 'nothing of what is shown here'}"
     yield f"terminal: {_size()}, tmux {_yes('TMUX' in environ)}, screen {_yes('STY' in environ)}, ssh {_yes(ssh)}"
     streams = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
     words = [f"{name} {_kind(stream)}" for name, stream in streams.items()]
@@ -217,12 +219,12 @@ def file_system(directory: Path | str, mounts: Path = Path("/proc/self/mountinfo
 
 
 def limit_lines(limits: Limits) -> Iterator[str]:
-    """What the program allows itself, of what there is."""
-    from nsystui.store import machine
+    """The limits of the program, next to the resources of the machine."""
+    from nsystui.base import resources
 
-    memory = machine.memory()
+    memory = resources.memory()
     available = "unknown" if memory is None else _words(memory)
-    threads = f"{limits.threads} threads of {machine.cpus()} CPUs"
+    threads = f"{limits.threads} threads of {resources.cpus()} CPUs"
     yield f"limits: {threads}, {_words(limits.memory)} of {available} memory"
 
 

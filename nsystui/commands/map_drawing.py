@@ -14,8 +14,7 @@ from nsystui.base.units import format_value
 from nsystui.questions.answering import draw_map
 from nsystui.questions.job import Job
 from nsystui.questions.question import Drawing, Question
-from nsystui.questions.recipes.asking import Options
-from nsystui.questions.recipes.maps import MapLine, RecipeMap
+from nsystui.questions.recipes.recipe import MapLine, Options, RecipeMap
 from nsystui.ui.widgets.plots import blocks, time_axis
 
 _LABEL, _VALUE, _LEAST = 16, 9, 10
@@ -26,8 +25,8 @@ def draw(
 ) -> Drawing:
     """The map of a question in ``width`` cells (``None``: the terminal's), with a bin for each unless told how many."""
     width = width or terminal.text_width(120)
-    shown = draw_map(question, job, selection, options if bins else replace(options, bins=_columns_of(width)))
-    return Drawing(lines_of(shown, width), shown.notes)
+    drawn = draw_map(question, job, selection, options if bins else replace(options, bins=_columns_of(width)))
+    return Drawing(lines_of(drawn, width), drawn.notes)
 
 
 def _columns_of(width: int) -> int:
@@ -35,37 +34,37 @@ def _columns_of(width: int) -> int:
     return max(width - _LABEL - _VALUE - 2, _LEAST)
 
 
-def lines_of(shown: RecipeMap, width: int) -> list[str]:
+def lines_of(drawn: RecipeMap, width: int) -> list[str]:
     """The drawing: what a block is, then the figures one below the other, each with its own heading.
 
     A block shows the largest bin that it covers, the number at the end is the mean of all bins.
     """
-    if not shown.lines:
+    if not drawn.lines:
         return []
     columns = _columns_of(width)
-    window = shown.window
+    window = drawn.window
     start, length = format_value(Unit.TIME, window.start), format_value(Unit.DURATION, window.end - window.start)
-    bin_width = format_value(Unit.DURATION, (window.end - window.start) / shown.bins)
-    lines = [f"{start} + {length}, {shown.bins} spans of {bin_width}; · is not recorded"]
-    for number, figure in enumerate(shown.figures):
-        rows = shown.shares(number)
+    bin_width = format_value(Unit.DURATION, (window.end - window.start) / drawn.bins)
+    lines = [f"{start} + {length}, {drawn.bins} spans of {bin_width}; · is not recorded"]
+    for number, figure in enumerate(drawn.figures):
+        rows = drawn.shares(number)
         if not any(np.isfinite(row).any() for row in rows):
             continue
         if not any(np.nan_to_num(row).any() for row in rows):
             lines += ["", f"{figure.title}: 0 everywhere"]
             continue
         is_share = figure.column.unit is Unit.PERCENT
-        scale = "" if is_share else f", full height {_largest(shown, number):,.4g}"
+        scale = "" if is_share else f", full height {_largest(drawn, number):,.4g}"
         lines += ["", f"{figure.title}{scale}"]
-        for line, row in zip(shown.lines, rows, strict=True):
+        for line, row in zip(drawn.lines, rows, strict=True):
             label = fit(safe_text(line.label), _LABEL, "right")
             lines.append(f"{label} {blocks(row.tolist(), columns)} {_mean(line, number, is_share).rjust(_VALUE)}")
         lines.append(" " * (_LABEL + 1) + time_axis(window.start, window.end, columns).rstrip())
     return lines
 
 
-def _largest(shown: RecipeMap, number: int) -> float:
-    return float(np.nanmax(np.stack([line.values[number] for line in shown.lines])))
+def _largest(drawn: RecipeMap, number: int) -> float:
+    return float(np.nanmax(np.stack([line.values[number] for line in drawn.lines])))
 
 
 def _mean(line: MapLine, number: int, is_share: bool) -> str:

@@ -13,7 +13,7 @@ from nsystui.questions.question import Titled, chosen_tables
 if TYPE_CHECKING:
     from nsystui.commands.progress import ProgressLine
     from nsystui.exports.nccl_log.files import OpenLog
-    from nsystui.exports.nccl_log.reading import LogReader
+    from nsystui.exports.nccl_log.lines import LogReader
     from nsystui.questions.nccl_log.steps import StepCut
     from nsystui.questions.nccl_log.summary import Summary
 
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from nsystui.base.errors import MissingDataError
     from nsystui.commands.tables import check_sort, deliver_tables
-    from nsystui.exports.nccl_log.reading import LogReader
+    from nsystui.exports.nccl_log.lines import LogReader
     from nsystui.questions.nccl_log.steps import StepCut, steps_of
     from nsystui.questions.nccl_log.summary import Summary
 

@@ -90,18 +90,18 @@ def _commands(arguments: argparse.Namespace, job: Job, selection: Selection) -> 
     return launched
 
 
-def _print(job: Job, commands: Sequence[NcuCommand], shown: int) -> int:
+def _print(job: Job, commands: Sequence[NcuCommand], limit: int) -> int:
     from nsystui.output.stdout import print_lines
     from nsystui.questions.trace.ncu import cautions, ncu_table
 
-    print_lines(line for one in commands[:shown] for line in (f"# {one.what}", one.command))
+    print_lines(line for one in commands[:limit] for line in (f"# {one.what}", one.command))
     if not commands:
         notes = ncu_table(job, commands).notes
         for note in notes or ("no kernel in the selection",):
             shared.complain(f"note: {note}")
         return 3 if notes else 0
-    for note in cautions(commands[:shown]):
+    for note in cautions(commands[:limit]):
         shared.complain(f"note: {note}")
-    if len(commands) > shown:
-        shared.complain(f"note: {len(commands) - shown:,} more commands: --top, --kernel and --ranks choose")
+    if len(commands) > limit:
+        shared.complain(f"note: {len(commands) - limit:,} more commands: --top, --kernel and --ranks choose")
     return 0

@@ -131,7 +131,7 @@ def _log_app(files: NamedFiles, look: Look) -> NsystuiApp:
 
 
 def source_of(arguments: argparse.Namespace, files: NamedFiles) -> Source:
-    """What the flags say of opening exports and logs."""
+    """The exports and logs to open, and how, from the flags."""
     from dataclasses import replace
 
     from nsystui.commands import arguments as shared
@@ -156,7 +156,7 @@ def _step_range(arguments: argparse.Namespace) -> str | None:
 
 
 def _numbered(arguments: argparse.Namespace, files: NamedFiles) -> str:
-    """What ``--ranks`` says of who is which rank; raises UsageError where it does not fit the files."""
+    """The numbering of ranks that ``--ranks`` gives; raises UsageError where it does not fit the files."""
     from nsystui.exports.discover import discover, name_of
     from nsystui.questions.numbering import numbering
 
@@ -175,7 +175,7 @@ _SHOWN = 2
 
 @dataclass(frozen=True)
 class NamedFiles:
-    """What to open: ``exports`` as the user named them, ``logs`` one by one. One of the two may be empty."""
+    """The files to open: ``exports`` as the user named them, ``logs`` one by one. One of the two may be empty."""
 
     exports: tuple[str, ...]
     logs: tuple[str, ...] = ()

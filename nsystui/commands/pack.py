@@ -52,9 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 where every file was packed, else 2: whoever removes exports afterwards must know."""
+    from nsystui.base.resources import step_back
     from nsystui.exports.discover import discover, is_packed_report
     from nsystui.questions.numbering import numbering
-    from nsystui.store.machine import step_back
     from nsystui.store.packed_job import JobWriter
 
     if arguments.ranks and numbering(arguments.ranks) is None:
@@ -89,7 +89,7 @@ def _ended_by_the_scheduler() -> Iterator[None]:
 
 
 def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace) -> list[NsystuiError]:
-    """Packs what can be packed, and tells of each report; why others could not be."""
+    """Packs every report that can be packed, with a line for each; returns the errors of the others."""
     from nsystui.commands.configuration import limits_of
     from nsystui.commands.progress import ProgressLine
     from nsystui.questions.job import Job

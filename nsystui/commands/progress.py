@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Drawing
 
     from nsystui.store.packing import Progress
-    from nsystui.store.session import Working
+    from nsystui.store.session import Computation
 
 _PATIENCE = 0.5
 """Seconds before the first drawing: a quick command shall not import rich."""
@@ -55,7 +55,7 @@ class ProgressLine:
             self._drawing.update(task, description=safe_text(describe(), ascii=True), completed=done)
             self._drawing.refresh()
 
-    def show_computing(self, working: Working | None) -> None:
+    def show_computing(self, working: Computation | None) -> None:
         """Draws what a session computes, or clears the line when it is done."""
         if working is None:
             self.clear()
@@ -126,7 +126,7 @@ class OpeningProgress(Listener):
         self._line.clear()
         self._complain(f"warning: {text}")
 
-    def computing(self, working: Working | None) -> None:
+    def computing(self, working: Computation | None) -> None:
         self._line.show_computing(working)
 
     def _text(self, now: Progress) -> str:

@@ -68,7 +68,7 @@ def _argparse_words(option: Option) -> dict[str, Any]:
 
 
 def _reader(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Reads a value; what argparse is told of a wrong one names the option before it."""
+    """Reads a value, with errors as argparse reports them: behind the name of the option."""
 
     def read(text: str) -> Any:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
-from nsystui.commands import question as asking
+from nsystui.commands import question as runner
 from nsystui.questions.catalogue.nsys_recipes import FAMILY, RANKS_DIFFER
 from nsystui.questions.question import COMPARISON, Option, Question
 from nsystui.questions.recipes import all_recipes, recipe_named
@@ -47,7 +47,7 @@ def delegated(words: Sequence[str]) -> tuple[str, list[str]] | None:
 
 
 class _Print(argparse.Action):
-    """Prints all recipes, or what there is to know of one, and ends as ``--help`` does: no file is needed."""
+    """Prints all recipes, or the help of one, and ends as ``--help`` does: no file is needed."""
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, values: object, __: object = None) -> None:
         from nsystui.output.stdout import print_lines
@@ -62,7 +62,7 @@ def _listing() -> list[str]:
 
 
 def _about(recipe: Question) -> list[str]:
-    """What a recipe answers, needs and takes, and where NVIDIA's differs."""
+    """The help of a recipe: its answer, needs and options, and where NVIDIA's differs."""
     import textwrap
 
     from nsystui.exports.canonical import BY_NAME
@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(_LIST, action=_Print, nargs=0, help=argparse.SUPPRESS)
     parser.add_argument(_ABOUT, action=_Print, help=argparse.SUPPRESS)
     shared.add_files(parser)
-    asking.add_options(parser, _options(), {FAMILY: "which of these a recipe takes says its own help"})
+    runner.add_options(parser, _options(), {FAMILY: "which of these a recipe takes says its own help"})
     shared.add_selection(parser)
     shared.add_format(parser)
 
@@ -111,4 +111,4 @@ def run(arguments: argparse.Namespace) -> int:
         if option.is_given(vars(arguments)) and option.flag not in recipe.takes:
             known = ", ".join(f"--{one}" for one in sorted(recipe.takes)) or "no option of its own"
             raise UsageError(f"{recipe.name} does not take --{option.flag}: it takes {known}")
-    return asking.run(recipe, arguments)
+    return runner.run(recipe, arguments)

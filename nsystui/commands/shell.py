@@ -69,7 +69,7 @@ def _completer(action: argparse.Action, has_commands: bool) -> Callable[..., Ite
         from nsystui.commands.help import topics
 
         return lambda **_: topics()
-    if action.metavar not in ("FILE", "LOG"):
+    if action.metavar not in ("FILE", "FILE.prv", "LOG", "OTHER"):
         return None
     files = FilesCompleter()
     if action.option_strings or not has_commands:

@@ -101,17 +101,17 @@ def _asked(arguments: argparse.Namespace, named: Sequence[str], memory: Remember
 
 
 def _deliver(arguments: argparse.Namespace, tables: Iterator[Titled], is_alone: bool) -> None:
-    from nsystui.commands.tables import deliver_tables, peek
+    if is_alone:
+        answer = next(tables).answer
+        if len(answer):
+            shared.deliver(arguments, answer)
+        else:
+            shared.deliver_empty(arguments, answer)
+        return
+    from nsystui.commands.tables import deliver_tables
 
-    first, tables = peek(tables)
-    if not first and not arguments.report:
+    if not deliver_tables(arguments, tables) and not arguments.report:
         shared.complain(f"the usual reports: {shared.no_rows(arguments)}")
-    if not is_alone:
-        deliver_tables(arguments, tables)
-    elif len(first[0].answer):
-        shared.deliver(arguments, first[0].answer)
-    else:
-        shared.deliver_empty(arguments, first[0].answer)
 
 
 def _filtered(arguments: argparse.Namespace, job: Job) -> Selection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from nsystui.base.errors import UsageError
@@ -31,53 +31,44 @@ def deliver_several(arguments: argparse.Namespace, tables: Sequence[Titled]) -> 
     return 0 if any(len(table.answer) for table in tables) else 3
 
 
-def deliver_tables(arguments: argparse.Namespace, tables: Iterable[Titled]) -> None:
-    """Prints or writes every table as it comes.
+def deliver_tables(arguments: argparse.Namespace, tables: Iterable[Titled]) -> int:
+    """Prints or writes every table as it comes, and returns how many there were.
 
     To a file ``out.csv`` each goes under a name of its own, ``out_NAME.csv``. JSON is one array of objects, each with
     the labels of a table and its ``rows``. Raises what `arguments.deliver` raises.
     """
-    if shared.to_file(arguments):
-        _to_files(arguments, tables)
-    elif arguments.format == "json":
-        _as_json(arguments, tables)
-    else:
-        _one_by_one(arguments, tables)
-
-
-def _one_by_one(arguments: argparse.Namespace, tables: Iterable[Titled]) -> None:
-    for number, table in enumerate(tables):
-        if number:
-            print()
-        if table.needs_title or arguments.format in (None, "table", "md"):
-            print_lines([f"## {table.title}", ""] if arguments.format == "md" else [f"# {table.title}"])
-        shared.deliver(arguments, table.answer)
-
-
-def _to_files(arguments: argparse.Namespace, tables: Iterable[Titled]) -> None:
-    target = Path(arguments.output)
-    for table in tables:
-        named = target.with_name(f"{target.stem}_{table.name}{target.suffix}")
-        shared.deliver(argparse.Namespace(**{**vars(arguments), "output": str(named)}), table.answer)
-
-
-def _as_json(arguments: argparse.Namespace, tables: Iterable[Titled]) -> None:
-    print("[", end="")
     number = 0
+    is_json = arguments.format == "json" and not shared.to_file(arguments)
+    if is_json:
+        print("[", end="")
     for number, table in enumerate(tables, 1):
-        labels = to_json(dict(table.labels) or {"table": table.name}).removesuffix("}")
-        print(f'{"," if number > 1 else ""}\n{labels}, "rows": ', end="")
-        shared.deliver(arguments, table.answer)
-        print("}", end="")
-    print("\n]" if number else "]")
+        if shared.to_file(arguments):
+            _to_file(arguments, table)
+        elif is_json:
+            _as_json(arguments, table, number)
+        else:
+            _as_text(arguments, table, number)
+    if is_json:
+        print("\n]" if number else "]")
+    return number
 
 
-def peek(tables: Iterator[Titled]) -> tuple[list[Titled], Iterator[Titled]]:
-    """The first two tables, and all of them: whether there are several is known without making the rest."""
-    first = [table for _, table in zip(range(2), tables, strict=False)]
+def _to_file(arguments: argparse.Namespace, table: Titled) -> None:
+    target = Path(arguments.output)
+    named = target.with_name(f"{target.stem}_{table.name}{target.suffix}")
+    shared.deliver(argparse.Namespace(**{**vars(arguments), "output": str(named)}), table.answer)
 
-    def everything() -> Iterator[Titled]:
-        yield from first
-        yield from tables
 
-    return first, everything()
+def _as_json(arguments: argparse.Namespace, table: Titled, number: int) -> None:
+    labels = to_json(dict(table.labels) or {"table": table.name}).removesuffix("}")
+    print(f'{"," if number > 1 else ""}\n{labels}, "rows": ', end="")
+    shared.deliver(arguments, table.answer)
+    print("}", end="")
+
+
+def _as_text(arguments: argparse.Namespace, table: Titled, number: int) -> None:
+    if number > 1:
+        print()
+    if table.needs_title or arguments.format in (None, "table", "md"):
+        print_lines([f"## {table.title}", ""] if arguments.format == "md" else [f"# {table.title}"])
+    shared.deliver(arguments, table.answer)

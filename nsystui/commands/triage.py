@@ -10,7 +10,7 @@ from nsystui.commands import arguments as shared
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
-    from nsystui.questions.triage.thresholds import Thresholds
+    from nsystui.questions.triage.rules import Thresholds
 
 DESCRIPTION = """What is wrong with a job, worst first: what it costs, what to try, and where to look.
 A rule that lacks data says what it needs; a healthy job is said to be healthy. The letter is the severity: E, W, I.
@@ -27,7 +27,7 @@ _SEVERITIES = ("warning", "error")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from nsystui.questions.triage.thresholds import meanings
+    from nsystui.questions.triage.rules import meanings
 
     shared.add_files(parser)
     group = parser.add_argument_group("triage")
@@ -44,13 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exports of another job to judge against; the flags of the selection choose in both, --time in the time "
         "of each",
     )
-    told = "; ".join(f"{name} ({value:g}): {meaning}" for name, value, meaning in meanings())
+    meanings_text = "; ".join(f"{name} ({value:g}): {meaning}" for name, value, meaning in meanings())
     group.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"change a threshold; may be repeated. {told}".replace("%", "%%"),
+        help=f"change a threshold; may be repeated. {meanings_text}".replace("%", "%%"),
     )
     shared.add_step_range(group)
     shared.add_selection(parser)
@@ -60,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from nsystui.output.findings import lines, report
     from nsystui.questions.triage.finding import Severity
+    from nsystui.questions.triage.rules import Thresholds
     from nsystui.questions.triage.run import triage, triage_table
-    from nsystui.questions.triage.thresholds import Thresholds
 
     thresholds = Thresholds().changed(arguments.set)
     if arguments.baseline:
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _against(arguments: argparse.Namespace, thresholds: Thresholds) -> int:
-    """The triage of one job beside that of the other."""
+    """Compares the triage of one job with that of the other."""
     from contextlib import closing
 
     from nsystui.output.findings import change_lines, change_report

@@ -19,7 +19,7 @@ from enum import Enum
 from functools import cache
 
 NO_PROCESS = 0
-"""The process of GPU work that is of none that is known: no program has this globalPid."""
+"""The process of GPU work whose process is not known: no program has this globalPid."""
 
 
 class Kind(Enum):
@@ -62,7 +62,7 @@ def _table(name: str, what: str, record: str, fields: str) -> CanonicalTable:
     return CanonicalTable(name, what, record, tuple(parsed))
 
 
-_GPU_PLACE = "process device context green_context stream correlation_id"
+_GPU_EVENT = "process device context green_context stream correlation_id"
 _CUDA = "record with `nsys profile -t cuda`"
 _NVTX = "record with `nsys profile -t nvtx` and a program that has NVTX ranges"
 
@@ -70,7 +70,7 @@ KERNELS = _table(
     "kernels",
     "GPU kernels",
     _CUDA,
-    f"row start end {_GPU_PLACE} name:t short_name:t mangled_name:t is_nccl grid_x grid_y grid_z "
+    f"row start end {_GPU_EVENT} name:t short_name:t mangled_name:t is_nccl grid_x grid_y grid_z "
     "block_x block_y block_z registers_per_thread static_shared_memory dynamic_shared_memory "
     "local_memory_per_thread graph_node_id",
 )
@@ -78,14 +78,14 @@ MEMORY_OPS = _table(
     "memory_ops",
     "memory copies and memsets",
     _CUDA,
-    f"row start end {_GPU_PLACE} operation:t is_memset copy_kind bytes source_memory:t target_memory:t "
+    f"row start end {_GPU_EVENT} operation:t is_memset copy_kind bytes source_memory:t target_memory:t "
     "source_device target_device virtual_address graph_node_id",
 )
 GRAPH_LAUNCHES = _table(
     "graph_launches",
     "whole CUDA graph launches",
     "record with `nsys profile -t cuda` (graph-level tracing is the default)",
-    f"row start end {_GPU_PLACE} graph_id graph_exec_id",
+    f"row start end {_GPU_EVENT} graph_id graph_exec_id",
 )
 API_CALLS = _table(
     "api_calls",
@@ -103,7 +103,7 @@ SYNCS = _table(
     "syncs",
     "CUDA synchronisations as the driver saw them",
     _CUDA,
-    f"row start end {_GPU_PLACE} sync_type:t",
+    f"row start end {_GPU_EVENT} sync_type:t",
 )
 NVTX_RANGES = _table(
     "nvtx_ranges",

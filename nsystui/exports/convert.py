@@ -13,7 +13,7 @@ from nsystui.base.errors import ExportError
 from nsystui.base.text import shell_word
 from nsystui.exports import opening
 from nsystui.exports.discover import RECORDING_ENDING, REPORT_ENDINGS
-from nsystui.exports.own_files import drop_abandoned, partial_name, why_not_ours
+from nsystui.exports.partial_files import drop_abandoned, partial_name, why_not_ours
 
 # What makes message sizes readable; older versions do not know these options.
 _WITH_PAYLOADS = ("--include-json=true", "--include-blobs=true")
@@ -53,9 +53,9 @@ def convert(report: Path, directory: Path) -> Path:
     fails, or ``directory`` cannot be written.
     """
     target = export_of(report, directory)
-    for place in (directory.parent, directory, target.parent):
-        if why := why_not_ours(place):
-            raise ExportError(str(report), f"is not exported into {place}: {why}", _ELSEWHERE)
+    for folder in (directory.parent, directory, target.parent):
+        if why := why_not_ours(folder):
+            raise ExportError(str(report), f"is not exported into {folder}: {why}", _ELSEWHERE)
     if _is_whole(target):
         with suppress(OSError):  # the time of its last use, by which the cache is kept under its cap
             os.utime(target.parent)
@@ -93,7 +93,7 @@ def _is_whole(target: Path) -> bool:
 
 def _export(program: str, report: Path, target: Path) -> str:
     """Runs ``nsys export``, without the newer options where it does not know them; what it said, if it failed."""
-    said = ""
+    message = ""
     for options in (_WITH_PAYLOADS, ()):
         command = [program, "export", "-t", "sqlite", "--force-overwrite=true", "-o", str(target), *options]
         # With the whole path, since a name may begin with a dash. The keys of the user are not for nsys.
@@ -101,8 +101,8 @@ def _export(program: str, report: Path, target: Path) -> str:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if done.returncode == 0 and target.exists():
             return ""
-        said = (done.stderr.strip() or done.stdout.strip()).decode("utf-8", "replace")
-    return said.splitlines()[-1] if said else "no message"
+        message = (done.stderr.strip() or done.stdout.strip()).decode("utf-8", "replace")
+    return message.splitlines()[-1] if message else "no message"
 
 
 def _is_full(partial: Path) -> bool:

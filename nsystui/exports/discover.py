@@ -11,7 +11,7 @@ import glob
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nsystui.base.errors import UsageError
@@ -77,19 +77,23 @@ def discover(arguments: Iterable[str]) -> list[Path]:
     gives.
     """
     found: dict[str, Path] = {}
-    for argument in arguments:
-        for path in _expand(argument):
+    for name in expanded(arguments):
+        for path in _named(name):
             found.setdefault(os.path.realpath(path), path)
     # ``rank2`` and ``rank02`` have the same key: the name itself makes the order definite.
     return sorted(found.values(), key=lambda path: (natural_key(str(path)), str(path)))
 
 
-def _expand(argument: str) -> list[Path]:
-    if not argument:
-        raise UsageError("an empty file name: is a variable of the script unset?")
-    if not os.path.lexists(argument) and glob.has_magic(argument):
-        return [path for match in glob.glob(argument) for path in _named(match)] or [Path(argument)]
-    return _named(argument)
+def expanded(arguments: Iterable[str]) -> Iterator[str]:
+    """The names meant by ``arguments``, with those that match a glob which the shell left alone.
+
+    Raises UsageError for an empty name, as an unset variable of a script gives.
+    """
+    for argument in arguments:
+        if not argument:
+            raise UsageError("an empty file name: is a variable of the script unset?")
+        is_glob = not os.path.lexists(argument) and glob.has_magic(argument)
+        yield from (is_glob and glob.glob(argument)) or [argument]
 
 
 def _named(name: str) -> list[Path]:

@@ -94,12 +94,12 @@ class PayloadSchemas:
         schemas: dict[tuple[int, int], set[tuple[int, int, int]]] = defaultdict(set)
         entries: dict[tuple[int, int], dict[int, set[_Entry]]] = defaultdict(lambda: defaultdict(set))
         for row in schema_rows:
-            kind, size, align = _whole(row, "type"), _whole(row, "payloadSize"), _whole(row, "alignTo")
-            schemas[_whole(row, "domainId"), _whole(row, "schemaId")].add((kind, size, align))
+            kind, size, align = _positive(row, "type"), _positive(row, "payloadSize"), _positive(row, "alignTo")
+            schemas[_positive(row, "domainId"), _positive(row, "schemaId")].add((kind, size, align))
         for row in entry_rows:
             label = str(row.get("name") or "")
-            entry = _Entry(label, _whole(row, "type"), _whole(row, "flags"), _whole(row, "offset"))
-            entries[_whole(row, "domainId"), _whole(row, "schemaId")][_whole(row, "idx")].add(entry)
+            entry = _Entry(label, _positive(row, "type"), _positive(row, "flags"), _positive(row, "offset"))
+            entries[_positive(row, "domainId"), _positive(row, "schemaId")][_positive(row, "idx")].add(entry)
 
         layouts: dict[tuple[int, int], _Layout | None] = {}
         for key in schemas.keys() | entries.keys():
@@ -112,7 +112,7 @@ class PayloadSchemas:
         return cls(layouts)
 
 
-def _whole(row: Mapping[str, Any], column: str) -> int:
+def _positive(row: Mapping[str, Any], column: str) -> int:
     """The number in a column; NULL and damage are 0, which is no valid schema, type or size."""
     value = row.get(column)
     return value if isinstance(value, int) and value > 0 else 0

@@ -55,7 +55,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def corrupt(path: Path, error: Exception, table: str = "") -> ExportError:
-    """The error for an export that SQLite stumbles over while reading, if known in which native ``table``."""
+    """The error for an export that SQLite cannot read, in the native ``table`` if that is known."""
     if lacking := shortage(error):
         return ExportError(str(path), lacking)
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -69,7 +69,7 @@ def corrupt(path: Path, error: Exception, table: str = "") -> ExportError:
 
 @contextmanager
 def sqlite_errors(path: Path) -> Iterator[None]:
-    """Tells what SQLite stumbles over meanwhile as an ExportError."""
+    """Turns SQLite's errors in the block into ExportError."""
     try:
         yield
     except READ_ERRORS as error:
@@ -78,7 +78,7 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(table: str) -> Iterator[None]:
-    """Damage that is met meanwhile is in this native table, if nothing else is known of it."""
+    """Damage that is met in the block is in this native table, unless the error names another."""
     try:
         yield
     except DamagedError as error:

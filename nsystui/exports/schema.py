@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsystui.base.errors import ExportError
-from nsystui.exports import opening, whole
-from nsystui.exports.whole import is_accounted_for
+from nsystui.exports import integrity, opening
+from nsystui.exports.integrity import is_accounted_for
 
 # An nsys export of any version has the first; the others tell it from any other SQLite file with such a name.
 _ALWAYS = "StringIds"
@@ -121,10 +121,11 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
         roots = dict(connection.execute(query).fetchall())
         ((rows, last_row),) = connection.execute("SELECT count(*), max(rowid) FROM sqlite_master").fetchall()
         if rows < (last_row or 0):
-            whole.check_pages(path, connection, "sqlite_master", f"only {rows} of {last_row} entries")
+            integrity.check_pages(path, connection, "sqlite_master", f"only {rows} of {last_row} entries")
         for name in roots:
             quoted = name.replace('"', '""')
-            columns[name] = frozenset(row[1] for row in connection.execute(f'PRAGMA table_info("{quoted}")'))
+            described = connection.execute(f'PRAGMA table_info("{quoted}")')
+            columns[name] = frozenset(column for _, column, *_ in described)
             if not columns[name]:  # the name of a table is there twice, and one of them is damaged
                 raise opening.corrupt(path, sqlite3.DatabaseError(f"malformed database schema ({name})"))
         if _ALWAYS not in columns or not _TELLING & columns.keys():
@@ -137,7 +138,7 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
                     continue
                 last[name] = _read_last(path, connection, name)
                 if not is_accounted_for(file, root):
-                    whole.check_pages(path, connection, name, f"only {last[name]:,} rows")
+                    integrity.check_pages(path, connection, name, f"only {last[name]:,} rows")
         efa_types = efa_types_of(connection, columns)
         earliest = -LATEST if _is_shifted(connection, columns) else EARLIEST
     except (*opening.READ_ERRORS, OSError) as error:
@@ -170,7 +171,7 @@ def _last_rowid(path: Path, connection: sqlite3.Connection, table: str) -> int:
             return 0
         raise
     if last is not None:
-        whole.check_last(path, connection, table, last)
+        integrity.check_last(path, connection, table, last)
     if last == 0:  # StringIds starts at 0
         return 1
     return int(last or 0)

@@ -76,13 +76,13 @@ def refuse_existing(path: str | os.PathLike[str]) -> None:
 def _saved(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[Path], int]) -> int:
     """The result of ``fill``, which writes to a temporary file that takes the name at the end."""
     target = Path(os.path.expanduser(path))
-    shown = safe_text(str(target))
+    shown_name = safe_text(str(target))
     if os.path.isdir(target):
-        raise OutputError(f"{shown} is a directory")
+        raise OutputError(f"{shown_name} is a directory")
     if os.path.exists(target) and not os.path.isfile(target):  # renaming over /dev/null would be a disaster for root
-        raise OutputError(f"{shown} is not a regular file")
+        raise OutputError(f"{shown_name} is not a regular file")
     if not overwrite and os.path.lexists(target):  # asked again at the end; this saves the user the wait
-        raise TargetExistsError(f"{shown} exists already")
+        raise TargetExistsError(f"{shown_name} exists already")
     if overwrite:
         target = Path(os.path.realpath(target))
     temporary = target.with_name(f".nsystui-{secrets.token_hex(6)}.tmp")
@@ -90,9 +90,9 @@ def _saved(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[Path],
         rows = fill(temporary)
         _take_name(temporary, target, overwrite)
     except FileExistsError:
-        raise TargetExistsError(f"{shown} exists already") from None
+        raise TargetExistsError(f"{shown_name} exists already") from None
     except OSError as error:
-        raise OutputError(f"cannot write {shown}: {_why(error, target.parent)}") from error
+        raise OutputError(f"cannot write {shown_name}: {_why(error, target.parent)}") from error
     finally:
         with suppress(OSError):  # it has its name, or was never there
             temporary.unlink()
@@ -186,14 +186,14 @@ def propose_name(report_names: Sequence[str], pane: str, filter_text: str | None
     stems = [_stem(name) for name in report_names]
     words = [_slug(stems[0]) or "report"] if len(stems) == 1 else [_common(stems), f"{len(stems)}-reports"]
     ending = "." + (_slug(extension) or "txt")
-    kept = "-".join(filter(None, [*words, _slug(pane)]))
+    stem = "-".join(filter(None, [*words, _slug(pane)]))
     negated = (filter_text or "").startswith("!")
     detail = _slug(("not-" if negated else "") + (filter_text or "").removeprefix("!").removeprefix("re:"))
     room = _LONGEST_NAME - len(ending)
-    if len(kept) > room:  # the beginning says the job, the end says the rank and the pane
-        kept = kept[: room // 2].rstrip("-._") + "-" + kept[len(kept) - room // 2 + 1 :].lstrip("-._")
-    detail = detail[: max(0, room - len(kept) - 1)].rstrip("-._")
-    return "-".join(filter(None, [kept, detail])) + ending
+    if len(stem) > room:  # the beginning says the job, the end says the rank and the pane
+        stem = stem[: room // 2].rstrip("-._") + "-" + stem[len(stem) - room // 2 + 1 :].lstrip("-._")
+    detail = detail[: max(0, room - len(stem) - 1)].rstrip("-._")
+    return "-".join(filter(None, [stem, detail])) + ending
 
 
 def _stem(name: str) -> str:

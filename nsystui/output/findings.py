@@ -9,15 +9,18 @@ import io
 import re
 import textwrap
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Head
 from nsystui.base.columns import Unit
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
 from nsystui.output.formats import markdown_text, write
-from nsystui.questions.triage.baseline import Against, Change, counts
 from nsystui.questions.triage.finding import Finding, Severity
 from nsystui.questions.triage.run import Triage
+
+if TYPE_CHECKING:
+    from nsystui.questions.triage.baseline import Against, Change
 
 _WIDTH = 79
 _INDENT = "   "
@@ -29,14 +32,14 @@ _COSTS = "Costs are time of one GPU (the mean over all) and may be about the sam
 
 def lines(found: Triage) -> list[str]:
     """The lines for a terminal: the findings, worst first, and the rules that could not judge."""
-    shown = [headline(found), ""]
+    text = [headline(found), ""]
     for one in found.findings:
-        shown += [*_finding(one), ""]
+        text += [*_finding(one), ""]
     if any(one.cost is not None for one in found.findings):
-        shown += [*textwrap.wrap(_COSTS, _WIDTH), ""]
+        text += [*textwrap.wrap(_COSTS, _WIDTH), ""]
     if found.not_checked:
-        shown += ["Not checked:", *not_checked_lines(found)]
-    return [line.rstrip() for line in shown]
+        text += ["Not checked:", *not_checked_lines(found)]
+    return [line.rstrip() for line in text]
 
 
 def not_checked_lines(found: Triage) -> list[str]:
@@ -48,13 +51,13 @@ def headline(found: Triage) -> str:
     """The number of findings of each severity, or that the job is healthy; and what was judged."""
     counts = {severity: sum(one.severity is severity for one in found.findings) for severity in Severity}
     words = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "remark"}
-    told = [f"{count} {words[one]}{'s' if count > 1 else ''}" for one, count in counts.items() if count]
+    parts = [f"{count} {words[one]}{'s' if count > 1 else ''}" for one, count in counts.items() if count]
     if found.not_checked:
-        told.append(f"{len(found.not_checked)} not checked")
+        parts.append(f"{len(found.not_checked)} not checked")
     gpus = f"{found.gpus} GPU{'' if found.gpus == 1 else 's'}"
     judged = f"{format_value(Unit.DURATION, found.time)} on {gpus}"
     start = f"{_HEALTHY} " if found.is_healthy else ""
-    return f"{start}{', '.join(told) + '; ' if told else ''}judged: {judged}"
+    return f"{start}{', '.join(parts) + '; ' if parts else ''}judged: {judged}"
 
 
 def _finding(one: Finding) -> Iterator[str]:
@@ -143,17 +146,17 @@ _FIRST = 12
 
 def change_lines(found: Against) -> list[str]:
     """The lines for a terminal: new and worse findings in full, the others in a line each, then the largest changes."""
-    shown = [_change_headline(found), ""]
+    text = [_change_headline(found), ""]
     for one in found.changes:
-        shown.append(f"{one.kind.value.upper():<7} {_change_title(one)}")
+        text.append(f"{one.kind.value.upper():<7} {_change_title(one)}")
         if one.kind.is_worse:
-            shown += [*body_lines(one.finding), ""]
-    if shown[-1]:
-        shown.append("")
-    shown += [f"Largest changes (A is {found.label}, B this job):", *_summary_lines(found)]
+            text += [*body_lines(one.finding), ""]
+    if text[-1]:
+        text.append("")
+    text += [f"Largest changes (A is {found.label}, B this job):", *_summary_lines(found)]
     if found.found.not_checked:
-        shown += ["", "Not checked:", *not_checked_lines(found.found)]
-    return [safe_text(line.rstrip()) for line in shown]
+        text += ["", "Not checked:", *not_checked_lines(found.found)]
+    return [safe_text(line.rstrip()) for line in text]
 
 
 def change_report(found: Against) -> str:
@@ -173,9 +176,11 @@ def change_report(found: Against) -> str:
 
 
 def _change_headline(found: Against) -> str:
-    told = [f"{count} {kind.value}" for kind, count in counts(found).items() if count]
+    from nsystui.questions.triage.baseline import counts
+
+    parts = [f"{count} {kind.value}" for kind, count in counts(found).items() if count]
     start = "" if any(one.kind.is_worse for one in found.changes) else "Nothing got worse. "
-    return f"{start}Against {found.label}: {', '.join(told) if told else 'no findings in either job'}"
+    return f"{start}Against {found.label}: {', '.join(parts) if parts else 'no findings in either job'}"
 
 
 def _change_title(one: Change) -> str:

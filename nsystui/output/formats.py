@@ -157,10 +157,10 @@ def _write_csv(answer: Answer, stream: Writable, progress: Progress | None) -> i
 
 def _fixed(columns: Sequence[Column], page: Iterable[Sequence[Value]]) -> Iterator[Sequence[Value]]:
     """The rows of ``page`` with the floats of columns with decimals as text that shows them all (``2.50``)."""
-    places = [(index, f".{column.decimals}f") for index, column in enumerate(columns) if column.decimals]
+    decimals = [(index, f".{column.decimals}f") for index, column in enumerate(columns) if column.decimals]
     for row in page:
         cells = list(row)
-        for index, spec in places:
+        for index, spec in decimals:
             value = cells[index]
             if isinstance(value, float):
                 cells[index] = format(value, spec)
@@ -246,15 +246,15 @@ def _write_table(answer: Answer, stream: Writable, ascii_only: bool, progress: P
     remaining = pages(answer)
     first = next(remaining, [])
     values: Iterable[Sequence[Value]] = zip(*first, strict=True) if first else [()] * len(answer.columns)
-    shown = [column.importance < FILES_ONLY for column in answer.columns]
+    is_shown = [column.importance < FILES_ONLY for column in answer.columns]
     columns = [_TableColumn(column, held) for column, held in zip(answer.columns, values, strict=True)]
-    columns = list(compress(columns, shown))
+    columns = list(compress(columns, is_shown))
     put(column.heading for column in columns)
     put("-" * column.width for column in columns)
     rows = 0
     for page in chain([first], remaining):
         for row in page:
-            put(column.cell(value) for column, value in zip(columns, compress(row, shown), strict=True))
+            put(column.cell(value) for column, value in zip(columns, compress(row, is_shown), strict=True))
         rows += len(page)
         if progress:
             progress(rows)

@@ -24,9 +24,8 @@ from typing import Any
 from nsystui.base.selection import Task
 from nsystui.base.text import safe_text
 from nsystui.output.chrome_trace import Progress, Sink
-from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.event_kinds import GPU_KINDS, EventKind
 from nsystui.questions.trace.layout import NCCL_DOMAIN, Lanes
-from nsystui.questions.trace.slices import ON_GPU
 from nsystui.questions.trace.trace import Trace
 
 MEMORY_SIZE, NCCL_SIZE = 63000002, 9501
@@ -140,7 +139,7 @@ def _nvtx_label(domain: str, loose: int) -> str:
     return "NCCL call" if domain == NCCL_DOMAIN else f"NVTX range {domain}".rstrip()
 
 
-_GPU = frozenset(kind.value for kind in ON_GPU)
+_GPU = frozenset(kind.value for kind in GPU_KINDS)
 _API, _MARK = EventKind.API.value, EventKind.MARK.value
 _SECOND = 1_000_000_000
 Row = tuple[Task, object]
@@ -160,17 +159,17 @@ class Rows:
         for stream in layout.streams:
             for lane in range(stream.lanes):
                 self.of_task[stream.task][stream.task, (stream.device, stream.stream, lane)] = stream.label(lane)
-        self.places = self._places()
+        self.prefixes = self._prefixes()
 
-    def _places(self) -> dict[Row, str]:
+    def _prefixes(self) -> dict[Row, str]:
         """``cpu:appl:task:thread`` of every row."""
-        places, cpu = {}, count(1)
+        prefixes, cpu = {}, count(1)
         for host in self.hosts:
             for task, process in enumerate(self.processes, 1):
                 if process.host == host:
                     for thread, row in enumerate(self.of_task[process.task], 1):
-                        places[row] = f"{next(cpu)}:1:{task}:{thread}"
-        return places
+                        prefixes[row] = f"{next(cpu)}:1:{task}:{thread}"
+        return prefixes
 
     def header(self, trace: Trace) -> str:
         """The first line."""
@@ -196,7 +195,7 @@ class Rows:
             for row, label in self.of_task[process.task].items()
         }
         levels = {
-            "CPU": [names[row] for row in self.places],
+            "CPU": [names[row] for row in self.prefixes],
             "NODE": [host or "host" for host in self.hosts],
             "TASK": [process.name for process in self.processes],
             "THREAD": list(names.values()),
@@ -233,7 +232,7 @@ class _Body:
 
     def __init__(self, trace: Trace, rows: Rows, types: EventTypes) -> None:
         self._origin = trace.span.start
-        self._places, self._types = rows.places, types
+        self._prefixes, self._types = rows.prefixes, types
         self._crossing = trace.layout.crossing
         self._lanes = Lanes()
         self._ends: list[tuple[int, int, str, int, int, int]] = []
@@ -253,14 +252,14 @@ class _Body:
     def _ended(self, until: int | None) -> Iterator[str]:
         ends = self._ends
         while ends and (until is None or ends[0][0] <= until):
-            time, _, place, number, value, size_type = heapq.heappop(ends)
-            inside = self._open[place, number]
+            time, _, prefix, number, value, size_type = heapq.heappop(ends)
+            open_values = self._open[prefix, number]
             # The last one of this value is gone; what began after it stays what the row is in.
-            position = len(inside) - 1 - inside[::-1].index(value)
-            del inside[position]
+            position = len(open_values) - 1 - open_values[::-1].index(value)
+            del open_values[position]
             size = f":{size_type}:0" if size_type else ""
-            if position == len(inside) or size:
-                yield f"2:{place}:{time}:{number}:{inside[-1] if inside else 0}{size}\n"
+            if position == len(open_values) or size:
+                yield f"2:{prefix}:{time}:{number}:{open_values[-1] if open_values else 0}{size}\n"
 
     def _of_event(
         self, report: int, process: int | None, thread: int | None, device: int | None, stream: int | None,
@@ -274,20 +273,20 @@ class _Body:
         row: Row = (task, thread)
         if kind in _GPU:
             row = (task, (device, stream, self._lanes.lane((task, device, stream), start, end)))
-        place = self._places[row]
+        prefix = self._prefixes[row]
         state = STATE_OF.get(kind)
-        if state is not None and end > start and start >= self._busy_until.get(place, 0):
-            self._busy_until[place] = end  # states of a row may not overlap: the outer call counts
-            yield f"1:{place}:{start}:{end}:{state}\n"
+        if state is not None and end > start and start >= self._busy_until.get(prefix, 0):
+            self._busy_until[prefix] = end  # states of a row may not overlap: the outer call counts
+            yield f"1:{prefix}:{start}:{end}:{state}\n"
         number = self._types.type_of(kind, domain or "", loose or 0)
         value = self._types.values[number][name]
         size_type = self._types.size_type(kind, domain or "") if size is not None else 0
-        yield f"2:{place}:{start}:{number}:{value}" + (f":{size_type}:{size}\n" if size_type else "\n")
+        yield f"2:{prefix}:{start}:{number}:{value}" + (f":{size_type}:{size}\n" if size_type else "\n")
         if kind != _MARK:
-            self._open.setdefault((place, number), []).append(value)
-            heapq.heappush(self._ends, (end, next(self._numbers), place, number, value, size_type))
+            self._open.setdefault((prefix, number), []).append(value)
+            heapq.heappush(self._ends, (end, next(self._numbers), prefix, number, value, size_type))
         if to is not None:
             lane = self._crossing.get((report, task.process, to_device, to_stream, correlation, to), 0)
-            there = self._places[task, (to_device, to_stream, lane)]
+            other_prefix = self._prefixes[task, (to_device, to_stream, lane)]
             at = to - self._origin
-            yield f"3:{place}:{start}:{start}:{there}:{at}:{at}:{to_size}:{correlation}\n"
+            yield f"3:{prefix}:{start}:{start}:{other_prefix}:{at}:{at}:{to_size}:{correlation}\n"

@@ -67,10 +67,10 @@ def _write_batch(
     connection: duckdb.DuckDBPyConnection, columns: Sequence[Column], rows: Sequence[Row], path: Path
 ) -> None:
     held = zip(*rows, strict=True) if rows else [()] * len(columns)
-    typed = [_array(column, values) for column, values in zip(columns, held, strict=True)]
-    connection.register("batch", {f"c{index}": array for index, (_, array) in enumerate(typed)})
+    arrays = [_array(column, values) for column, values in zip(columns, held, strict=True)]
+    connection.register("batch", {f"c{index}": array for index, (_, array) in enumerate(arrays)})
     names = ['"' + column.key.replace('"', '""') + '"' for column in columns]
-    fields = ", ".join(f"c{index}::{kind} AS {names[index]}" for index, (kind, _) in enumerate(typed))
+    fields = ", ".join(f"c{index}::{kind} AS {names[index]}" for index, (kind, _) in enumerate(arrays))
     _copy(connection, f"SELECT {fields} FROM batch", path)
     connection.unregister("batch")
 

@@ -62,8 +62,8 @@ def print_lines(lines: Iterable[str]) -> None:
     with quiet_pipe() as stream:
         environ = original_environ() if stream.isatty() else {"LC_ALL": "C.UTF-8"}
         plain = wants_ascii(environ, stream.encoding)
-        shown = map(safe_text, lines)
-        stream.writelines(f"{ascii_glyphs(line) if plain else line}\n" for line in shown)
+        safe_lines = map(safe_text, lines)
+        stream.writelines(f"{ascii_glyphs(line) if plain else line}\n" for line in safe_lines)
 
 
 def print_answer(answer: Answer, file_format: str) -> int:

@@ -24,7 +24,7 @@ from nsystui.base.selection import Selection
 from nsystui.exports.identifiers import tid_column
 from nsystui.questions.algebra import statistics
 from nsystui.questions.algebra.statistics import query_rows
-from nsystui.questions.conditions import duration, job_start, where
+from nsystui.questions.conditions import duration, is_launched_by, job_start, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.derived import of_all_reports
 from nsystui.questions.kernels import rank_of
@@ -210,9 +210,7 @@ class MemoryCalls(Enum):
 def with_calls() -> sa.Join:
     """The memory operations joined with the calls that launched them."""
     memory, calls = tables.memory_ops, tables.api_calls
-    return memory.join(
-        calls, sa.and_(*[calls.c[key] == memory.c[key] for key in ("report", "process", "correlation_id")])
-    )
+    return memory.join(calls, is_launched_by(memory, calls))
 
 
 def are(kind: MemoryCalls) -> list[sa.ColumnElement[bool]]:

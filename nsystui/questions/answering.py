@@ -13,7 +13,7 @@ from nsystui.questions.job import Job
 from nsystui.questions.question import Question
 
 if TYPE_CHECKING:
-    from nsystui.questions.recipes.maps import RecipeMap
+    from nsystui.questions.recipes.recipe import RecipeMap
 
 
 def ask(question: Question, job: Job, selection: Selection, options: Any = None) -> Answer:

@@ -108,6 +108,16 @@ def by_report(table: sa.FromClause, values: Mapping[int, int]) -> sa.ColumnEleme
     return sa.func.list_extract(sa.literal(given, sa.ARRAY(sa.BigInteger)), table.c.report + 1, type_=sa.BigInteger)
 
 
+def job_end(table: sa.FromClause) -> sa.ColumnElement[int]:
+    """The end in job time, ns."""
+    return table.c.end + table.c.clock_offset
+
+
+def is_launched_by(work: sa.FromClause, calls: sa.FromClause) -> Condition:
+    """The condition on which one of ``calls`` launched a row of ``work`` (docs/exports.md#launches)."""
+    return sa.and_(*[calls.c[key] == work.c[key] for key in ("report", "process", "correlation_id")])
+
+
 def job_start(table: sa.FromClause) -> sa.ColumnElement[int]:
     """The start in job time, ns."""
     return table.c.start + table.c.clock_offset

@@ -1,6 +1,6 @@
 """Derived results that questions share: computed once of a report, or of all open reports, and found from then on.
 
-What is computed of a single report must depend on that report alone: its times are on its own clock, for the offset to
+A result of a single report must depend on that report alone: its times are on its own clock, for the offset to
 the job's clock (and which rank a process is) depends on what else is open.
 """
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from nsystui.base.answer import Row
+from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
-from nsystui.store.machine import give_back
 from nsystui.store.report import Report, most_rows
 from nsystui.store.results import version_of
-from nsystui.store.session import Session, Working
+from nsystui.store.session import Computation, Session
 
 if TYPE_CHECKING:
     from nsystui.store.results import Arrays
@@ -72,7 +72,7 @@ def with_progress(session: Session, runs: list[list[Report]], doing: str) -> Ite
     try:
         for run in runs:
             if doing and done:
-                session.tell(Working(doing, done, total))
+                session.tell(Computation(doing, done, total))
             yield run
             done += len(run)
     finally:

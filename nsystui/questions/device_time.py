@@ -208,6 +208,11 @@ class BusyParts:
                 builder.append(part)
         return cls(kernels, nccl, memory, graph, *(builder.blocks() for builder in builders))
 
+    @property
+    def disjoint(self) -> tuple[IntervalBlocks, ...]:
+        """The parts that have no point in common and are A together."""
+        return tuple(getattr(self, name) for name in _DISJOINT)
+
 
 def shifted(parts: BusyParts, offset: int) -> BusyParts:
     """The same ``offset`` ns later; most of the memory is shared."""
@@ -269,7 +274,7 @@ class DeviceIntervals:
 
     def _active(self, window: Window) -> Iterator[Intervals]:
         """The busy times in ``window``, A, one slice of time after the other; slices without any are left out."""
-        for parts in slices([getattr(self.parts, name) for name in _DISJOINT], (window.start, window.end)):
+        for parts in slices(self.parts.disjoint, (window.start, window.end)):
             active = merge(*parts)
             if len(active):
                 yield active

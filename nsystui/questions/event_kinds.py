@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
-from nsystui.questions.conditions import where
+from nsystui.questions.conditions import job_start, where
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
@@ -34,7 +34,15 @@ class EventKind(Enum):
     @property
     def on_gpu(self) -> bool:
         """Whether it is work of a GPU, which an API call may have launched."""
-        return self in (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
+        return self in GPU_KINDS
+
+    @property
+    def order(self) -> int:
+        """Its place among the kinds, by which events that start together are sorted."""
+        return list(EventKind).index(self)
+
+
+GPU_KINDS = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
 
 
 DEFAULT_KINDS = (
@@ -96,7 +104,6 @@ KIND_TABLES: dict[EventKind, KindTable] = {
         KindTable(EventKind.OS, tables.os_calls, tables.os_calls.c.name),
     )
 }
-_ORDER = {kind: number for number, kind in enumerate(EventKind)}
 
 
 def _or_null(table: sa.Table, name: str) -> sa.ColumnElement[Any]:
@@ -115,10 +122,10 @@ def events_query(
     if source.condition is not None:
         conditions.append(source.condition)
     return sa.select(
-        (table.c.start + table.c.clock_offset).label("start"),
+        job_start(table).label("start"),
         (end - table.c.start).label("duration"),
         sa.literal(kind.value, sa.Text).label("kind"),
-        sa.literal(_ORDER[kind], sa.BigInteger).label("kind_order"),
+        sa.literal(kind.order, sa.BigInteger).label("kind_order"),
         source.name.label("name"),
         rank_of(table, ranks).label("rank"),
         table.c.report,

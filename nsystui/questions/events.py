@@ -27,7 +27,7 @@ from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions.conditions import matches
 from nsystui.questions.derived import of_each_report
 from nsystui.questions.event_index import count_all, event_index
-from nsystui.questions.event_kinds import DEFAULT_KINDS, KIND_TABLES, EventKind, events_query
+from nsystui.questions.event_kinds import DEFAULT_KINDS, GPU_KINDS, KIND_TABLES, EventKind, events_query
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.time_index import ByTable, TimeIndex
@@ -118,7 +118,7 @@ class EventList:
         if (key == "start" and not descending) or not self.kinds:
             return self
         rows = self._union().subquery()
-        query = sa.select(*_public(rows), rows.c.kind_order)
+        query = sa.select(*columns_of(rows), rows.c.kind_order)
         count = sa.select(sa.literal(len(self)))
         everything = sa.select(sa.literal(self.total))
         return PagedAnswer.of(
@@ -190,7 +190,7 @@ class EventList:
         place, mark = sa.tuple_(*order), _sort_key(row)
         there = sa.tuple_(*[sa.literal(value, sa.BigInteger) for value in mark])
         query = (
-            sa.select(*_public(rows))
+            sa.select(*columns_of(rows))
             .where(place > there if forward else place < there)
             .order_by(*[column if forward else column.desc() for column in order])
             .limit(1)
@@ -215,7 +215,7 @@ class EventList:
     @staticmethod
     def _ordered(union: sa.CompoundSelect[Any] | sa.Select[Any]) -> sa.Select[Any]:
         rows = union.subquery()
-        return sa.select(*_public(rows)).order_by(rows.c.start, rows.c.kind_order, rows.c.report, rows.c.row)
+        return sa.select(*columns_of(rows)).order_by(rows.c.start, rows.c.kind_order, rows.c.report, rows.c.row)
 
 
 def default_kinds(session: Session) -> tuple[EventKind, ...]:
@@ -227,7 +227,7 @@ def default_kinds(session: Session) -> tuple[EventKind, ...]:
     return present
 
 
-def _public(rows: Any) -> list[sa.ColumnElement[Any]]:
+def columns_of(rows: Any) -> list[sa.ColumnElement[Any]]:
     """The columns of the answer; pid and tid are taken out of NVIDIA's serialised ids (docs/exports.md#identifiers)."""
     made = {
         "tid": tid_column(rows.c.thread).label("tid"),
@@ -238,7 +238,7 @@ def _public(rows: Any) -> list[sa.ColumnElement[Any]]:
 
 def _sort_key(row: Row) -> tuple[int, int, int, int]:
     key = key_of(row)
-    return key.start, list(EventKind).index(key.kind), key.report, key.row
+    return key.start, key.kind.order, key.report, key.row
 
 
 def window_of(row: Row) -> Window:
@@ -291,9 +291,6 @@ def _passing(session: Session, names: Sequence[str], wanted: NameFilter) -> froz
     return frozenset(found for (found,) in session.rows(sa.select(rows.c.name).where(matches(rows.c.name, wanted))))
 
 
-_LAUNCHED = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
-
-
 @dataclass(frozen=True)
 class Partners:
     """The events at the other end of a launch. ``reason`` says why ``rows`` (of an event list) is empty."""
@@ -323,7 +320,7 @@ def partners(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Pa
     if not own or own[0][1] is None or own[0][0] in (None, NO_PROCESS):
         return Partners((), "this row records no correlation id")
     process, correlation_id = own[0]
-    wanted = _LAUNCHED if key.kind is EventKind.API else (EventKind.API,)
+    wanted = GPU_KINDS if key.kind is EventKind.API else (EventKind.API,)
     rows = _by_correlation(session, wanted, key.report, process, correlation_id, ranks)
     if rows:
         return Partners(rows)
@@ -355,7 +352,7 @@ def _by_correlation(
         ]
         parts.append(events_query(kind, Selection(), ranks, conditions))
     rows = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery()
-    return tuple(session.rows(sa.select(*_public(rows)).order_by(rows.c.start, rows.c.kind_order, rows.c.row)))
+    return tuple(session.rows(sa.select(*columns_of(rows)).order_by(rows.c.start, rows.c.kind_order, rows.c.row)))
 
 
 def launch(call: Row, work: Row) -> Launch:

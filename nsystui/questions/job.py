@@ -140,7 +140,7 @@ class Job:
         return shares_clock(self.session.reports)
 
     def rank_facts(self, selection: Selection, step_name: str | None = None) -> RankFacts:
-        """What the table of ranks is made of; ``step_name`` as in `steps`."""
+        """The figures of the table of ranks; ``step_name`` as in `steps`."""
         from nsystui.questions.alignment import Alignment
         from nsystui.questions.collectives.waiting import Arrivals, lateness
         from nsystui.questions.ranks.steps import step_times

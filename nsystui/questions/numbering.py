@@ -46,7 +46,7 @@ class Numbering:
 
 
 def numbering(text: str) -> Numbering | None:
-    r"""What ``--ranks`` says of who is which rank; ``None`` where it only chooses ranks (``0,4-7``).
+    r"""The rank numbers that ``--ranks`` gives; ``None`` where it only chooses ranks (``0,4-7``).
 
     ``rank(\d+)`` is a pattern, for it has a group, and ``first.sqlite=0,second.sqlite=4`` a list. Raises UsageError.
     """

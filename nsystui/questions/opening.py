@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from nsystui.store.packed_job import JobReport
     from nsystui.store.packing import Progress
     from nsystui.store.report import Report
-    from nsystui.store.session import Session, Working
+    from nsystui.store.session import Computation, Session
 
 
 @dataclass(frozen=True)
 class Source:
-    """What the command line asked to open, and how. ``cache_directory`` is ``None`` for memory only.
+    """The files to open, and the ways in which to open them. ``cache_directory`` is ``None`` for memory only.
 
     ``memory`` is what DuckDB may take, ``cache_cap`` what the cache may grow to, both in bytes; ``None`` for the usual.
     ``logs`` are debug logs of NCCL, one name each. ``ranks`` says who is which rank, where the user does, and ``clock``
@@ -65,7 +65,7 @@ class Listener:
     def warned(self, text: str) -> None:
         """Something the user should know, in one line."""
 
-    def computing(self, working: Working | None) -> None:
+    def computing(self, working: Computation | None) -> None:
         """A question takes its time; ``None`` when it is done."""
 
 
@@ -140,7 +140,7 @@ class Opener:
         """
         from concurrent.futures import ThreadPoolExecutor
 
-        from nsystui.store.machine import step_back
+        from nsystui.base.resources import step_back
 
         self._listener.started(len(exports))
 
@@ -179,9 +179,9 @@ class Opener:
         """The export itself, or what ``nsys export`` makes of a report where that is asked for, at low priority."""
         from concurrent.futures import ThreadPoolExecutor
 
+        from nsystui.base.resources import step_back
         from nsystui.exports.convert import convert, export_of, is_report
         from nsystui.store.cache import size_of
-        from nsystui.store.machine import step_back
 
         directory = self.source.conversion_directory
         if not self.source.convert or directory is None or not is_report(path):

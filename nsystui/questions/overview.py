@@ -18,10 +18,9 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.identifiers import pid_of
 from nsystui.questions.conditions import where
 from nsystui.questions.derived import of_each_report
-from nsystui.questions.device_time import NOTHING, Breakdown
-from nsystui.questions.tasks import RankedTask, rows_of_tasks, used_devices
-from nsystui.questions.time_window import extent, extents, recorded, selected_reports, shares_clock
-from nsystui.questions.utilisation import SHARE_COLUMNS, BusyIntervals, recording_notes, shares
+from nsystui.questions.tasks import RankedTask, rows_of_tasks, selected_ranks, used_devices
+from nsystui.questions.time_window import extent, extents, recorded, report_at, selected_reports, shares_clock
+from nsystui.questions.utilisation import SHARE_COLUMNS, BusyIntervals, shares, window_notes
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -175,27 +174,20 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     """One row for each selected task: where it ran, how much it did, and what kept its GPUs busy.
 
     Percentages are of the selection's window, else of the job's extent, the same for every rank (``extents``); of
-    a task with several GPUs they are the mean over them. What is about a GPU is missing for a task that used none.
+    a task with several GPUs they are the mean over them. The columns about a GPU are empty for a task that used none.
     ``busy`` comes from ``BusyIntervals.load`` with the same selection (its window may differ).
     """
-    chosen = [item for item in ranks if selection.tasks is None or item.task in selection.tasks]
+    chosen = selected_ranks(ranks, selection)
     counts = task_counts(session, selection, chosen)
     windows = extents(session, selection)
-    spent: dict[Task, Breakdown] = {}
-    gpus: dict[Task, list[int | None]] = {}
-    for device in busy.devices:
-        task = device.device.task.task
-        if task.report in windows:
-            spent[task] = spent.get(task, NOTHING) + device.breakdown(windows[task.report])
-            gpus.setdefault(task, []).append(device.device.gpu)
+    spent = busy.breakdown(windows)
     rows: list[Row] = []
     for item in chosen:
-        numbers = gpus.get(item.task, [None])
-        gpu = None if None in numbers else " ".join(map(str, numbers))
         counted = [counts[name][item.task] for name in _COUNTED]
+        place = (item.rank, item.host or None, busy.gpu_numbers(item.task))
         who = (item.gpu or None, item.pid, item.process_name or None, item.report_name)
-        rows.append((item.rank, item.host or None, gpu, *shares(spent.get(item.task)), *counted, *who))
-    return TableAnswer("overview", TASK_COLUMNS, rows, len(ranks), (*busy.notes, *_notes(windows, busy)))
+        rows.append((*place, *shares(spent.get(item.task)), *counted, *who))
+    return TableAnswer("overview", TASK_COLUMNS, rows, len(ranks), (*busy.notes, *window_notes(busy, windows)))
 
 
 def task_counts(
@@ -262,14 +254,6 @@ def _counted(session: Session, selection: Selection, table: sa.Table) -> dict[Ta
 def _none_or_zero(session: Session, item: RankedTask, name: str) -> int | None:
     """The value for a task without rows: 0 where nothing happened, missing where nothing was traced."""
     if name == "api_calls":
-        report = next(report for report in session.reports if report.index == item.task.report)
+        report = report_at(session, item.task.report)
         return 0 if report.count(tables.api_calls) else None
     return 0 if item.devices else None
-
-
-def _notes(windows: Mapping[int, Window], busy: BusyIntervals) -> Iterable[str]:
-    distinct = set(windows.values())
-    if len(distinct) == 1:
-        yield from recording_notes(busy, distinct.pop())
-    elif distinct:
-        yield "these reports share no clock: each is measured over its own events"

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Task
 from nsystui.questions.algebra.intervals import Intervals, merge, union
-from nsystui.questions.conditions import Condition, job_start, where
+from nsystui.questions.conditions import Condition, job_end, job_start, where
 from nsystui.questions.data_notes import absent_note
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -31,7 +31,7 @@ def overhead_by_name(session: Session, selection: Selection) -> Mapping[Task, Ma
         columns.process,
         sa.func.coalesce(columns.name, "(no name)", type_=sa.Text).label("name"),
         job_start(_TABLE).label("start"),
-        (columns.end + columns.clock_offset).label("end"),
+        job_end(_TABLE).label("end"),
     ).where(*overhead_conditions(selection))
     rows = {key: np.ma.getdata(values) for key, values in session.arrays(query).items()}
     found: dict[Task, dict[str, Intervals]] = {}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
-    from nsystui.questions.recipes.maps import RecipeMap
+    from nsystui.questions.recipes.recipe import RecipeMap
     from nsystui.store.session import Session
 
     Expected = tuple[Mapping[Any, Any], Sequence[Any]]
@@ -45,7 +45,7 @@ SCREENS = {
 Row = Literal[
     "kernel", "range", "memory", "api", "os", "mpi", "nccl", "device", "rank", "step", "event", "time", "other"
 ]
-"""What a row of an answer is about: what can be opened from there."""
+"""The subject of a row of an answer, which decides what can be opened from it."""
 
 
 class Option(NamedTuple):

@@ -41,7 +41,7 @@ class Remembered:
         for path in paths:
             opening.check(path)
             # Its name and its state, and in which columns it was read. The path, as notes name files.
-            files.append(f"{path.name}|{cache.place_of(path).name}")
+            files.append(f"{path.name}|{cache.path_of(path).name}")
             damage.append(damage_line(path, known_damage(cache.results_of(path))))
         return cls(cache.results_of_several(files), tuple(filter(None, damage)))
 

@@ -1,8 +1,9 @@
 """A first look at the kernels of exports that are not packed yet: a sample of rows, said to be one, that grows.
 
-Rows are summed up by SQLite itself, in spans taken from every part of a file: the first round takes a few rows of each
-part, in a fraction of a second whatever the size; the next ones take whole spans in bit-reversed order, so that every
-new span lies in the widest gap and any number of them is a fair sample of the whole run.
+The columns and the condition for possible rows are those by which an export is packed. SQLite itself sums the rows up,
+not the reader that packs, which would first read all strings. They come in spans from every part of a file: the first
+round takes a few rows of each part, in a fraction of a second whatever the size; the next ones take whole spans in
+bit-reversed order, so that every new span lies in the widest gap and any number of them is a fair sample of the run.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from dataclasses import dataclass, field
 from nsystui.base.answer import Answer, TableAnswer
 from nsystui.base.columns import NAME, Column, Unit
 from nsystui.base.errors import ExportError
-from nsystui.exports import opening
-from nsystui.exports.sources import POSSIBLE_WORK
+from nsystui.exports import canonical, opening
+from nsystui.exports.sources import Source, sources
 from nsystui.store.opened import Opened
 
 _STRATA = 64
@@ -27,7 +28,7 @@ _SHARES = (0.01, 0.05)
 
 # More files add little to a first look, and each costs reads on a slow file system.
 _MOST_FILES = 8
-_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
+_KERNELS = canonical.KERNELS.name
 
 SAMPLE_COLUMNS = (
     Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1),
@@ -68,19 +69,20 @@ def sampled_kernels(opened: Sequence[Opened]) -> Iterator[Answer]:
     Nothing where there are no kernels. An export that cannot be read gives no sample: what is wrong with it, the
     packing says.
     """
-    chosen = [item for item in opened[:_MOST_FILES] if item.native.last_rowid.get(_TABLE, 0) > 0]
-    rows = sum(item.native.last_rowid[_TABLE] for item in chosen)
+    found = [(item, _source(item)) for item in opened[:_MOST_FILES]]
+    chosen = [(item, source, item.native.last_rowid[source.table]) for item, source in found if source is not None]
+    rows = sum(last for _, _, last in chosen)
     first = _Sums()
-    for item in chosen:
-        _add(first, item, _strata(item.native.last_rowid[_TABLE]))
+    for item, source, last in chosen:
+        _add(first, item, source, _strata(last))
     if first.sampled:
         yield first.answer(rows)
     sums, taken = _Sums(), 0.0
     for share in _SHARES:
         if first.sampled >= share * rows:
             continue
-        for item in chosen:
-            _add(sums, item, _spans(item.native.last_rowid[_TABLE], taken, share))
+        for item, source, last in chosen:
+            _add(sums, item, source, _spans(last, taken, share))
         taken = share
         if sums.sampled > first.sampled:
             yield sums.answer(rows)
@@ -107,14 +109,21 @@ def _bit_reversed(count: int) -> list[int]:
     return [number for number in reversed_numbers if number < count]
 
 
-def _add(sums: _Sums, item: Opened, spans: Sequence[Span]) -> None:
-    times = ", ".join(f'{item.native.time(_TABLE, name)} AS "{name}"' for name in ("start", "end"))
-    rows = f"SELECT shortName, {times} FROM {_TABLE} WHERE rowid BETWEEN ? AND ?"
-    query = f'SELECT shortName, count(*), sum("end" - "start") FROM ({rows}) c WHERE {POSSIBLE_WORK} GROUP BY shortName'
+def _source(item: Opened) -> Source | None:
+    """The native table of the kernels, with the columns alone that a sample needs; ``None`` where it has no rows."""
+    source = next((one for one in sources(item.native) if _KERNELS in one.makes), None)
+    if source is None or item.native.last_rowid.get(source.table, 0) <= 0:
+        return None
+    return source.of_fields({_KERNELS: ("start", "end", "short_name")}, first_choice=True)
+
+
+def _add(sums: _Sums, item: Opened, source: Source, spans: Sequence[Span]) -> None:
+    rows, possible = source.scan, source.makes[_KERNELS].condition
+    query = f'SELECT short_id, count(*), sum("end" - "start") FROM ({rows}) c WHERE {possible} GROUP BY short_id'
     try:
         with closing(opening.connect(item.path)) as connection:
-            found = [row for span in spans for row in connection.execute(query, span)]
-            names = {identity: _name(connection, identity) for identity in {row[0] for row in found}}
+            found = [row for span in spans for row in connection.execute(query % span)]
+            names = {identity: _name(connection, identity) for identity in {identity for identity, *_ in found}}
     except (ExportError, sqlite3.Error):
         return
     for identity, count, duration in found:
@@ -122,5 +131,5 @@ def _add(sums: _Sums, item: Opened, spans: Sequence[Span]) -> None:
 
 
 def _name(connection: sqlite3.Connection, identity: int | None) -> str:
-    row = connection.execute("SELECT value FROM StringIds WHERE id = ?", (identity,)).fetchone()
-    return (row[0] if row else None) or ""
+    found = connection.execute("SELECT value FROM StringIds WHERE id = ?", (identity,)).fetchall()
+    return next((text for (text,) in found), None) or ""

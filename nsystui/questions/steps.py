@@ -27,10 +27,10 @@ from nsystui.base.selection import NameFilter, Task
 from nsystui.base.text import few, whole_number
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
-from nsystui.questions.conditions import Condition, job_start, matches
+from nsystui.questions.conditions import Condition, is_launched_by, job_end, job_start, matches
 from nsystui.questions.derived import of_each_report, runs_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.tasks import GPU_TABLES, RankedTask
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.results import json_array, json_of
@@ -120,7 +120,6 @@ _MOST_NAMES = 4
 _WORDS = tuple(re.compile(word, re.IGNORECASE) for word in ("ProfilerStep", "step", "iter", "batch", "epoch"))
 _NUMBER = re.compile("[0-9]+")
 _LARGEST = 10**15 - 1
-_GPU_TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches)
 _TEMPLATE = sa.func.regexp_replace(FOLDED_LABEL, "[0-9]+", "*", "g", type_=sa.Text)
 """The name that ranges of one kind share: ``step *`` of ``step 7``."""
 _JOINED = 1 << 17
@@ -276,7 +275,7 @@ def _is_whole(tasks: Iterable[Task]) -> tuple[Condition, ...]:
 
 def _place_and(template: sa.ColumnElement[Any]) -> tuple[sa.ColumnElement[Any], ...]:
     columns = tables.nvtx_ranges.c
-    times = (job_start(tables.nvtx_ranges).label("start"), (columns.end + columns.clock_offset).label("end"))
+    times = (job_start(tables.nvtx_ranges).label("start"), job_end(tables.nvtx_ranges).label("end"))
     place = (columns.report, columns.process, columns.thread, template.label("template"))
     return (*place, *times, FOLDED_LABEL.label("name"))
 
@@ -323,14 +322,14 @@ def _candidate(task: Task, name: str, ranges: pd.DataFrame, wanted: NameFilter |
     if wanted is not None:
         pattern = re.compile(wanted.pattern, re.IGNORECASE if wanted.ignore_case else 0)
         chosen = np.flatnonzero(follows)
-        numbers = _numbers([_told(pattern, names[place]) for place in chosen.tolist()])
+        numbers = _numbers([_number_text(pattern, names[place]) for place in chosen.tolist()])
         return _Candidate(task, name, numbers, starts[chosen], ends[chosen])
     found = _Candidate(task, name, _numbers(names), starts, ends)
     is_plausible = found.word < len(_WORDS) or found.is_ascending
     return found if follows.all() and is_plausible else None
 
 
-def _told(pattern: re.Pattern[str], name: str) -> str:
+def _number_text(pattern: re.Pattern[str], name: str) -> str:
     """The number of a step by the user's pattern: its first group, or the whole name."""
     match = pattern.search(name)
     return (match[1] or "") if match is not None and pattern.groups else name
@@ -357,7 +356,7 @@ def _add_gpu_work(session: Session, candidates: Sequence[_Candidate]) -> None:
     for one in candidates:
         by_task.setdefault(one.task, []).append(one)
     total: dict[Task, int] = {}
-    work = [table for table in _GPU_TABLES if session.count(table)]
+    work = [table for table in GPU_TABLES if session.count(table)]
     for ids in _id_spans(session, by_task):
         for table in work:
             for batch in session.array_batches(_launches_query(table, by_task, ids)):
@@ -400,16 +399,15 @@ def _rows_by_task(reports: Times, processes: Times) -> Iterator[tuple[Task, Time
 def _launches_query(table: sa.Table, tasks: Iterable[Task], ids: tuple[int, int]) -> sa.Select[Any]:
     """Each operation of a table whose correlation id is one of ``ids``, with the time of its launch; job time."""
     calls, columns = tables.api_calls, table.c
-    is_launch = [calls.c[key] == columns[key] for key in ("report", "process", "correlation_id")]
     return (
         sa.select(
             columns.report,
             columns.process,
             job_start(calls).label("launch"),
             job_start(table).label("start"),
-            (columns.end + columns.clock_offset).label("end"),
+            job_end(table).label("end"),
         )
-        .join_from(table, calls, sa.and_(*is_launch))
+        .join_from(table, calls, is_launched_by(table, calls))
         .where(
             columns.report.in_(sorted({task.report for task in tasks})),
             columns.end.is_not(None),

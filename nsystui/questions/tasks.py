@@ -17,7 +17,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.errors import UsageError
-from nsystui.base.selection import Task
+from nsystui.base.selection import Selection, Task
 from nsystui.base.text import whole_number
 from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.identifiers import pid_of
@@ -25,6 +25,7 @@ from nsystui.exports.metadata import LOCAL_RANK_VARIABLES, RANK_VARIABLES, SIZE_
 from nsystui.questions.derived import of_each_report
 from nsystui.questions.numbering import SOURCE as GIVEN
 from nsystui.questions.numbering import Numbering
+from nsystui.questions.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.results import json_array, json_of
@@ -32,6 +33,10 @@ from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     from nsystui.store.results import Arrays
+
+
+GPU_TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches)
+"""The tables of work that ran on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +162,7 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
     names = process_names(session)
     found = []
     for task in tasks:
-        report = _report(session, task)
+        report = report_at(session, task.report)
         used = devices.get(task, ())
         found.append(
             RankedTask(
@@ -174,6 +179,11 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
             )
         )
     return tuple(sorted(found, key=lambda item: (item.rank, item.task)))
+
+
+def selected_ranks(ranks: Sequence[RankedTask], selection: Selection) -> list[RankedTask]:
+    """The selected ranks, in their order."""
+    return [item for item in ranks if selection.tasks is None or item.task in selection.tasks]
 
 
 def ranks_alone(session: Session, tasks: list[Task]) -> tuple[Ranks, str]:
@@ -203,17 +213,13 @@ def _numbered(
 
 
 def _given(session: Session, tasks: list[Task], given: Numbering) -> Ranks:
-    reports = {task.report: _report(session, task) for task in tasks}
+    reports = {task.report: report_at(session, task.report) for task in tasks}
     for report in reports.values():
         several = sum(task.report == report.index for task in tasks)
         if several > 1:
             raise UsageError(f"--ranks {given.text!r}: {report.name} holds {several} ranks, which a name cannot number")
-    numbers = given.numbers([_report(session, task).name for task in tasks])
+    numbers = given.numbers([report_at(session, task.report).name for task in tasks])
     return dict(zip(tasks, numbers, strict=True))
-
-
-def _report(session: Session, task: Task) -> Report:
-    return next(report for report in session.reports if report.index == task.report)
 
 
 def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
@@ -263,7 +269,7 @@ def _from_packed_job(session: Session, tasks: list[Task]) -> Ranks:
     """The ranks that packing found or was given."""
     found = {}
     for task in tasks:
-        rank = _report(session, task).ranks.get(task.process)
+        rank = report_at(session, task.report).ranks.get(task.process)
         if rank is not None:
             found[task] = rank
     return found
@@ -272,7 +278,7 @@ def _from_packed_job(session: Session, tasks: list[Task]) -> Ranks:
 def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
     found = {}
     for task in tasks:
-        rank = _report(session, task).metadata.mpi_ranks.get(task.process)
+        rank = report_at(session, task.report).metadata.mpi_ranks.get(task.process)
         if rank is not None:
             found[task] = rank
     return found
@@ -320,7 +326,7 @@ def _from_environment(session: Session, tasks: list[Task]) -> Ranks:
     for variable in RANK_VARIABLES:
         found: Ranks = {}
         for task in tasks:
-            rank = _number(_report(session, task).metadata.environment.get(variable, ""))
+            rank = _number(report_at(session, task.report).metadata.environment.get(variable, ""))
             if rank is not None and _only_task(task, tasks):
                 found[task] = rank
         if len(found) == len(tasks) and len(set(found.values())) == len(tasks):
@@ -332,7 +338,7 @@ def _from_file_names(session: Session, tasks: list[Task]) -> Ranks:
     for pattern in _FILE_PATTERNS:
         found: Ranks = {}
         for task in tasks:
-            match = re.search(pattern, _report(session, task).name, re.IGNORECASE)
+            match = re.search(pattern, report_at(session, task.report).name, re.IGNORECASE)
             rank = _number(match.group(1)) if match else None
             if rank is not None and _only_task(task, tasks):
                 found[task] = rank

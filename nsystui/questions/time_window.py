@@ -44,6 +44,17 @@ def selected_reports(session: Session, selection: Selection) -> list[Report]:
     return [report for report in session.reports if report.index in wanted]
 
 
+def edges_of(window: Window, bins: int) -> list[int]:
+    """The ``bins + 1`` edges of equal spans of a window, ns, rounded down."""
+    width = window.end - window.start
+    return [window.start + number * width // bins for number in range(bins + 1)]
+
+
+def report_at(session: Session, index: int) -> Report:
+    """The open report with this index."""
+    return next(report for report in session.reports if report.index == index)
+
+
 def extent(session: Session, selection: Selection, fit: bool = True) -> Window:
     """The selection's window; without one, the span of the selected tasks' reports.
 

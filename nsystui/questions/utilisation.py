@@ -33,8 +33,8 @@ from nsystui.questions.device_time import (
     shifted,
     to_arrays,
 )
-from nsystui.questions.tasks import RankedTask, used_devices
-from nsystui.questions.time_window import recorded, selected_reports, shares_clock
+from nsystui.questions.tasks import GPU_TABLES, RankedTask, used_devices
+from nsystui.questions.time_window import edges_of, recorded, selected_reports, shares_clock
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 
 _NAME_NOTE = "the name filter is left out here: how busy a GPU is depends on all of its work"
-_GPU_TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,13 +91,19 @@ class BusyIntervals:
         """Every device over ``window``. Raises ``ValueError`` where ``bins < 1``."""
         return [device.lanes(window, bins) for device in self.devices]
 
-    def breakdown(self, window: Window) -> dict[Task, Breakdown]:
-        """The totals of each task: the sum over its devices."""
+    def breakdown(self, windows: Mapping[int, Window]) -> dict[Task, Breakdown]:
+        """The totals of each task in the window of its report (by index): the sum over its devices."""
         found: dict[Task, Breakdown] = {}
         for item in self.devices:
             task = item.device.task.task
-            found[task] = found.get(task, NOTHING) + item.breakdown(window)
+            if task.report in windows:
+                found[task] = found.get(task, NOTHING) + item.breakdown(windows[task.report])
         return found
+
+    def gpu_numbers(self, task: Task) -> str | None:
+        """The machine's numbers of the GPUs of a task; ``None`` where one is not recorded, or it used none."""
+        numbers = [item.device.gpu for item in self.devices if item.device.task.task == task]
+        return " ".join(map(str, numbers)) if numbers and None not in numbers else None
 
 
 def columns_read(of_streams: bool) -> dict[sa.Table, tuple[str, ...]]:
@@ -107,14 +112,7 @@ def columns_read(of_streams: bool) -> dict[sa.Table, tuple[str, ...]]:
     ``of_streams`` says whether the selection is of single streams.
     """
     columns = ("process", "device", "start", "end", *(["stream"] if of_streams else []))
-    return {table: (*columns, *(["is_nccl"] if "is_nccl" in table.c else [])) for table in _GPU_TABLES}
-
-
-def breakdown(
-    session: Session, selection: Selection, window: Window, ranks: Sequence[RankedTask]
-) -> dict[Task, Breakdown]:
-    """``BusyIntervals.load(…).breakdown(…)``, for one look only."""
-    return BusyIntervals.load(session, selection, ranks).breakdown(window)
+    return {table: (*columns, *(["is_nccl"] if "is_nccl" in table.c else [])) for table in GPU_TABLES}
 
 
 def selected_devices(session: Session, selection: Selection, ranks: Sequence[RankedTask]) -> list[Device]:
@@ -187,7 +185,7 @@ def _batches(reports: Mapping[int, Report], devices: Sequence[Device]) -> Iterat
     rows: dict[int, int] = {}
     for device in devices:
         index = device.task.task.report
-        more = sum(reports[index].count(table) for table in _GPU_TABLES)
+        more = sum(reports[index].count(table) for table in GPU_TABLES)
         if batch and (len(batch) == _BATCH_DEVICES or sum((rows | {index: more}).values()) > _BATCH_ROWS):
             yield batch
             batch, rows = [], {}
@@ -210,7 +208,7 @@ def _computed(session: Session, streams: frozenset[int] | None, reports: Sequenc
 
 def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
     """The notes on a utilisation of this selection."""
-    idle = [report.name for report in reports if not any(report.count(table) for table in _GPU_TABLES)]
+    idle = [report.name for report in reports if not any(report.count(table) for table in GPU_TABLES)]
     if idle:
         yield f"no GPU work in {which_of(idle, len(reports))}: {canonical.KERNELS.record}"
     graphs = sum(report.count(tables.graph_launches) for report in reports)
@@ -298,11 +296,10 @@ def utilisation_over_time(busy: BusyIntervals, window: Window, bins: int) -> Tab
     ``start`` is the start of the span in job time, ns (rounded down). Spans outside the report's session are missing.
     Raises ``ValueError`` where ``bins < 1``.
     """
-    width = window.end - window.start
-    starts = [window.start + number * width // bins for number in range(bins)] if bins > 0 else []
     rows: list[Row] = []
     for lanes in busy.lanes(window, bins):
         percent = _percentages(lanes)
+        starts = edges_of(window, bins)[:-1]
         rows += [
             (*_rank_and_device(lanes.device), start, *values) for start, values in zip(starts, percent, strict=True)
         ]
@@ -313,6 +310,14 @@ def _table_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
     if busy.shares_clock:
         return (*busy.notes, *recording_notes(busy, window))
     return (*busy.notes, "these reports share no clock: select the ranks of one to see it over its own time")
+
+
+def window_notes(busy: BusyIntervals, windows: Mapping[int, Window]) -> tuple[str, ...]:
+    """The notes on what was not recorded of the windows of the reports (by index), or on windows that differ."""
+    distinct = set(windows.values())
+    if len(distinct) > 1:
+        return ("these reports share no clock: each is measured over its own events",)
+    return tuple(note for window in distinct for note in recording_notes(busy, window))
 
 
 def recording_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:

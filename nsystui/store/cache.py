@@ -23,23 +23,19 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from nsystui.base.errors import OutputError
 from nsystui.base.parquet_file import copy_to_parquet
-from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
-from nsystui.exports.own_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove, why_not_ours
+from nsystui.exports.partial_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove, why_not_ours
 from nsystui.store.parquet_files import PackFiles
 from nsystui.store.report import PackedReport
-from nsystui.store.results import Caps, Results
+from nsystui.store.results import Caps, Results, version_of_reading
 from nsystui.store.seals import Seal, read_facts, write_facts
 
 if TYPE_CHECKING:
     import duckdb
 
-# Raised whenever packed reports change their form, or rows are read otherwise: older ones are then packed again. The
-# fields of the canonical tables need no new version.
-STORE_VERSION = 14
 # The delta encodings of the second version are smaller by a third, and faster to write and to read.
 PARQUET_FORM = "COMPRESSION zstd, PARQUET_VERSION V2"
-"""How packs are written, as options of DuckDB's ``COPY``."""
+"""The form of packs: options of DuckDB's ``COPY``."""
 # The delta encodings leave little to compress, and more effort takes as long again.
 _COLUMN_FORM = "COMPRESSION zstd, COMPRESSION_LEVEL 1, PARQUET_VERSION V2"
 DEFAULT_CAP = 20 << 30
@@ -50,7 +46,7 @@ CONVERTED = "exports"
 FACTS = "report.json"
 """The file in which a pack, or a set of single columns, says what it is; its time is that of the last use."""
 RESULTS = ".results"
-"""How the name ends of the directory of a report's results; its own time is that of the last use."""
+"""The end of the name of a directory of a report's results; its own time is that of the last use."""
 _PACK_NAME = re.compile(r"[A-Za-z0-9-]*-[0-9a-f]{24}(\.[a-z_]+-[0-9a-f]{12}|\.results|\.kept)?")
 _CONVERTED_NAME = re.compile(r"[0-9a-f]{16}")
 # What reading a pack or columns raises that are none, or not whole.
@@ -116,11 +112,11 @@ class Cache:
         """Whether no other user can have written what lies in it."""
         return not why_not_ours(self.directory)
 
-    def place_of(self, export: Path) -> Path:
-        """The directory of ``export``; another size, time or store version is another place."""
+    def path_of(self, export: Path) -> Path:
+        """The directory of ``export``; another size, time or version of the code that reads it is another place."""
         real = os.path.realpath(export)
         status = os.stat(real)
-        identity = f"{STORE_VERSION}|{canonical.fingerprint()}|{real}|{status.st_size}|{status.st_mtime_ns}"
+        identity = f"{version_of_reading()}|{real}|{status.st_size}|{status.st_mtime_ns}"
         digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:24]
         name = os.path.splitext(os.path.basename(real))[0]
         stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)[:40]
@@ -128,8 +124,8 @@ class Cache:
 
     def results_of(self, export: Path) -> Results:
         """The results that were computed of ``export``, whether it is packed or not."""
-        place = self.place_of(export)
-        directory = place.with_name(place.name + RESULTS)
+        path = self.path_of(export)
+        directory = path.with_name(path.name + RESULTS)
         return Results((directory.name,), directory, partials=self.directory)
 
     def results_of_several(self, reports: Collection[str]) -> Results:
@@ -139,15 +135,15 @@ class Cache:
     def find(self, export: Path) -> PackedFiles | None:
         """The packed form of ``export``, or ``None``. A damaged one goes."""
         try:
-            place = self.place_of(export)
+            path = self.path_of(export)
         except OSError:
             return None
-        return _used(_found(place, read_packed))
+        return _used(_found(path, read_packed))
 
     def find_columns(self, export: Path, table: str, names: Collection[str]) -> ColumnFiles | None:
         """Single columns of a table of ``export``, if they are all of ``names``, or ``None``. Damaged ones go."""
         try:
-            directories = sorted(self.directory.glob(f"{self.place_of(export).name}.{table}-*"))
+            directories = sorted(self.directory.glob(f"{self.path_of(export).name}.{table}-*"))
         except OSError:
             return None
         every = (_found(directory, _read_columns) for directory in directories)
@@ -158,7 +154,7 @@ class Cache:
 
         Raises OSError where the cache cannot be written.
         """
-        return Partial(self._temporary(), self.place_of(export), PARQUET_FORM, read_packed)
+        return Partial(self._temporary(), self.path_of(export), PARQUET_FORM, read_packed)
 
     def begin_columns(self, export: Path, table: str, names: Collection[str]) -> Partial[ColumnFiles]:
         """A new place for columns of a table of ``export``.
@@ -166,9 +162,9 @@ class Cache:
         Raises OSError where the cache cannot be written.
         """
         digest = hashlib.sha256(" ".join(sorted(names)).encode()).hexdigest()[:12]
-        place = self.place_of(export)
-        place = place.with_name(f"{place.name}.{table}-{digest}")
-        return Partial(self._temporary(), place, _COLUMN_FORM, _read_columns)
+        path = self.path_of(export)
+        path = path.with_name(f"{path.name}.{table}-{digest}")
+        return Partial(self._temporary(), path, _COLUMN_FORM, _read_columns)
 
     def write(self, write: Callable[[], T], warn: Callable[[str], object]) -> T | None:
         """The result of ``write``; ``None`` where the cache cannot be written (full, read-only), after a warning.
@@ -219,28 +215,28 @@ class Room:
         self._left = 0
         self._lock = threading.Lock()
 
-    def use(self, place: Path) -> None:
+    def use(self, path: Path) -> None:
         """Says that the files at this place in the cache are read from: they stay."""
         with self._lock:
-            self._in_use.add(place)
+            self._in_use.add(path)
 
-    def make(self, written: int) -> None:
+    def make(self, size: int) -> None:
         """Makes room for what has just been written, in bytes.
 
         The cache is only looked through where there may be too much in it: with hundreds of packs that takes its time.
         """
         with self._lock:
-            self._left -= written
-            if self.cache is not None and written and self._left <= 0:
+            self._left -= size
+            if self.cache is not None and size and self._left <= 0:
                 self._left = self.cache.trim(frozenset(self._in_use))
 
 
 class Partial(Generic[Files]):
     """Files of the cache being written: a sink. A context manager, which leaves nothing behind without ``finish``."""
 
-    def __init__(self, temporary: Path, place: Path, form: str, read: Callable[[Path], Files]) -> None:
+    def __init__(self, temporary: Path, path: Path, form: str, read: Callable[[Path], Files]) -> None:
         self._temporary = temporary
-        self._place = place
+        self._path = path
         self._form = form
         self._read: Callable[[Path], Files] = read
         self._files = PackFiles(temporary)
@@ -266,15 +262,15 @@ class Partial(Generic[Files]):
     def finish(self, facts: Mapping[str, Any]) -> Files:
         """Makes the files visible under their final name, with these facts, and returns them. Raises OSError."""
         self._files.finish()
-        write_facts(self._temporary, self._place, FACTS, facts)
+        write_facts(self._temporary, self._path, FACTS, facts)
         try:
-            os.rename(self._temporary, self._place)
+            os.rename(self._temporary, self._path)
         except OSError:  # another process wrote the same meanwhile, or something damaged is in the way
             with suppress(*_DAMAGED):
-                return self._read(self._place)
-            remove(self._place)
-            os.rename(self._temporary, self._place)
-        return self._read(self._place)
+                return self._read(self._path)
+            remove(self._path)
+            os.rename(self._temporary, self._path)
+        return self._read(self._path)
 
 
 def read_packed(directory: Path) -> PackedFiles:
@@ -327,7 +323,7 @@ class Item:
 
     used: float
     size: int
-    place: Path
+    path: Path
     may_go: bool = True
 
 
@@ -342,16 +338,16 @@ def _trim(directory: Path, cap: int, keep: Collection[Path] = ()) -> int:
     for item in items:
         if total <= cap:
             break
-        if item.may_go and not {item.place, _pack_of(item.place)}.intersection(keep):
-            remove(item.place)
+        if item.may_go and not {item.path, _pack_of(item.path)}.intersection(keep):
+            remove(item.path)
             total -= item.size
     return cap - total
 
 
-def size_of(place: Path) -> int:
+def size_of(path: Path) -> int:
     """The bytes of the files in a directory."""
     size = 0
-    for file in _in(place):
+    for file in _in(path):
         with suppress(OSError):
             size += file.stat().st_size
     return size
@@ -362,28 +358,28 @@ def drop_left(directory: Path) -> None:
 
     Only ``nsys export`` writes elsewhere than into the cache directory itself.
     """
-    for place in (directory, *_in(directory / CONVERTED)):
-        drop_abandoned(place)
+    for path in (directory, *_in(directory / CONVERTED)):
+        drop_abandoned(path)
 
 
 def _items(directory: Path) -> Iterator[Item]:
-    for place in _in(directory):
+    for path in _in(directory):
         with suppress(OSError):
-            if place.name.startswith(PARTIAL):
-                yield Item(place.stat().st_mtime, size_of(place), place, may_go=False)
-            elif (place / FACTS).exists():
-                yield Item((place / FACTS).stat().st_mtime, size_of(place), place)
+            if path.name.startswith(PARTIAL):
+                yield Item(path.stat().st_mtime, size_of(path), path, may_go=False)
+            elif (path / FACTS).exists():
+                yield Item((path / FACTS).stat().st_mtime, size_of(path), path)
             # Results, or what was left by a removal that was interrupted.
-            elif _PACK_NAME.fullmatch(place.name) and place.is_dir():
-                yield Item(place.stat().st_mtime, size_of(place), place)
+            elif _PACK_NAME.fullmatch(path.name) and path.is_dir():
+                yield Item(path.stat().st_mtime, size_of(path), path)
     for file in _in(directory / ANSWERS):
         with suppress(OSError):
             status = file.stat()
             yield Item(status.st_mtime, status.st_size, file)
-    for place in _in(directory / CONVERTED):
+    for path in _in(directory / CONVERTED):
         with suppress(OSError):
-            if _CONVERTED_NAME.fullmatch(place.name):
-                yield Item(place.stat().st_mtime, size_of(place), place, may_go=not _is_being_made(place))
+            if _CONVERTED_NAME.fullmatch(path.name):
+                yield Item(path.stat().st_mtime, size_of(path), path, may_go=not _is_being_made(path))
 
 
 def _in(directory: Path) -> list[Path]:
@@ -393,10 +389,10 @@ def _in(directory: Path) -> list[Path]:
         return []
 
 
-def _pack_of(place: Path) -> Path:
+def _pack_of(path: Path) -> Path:
     """Where the pack is that single columns and results belong to; a pack's own place is that of the pack."""
-    return place.with_name(place.name.partition(".")[0] or place.name)
+    return path.with_name(path.name.partition(".")[0] or path.name)
 
 
-def _is_being_made(place: Path) -> bool:
-    return any(not is_abandoned(file) for file in place.glob(f"{PARTIAL}*"))
+def _is_being_made(path: Path) -> bool:
+    return any(not is_abandoned(file) for file in path.glob(f"{PARTIAL}*"))

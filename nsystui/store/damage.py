@@ -1,4 +1,4 @@
-"""Damage: what is known of it in exports is kept in the cache; kept files that are damaged go from there."""
+"""Damage: that of exports is remembered in the cache; files of the cache that are damaged are removed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nsystui.base.errors import DamagedError, ExportError
-from nsystui.exports.own_files import remove
+from nsystui.exports.partial_files import remove
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles
 from nsystui.store.results import Results
 from nsystui.store.seals import changed
@@ -17,7 +17,7 @@ _KNOWN = "damage"
 
 @contextmanager
 def remembered_damage(results: Results) -> Iterator[None]:
-    """Damage of an export that is met meanwhile is known from then on."""
+    """Remembers the damage of an export that is met in the block."""
     try:
         yield
     except DamagedError as error:
@@ -26,7 +26,7 @@ def remembered_damage(results: Results) -> Iterator[None]:
 
 
 def remember_damage(results: Results, causes: Mapping[str, str]) -> None:
-    """Keeps what is damaged in an export: causes by native table; the empty name where that is not known."""
+    """Saves the causes of damage in an export by native table; the empty name stands for an unknown table."""
     before = known_damage(results)
     known = {**before, **causes}
     if len(known) > 1:
@@ -49,11 +49,12 @@ def damage_line(path: Path, causes: Mapping[str, str]) -> str:
 
 
 def raise_of_damage(
-    error: BaseException, kept: Iterable[tuple[Path, PackedFiles | ColumnFiles]], cache: Cache | None
+    error: BaseException, stored: Iterable[tuple[Path, PackedFiles | ColumnFiles]], cache: Cache | None
 ) -> None:
-    """Raises ExportError where ``error`` is DuckDB's and files of a report, with its path, are not what was written.
+    """Raises ExportError where ``error`` is DuckDB's and stored files of a report do not match their seals.
 
-    What lies in the cache is removed, so that it is made again the next time. Reads all of the files.
+    ``stored``: the files with the paths of their reports; all are read. Damaged ones are removed from the cache, so
+    that they are written again the next time.
     """
     import duckdb
 
@@ -63,7 +64,7 @@ def raise_of_damage(
         return
     if isinstance(cause, duckdb.InterruptException | duckdb.OutOfMemoryException):
         return
-    for path, files in kept:
+    for path, files in stored:
         damaged = changed(files.seals)
         if not damaged:
             continue

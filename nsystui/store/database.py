@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nsystui.base import resources
 from nsystui.base.errors import ExportError, NsystuiError
 from nsystui.base.resources import LEAST_ADDRESSES, address_limit
+from nsystui.base.units import size_words
 from nsystui.exports.canonical import CanonicalTable
-from nsystui.store import machine
-from nsystui.store.sizes import size_words
 
 if TYPE_CHECKING:
     import duckdb
@@ -96,7 +96,7 @@ def memory_setting(memory: int) -> str:
 
 @contextmanager
 def memory_errors(limits: Limits, is_kept: bool, *paths: Path) -> Iterator[None]:
-    """Tells of too little memory as an ExportError of the exports that are being read, and what to do about it.
+    """Turns DuckDB's lack of memory into an ExportError of the exports that are being read, with advice.
 
     ``is_kept`` says whether there is a cache that columns could be kept in.
     """
@@ -117,7 +117,7 @@ def _too_little(limits: Limits, refused: bool) -> tuple[str, str]:
     more, space = 2 * limits.memory, address_limit()
     fits = f"its columns do not fit into the memory that DuckDB may take, {size_words(limits.memory)}"
     # More memory for DuckDB is no use where the process may not have so many addresses.
-    if space is not None and (refused or more > space - machine.OWN_ADDRESSES):
+    if space is not None and (refused or more > space - resources.OWN_ADDRESSES):
         cause = f"its columns do not fit into the memory that this process may take, {size_words(space)}"
         return cause, "let it take more with `ulimit -v`, or ask for less of it"
     if refused:

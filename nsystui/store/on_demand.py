@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 from nsystui.base.errors import ExportError
 from nsystui.exports import canonical, nccl_calls, opening, sources
+from nsystui.exports.integrity import check_rows
 from nsystui.exports.metadata import Metadata
 from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import Source, Transform
-from nsystui.exports.whole import check_rows
 from nsystui.store.cache import Cache, ColumnFiles
 from nsystui.store.damage import raise_of_damage, remembered_damage
 from nsystui.store.packing import WORK_TABLES, MemorySink, Sink, device_rows
 from nsystui.store.reader import CHUNK_ROWS, Chunks, Fields, Lookups, Reader, make_table
-from nsystui.store.report import has_extent
+from nsystui.store.report import has_span
 from nsystui.store.results import Results
 from nsystui.store.tally import LeftOut, Tally, count, tally, tally_columns
 
@@ -103,12 +103,12 @@ class OnDemand:
     @property
     def first_event(self) -> int | None:
         """The start of the first event, ns."""
-        return self._extent[0]
+        return self._span[0]
 
     @property
     def last_event(self) -> int | None:
         """The end of the last event, ns."""
-        return self._extent[1]
+        return self._span[1]
 
     @cached_property
     def _sources(self) -> list[Source]:
@@ -302,11 +302,11 @@ class OnDemand:
         try:
             with opening.sqlite_errors(self.path):
                 rows, left_out = count(connection, self._parts(table))
-                return self._whole(table, rows, left_out)
+                return self._checked(table, rows, left_out)
         finally:
             connection.close()
 
-    def _whole(self, table: str, rows: int, left_out: LeftOut) -> int:
+    def _checked(self, table: str, rows: int, left_out: LeftOut) -> int:
         """``rows`` of a canonical table; raises ExportError where that is not all because the export is damaged."""
         parts, read = list(self._parts(table)), rows + left_out.rows
         if not any(transform.where for _, transform in parts):
@@ -360,17 +360,17 @@ class OnDemand:
             self.load({table: needed})
         if table not in self.loaded or not needed <= self.loaded[table].names:
             found, left_out = tally(connection, self._parts(table))
-            self._whole(table, found.rows, left_out)
+            self._checked(table, found.rows, left_out)
             return found
         with self._damage(table):
             return tally_columns(self.connection, self._from(table), needed) if self.loaded[table].rows else Tally()
 
     @cached_property
-    def _extent(self) -> tuple[int | None, int | None]:
+    def _span(self) -> tuple[int | None, int | None]:
         """First start and last end; of OS runtime calls only in a report that has no other events."""
         os_calls = {canonical.OS_CALLS.name} & self.fed
-        found = self._extent_of(self.timed)
-        return found if found[0] is not None else self._extent_of(os_calls)
+        found = self._span_of(self.timed)
+        return found if found[0] is not None else self._span_of(os_calls)
 
     @cached_property
     def timed(self) -> frozenset[str]:
@@ -380,10 +380,10 @@ class OnDemand:
         return frozenset(
             table.name
             for table in canonical.TABLES
-            if has_extent(table) and table.name not in others and self._has_rows(table.name)
+            if has_span(table) and table.name not in others and self._has_rows(table.name)
         )
 
-    def _extent_of(self, tables: Collection[str]) -> tuple[int | None, int | None]:
+    def _span_of(self, tables: Collection[str]) -> tuple[int | None, int | None]:
         together = sum(self.tallies(sorted(tables)).values(), Tally())
         return together.first, together.last
 

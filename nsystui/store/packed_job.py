@@ -7,13 +7,14 @@ them, appears last: before that, nothing is read of it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -31,22 +32,30 @@ from nsystui.exports.discover import (
     name_of,
     rank_directory,
 )
-from nsystui.exports.metadata import Metadata
-from nsystui.exports.own_files import drop_abandoned, partial_name
+from nsystui.exports.metadata import CudaDevice, Gpu, Metadata
+from nsystui.exports.partial_files import drop_abandoned, partial_name
 from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles, reason_of
 from nsystui.store.database import Limits, connect
 from nsystui.store.report import PackedReport
 from nsystui.store.results import Results
-from nsystui.store.seals import Seal, check, facts_of, facts_text, of_content, seal_of, sealed
-
-VERSION = 6
-"""Raised whenever packed jobs change their form, or the canonical tables theirs: older ones are packed again."""
+from nsystui.store.seals import Seal, check, facts_of, facts_text, modified_ns, seal_of, sealed
 
 RENAMED: Mapping[str, tuple[str, str]] = {
     canonical.NCCL_CALLS.name: ("rank", "communicator_rank"),
     canonical.MPI_RANKS.name: ("rank", "mpi_rank"),
 }
 """Of some tables a field, and its name in the files: a dataset has ``rank`` from its directories."""
+
+
+def form_version() -> str:
+    """The version of packed jobs: it follows from the columns and facts that they have."""
+    facts = [[item.name for item in fields(kind)] for kind in (Metadata, Gpu, CudaDevice, PackedReport)]
+    definition = json.dumps([canonical.fingerprint(), facts, RENAMED])
+    return hashlib.sha256(definition.encode()).hexdigest()[:12]
+
+
+_NUMBERED = {6: "aa57b9d663d2"}
+"""The versions that were numbered by hand, and still open as long as the form is the same."""
 
 _FILE = re.compile(r"([a-z_]+)/rank=[0-9]+/[A-Za-z0-9-]+\.parquet")
 _AGAIN = "pack its export again"
@@ -100,7 +109,7 @@ def facts_to_json(
     facts = report.to_json()
     facts["metadata"]["command"] = facts["metadata"]["command"].rpartition("/")[2]
     tasks = [{"process": process, "rank": rank} for process, rank in sorted(ranks.items(), key=lambda item: item[1])]
-    known = {"version": VERSION, "name": name, "identity": identity, "rank_source": source, "tasks": tasks}
+    known = {"version": form_version(), "name": name, "identity": identity, "rank_source": source, "tasks": tasks}
     return {**known, **facts, "files": dict(files)}
 
 
@@ -120,7 +129,7 @@ def read_report(directory: Path) -> JobReport:
     except ValueError:
         raise ExportError(name, f"damaged: {FACTS} is not what was written", _AGAIN) from None
     try:
-        if facts["version"] != VERSION:
+        if _NUMBERED.get(facts["version"], facts["version"]) != form_version():
             raise ExportError(name, "packed by another version of nsystui", _AGAIN)
         facts = facts_of(text)
         seals = {job_of(directory) / file: seal_of(seal) for file, seal in facts["files"].items()}
@@ -145,7 +154,7 @@ def _files(directory: Path, seals: Mapping[Path, Seal]) -> dict[str, tuple[Path,
             there_are = file.stat().st_size
             if there_are != seal[0]:
                 raise ExportError(str(directory), f"damaged: {name} has {there_are:,} of {seal[0]:,} bytes", _AGAIN)
-            check(file, seal, of_content)
+            check(file, seal, modified_ns)
         except OSError as error:
             raise ExportError(str(directory), f"damaged: {name}: {error.strerror or error}", _AGAIN) from None
         except ValueError:
@@ -205,21 +214,21 @@ class JobWriter:
         with self._write_errors():
             self.directory.mkdir(parents=True, exist_ok=True)
             drop_abandoned(self.directory)
-            place = self.directory / partial_name()
-            place.mkdir()
+            target_directory = self.directory / partial_name()
+            target_directory.mkdir()
         try:
-            yield Cache(place, _NO_CAP, is_required=True)
+            yield Cache(target_directory, _NO_CAP, is_required=True)
         finally:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(target_directory, ignore_errors=True)
 
     def add(self, report: NewReport, staging: Path) -> JobReport:
         """Puts a report into the job.
 
         Raises OutputError where its rank is there already, or the disk is full; then the job is as it was.
         """
-        place = self.directory / REPORTS / rank_directory(report.rank)
+        target_directory = self.directory / REPORTS / rank_directory(report.rank)
         if not self.force:
-            self._refuse(place, report)
+            self._refuse(target_directory, report)
         with self._write_errors():
             identity = uuid4().hex[:12]
             prepared = staging / f"report-{identity}"
@@ -230,10 +239,10 @@ class JobWriter:
             seals = {str(target.relative_to(self.directory)): seal for target, seal in of_files.items()}
             facts = facts_to_json(report.name, report.ranks, report.source, identity, report.files.report, seals)
             (prepared / FACTS).write_text(facts_text(facts, indent=1), encoding="utf-8")
-            self._publish(moves, prepared, place, report)
+            self._publish(moves, prepared, target_directory, report)
         self._remove_others(report.rank, moves)
         try:
-            return read_report(place)
+            return read_report(target_directory)
         except ExportError as error:
             raise OutputError(f"{error}: did another process pack it at the same time?") from None
 
@@ -241,7 +250,7 @@ class JobWriter:
         table, _, number = file.name.rpartition("-")
         return self.directory / table / rank_directory(rank) / f"{identity}-{number}"
 
-    def _publish(self, moves: Mapping[Path, Path], prepared: Path, place: Path, report: NewReport) -> None:
+    def _publish(self, moves: Mapping[Path, Path], prepared: Path, target_directory: Path, report: NewReport) -> None:
         """Moves the files into the datasets, and the report after them; all of them or none."""
         done: list[Path] = []
         try:
@@ -249,14 +258,14 @@ class JobWriter:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 file.rename(target)
                 done.append(target)
-            place.parent.mkdir(exist_ok=True)
+            target_directory.parent.mkdir(exist_ok=True)
             if self.force:
                 with suppress(FileNotFoundError):
-                    place.rename(prepared.with_name(f"{prepared.name}-before"))
+                    target_directory.rename(prepared.with_name(f"{prepared.name}-before"))
             try:
-                prepared.rename(place)
+                prepared.rename(target_directory)
             except OSError:
-                self._refuse(place, report)  # another process was faster
+                self._refuse(target_directory, report)  # another process was faster
                 raise
         except BaseException:
             for target in done:
@@ -266,9 +275,9 @@ class JobWriter:
                     target.parent.parent.rmdir()
             raise
 
-    def _refuse(self, place: Path, report: NewReport) -> None:
-        if is_packed_report(place):
-            there = f"{self.directory} has rank {report.rank} already (of {name_of(place)})"
+    def _refuse(self, target_directory: Path, report: NewReport) -> None:
+        if is_packed_report(target_directory):
+            there = f"{self.directory} has rank {report.rank} already (of {name_of(target_directory)})"
             advice = f"--force replaces it, --ranks says which rank {report.name} is"
             raise OutputError(f"{report.name} is rank {report.rank} ({report.source}), and {there}: {advice}")
 

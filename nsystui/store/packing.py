@@ -18,18 +18,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nsystui.base.errors import DamagedError, ExportError
-from nsystui.base.resources import shortage
+from nsystui.base.resources import shortage, step_back
 from nsystui.exports import canonical, metadata, nccl_calls, opening, schema, sources
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.identifiers import pid_of
+from nsystui.exports.integrity import check_rows
 from nsystui.exports.metadata import Metadata
 from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader
 from nsystui.exports.sources import Transform
-from nsystui.exports.whole import check_rows
 from nsystui.store.cache import Cache, PackedFiles, Room
 from nsystui.store.database import Limits, connect, memory_errors, memory_setting
-from nsystui.store.machine import step_back
 from nsystui.store.reader import (
     ALL_FIELDS,
     CHUNK_ROWS,
@@ -337,7 +336,7 @@ class Packer:
             try:
                 pool = ThreadPoolExecutor(self.workers, thread_name_prefix="pack", initializer=step_back)
                 with ReadAhead(self.path) as ahead, pool:
-                    running = [pool.submit(self._work, worker, chunks, ahead) for worker in workers]
+                    running = [pool.submit(self._pack_chunks, worker, chunks, ahead) for worker in workers]
                     _first_failure(running, chunks)
                 for source in every:
                     if tables.has(source.table):
@@ -357,12 +356,12 @@ class Packer:
             lookups.drop()
         # A native table without rows says that there was nothing; one that is not there says nothing at all.
         counts = {**{name: 0 for source in every for name in source.feeds}, **packed.counts}
-        first, last = packed.extents.get("work") or packed.extents.get("os") or (None, None)
+        first, last = packed.spans.get("work") or packed.spans.get("os") or (None, None)
         damaged = {name: self.without[one.table] for one in every if one.table in self.without for name in one.feeds}
         counts = {name: rows for name, rows in counts.items() if name not in damaged}
         return PackedReport(facts, counts, first, last, packed.left_out, damaged)
 
-    def _work(self, worker: ChunkPacker, chunks: Chunks, ahead: ReadAhead) -> None:
+    def _pack_chunks(self, worker: ChunkPacker, chunks: Chunks, ahead: ReadAhead) -> None:
         """Packs chunks until there are none."""
         with ArrowReader(self.path) as export:
             while (chunk := chunks.take()) is not None:
@@ -410,13 +409,13 @@ class Packed:
     counts: dict[str, int] = field(default_factory=dict)
     left_out: dict[str, LeftOut] = field(default_factory=dict)
     devices: set[tuple[int, int]] = field(default_factory=set)
-    extents: dict[str, tuple[int, int]] = field(default_factory=dict)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def count(self, table: CanonicalTable, rows: int, first: int | None = None, last: int | None = None) -> None:
         """Adds rows of a table, with the first start and last end of their events."""
         self.counts[table.name] = self.counts.get(table.name, 0) + rows
         if first is not None and last is not None:
-            self._stretch("os" if table is canonical.OS_CALLS else "work", first, last)
+            self._widen("os" if table is canonical.OS_CALLS else "work", first, last)
 
     def add(self, other: Packed) -> None:
         """Adds what another thread packed of the same export."""
@@ -425,12 +424,12 @@ class Packed:
         for name, left_out in other.left_out.items():
             self.left_out[name] = self.left_out.get(name, LeftOut()) + left_out
         self.devices |= other.devices
-        for which, (first, last) in other.extents.items():
-            self._stretch(which, first, last)
+        for which, (first, last) in other.spans.items():
+            self._widen(which, first, last)
 
-    def _stretch(self, which: str, first: int, last: int) -> None:
-        before = self.extents.get(which)
-        self.extents[which] = (first, last) if before is None else (min(before[0], first), max(before[1], last))
+    def _widen(self, which: str, first: int, last: int) -> None:
+        before = self.spans.get(which)
+        self.spans[which] = (first, last) if before is None else (min(before[0], first), max(before[1], last))
 
 
 class ChunkPacker:
@@ -478,8 +477,8 @@ class ChunkPacker:
         if rows := self._sink.write(part.table, self.connection, part.select, position):
             self.packed.count(part.table, rows, part.first, part.last)
 
-    def _note_devices(self, work: Transform) -> None:
-        used = work.of_fields(("process", "device")).select(tie="")
+    def _note_devices(self, transform: Transform) -> None:
+        used = transform.of_fields(("process", "device")).select(tie="")
         pairs = self.connection.execute(f"SELECT DISTINCT process, device FROM ({used})").fetchall()
         self.packed.devices.update((process, device) for process, device in pairs if process is not None)
 
@@ -495,12 +494,12 @@ def device_rows(facts: Metadata, used: Iterable[tuple[int, int]]) -> list[tuple[
     """
     by_number = {gpu.gpu: gpu for gpu in facts.gpus}
     by_ordinal = {gpu.cuda_device: gpu for gpu in facts.gpus if gpu.cuda_device is not None}
-    told = {(device.pid, device.device): device.gpu for device in facts.cuda_devices}
+    numbers = {(device.pid, device.device): device.gpu for device in facts.cuda_devices}
     rows: list[tuple[Any, ...]] = []
     placed = set()
     for process, device in used:
         pid = pid_of(process)
-        number = told.get((pid, device))
+        number = numbers.get((pid, device))
         gpu = by_number.get(number) if number is not None else by_ordinal.get(device) or by_number.get(device)
         number = gpu.gpu if gpu else number
         placed.add(number)

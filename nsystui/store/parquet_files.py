@@ -35,32 +35,32 @@ class PackFiles:
         """Where the next chunk may be written."""
         return self._directory / f"part-{next(self._parts)}.parquet"
 
-    def add(self, table: str, place: int, part: Path) -> None:
-        """Takes the rows that a chunk has for ``table``; ``place`` grows with the rows of a table. Raises OSError."""
-        which = (table, place // ROWS_PER_FILE)
+    def add(self, table: str, position: int, part: Path) -> None:
+        """Takes the rows that a chunk has for ``table``, and whose ``position`` grows with them. Raises OSError."""
+        which = (table, position // ROWS_PER_FILE)
         with self._lock:
             # The only part of a file is the file: it is not looked into before there is another.
             if which not in self._first:
-                self._first[which] = (place, part)
+                self._first[which] = (position, part)
                 return
             first, self._first[which] = self._first[which], None
-        for number, path in [*([first] if first else []), (place, part)]:
+        for number, path in [*([first] if first else []), (position, part)]:
             self._join(table, number, path)
 
-    def _join(self, table: str, place: int, part: Path) -> None:
+    def _join(self, table: str, position: int, part: Path) -> None:
         try:
             found = read_part(part)
         except ValueError:  # what another DuckDB writes is no worse for being a file of its own
             with self._lock:
-                self._alone.append((table, place, part))
+                self._alone.append((table, position, part))
             return
         part.unlink()
         with self._lock:
-            self._file(table, place, found).add(found, place)
+            self._file(table, position, found).add(found, position)
 
-    def _file(self, table: str, place: int, part: Part) -> JoinedFile:
+    def _file(self, table: str, position: int, part: Part) -> JoinedFile:
         """The file for the rows: columns in which nothing is missing in a chunk have another type in Parquet."""
-        key = (table, place // ROWS_PER_FILE, part.columns)
+        key = (table, position // ROWS_PER_FILE, part.columns)
         if key not in self._joined:
             self._joined[key] = JoinedFile(self.new_part())
         return self._joined[key]
@@ -119,7 +119,7 @@ def read_part(path: Path) -> Part:
 
 
 class _Group(NamedTuple):
-    place: int
+    position: int
     number: int
     encoded: bytes
 
@@ -134,8 +134,8 @@ class JoinedFile:
     _groups: list[_Group] = field(default_factory=list)
     _footer: Struct = field(default_factory=list)
 
-    def add(self, part: Part, place: int) -> None:
-        """Appends the row groups of ``part``; the footer has them in the order of ``place``.
+    def add(self, part: Part, position: int) -> None:
+        """Appends the row groups of ``part``; the footer has them in the order of ``position``.
 
         Raises OSError; the file is of no use then.
         """
@@ -149,12 +149,12 @@ class JoinedFile:
         self._rows += value_of(known[_ROWS])
         for group in known[_GROUPS][1]:
             moved = encode_struct(_moved(group, distance))
-            self._groups.append(_Group(place, len(self._groups), moved))
+            self._groups.append(_Group(position, len(self._groups), moved))
 
     @property
     def first(self) -> int:
         """The place of its first row group."""
-        return min(group.place for group in self._groups)
+        return min(group.position for group in self._groups)
 
     def finish(self) -> None:
         """Writes the footer. Raises OSError."""
@@ -185,8 +185,8 @@ def _moved(group: Struct, distance: int) -> Struct:
     def each(columns: tuple[int, list[Struct]]) -> tuple[int, list[Struct]]:
         return columns[0], [column(fields) for fields in columns[1]]
 
-    kept = [item for item in group if item[0] != _ORDINAL]
-    return _changed(kept, {_COLUMNS: each, _GROUP_OFFSET: further})
+    unnumbered = [item for item in group if item[0] != _ORDINAL]
+    return _changed(unnumbered, {_COLUMNS: each, _GROUP_OFFSET: further})
 
 
 def _changed(fields: Struct, changes: Mapping[int, Callable[[Any], Any]]) -> Struct:

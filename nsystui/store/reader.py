@@ -16,12 +16,12 @@ from uuid import uuid4
 
 from nsystui.exports import canonical, nccl_calls, opening, sources
 from nsystui.exports.canonical import CanonicalTable
+from nsystui.exports.integrity import check_rows, doubled
 from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import NO_INTEGER, Source, Transform
-from nsystui.exports.whole import check_rows, doubled
-from nsystui.store.report import has_extent
+from nsystui.store.report import has_span
 from nsystui.store.tally import LeftOut, count_left_out
 
 if TYPE_CHECKING:
@@ -69,14 +69,14 @@ class Chunks:
     def take(self) -> Chunk | None:
         """The next chunk; ``None`` when all are taken."""
         with self._lock:
-            places = [
+            following = [
                 (first / max(last, 1), number)
                 for number, (first, last) in enumerate(zip(self._next, self._last, strict=True))
                 if first <= last
             ]
-            if not places:
+            if not following:
                 return None
-            _, number = min(places)
+            _, number = min(following)
             first = self._next[number]
             last = min(first + self._rows[number] - 1, self._last[number])
             self._next[number] = last + 1
@@ -204,8 +204,8 @@ class Reader:
         only_calls: bool = False,
     ) -> None:
         self.connection = connection
-        self.source = _typed(source.of_fields(fields))
-        self._first_choice = _typed(source.of_fields(fields, first_choice=True))
+        self.source = _with_types(source.of_fields(fields))
+        self._first_choice = _with_types(source.of_fields(fields, first_choice=True))
         self._has_first_choice = self._first_choice.columns.keys() < self.source.columns.keys()
         self._lookups = lookups
         self._fields = fields
@@ -286,12 +286,12 @@ class Reader:
         (found,) = self.connection.execute(f"SELECT {', '.join(counted)} FROM chunk c").fetchall()
         values = zip(found[::4], found[1::4], found[2::4], found[3::4], strict=True)
         chosen = {}
-        for (name, made), (rows, kept, first, last) in zip(self._read.makes.items(), values, strict=True):
-            if kept < rows:
+        for (name, made), (rows, possible, first, last) in zip(self._read.makes.items(), values, strict=True):
+            if possible < rows:
                 without = count_left_out(self.connection, made)
                 self._left_out[name] = self._left_out.get(name, LeftOut()) + without
-            if kept:
-                chosen[name] = (made if kept < rows else replace(made, times=None), kept, first, last)
+            if possible:
+                chosen[name] = (made if possible < rows else replace(made, times=None), possible, first, last)
         return chosen
 
     def _find_strings(self) -> None:
@@ -326,8 +326,8 @@ class Reader:
         decoded = [_decoded(row, self._payload) for row in rows]
         chosen = [item for item in table.fields if item.name in self._fields[table.name]]
         if len(decoded) < calls:
-            typed = ", ".join(f'CAST("{item.name}" AS {item.kind.value}) AS "{item.name}"' for item in chosen)
-            yield Part(table, f"SELECT {typed} FROM ({_WITHOUT_PAYLOAD})")
+            casts = ", ".join(f'CAST("{item.name}" AS {item.kind.value}) AS "{item.name}"' for item in chosen)
+            yield Part(table, f"SELECT {casts} FROM ({_WITHOUT_PAYLOAD})")
         if decoded:
             make_table(self.connection, table, decoded, "decoded")
             names = ", ".join(f'"{item.name}"' for item in chosen)
@@ -336,19 +336,21 @@ class Reader:
 
 def _counted(table: CanonicalTable, made: Transform) -> str:
     """Four values of a chunk: its rows that go to ``table``, those that are not left out, first start and last end."""
-    counts = f"count(*) FILTER (WHERE {made.where or 'true'}), count(*) FILTER (WHERE {made.kept or 'true'})"
-    if not has_extent(table) or "start" not in made.fields:
+    counts = f"count(*) FILTER (WHERE {made.where or 'true'}), count(*) FILTER (WHERE {made.condition or 'true'})"
+    if not has_span(table) or "start" not in made.fields:
         return f"{counts}, NULL, NULL"
     start = made.fields["start"]
     # A range that was never closed reaches at least to its start.
     latest = f"greatest({start}, {made.fields['end']})" if "end" in made.fields else start
-    first, last = (f"{extreme} FILTER (WHERE {made.kept or 'true'})" for extreme in (f"min({start})", f"max({latest})"))
+    first, last = (
+        f"{extreme} FILTER (WHERE {made.condition or 'true'})" for extreme in (f"min({start})", f"max({latest})")
+    )
     return f"{counts}, {first}, {last}"
 
 
 @contextmanager
 def read_errors(path: Path, table: str) -> Iterator[None]:
-    """Tells what DuckDB stumbles over in the rows that come from a native table as damage of that table."""
+    """Turns DuckDB's errors about the rows of a native table into damage of that table."""
     import duckdb
 
     try:
@@ -372,7 +374,7 @@ def make_table(
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {lists}", columns)
 
 
-def _typed(source: Source) -> Source:
+def _with_types(source: Source) -> Source:
     """The source with the canonical types, in the same SELECT: to plan two, one in the other, takes longer."""
     makes = {}
     for name, made in source.makes.items():

@@ -85,7 +85,7 @@ class PackedReport:
         )
 
 
-def has_extent(table: CanonicalTable) -> bool:
+def has_span(table: CanonicalTable) -> bool:
     """Whether the rows of a table are events: samples, diagnostics and the profiler's own do not stretch a session."""
     return "start" in table.field_names and table.name not in ("nic_metrics", "profiler_overhead")
 
@@ -184,8 +184,8 @@ def _starts(reports: Sequence[Report]) -> list[int | None]:
 def _start(facts: Metadata, first: tuple[int, int] | None) -> int | None:
     if first is None or facts.session_start_utc is None or facts.system_clock is None:
         return facts.session_start_utc
-    told = first[1] + facts.system_clock - first[0]
-    return told if abs(told - facts.session_start_utc) < _SAME_BOOT else facts.session_start_utc
+    by_clock = first[1] + facts.system_clock - first[0]
+    return by_clock if abs(by_clock - facts.session_start_utc) < _SAME_BOOT else facts.session_start_utc
 
 
 def _longest(reports: Sequence[Report]) -> int:

@@ -19,12 +19,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.abc import InspectLoader
+from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nsystui import __version__
-from nsystui.exports import canonical
-from nsystui.exports.own_files import drop_abandoned
+from nsystui.exports import canonical, sources
+from nsystui.exports.partial_files import drop_abandoned
 from nsystui.store import seals
 
 if TYPE_CHECKING:
@@ -59,12 +61,36 @@ def version_of(compute: Callable[..., object] | None = None) -> str:
 
 @cache
 def _version_of(module: str | None) -> str:
-    source = None
-    if module is not None:
-        loader = sys.modules[module].__loader__
-        source = loader.get_source(module) if isinstance(loader, InspectLoader) else None
+    source = None if module is None else _source_of(module)
     definition = json.dumps([__version__, canonical.fingerprint(), module, source])
     return hashlib.sha256(definition.encode()).hexdigest()[:12]
+
+
+@cache
+def version_of_reading() -> str:
+    """The version of rows that are read of exports, and of their files: it follows from the code that makes both."""
+    every = [*_READING, *(f"{sources.__name__}.{module.name}" for module in iter_modules(sources.__path__))]
+    definition = json.dumps([canonical.fingerprint(), {name: _source_of(name) or __version__ for name in every}])
+    return hashlib.sha256(definition.encode()).hexdigest()[:12]
+
+
+_READING = (
+    "nsystui.exports.metadata",
+    "nsystui.exports.nccl_calls",
+    "nsystui.exports.schema",
+    "nsystui.store.cache",
+    "nsystui.store.packing",
+    "nsystui.store.parquet_files",
+    "nsystui.store.reader",
+    "nsystui.store.report",
+)
+
+
+def _source_of(module: str) -> str | None:
+    """The source of a module, which need not be loaded; ``None`` where only its bytecode is installed."""
+    spec = find_spec(module)
+    loader = None if spec is None else spec.loader
+    return loader.get_source(module) if isinstance(loader, InspectLoader) else None
 
 
 class Memory:

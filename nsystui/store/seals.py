@@ -1,14 +1,15 @@
-"""Whether what was kept is still what was written, and what it is asked for: all that is read from the cache is
-checked here, and what does not fit is computed anew.
+"""Seals: they tell whether a file of the cache or of a packed job is still the one that was written.
 
-A small file is read whole: its first line is a seal over its key (of which report, which question, which version) and
-all that follows. So one that is cut, changed, or lies in the place of another is none.
+Everything that is read from the cache is checked here; what does not match its seal is computed again.
 
-Parquet files are read by DuckDB, a part at a time. Their seals stand in a file beside them: size, time and checksum
-(CRC-32). To look at size and time costs nothing; the checksum, for which all must be read, is only compared where the
-time is another one. In the cache that is the time of the last change of any kind, which no program can set back: only
-what the file system itself does not know, such as a disk that forgets, is found when DuckDB stumbles over it, or not at
-all. A packed job is copied from place to place, so there it is the time that copies keep.
+A small file is read whole: its first line is a seal over its key (report, question, version) and its content. A file
+that was cut, changed or moved to the name of another does not match.
+
+Parquet files are read by DuckDB, a part at a time. Their seals stand in a file next to them: size, time and checksum
+(CRC-32). Size and time cost nothing to compare; the checksum, for which the whole file must be read, is compared only
+if the time differs. In the cache this is the time of the last change of any kind, which no program can set back:
+damage that the file system does not know of, such as a failing disk, is found by DuckDB or not at all. A packed job is
+copied between machines, so there it is the time that copies keep.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nsystui.exports.own_files import partial_name, remove
+from nsystui.exports.partial_files import partial_name, remove
 
 _PART = 1 << 20
 _CHECK, _PLACE, _FILES = "checksum", "place", "files"
@@ -35,12 +36,12 @@ Seal = tuple[int, int, int]
 Time = Callable[[os.stat_result], int]
 
 
-def of_content(status: os.stat_result) -> int:
+def modified_ns(status: os.stat_result) -> int:
     """The time of the last change of what is in a file, ns: copies keep it, and any program can set it."""
     return status.st_mtime_ns
 
 
-def of_any_change(status: os.stat_result) -> int:
+def changed_ns(status: os.stat_result) -> int:
     """The time of the last change of a file, ns; where the system tells none, that of its content."""
     return status.st_ctime_ns if os.name == "posix" else status.st_mtime_ns
 
@@ -64,7 +65,7 @@ def write(file: Path, key: str, parts: Sequence[bytes | memoryview], partials: P
 
 
 def read(file: Path, key: str) -> memoryview | None:
-    """The content that ``write`` wrote with this key; ``None`` where there is none, or another, which is removed."""
+    """The content that ``write`` wrote with this key; ``None`` without one. A file that does not match is removed."""
     try:
         data = memoryview(file.read_bytes())
     except (OSError, MemoryError):
@@ -84,13 +85,13 @@ def _seal_line(key: str, parts: Sequence[bytes | memoryview]) -> bytes:
     return f"{hashlib.blake2b(text, digest_size=_KEY_BYTES).hexdigest()} {check:08x}\n".encode()
 
 
-def write_facts(directory: Path, place: Path, name: str, values: Mapping[str, Any]) -> None:
-    """Writes what a directory of the cache says of itself, with the seals of its Parquet files.
+def write_facts(directory: Path, target: Path, name: str, values: Mapping[str, Any]) -> None:
+    """Writes the facts of a directory of the cache, with the seals of its Parquet files.
 
-    It will lie at ``place``, and is nothing anywhere else. Raises OSError.
+    It will lie at ``target``, and is nothing anywhere else. Raises OSError.
     """
-    files = {file.name: seal_now(file, of_any_change) for file in sorted(directory.glob("*.parquet"))}
-    text = facts_text({**values, _PLACE: place.name, _FILES: files})
+    files = {file.name: seal_now(file, changed_ns) for file in sorted(directory.glob("*.parquet"))}
+    text = facts_text({**values, _PLACE: target.name, _FILES: files})
     (directory / name).write_text(text, encoding="utf-8")
 
 
@@ -104,7 +105,7 @@ def read_facts(directory: Path, name: str) -> tuple[dict[str, Any], dict[Path, S
     if values.pop(_PLACE) != directory.name:
         raise ValueError(f"{file}: of another place")
     seals = {directory / found: seal_of(seal) for found, seal in values.pop(_FILES).items()}
-    now = {found: check(found, seal, of_any_change) for found, seal in seals.items()}
+    now = {found: check(found, seal, changed_ns) for found, seal in seals.items()}
     if now != seals:  # a copy, whose files the next one need not read again
         with suppress(OSError):
             _replace_facts(file, {**values, _PLACE: directory.name, _FILES: {one.name: now[one] for one in now}})
@@ -122,9 +123,9 @@ def _replace_facts(file: Path, values: Mapping[str, Any]) -> None:
 
 def sealed(file: Path) -> Seal:
     """The seal of a file that will be copied; its time becomes a whole second, which all disks keep. Raises OSError."""
-    time = of_content(file.stat()) // 10**9 * 10**9
+    time = modified_ns(file.stat()) // 10**9 * 10**9
     os.utime(file, ns=(time, time))
-    return seal_now(file, of_content)
+    return seal_now(file, modified_ns)
 
 
 def seal_now(file: Path, time: Time) -> Seal:

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from nsystui.base.errors import ExportError
+from nsystui.base.resources import step_back
 from nsystui.exports import canonical, opening
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.discover import is_packed_report
-from nsystui.exports.own_files import why_not_ours
+from nsystui.exports.partial_files import why_not_ours
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room, size_of
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
 from nsystui.store.database import Limits, connect, engine_of, memory_errors, series
-from nsystui.store.machine import step_back
 from nsystui.store.on_demand import Expected, OnDemand
 from nsystui.store.opened import open_export
 from nsystui.store.packed_job import read_report
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Working:
-    """``what`` is computed of ``done`` of ``total`` reports."""
+class Computation:
+    """A computation in progress: ``what`` is computed of ``done`` of ``total`` reports so far."""
 
     what: str
     done: int
@@ -67,15 +67,15 @@ _NO_RESULTS: Mapping[tuple[str, str], Arrays] = {}
 
 @dataclass
 class Session:
-    """The open reports and the SQL over them. ``cache=None`` keeps what is packed in memory.
+    """The open reports and the SQL over them.
 
-    So it is where others can write to the cache, after a warning.
+    Packed columns stay in memory with ``cache=None``, and, after a warning, where others can write to the cache.
     """
 
     cache: Cache | None = None
     limits: Limits = field(default_factory=Limits)
     warn: Callable[[str], object] = lambda message: None
-    tell: Callable[[Working | None], object] = lambda working: None
+    tell: Callable[[Computation | None], object] = lambda computing: None
     reports: tuple[Report, ...] = ()
     version: int = 0
     clock: Clock = field(default_factory=Clock)
@@ -88,7 +88,7 @@ class Session:
     _in_memory: set[int] = field(default_factory=set)
     """The reports of which every result is in memory, as long as the session."""
     _expected: Expected | None = None
-    _shown: dict[str, frozenset[str]] = field(default_factory=dict)
+    _viewed: dict[str, frozenset[str]] = field(default_factory=dict)
     _parts_made: dict[tuple[int, ...], Session] = field(default_factory=dict)
     _part_numbers: Iterator[int] = field(default_factory=itertools.count)
     """Of this session and its parts together: a part may have parts."""
@@ -125,7 +125,7 @@ class Session:
         whole: bool = True,
         partly: bool = False,
     ) -> Report:
-        """Packs an export (or finds it packed) and adds it to the views; so it does a report of a packed job.
+        """Packs an export (or finds it packed) and adds it to the views; a report of a packed job is added as it is.
 
         ``index`` keeps the order of the command line when exports become ready in another. Unless ``whole``, what is
         not packed stays so, and columns are read when a query asks for them: then that may raise ExportError as well.
@@ -137,7 +137,7 @@ class Session:
             opening.check(path)
             if self.cache is not None:
                 with suppress(OSError):
-                    self.room.use(self.cache.place_of(path))
+                    self.room.use(self.cache.path_of(path))
         with self._lock:
             index = max(self._given, default=-1) + 1 if index is None else index
             self._given.add(index)
@@ -204,10 +204,10 @@ class Session:
         return OnDemand(path, opened.metadata, opened.native, cursor, index, self.cache, self.warn, results)
 
     def expect(self, columns: Mapping[sa.Table, Collection[str]], tallied: Collection[sa.Table] = ()) -> None:
-        """Says what will be asked of every report: whatever has to be read of one that is not packed, all that is read.
+        """Announces the columns, and the tables to be tallied, that will be asked of every report.
 
-        These columns in one go, with when the events were and the tallies of these tables: several exports at once,
-        and no table twice. Nothing is read of a report before a query wants something that is not there.
+        As soon as a query needs anything of a report that is not packed, all of this is read in one go, with the span
+        of its events: several exports at once, and no table twice. Until then nothing is read.
         """
         self._expected = Expected(
             {table.name: frozenset(names) for table, names in columns.items()},
@@ -215,7 +215,7 @@ class Session:
         )
 
     def tally(self, report: Report, table: sa.Table) -> Tally | None:
-        """When and of which processes the rows of a report are, its columns unread; ``None`` where it is packed."""
+        """The number, times and processes of a report's rows, without reading columns; ``None`` where it is packed."""
         unpacked = self._on_demand.get(report.index)
         return None if unpacked is None else unpacked.tally(table.name)
 
@@ -238,9 +238,9 @@ class Session:
         part = copy.copy(self)
         part.__dict__.pop("_engine", None)
         part.reports = tuple(report for report in self.reports if report.index in indices)
-        part._fresh, part._shown, part._parts_made = set(), {}, {}
+        part._fresh, part._viewed, part._parts_made = set(), {}, {}
         part._lock = threading.RLock()
-        part.tell = lambda working: None  # what is asked of a part is itself a part of something
+        part.tell = lambda computing: None  # what is asked of a part is itself a part of something
         part._schema = f"part_{next(self._part_numbers)}"
         self._database.execute(f"CREATE SCHEMA {part._schema}")
         part._database = part._cursor()
@@ -276,12 +276,12 @@ class Session:
             return
         expected = self._expected.columns if self._expected is not None else {}
         used = {name: {*used.get(name, ()), *expected.get(name, ())} for name in {*used, *expected}}
-        wanted = {name: self._shown.get(name, frozenset()).union(names) - _PLACE for name, names in used.items()}
+        wanted = {name: self._viewed.get(name, frozenset()).union(names) - _PLACE for name, names in used.items()}
         for index, failure in self._failures(wanted).items():
             self._drop(index, failure)
-        changed = [name for name, names in wanted.items() if names != self._shown.get(name)]
+        changed = [name for name, names in wanted.items() if names != self._viewed.get(name)]
         self._fresh.difference_update(changed)
-        self._shown.update(wanted)
+        self._viewed.update(wanted)
         loaded = [report.loaded[name] for report in self._on_demand.values() for name in changed]
         self.room.make(sum(size_of(columns.directory) for columns in loaded if isinstance(columns, ColumnFiles)))
 
@@ -308,7 +308,7 @@ class Session:
             pool.shutdown(cancel_futures=True)
 
     def _drop(self, index: int, error: ExportError) -> None:
-        """Goes on without a report that cannot be read whole, after a warning; raises it where no other is left."""
+        """Continues without a report that cannot be read whole, after a warning; raises ``error`` if it is the last."""
         if len(self.reports) == 1:
             raise error
         self.warn(str(error))
@@ -329,7 +329,7 @@ class Session:
         """The columns of a view, unless it has all: of what is not packed it has those that are shown of any report."""
         if not self._on_demand:
             return None
-        return [name for name in table.field_names if name in self._shown[table.name]]
+        return [name for name in table.field_names if name in self._viewed[table.name]]
 
     def rows(self, query: sa.Executable) -> Sequence[tuple[Any, ...]]:
         """The result as tuples of Python values."""
@@ -339,19 +339,18 @@ class Session:
 
     def scalar(self, query: sa.Executable) -> Any:
         """The first value of the first row; ``None`` where there is none."""
-        rows = self.rows(query)
-        return rows[0][0] if rows else None
+        return next((value for value, *_ in self.rows(query)), None)
 
     def frame(self, query: sa.Executable) -> pd.DataFrame:
         """The result as a small pandas frame; integers stay integers where values are missing (``Int64``)."""
         import pandas as pd
 
-        arrays = self._numpy(query)
-        return pd.DataFrame({name: series(values) for name, values in arrays.items()})
+        return pd.DataFrame({name: series(values) for name, values in self.arrays(query).items()})
 
     def arrays(self, query: sa.Executable) -> dict[str, np.ndarray[Any, Any]]:
         """The result as numpy arrays, for sweeps over millions of rows. Where values are missing they are masked."""
-        return self._numpy(query)
+        with self._executed(query) as cursor:
+            return dict(cursor.fetchnumpy())
 
     def array_batches(self, query: sa.Executable) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
         """The result as numpy arrays of at most 65,536 rows: one pass over millions of rows in little memory.
@@ -367,10 +366,6 @@ class Session:
         with self._executed(query) as cursor:
             while rows := cursor.fetchmany(size):
                 yield rows
-
-    def _numpy(self, query: sa.Executable) -> dict[str, np.ndarray[Any, Any]]:
-        with self._executed(query) as cursor:
-            return dict(cursor.fetchnumpy())
 
     @contextmanager
     def _executed(self, query: sa.Executable) -> Iterator[duckdb.DuckDBPyConnection]:

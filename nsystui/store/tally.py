@@ -44,9 +44,9 @@ def left_out_query(transform: Transform, rows: str) -> str:
     """SQL for reasons and numbers of rows among ``rows`` (SQL of a chunk called ``c``), for SQLite and DuckDB."""
     if transform.times is None:
         return "SELECT 0, 0"
-    where = f"({transform.where}) AND " if transform.where else ""
-    where += f"({transform.times.possible}) IS NOT TRUE"
-    return f"SELECT {transform.times.reason}, count(*) FROM {rows} WHERE {where} GROUP BY 1"
+    condition = f"({transform.where}) AND " if transform.where else ""
+    condition += f"({transform.times.possible}) IS NOT TRUE"
+    return f"SELECT {transform.times.reason}, count(*) FROM {rows} WHERE {condition} GROUP BY 1"
 
 
 def left_out_of(found: Iterable[tuple[int, int]]) -> LeftOut:
@@ -99,9 +99,9 @@ def count(connection: sqlite3.Connection, parts: Iterable[tuple[Source, Transfor
     """
     rows, left_out = 0, LeftOut()
     for source, transform in parts:
-        ((kept,),) = _ask(connection, source, "count(*)", transform.kept)
-        rows += kept
-        left_out += _left_out(connection, source, transform, kept)
+        ((possible,),) = _ask(connection, source, "count(*)", transform.condition)
+        rows += possible
+        left_out += _left_out(connection, source, transform, possible)
     return rows, left_out
 
 
@@ -136,7 +136,7 @@ def _of_part(connection: sqlite3.Connection, source: Source, transform: Transfor
     likely: int | None = first_row[0][0]
     is_likely = "NULL" if likely is None else f"sum({process} = {int(likely):d})"
     aggregates = f"count(*), min({start}), max({start}), max({end}), {is_likely}"
-    rows, first, last_start, last_end, of_likely = _ask(connection, source, aggregates, transform.kept)[0]
+    rows, first, last_start, last_end, of_likely = _ask(connection, source, aggregates, transform.condition)[0]
     left_out = _left_out(connection, source, transform, rows)
     # A range that was never closed reaches at least to its start.
     last = max((time for time in (last_start, last_end) if time is not None), default=None)
@@ -144,14 +144,14 @@ def _of_part(connection: sqlite3.Connection, source: Source, transform: Transfor
         return Tally(rows, first, last), left_out
     if likely is not None and of_likely == rows:
         return Tally(rows, first, last, {likely: rows}), left_out
-    grouped = dict(_ask(connection, source, f"{process}, count(*)", transform.kept, f"GROUP BY {process}"))
+    grouped = dict(_ask(connection, source, f"{process}, count(*)", transform.condition, f"GROUP BY {process}"))
     grouped.pop(None, None)
     return Tally(rows, first, last, grouped), left_out
 
 
-def _left_out(connection: sqlite3.Connection, source: Source, transform: Transform, kept: int) -> LeftOut:
-    """Of a part that has so many rows that are ``kept``: to count all of its rows costs next to nothing."""
-    if transform.times is None or _ask(connection, source, "count(*)", transform.where) == [(kept,)]:
+def _left_out(connection: sqlite3.Connection, source: Source, transform: Transform, possible: int) -> LeftOut:
+    """Of a part that has so many rows that are ``possible``: to count all of its rows costs next to nothing."""
+    if transform.times is None or _ask(connection, source, "count(*)", transform.where) == [(possible,)]:
         return LeftOut()
     return left_out_of(connection.execute(left_out_query(transform, _chunk(source))).fetchall())
 
@@ -160,8 +160,8 @@ def _ask(
     connection: sqlite3.Connection, source: Source, selected: str, condition: str, ending: str = ""
 ) -> list[tuple[Any, ...]]:
     """Asks for the rows of a native table that fulfil a condition, under the names that the fields use."""
-    where = f"WHERE {condition}" if condition else ""
-    return connection.execute(f"SELECT {selected} FROM {_chunk(source)} {where} {ending}").fetchall()
+    condition = f"WHERE {condition}" if condition else ""
+    return connection.execute(f"SELECT {selected} FROM {_chunk(source)} {condition} {ending}").fetchall()
 
 
 def _chunk(source: Source) -> str:

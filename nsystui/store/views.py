@@ -113,7 +113,7 @@ def _relation(
     """The rows of a group with the two columns that place them in the session."""
     from duckdb import ColumnExpression, ConstantExpression, FunctionExpression
 
-    first, place = group[0], None
+    first, file_number = group[0], None
     if first.table:
         rows = database.table(first.table)
     else:
@@ -123,22 +123,22 @@ def _relation(
         # Directories are called ``rank=0`` in a packed job, which makes no column here.
         rows = database.read_parquet(files, hive_partitioning=False, filename=len(group) > 1)
         if len(group) > 1:
-            place = FunctionExpression("list_position", ConstantExpression(files), ColumnExpression("filename"))
+            file_number = FunctionExpression("list_position", ConstantExpression(files), ColumnExpression("filename"))
     stored = [name for name in rows.columns if name != "filename"]
 
     def of_report(name: str) -> duckdb.Expression:
         found = ConstantExpression(getattr(first, name))
-        if place is not None:
+        if file_number is not None:
             values = ConstantExpression([getattr(one, name) for one in group for _ in one.files])
-            found = FunctionExpression("list_extract", values, place)
+            found = FunctionExpression("list_extract", values, file_number)
         return found.cast("BIGINT").alias(name)
 
     fields = {name: name for name in stored}
     if first.renamed is not None:
         field, its_name = first.renamed
         fields = {field if name == its_name else name: name for name in stored}
-    shown = [ColumnExpression(fields[name]).alias(name) for name in (fields if names is None else names)]
-    return rows.select(of_report("report"), of_report("clock_offset"), *shown)
+    selected = [ColumnExpression(fields[name]).alias(name) for name in (fields if names is None else names)]
+    return rows.select(of_report("report"), of_report("clock_offset"), *selected)
 
 
 _MOST_QUERIES = 100

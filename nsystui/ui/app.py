@@ -49,12 +49,12 @@ if TYPE_CHECKING:
     from nsystui.questions.job import Job
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
-    from nsystui.store.session import Working
+    from nsystui.store.session import Computation
 
 
 @dataclass(frozen=True)
 class Look:
-    """How to draw: no colours at all, only the terminal's 16, only ASCII."""
+    """Restrictions of the drawing: no colours, only the terminal's 16, only ASCII."""
 
     no_color: bool = False
     few_colors: bool = False
@@ -63,7 +63,7 @@ class Look:
 
 @dataclass(frozen=True)
 class WayBack:
-    """Where the timeline was opened from, and on what."""
+    """The screen and the selection from which the timeline was opened."""
 
     mode: str
     selection: Selection
@@ -118,7 +118,7 @@ class NsystuiApp(App[int]):
         self.way_back: WayBack | None = None
         self._loading: Loading | None = None
         self.nccl_log = LogState(source.logs)
-        self.working: Working | None = None
+        self.working: Computation | None = None
         self._log_loading: LogLoading | None = None
 
     def get_driver_class(self) -> type[Driver]:
@@ -164,21 +164,21 @@ class NsystuiApp(App[int]):
         loading.start()
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Copies ``text`` without what a terminal or a shell would obey; its tabs and line ends stay."""
+        """Copies ``text`` without control characters that a terminal would execute, but for tabs and line ends."""
         lines = ("\t".join(map(safe_text, line.split("\t"))) for line in text.split("\n"))
         super().copy_to_clipboard("\n".join(lines))
 
     # -- the selection --------------------------------------------------------------------------------------------
 
     def select(self, selection: Selection) -> None:
-        """Looks at something else, on every screen; the previous selection can be had back."""
+        """Changes the selection of every screen; `undo_selection` restores the previous one."""
         if selection != self.selection:
             self._history.append(self.selection)
             self.selection = selection
             self.update_screen()
 
     def undo_selection(self) -> bool:
-        """Goes back to the previous selection; ``False`` where there is none."""
+        """Restores the previous selection; ``False`` where there is none."""
         if not self._history:
             return False
         self.selection = self._history.pop()
@@ -186,11 +186,11 @@ class NsystuiApp(App[int]):
         return True
 
     def remember_way(self) -> None:
-        """Keeps the screen and the selection of now, for the timeline to go back to."""
+        """Remembers the current screen and selection, to which the timeline returns."""
         self.way_back = WayBack(self.current_mode, self.selection)
 
     def stop_loading(self) -> bool:
-        """Stops what is being read; ``False`` where nothing is."""
+        """Stops the reading of exports and logs; ``False`` where nothing is being read."""
         is_reading_log = self.stop_log()
         if self._loading is None or not self.loading_now:
             return is_reading_log
@@ -221,7 +221,7 @@ class NsystuiApp(App[int]):
         return self._log_loading is not None and not self.nccl_log.is_over
 
     def next_clock(self) -> ClockMode:
-        """Puts the reports on another clock than they are on, in the background; which it will be."""
+        """Aligns the reports by the next clock mode, in the background; returns that mode."""
         from nsystui.questions.alignment import ClockMode
 
         assert self.job is not None
@@ -256,7 +256,7 @@ class NsystuiApp(App[int]):
         self._load_rest(self._loading, self.job, rest)
         return True
 
-    # -- what the loading says ------------------------------------------------------------------------------------
+    # -- the messages of the loading ------------------------------------------------------------------------------
 
     @on(JobStarted)
     def _job_started(self, message: JobStarted) -> None:
@@ -350,7 +350,7 @@ class NsystuiApp(App[int]):
 
     @property
     def status(self) -> str:
-        """The progress of the loading, in words, for the second line of every screen; empty when nothing is loaded."""
+        """The progress of the loading, for the second line of every screen; empty when nothing is being loaded."""
         if not self.loading_now:
             log = self.nccl_log.status if self._is_reading_log else ""
             return f"computing {self.working}" if self.working is not None else log
@@ -372,7 +372,7 @@ class NsystuiApp(App[int]):
         self._tell("say", text)
 
     def _tell(self, what: str, *words: str) -> None:
-        """Calls a method of the screen, if it has such. One that is still being made asks for itself later."""
+        """Calls a method of the screen, if it has one of that name; before it is mounted it needs no update."""
         screen: Screen[object] = self.screen
         if screen.is_mounted and hasattr(screen, what):
             getattr(screen, what)(*words)
@@ -464,7 +464,7 @@ class DiffApp(NsystuiApp):
         self.update_screen()
 
     def resume_loading(self) -> bool:
-        """Reads the job on that a stop interrupted: what is ready of it comes from the cache, or is read again."""
+        """Resumes the reading that a stop interrupted: ready reports come from the cache, or are read again."""
         if self.loading_now or self.sides is not None:
             return False
         self._read(self._reading)

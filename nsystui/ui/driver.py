@@ -216,7 +216,7 @@ class TerminalDriver(LinuxDriver):
                 self._give_back()
 
     def close(self) -> None:
-        """Waits until the terminal has all that was written; what is written later is dropped."""
+        """Waits until the terminal has taken all output; later output is dropped."""
         if self._writer_thread is not None:
             self._writer_thread.stop()
             self._writer_thread = None
@@ -249,7 +249,7 @@ class TerminalDriver(LinuxDriver):
     # -- what is typed --------------------------------------------------------------------------------------------
 
     def run_input_thread(self) -> None:
-        """Reads what is typed, in portions; bytes that are no UTF-8 become replacement characters."""
+        """Reads the input in portions; bytes that are no UTF-8 become replacement characters."""
         decode = getincrementaldecoder("utf-8")("replace").decode
         while not self.exit_event.is_set():
             try:

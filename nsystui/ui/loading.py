@@ -22,14 +22,14 @@ from nsystui.ui.widgets.lines import UPDATE_INTERVAL, progress_bar
 
 if TYPE_CHECKING:
     from nsystui.exports.nccl_log.files import OpenLog
-    from nsystui.exports.nccl_log.reading import LogReader
+    from nsystui.exports.nccl_log.lines import LogReader
     from nsystui.questions.job import Job
     from nsystui.questions.nccl_log.summary import Summary
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
     from nsystui.store.packing import Progress
     from nsystui.store.report import Report
-    from nsystui.store.session import Working
+    from nsystui.store.session import Computation
 
 
 @dataclass
@@ -103,16 +103,16 @@ class Warned(Message):
 
 @dataclass
 class Computing(Message):
-    """A question takes its time: what is computed, and how far that is; ``None`` when it is done."""
+    """A long computation and its progress; ``None`` when it is done."""
 
-    working: Working | None
+    working: Computation | None
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, Computing)
 
 
 class _Messages(Listener):
-    """Passes on what it hears as messages."""
+    """Turns the events of the opener into messages."""
 
     def __init__(self, post: Callable[[Message], object]) -> None:
         self._post = post
@@ -129,7 +129,7 @@ class _Messages(Listener):
     def warned(self, text: str) -> None:
         self._post(Warned(text))
 
-    def computing(self, working: Working | None) -> None:
+    def computing(self, working: Computation | None) -> None:
         self._post(Computing(working))
 
 
@@ -142,7 +142,7 @@ class Loading:
         self._opener = Opener(source, _Messages(post))
 
     def stop(self) -> None:
-        """Ends the loading as soon as the current chunk is read; what is ready stays."""
+        """Ends the loading after the current chunk; reports that are ready stay."""
         self._opener.stop()
 
     def start(self) -> None:
@@ -170,14 +170,14 @@ class Loading:
         return found
 
     def _align(self, job: Job) -> None:
-        """Makes the clocks one, which takes all reports; without it they go by UTC."""
+        """Aligns the clocks of all reports; if that fails, they stay on UTC."""
         try:
             self._opener.align(job)
         except NsystuiError as error:
             self._post(Warned(f"the clocks go by UTC alone: {error}"))
 
     def _remember(self, job: Job) -> None:
-        """Keeps the first answers for the commands; what does not work out only costs them time."""
+        """Remembers the first answers for the commands; a failure only costs those time."""
         from nsystui.questions.remembered import remember_first_questions
 
         cache = job.session.cache
@@ -186,7 +186,7 @@ class Loading:
                 remember_first_questions(job, cache, [report.path for report in job.session.reports])
 
     def _sample(self, job: Job, opened: Sequence[Export]) -> None:
-        """A sampled kernel table of what is not packed yet; nothing where everything is."""
+        """Posts a sampled kernel table of the exports that are not packed yet."""
         from nsystui.questions.sample import sampled_kernels
         from nsystui.store.opened import Opened
 
@@ -286,7 +286,7 @@ class LogLoading:
         self._next_tables = self._began + FIRST_TABLES
 
     def stop(self) -> None:
-        """Ends the reading as soon as the current piece is read; what is read stays."""
+        """Ends the reading after the current piece; the tables of the part that was read stay."""
         self._stopped.set()
 
     def start(self) -> None:
@@ -299,7 +299,7 @@ class LogLoading:
 
     def _read_all(self) -> None:
         from nsystui.exports.nccl_log.files import open_log, size_of
-        from nsystui.exports.nccl_log.reading import LogReader
+        from nsystui.exports.nccl_log.lines import LogReader
         from nsystui.questions.nccl_log.summary import Summary
 
         sizes = [size_of(name) or 0 for name in self.state.names]

@@ -1,4 +1,4 @@
-"""The command palette: what no screen of its own shows, by what it answers. Recipes above all."""
+"""The command palette: the questions without a screen of their own, above all recipes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def words_of(question: Question) -> str:
 
 
 def offered_questions() -> list[Question]:
-    """What the palette offers, in its order."""
+    """The questions that the palette offers, in its order."""
     return [question for question in questions() if question.home in (PALETTE, COMPARISON)]
 
 
 class QuestionProvider(Provider):
-    """Every question without a screen of its own; the input is searched for in its name and in what it answers."""
+    """Every question without a screen of its own; the input is searched for in its name and its line of help."""
 
     async def discover(self) -> Hits:
         for question in offered_questions():
@@ -50,7 +50,7 @@ class QuestionProvider(Provider):
 
 
 class RecipePalette(CommandPalette, ThrottledScreen[None]):
-    """Textual's palette without what blinks, spins, or is a picture."""
+    """Textual's palette without blinking, spinners and icons."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+p", "escape", "close", show=False)]
 

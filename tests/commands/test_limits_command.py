@@ -12,12 +12,11 @@ import pytest
 from disks import fill, half_written, small_disk
 from synthetic import benchmark_export, two_process_export
 
-from nsystui.base import terminal
+from nsystui.base import resources, terminal
+from nsystui.base.resources import NICE
 from nsystui.commands import configuration
 from nsystui.commands.configuration import default_cache
-from nsystui.store import machine
 from nsystui.store.database import SMALLEST_MEMORY, Limits
-from nsystui.store.machine import NICE
 from nsystui.store.session import Session
 
 MB = 1 << 20
@@ -82,13 +81,13 @@ class TestWhatIsAllowed:
         ],
     )
     def test_without_them_half_of_a_small_machine(self, run, export, used, monkeypatch, there_is, memory):
-        monkeypatch.setattr(machine, "memory", lambda: None if there_is is None else there_is * MB)
+        monkeypatch.setattr(resources, "memory", lambda: None if there_is is None else there_is * MB)
         assert run("info", export).status == 0
         assert used[0].memory == memory * MB
 
     @pytest.mark.parametrize(("cpus", "threads"), [(1, 1), (2, 2), (128, 2)])
     def test_without_them_two_threads_at_most(self, run, export, used, monkeypatch, cpus, threads):
-        monkeypatch.setattr(machine, "cpus", lambda: cpus)
+        monkeypatch.setattr(resources, "cpus", lambda: cpus)
         assert run("info", export).status == 0
         assert used[0].threads == threads
 
@@ -202,7 +201,7 @@ class TestConversions:
 
     @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
     def test_nsys_steps_back_too(self, run, tmp_path, export, report, monkeypatch):
-        monkeypatch.setattr(machine, "NICE", NICE)
+        monkeypatch.setattr(resources, "NICE", NICE)
         nice = tmp_path / "nice"
         fake_nsys(tmp_path, f'nice > {shlex.quote(str(nice))}\ncp {shlex.quote(str(export))} "$out"', monkeypatch)
         assert run("info", report, "--convert").status == 0

@@ -133,7 +133,7 @@ class TestAskedAnew:
 
     def test_by_another_version_of_the_store(self, run, export, opened, monkeypatch):
         run(*SUM, export)
-        monkeypatch.setattr(cache_module, "STORE_VERSION", 10**6)
+        monkeypatch.setattr(cache_module, "version_of_reading", lambda: "another")
         run(*SUM, export)
         assert opened == ["opened"] * 2
 

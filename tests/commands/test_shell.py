@@ -52,6 +52,8 @@ LINES = [
     ("nsystui rank0.sqlite --asc", ["--ascii"], ["--names"]),
     ("nsystui nccl-log --ta", ["--tables"], ["--clock"]),
     ("nsystui recipe gpu_gaps ra", ["rank0.sqlite"], ["ranks"]),
+    ("nsystui triage a.sqlite --baseline ra", ["rank0.sqlite"], ["ranks"]),
+    ("nsystui diff a.sqlite -- b.sqlite --na", ["--names"], ["rank0.sqlite"]),
     ("nsystui help nu", ["numbers"], ["rank0.sqlite"]),
     ("nsystui --v", ["--version"], ["--names"]),
 ]

@@ -13,8 +13,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsystui.exports.nccl_log.lines import Call, Unread
-from nsystui.exports.nccl_log.reading import LogReader
+from nsystui.exports.nccl_log.lines import Call, LogReader, Unread
 
 PREFIXES = ("", "1: ", "(Worker pid=6, ip=10.7.7.6) ", "[2026-03-12 13:57:49] ", "  40.2  1.7  ", "-1")
 OTHERS = (

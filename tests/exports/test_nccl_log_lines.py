@@ -9,19 +9,22 @@ from pathlib import Path
 import pytest
 
 from nsystui.exports.nccl_log.lines import (
+    BLOCK,
+    LONGEST_LINE,
     Call,
     CommunicatorLine,
     CommunicatorState,
     Damage,
     Line,
+    LogReader,
     Process,
     Signature,
     TrainingStep,
     TuningLine,
     Unread,
     Writer,
+    blocks,
 )
-from nsystui.exports.nccl_log.reading import BLOCK, LONGEST_LINE, LogReader, blocks
 
 LOGS = Path(__file__).parents[3] / "shared/data/nccl-logs"
 
@@ -275,7 +278,7 @@ class TestStreaming:
         assert max(map(len, blocks(stream.read))) <= LONGEST_LINE + BLOCK
 
     def test_what_is_remembered_is_forgotten_in_time(self, monkeypatch):
-        monkeypatch.setattr("nsystui.exports.nccl_log.reading._MOST_KEPT", 10)
+        monkeypatch.setattr("nsystui.exports.nccl_log.lines._MOST_KEPT", 10)
         reader = LogReader()
         texts = (LINE.replace("n1", f"n{n}").replace("count 1000", f"count {n}") + "\n" for n in range(100))
         found = calls(reader.read(io.BytesIO("".join(texts).encode()).read))

@@ -16,7 +16,7 @@ import synthetic
 from disks import half_written
 
 from nsystui.base.errors import ExportError
-from nsystui.exports.own_files import drop_abandoned, is_abandoned, partial_name
+from nsystui.exports.partial_files import drop_abandoned, is_abandoned, partial_name
 from nsystui.store import seals, tables
 from nsystui.store.cache import Cache, Partial
 from nsystui.store.session import Session
@@ -119,7 +119,7 @@ class TestKilled:
             assert half_written(cache) == []
 
     def left_by_a_dead_process(self, place: Path) -> None:
-        lines = "from nsystui.exports.own_files import partial_name\n(Path(sys.argv[1]) / partial_name()).mkdir()"
+        lines = "from nsystui.exports.partial_files import partial_name\n(Path(sys.argv[1]) / partial_name()).mkdir()"
         assert program.alone(lines, place).returncode == 0
         assert all(is_abandoned(left) for left in place.glob(".partial-*"))
         assert half_written(place)

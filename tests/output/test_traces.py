@@ -26,12 +26,12 @@ from nsystui.exports.demo.target import DEFAULT_STREAM
 from nsystui.output.chrome_trace import microseconds, write_chrome_trace
 from nsystui.output.files import TargetExistsError, save_trace
 from nsystui.questions.alignment import ClockMode
-from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.event_kinds import GPU_KINDS, EventKind
 from nsystui.questions.events import EventList
 from nsystui.questions.job import Job
 from nsystui.questions.time_window import event_span
 from nsystui.questions.trace.layout import Lanes, Layout, ThreadTrack
-from nsystui.questions.trace.slices import ON_GPU, Contents, bands
+from nsystui.questions.trace.slices import Contents, bands
 from nsystui.questions.trace.trace import Trace
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -152,7 +152,7 @@ class TestParaver:
 
     def test_states_last_as_long_as_the_work(self, job, paraver):
         busy = sum(end - start for _, start, end, state in paraver.states if state in (1, 13, 17))
-        events = EventList.build(job.session, Selection(), job.ranks, ON_GPU)
+        events = EventList.build(job.session, Selection(), job.ranks, GPU_KINDS)
         assert busy == sum(row[3] for row in events.page(0, len(events)))
 
     def test_calls_are_joined_to_their_work(self, job, chrome, paraver):

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nsystui.exports.nccl_log.lines import Call, datatype_name
-from nsystui.exports.nccl_log.reading import LogReader
+from nsystui.exports.nccl_log.lines import Call, LogReader, datatype_name
 from nsystui.questions.nccl_log.summary import Summary
 from nsystui.questions.nccl_log.tables import TABLES
 

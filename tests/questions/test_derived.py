@@ -14,7 +14,7 @@ from nsystui.questions import derived
 from nsystui.questions.derived import of_each_report
 from nsystui.store import tables
 from nsystui.store.cache import Cache
-from nsystui.store.session import Session, Working
+from nsystui.store.session import Computation, Session
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_what_was_computed_before_an_interruption_is_kept(session):
 
 
 def test_it_is_told_how_far_the_runs_are_and_when_they_are_over(session):
-    told: list[Working | None] = []
+    told: list[Computation | None] = []
     session.tell = told.append
     of_each_report(session, session.reports, "test", indices, by=tables.kernels, doing="tests")
     assert [str(one) for one in told[:-1]] == [f"tests: {done} of 5 reports" for done in range(1, 5)]

@@ -15,8 +15,8 @@ from nsystui.base.selection import Selection, Window
 from nsystui.questions.answering import ask, draw_map
 from nsystui.questions.job import Job
 from nsystui.questions.recipes import recipe_named
-from nsystui.questions.recipes.asking import Options
 from nsystui.questions.recipes.metric_maps import UNDOCUMENTED
+from nsystui.questions.recipes.recipe import Options
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nsystui.base.errors import ExportError, UsageError
-from nsystui.exports.nccl_log.reading import LogReader
+from nsystui.exports.nccl_log.lines import LogReader
 from nsystui.questions.nccl_log.communicators import call_sequences
 from nsystui.questions.nccl_log.steps import StepCut, Steps, steps_of
 from nsystui.questions.nccl_log.summary import Summary, notes

@@ -33,9 +33,9 @@ from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
 from nsystui.questions.question import COMPARISON
 from nsystui.questions.recipes import all_recipes, recipe_named
-from nsystui.questions.recipes.asking import Options
 from nsystui.questions.recipes.kernels import EDGES
 from nsystui.questions.recipes.metric_maps import mean_rate
+from nsystui.questions.recipes.recipe import Options
 from nsystui.questions.stats.nvtx_kernels import quartiles
 from nsystui.store.session import Session
 

@@ -35,8 +35,7 @@ from nsystui.questions.timeline.events import (
     path_at,
     range_next_to,
 )
-from nsystui.questions.timeline.lane_work import CATEGORIES, IDLE, UNSEEN, Columns, LaneWork, columns
-from nsystui.questions.timeline.lanes import Lane, Timeline
+from nsystui.questions.timeline.lanes import CATEGORIES, IDLE, UNSEEN, Columns, Lane, LaneWork, Timeline, columns
 from nsystui.questions.timeline.picture import LanePicture, lane_label, lane_pictures, lane_text
 from nsystui.store.session import Session
 

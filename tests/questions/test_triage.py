@@ -27,9 +27,9 @@ from nsystui.questions.question import SCREENS
 from nsystui.questions.triage import run as runner
 from nsystui.questions.triage.case import at_least, below
 from nsystui.questions.triage.finding import DIAGNOSTICS, Door, NotChecked, Severity
+from nsystui.questions.triage.rules import RULES, Thresholds
 from nsystui.questions.triage.rules.idle_gaps import ALLOCATING, COPYING, LAUNCHING, OTHER_CALLS, SYNCHRONISING, kind_of
-from nsystui.questions.triage.run import RULES, Triage, triage, triage_table
-from nsystui.questions.triage.thresholds import Thresholds
+from nsystui.questions.triage.run import Triage, triage, triage_table
 from nsystui.store.session import Session
 
 MS = 1_000_000
@@ -301,7 +301,7 @@ def test_every_view_has_a_command(view):
 def test_a_door_is_rendered_as_the_command_for_it():
     door = Door("memory", filter="Unified Memory", by="rank", sort="total", window=Window(5, 9))
     assert door.command == "memory --filter 'Unified Memory' --by rank --sort total --time 5:9"
-    assert Door("steps-across", sort="median").command == "steps --across --sort median"
+    assert Door("steps across", sort="median").command == "steps --across --sort median"
     assert Door("kernels", report="cuda_kern_exec_sum").command == "stats -r cuda_kern_exec_sum"
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from nsystui.questions.triage.baseline import Kind, _changes
 from nsystui.questions.triage.finding import Advice, Door, Finding, Severity
+from nsystui.questions.triage.rules import Thresholds
 from nsystui.questions.triage.run import Triage
-from nsystui.questions.triage.thresholds import Thresholds
 
 WARNING, INFO = Severity.WARNING, Severity.INFO
 

@@ -24,7 +24,7 @@ from nsystui.questions.device_time import Breakdown, DeviceLanes, total
 from nsystui.questions.gpu_metrics import metric_lanes, metric_sources
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.questions.time_window import extent, extents, recorded
-from nsystui.questions.utilisation import BusyIntervals, breakdown, utilisation_over_time, utilisation_table
+from nsystui.questions.utilisation import BusyIntervals, utilisation_over_time, utilisation_table
 from nsystui.store.session import Session
 
 START = 1_780_000_000_000_000_000
@@ -66,7 +66,7 @@ def load(session: Session, selection: Selection | None = None) -> BusyIntervals:
 
 def only(session: Session, window: Window) -> Breakdown:
     """The totals of the only task."""
-    (spent,) = breakdown(session, Selection(), window, ranked_tasks(session)).values()
+    (spent,) = load(session).breakdown(extents(session, Selection(window))).values()
     return spent
 
 
@@ -147,7 +147,7 @@ def test_processes_that_share_an_ordinal_are_kept_apart(opened: Opener, tmp_path
     assert places == [(100, 0), (200, 0), (200, 1)]
     window = Window(0, 100)
     assert [lane.totals.busy for lane in busy.lanes(window, 1)] == [60, 10, 100]
-    by_task = busy.breakdown(window)
+    by_task = busy.breakdown(extents(session, Selection(window)))
     assert [spent.busy for spent in by_task.values()] == [60, 110]
     assert [spent.time for spent in by_task.values()] == [100, 200], "a task with two GPUs has twice the time"
     assert total(by_task.values()).percent(170) == pytest.approx(170 / 3)
@@ -173,7 +173,7 @@ def test_reading_in_batches_changes_nothing(opened: Opener, tmp_path: Path, monk
 def test_graph_launches_count_as_busy_and_a_note_says_so(opened: Opener, tmp_path: Path) -> None:
     session = opened(one_device(tmp_path / "a.sqlite", [("K", 0, 10), ("G", 5, 100)]))
     busy = load(session)
-    (spent,) = busy.breakdown(Window(0, 100)).values()
+    (spent,) = busy.breakdown(extents(session, Selection(Window(0, 100)))).values()
     assert (spent.busy, spent.graph, spent.graph_only, spent.kernels) == (100, 95, 90, 10)
     assert "1 whole CUDA graph launches count as busy" in busy.notes[0]
 
@@ -423,7 +423,8 @@ def test_a_real_trimmed_session_is_fitted_to_its_events(opened: Opener) -> None:
     fitted, whole = extent(session, Selection()), extent(session, Selection(), fit=False)
     assert fitted.end - fitted.start < 0.4e9
     assert whole == Window(0, 119443348968)
-    assert [round(item.percent(item.busy) or 0, 1) for item in load(session).breakdown(fitted).values()] == [91.3, 89.1]
+    spent = load(session).breakdown(extents(session, Selection()))
+    assert [round(item.percent(item.busy) or 0, 1) for item in spent.values()] == [91.3, 89.1]
 
 
 def test_real_metric_samples_stay_percentages(opened: Opener) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from nsystui.questions.alignment import ClockMode
 from nsystui.questions.job import Job
 from nsystui.questions.triage.finding import Finding, Severity
-from nsystui.questions.triage.run import RULES, Triage, triage
-from nsystui.questions.triage.thresholds import Thresholds
+from nsystui.questions.triage.rules import RULES, Thresholds
+from nsystui.questions.triage.run import Triage, triage
 from nsystui.store.session import Session
 
 
-def triaged(*paths: Path, settings: Sequence[str] = (), rules: Sequence[str] = RULES) -> Triage:
+def triaged(*paths: Path, settings: Sequence[str] = (), rules: Sequence[str] = tuple(RULES)) -> Triage:
     session = Session()
     for path in paths:
         session.add(path)

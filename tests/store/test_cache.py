@@ -111,7 +111,7 @@ class TestHitsAndMisses:
 
     def test_another_version_of_the_store_packs_anew(self, export, cache, packs, monkeypatch):
         kernels(cache, export)
-        monkeypatch.setattr(cache_module, "STORE_VERSION", cache_module.STORE_VERSION + 1)
+        monkeypatch.setattr(cache_module, "version_of_reading", lambda: "another")
         kernels(cache, export)
         assert len(packs) == 2
 
@@ -204,7 +204,7 @@ class TestDamage:
 
     def test_a_file_in_the_place_of_a_pack(self, export, cache):
         cache.directory.mkdir()
-        cache.place_of(export).write_text("in the way")
+        cache.path_of(export).write_text("in the way")
         warnings: list[str] = []
         assert kernels(cache, export, warn=warnings) == 200
         assert len(warnings) <= 1

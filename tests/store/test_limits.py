@@ -15,16 +15,17 @@ import pytest
 import sqlalchemy as sa
 from synthetic import benchmark_export, two_process_export
 
+from nsystui.base import resources
 from nsystui.base.errors import ExportError, UsageError
-from nsystui.store import machine, tables
+from nsystui.base.resources import NICE
+from nsystui.base.units import parse_size, size_words
+from nsystui.store import tables
 from nsystui.store.cache import Cache, Partial
 from nsystui.store.database import SMALLEST_MEMORY, Limits
-from nsystui.store.machine import NICE
 from nsystui.store.on_demand import OnDemand
 from nsystui.store.packing import Packer, Progress
 from nsystui.store.report import PackedReport
 from nsystui.store.session import Session
-from nsystui.store.sizes import parse_size, size_words
 
 MB = 1 << 20
 NAMES = sa.select(tables.kernels.c.name)
@@ -251,7 +252,7 @@ class TestTooLittleMemory:
 class TestPriority:
     @pytest.fixture(autouse=True)
     def as_for_users(self, monkeypatch):
-        monkeypatch.setattr(machine, "NICE", NICE)
+        monkeypatch.setattr(resources, "NICE", NICE)
 
     def nice(self) -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
@@ -368,7 +369,7 @@ class TestMachine:
         ],
     )
     def test_memory_is_what_is_available_and_allowed(self, tmp_path, files, expected):
-        assert machine.memory(self.write(tmp_path, files)) == expected
+        assert resources.memory(self.write(tmp_path, files)) == expected
 
     @pytest.mark.parametrize(
         ("files", "expected"),
@@ -399,4 +400,4 @@ class TestMachine:
     )
     def test_cpus_are_those_of_the_affinity_within_the_quota(self, tmp_path, monkeypatch, files, expected):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-        assert machine.cpus(self.write(tmp_path, files)) == expected
+        assert resources.cpus(self.write(tmp_path, files)) == expected

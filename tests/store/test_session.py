@@ -19,7 +19,7 @@ from nsystui.exports.demo import Session as Capture
 from nsystui.store import tables
 from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
-from nsystui.store.session import Session, Working
+from nsystui.store.session import Computation, Session
 
 SECOND = 10**9
 START = 1_780_000_000 * SECOND
@@ -279,7 +279,7 @@ class TestPart:
     def test_it_tells_nothing_of_its_own(self, session):
         told = []
         session.tell = told.append
-        session.part([0, 1]).tell(Working("a part of it", 1, 2))
+        session.part([0, 1]).tell(Computation("a part of it", 1, 2))
         assert told == [] or session.part([0, 1]) is session
 
     def test_the_same_part_is_made_once_until_the_reports_change(self, session, tmp_path):

@@ -15,13 +15,13 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.message import Message
 
-from nsystui.base.answer import Row
+from nsystui.base.answer import Record, Row
 from nsystui.base.columns import DEVICE, DURATION, NAME, RANK, START, Column, Unit
 from nsystui.base.errors import UsageError
 from nsystui.ui.widgets.charts import Lane, StripChart
 from nsystui.ui.widgets.lines import KeyLine, SelectionLine, TitleLine, progress_bar
 from nsystui.ui.widgets.prompt import LinePrompt
-from nsystui.ui.widgets.repainting import QuietScreen
+from nsystui.ui.widgets.repainting import ThrottledScreen
 from nsystui.ui.widgets.window_table import WindowTable
 
 KERNELS = (
@@ -77,8 +77,8 @@ class SyntheticAnswer:
         return (number * 41_237, duration, queue, number % 64, number % 8, 7, share, KERNELS[number % len(KERNELS)][0])
 
 
-def category(row: Row) -> str | None:
-    return dict(KERNELS).get(str(row[-1]))
+def category(values: Record) -> str | None:
+    return dict(KERNELS).get(str(values["name"]))
 
 
 def lanes(count: int, width: int) -> list[Lane]:
@@ -92,6 +92,20 @@ def lanes(count: int, width: int) -> list[Lane]:
         mean = sum(value for value in bins if value == value) / width
         result.append(Lane(f"rank {number}", bins, f"{mean * 100:.0f} %", kinds[number % len(kinds)]))
     return result
+
+
+class SizedChart(StripChart):
+    """A chart that has as many bins as columns."""
+
+    def __init__(self, lane_count: int) -> None:
+        super().__init__()
+        self.wanted = lane_count
+
+    def on_resize(self) -> None:
+        self.call_later(self.fill)
+
+    def fill(self) -> None:
+        self.set_lanes(lanes(self.wanted, self.chart_width), 6_000_000_000, 7_000_000_000)
 
 
 class DemoApp(App[None]):
@@ -137,14 +151,14 @@ class DemoApp(App[None]):
             self.theme = "ansi-dark"
         self.heard: list[Message] = []
 
-    def get_default_screen(self) -> QuietScreen[None]:
-        return QuietScreen(id="_default")
+    def get_default_screen(self) -> ThrottledScreen[None]:
+        return ThrottledScreen(id="_default")
 
     def compose(self) -> ComposeResult:
         yield TitleLine(self.MODES_SHOWN, "2")
         yield SelectionLine()
         if self.show == "chart":
-            yield StripChart()
+            yield SizedChart(self.lane_count)
         else:
             slow = self.show == "background"
             answer = SyntheticAnswer(self.rows, 0.05 if slow else 0.0)
@@ -187,9 +201,6 @@ class DemoApp(App[None]):
         assert answer is not None
         message.table.set_answer(answer.sorted_by(message.key, message.descending))
         message.table.mark_sorted(message.key, message.descending)
-
-    def on_strip_chart_bins_wanted(self, message: StripChart.BinsWanted) -> None:
-        message.chart.set_lanes(lanes(self.lane_count, message.width), 6_000_000_000, 7_000_000_000)
 
 
 if __name__ == "__main__":

@@ -71,13 +71,28 @@ def test_a_histogram_too_narrow_for_bars_keeps_labels_and_counts():
     assert histogram_lines(["all"], [0], 20) == ["all" + " " * 16 + "0"]
 
 
+class SizedChart(StripChart):
+    """A chart that has as many bins as columns."""
+
+    def __init__(self, lanes: int) -> None:
+        super().__init__()
+        self.wanted = lanes
+
+    def on_resize(self) -> None:
+        self.call_later(self.fill)
+
+    def fill(self) -> None:
+        bins = [column / self.chart_width for column in range(self.chart_width)]
+        lanes = [Lane(f"rank {n}", bins, f"{n} %", "nccl" if n % 2 else None) for n in range(self.wanted)]
+        self.set_lanes(lanes, 6 * S, 7 * S)
+
+
 class ChartApp(App[None]):
-    """A chart that is given as many bins as it asks for."""
+    """A chart, and its messages."""
 
     def __init__(self, lanes: int = 16) -> None:
         super().__init__()
-        self.chart = StripChart()
-        self.lane_count = lanes
+        self.chart = SizedChart(lanes)
         self.heard: list[Message] = []
 
     def get_default_screen(self) -> ThrottledScreen[None]:
@@ -85,12 +100,6 @@ class ChartApp(App[None]):
 
     def compose(self) -> ComposeResult:
         yield self.chart
-
-    def on_strip_chart_bins_wanted(self, message: StripChart.BinsWanted) -> None:
-        self.heard.append(message)
-        bins = [column / message.width for column in range(message.width)]
-        lanes = [Lane(f"rank {n}", bins, f"{n} %", "nccl" if n % 2 else None) for n in range(self.lane_count)]
-        message.chart.set_lanes(lanes, 6 * S, 7 * S)
 
     def on_strip_chart_cursor_moved(self, message: StripChart.CursorMoved) -> None:
         self.heard.append(message)
@@ -112,10 +121,10 @@ class ChartApp(App[None]):
         return found
 
 
-async def test_a_chart_asks_for_its_bins_and_draws_them():
+async def test_a_chart_draws_a_bin_in_each_column():
     app = ChartApp()
     async with app.run_test(size=(80, 24)) as pilot:
-        assert app.heard == [StripChart.BinsWanted(app.chart, 59)]
+        assert app.chart.chart_width == 59
         lines = app.lines()
         assert lines[0].startswith("▸ rank 0      ▁▁▁")
         assert lines[15].endswith("█    15 %")
@@ -123,7 +132,7 @@ async def test_a_chart_asks_for_its_bins_and_draws_them():
         assert all(width_of(app.chart.render_line(y).text) == 80 for y in range(24))
         await pilot.resize_terminal(100, 24)
         await pilot.pause()
-        assert app.heard[-1] == StripChart.BinsWanted(app.chart, 79)
+        assert app.chart.chart_width == 79
         assert app.lines()[0].count("█") > 5
 
 
@@ -148,12 +157,13 @@ async def test_the_cursor_moves_by_one_and_by_ten_in_its_lane_and_on_the_axis():
         assert columns == [1, 11, 21, 20, 10, 0, 58, 58, 0, 0]
         await pilot.press("right", "down", "down")
         assert app.reversed_cells() == [(2, 14)]
+        assert (app.chart.cursor_lane, app.chart.cursor_column) == (2, 1)
         assert app.lines()[16][14] == "▲"
-        assert app.heard[-1] == StripChart.CursorMoved(app.chart, 2, 1)
+        assert app.heard[-1] == StripChart.CursorMoved(app.chart)
         assert app.chart.cursor_times == (6 * S + S // 59, 6 * S + 2 * S // 59)
         assert app.chart.time_column(6 * S + S // 2) == 29
         await pilot.press("enter")
-        assert app.heard[-1] == StripChart.Selected(app.chart, 2, 1)
+        assert app.heard[-1] == StripChart.Selected(app.chart)
 
 
 async def test_with_few_lanes_the_cursor_goes_through_all():

@@ -325,7 +325,7 @@ class TestReading:
         def fail(*_):
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr("nsystui.exports.nccl_log.reading.LogReader.read", fail)
+        monkeypatch.setattr("nsystui.exports.nccl_log.lines.LogReader.read", fail)
         loading = LogLoading([str(log)], lambda _: None)
         loading.start()
         assert loading.state.is_over and loading.state.failed == "not read: a bug"

@@ -8,7 +8,7 @@ import pytest
 from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, shows
 
 from nsystui.questions.alignment import ClockMode
-from nsystui.store.session import Working
+from nsystui.store.session import Computation
 from nsystui.ui.loading import Computing
 from nsystui.ui.screens.ranks import RanksScreen
 
@@ -121,7 +121,7 @@ async def test_a_first_answer_that_takes_long_is_waited_for_in_words(demo_job, c
         await pilot.press("7")
         try:
             await shows(app, pilot, "computing…")
-            app.post_message(Computing(Working("steps", 3, 64)))
+            app.post_message(Computing(Computation("steps", 3, 64)))
             await shows(app, pilot, "computing steps: 3 of 64 reports")
         finally:
             may_answer.set()

@@ -148,21 +148,21 @@ async def test_n_and_p_go_from_event_to_event_and_enter_opens_it(demo_job, cache
         await hit(app, pilot, "L")
         await hit(app, pilot, "n")
         screen = timeline(app)
-        first = screen.eye.event
+        first = screen.position.event
         assert screen.time == first[0] and line_with(app, str(first[2]))
         assert line_with(app, "rank 0 d0 s") and line_with(app, "launched ")
         await hit(app, pilot, "right_square_bracket")
-        second = screen.eye.event
+        second = screen.position.event
         assert second[0] > first[0]
         await hit(app, pilot, "p")
-        assert screen.eye.event == first
+        assert screen.position.event == first
         await hit(app, pilot, "n", "n", "n", "p")
-        assert screen.eye.event[0] > second[0]
+        assert screen.position.event[0] > second[0]
         await hit(app, pilot, "p", "enter")
         assert isinstance(app.screen, EventsScreen)
         assert key_of(app.screen.table.current_row) == key_of(second)
         await hit(app, pilot, "escape")
-        assert timeline(app).eye.event == second
+        assert timeline(app).position.event == second
 
 
 async def test_the_view_follows_an_event_out_of_sight(demo_job, cache_directory, monkeypatch):
@@ -224,7 +224,7 @@ async def test_the_mark_measures_to_the_cursor_and_t_takes_what_lies_between(dem
         assert " + " in screen_text(app)[1]
         await hit(app, pilot, "L")
         await hit(app, pilot, "m", "m")
-        assert timeline(app).eye.mark is None
+        assert timeline(app).position.mark is None
 
 
 async def test_t_on_everything_says_so(demo_job, cache_directory):

@@ -101,11 +101,11 @@ def encode_payload(function: str, layout: NcclPayloads, values: Mapping[str, int
     """
     schema = payload_schema(function, layout)
     payload = bytearray(schema.size)
-    told: dict[str, int | str] = {}
+    by_label: dict[str, int | str] = {}
     for entry in schema.entries:
         value = values[MESSAGE_SIZE if entry.label == OLD_MESSAGE_SIZE else entry.label]
         struct.pack_into("<" + _FORMATS.get(entry.type, "i"), payload, entry.offset, value)
         is_reduction = entry.type == layout.reduction_enum
-        told[entry.label] = next(name for name, n in REDUCTIONS.items() if n == value) if is_reduction else value
+        by_label[entry.label] = next(name for name, n in REDUCTIONS.items() if n == value) if is_reduction else value
     header = struct.pack("<4Q", domain_id, schema.schema_id, schema.size, 32)
-    return NvtxPayload(json.dumps(told), header + bytes(payload))
+    return NvtxPayload(json.dumps(by_label), header + bytes(payload))

@@ -133,11 +133,11 @@ class TargetInfo(TableSink):
 
     def cuda_context(self, process: Process, device: int = 0, context: int = 1) -> None:
         """Declare a CUDA context with its null stream."""
-        where = (DEFAULT_STREAM, 0, VIRTUAL_MACHINE, process.pid, device, context)
+        stream = (DEFAULT_STREAM, 0, VIRTUAL_MACHINE, process.pid, device, context)
         if self.has("TARGET_INFO_CUDA_NULL_STREAM"):
-            self.rows("TARGET_INFO_CUDA_NULL_STREAM").append(where)
+            self.rows("TARGET_INFO_CUDA_NULL_STREAM").append(stream)
         else:
-            self.rows("TARGET_INFO_CUDA_CONTEXT_INFO").append((*where, 0, 0, *[None] * 6))
+            self.rows("TARGET_INFO_CUDA_CONTEXT_INFO").append((*stream, 0, 0, *[None] * 6))
 
     def cuda_stream(self, process: Process, stream: int, *, context: int = 1, device: int = 0, name: str = "") -> None:
         """Declare a non-blocking CUDA stream; a `name` is one given by the program through NVTX."""

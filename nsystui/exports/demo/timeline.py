@@ -422,7 +422,7 @@ class RankTimeline:
         """A true time on the clock of this rank's report."""
         return time - self.origin
 
-    def work(self, microseconds: float) -> None:
+    def compute_for(self, microseconds: float) -> None:
         """The CPU is busy with something that nobody traces."""
         self.cpu += int(1000 * microseconds * self.random.uniform(0.85, 1.15))
 
@@ -432,9 +432,9 @@ class RankTimeline:
     ) -> Iterator[None]:
         """An NVTX push/pop range on the current thread around what is done inside."""
         start, thread = self.cpu, self.thread
-        self.work(0.4)
+        self.compute_for(0.4)
         yield
-        self.work(0.3)
+        self.compute_for(0.3)
         self.export.nvtx_range(
             thread, self.local(start), self.local(self.cpu), text,
             domain_id=domain_id, registered=registered, payload=payload,
@@ -458,7 +458,7 @@ class RankTimeline:
         """A CUDA API call of about that length; returns its correlation id."""
         self.correlation += self.random.randint(1, 4)
         start = self.cpu
-        self.work(microseconds)
+        self.compute_for(microseconds)
         start_local, end_local = self.local(start), self.local(self.cpu)
         self.export.api(self.thread, start_local, end_local, name, self.correlation, event_class=event_class)
         return self.correlation
@@ -472,7 +472,7 @@ class RankTimeline:
 
     def launch(self, spec: KernelSpec, stream: int = DEFAULT_STREAM) -> None:
         """Launch one kernel; it starts when the GPU has received it and its stream is free."""
-        self.work(3.5)
+        self.compute_for(3.5)
         name, event_class = spec.launch
         if event_class == DRIVER_CALL:
             self.call("cuKernelGetAttribute", 0.4, event_class=DRIVER_CALL)
@@ -544,10 +544,10 @@ class RankTimeline:
         """The NVTX range of one NCCL API call; with a communicator it has a payload."""
         payload = None
         if communicator is not None:
-            told = {COMMUNICATOR: communicator.hash, **values}
-            payload = encode_payload(function, self.payloads, told, domain_id=NCCL_DOMAIN_ID)
+            described = {COMMUNICATOR: communicator.hash, **values}
+            payload = encode_payload(function, self.payloads, described, domain_id=NCCL_DOMAIN_ID)
         with self.range(function, domain_id=NCCL_DOMAIN_ID, registered=True, payload=payload):
-            self.work(1.2)
+            self.compute_for(1.2)
             yield
 
     def collective(
@@ -566,9 +566,9 @@ class RankTimeline:
                 pass
             for function, values in calls:
                 with self.nccl(function, communicator, **values):
-                    self.work(2)
+                    self.compute_for(2)
             with self.nccl("ncclGroupEnd"):
-                self.work(14)
+                self.compute_for(14)
                 self.call("cudaStreamIsCapturing_v10000", 0.7)
                 correlation = self.call(spec.launch[0], 7.5)
         start = self._earliest(stream)

@@ -345,7 +345,7 @@ class TrainingJob:
         world = self.layout.world(self.seed)
         neighbours = self.layout.neighbours(timeline.rank, self.seed)
         yield from _set_up(timeline, [world, neighbours] if self.ranks > 1 else [])
-        timeline.work(20)
+        timeline.compute_for(20)
         rank.finish_step()
         timeline.export.nvtx_mark(timeline.main, timeline.local(timeline.cpu), "epoch 0")
         for step in range(self.steps):
@@ -369,7 +369,7 @@ class TrainingJob:
                     rank.launch_all(LAYER_FORWARD)
             rank.launch_all(HEAD_FORWARD)
         with rank.range("backward"), rank.on_autograd_thread():
-            rank.work(60)
+            rank.compute_for(60)
             rank.launch_all(HEAD_BACKWARD)
             if self.uneven_ms and step % self.ranks == rank.rank:
                 rank.launch_all([replace(HEAD_BACKWARD[0], microseconds=1_000 * self.uneven_ms)])
@@ -400,7 +400,7 @@ class TrainingJob:
 
     def _load_data(self, rank: RankTimeline, step: int) -> None:
         start = rank.cpu
-        rank.work(1_800)
+        rank.compute_for(1_800)
         rank.export.osrt(rank.main, rank.local(start + 5_000), rank.local(rank.cpu), "sem_timedwait")
         if step == self.stalled_step:
             start = rank.cpu
@@ -447,9 +447,9 @@ def _set_up(rank: RankTimeline, communicators: Sequence[Communicator]) -> Progra
     export.diagnostic(rank.local(rank.cpu) + 50_000, warning, severity=WARNING, process=rank.process)
     for name, microseconds in (("openat", 35), ("read", 220), ("mmap", 60), ("ioctl", 900)):
         start = rank.cpu
-        rank.work(microseconds)
+        rank.compute_for(microseconds)
         export.osrt(rank.main, rank.local(start), rank.local(rank.cpu), name)
-        rank.work(300)
+        rank.compute_for(300)
     start = rank.cpu
     rank.call("cudaFree_v3020", 80_000)
     flush = rank.local(start + 2_000_000)
@@ -484,15 +484,15 @@ def _init_communicator(rank: RankTimeline, communicator: Communicator) -> Progra
         CUDA_DEVICE: rank.device,
     }
     with rank.nccl("ncclCommInitRankConfig", communicator, **values):
-        rank.work(60_000)
+        rank.compute_for(60_000)
         rank.cpu = yield Arrival(communicator.members, rank.cpu, 40_000_000)
 
 
 def _exchange(rank: RankTimeline, communicator: Communicator) -> Program:
-    place, count = communicator.members.index(rank.rank), len(communicator.members)
+    position, count = communicator.members.index(rank.rank), len(communicator.members)
     calls = [
-        NcclCall("ncclSend", {MESSAGE_SIZE: BOUNDARY, PEER: (place + 1) % count}),
-        NcclCall("ncclRecv", {MESSAGE_SIZE: BOUNDARY, PEER: (place - 1) % count}),
+        NcclCall("ncclSend", {MESSAGE_SIZE: BOUNDARY, PEER: (position + 1) % count}),
+        NcclCall("ncclRecv", {MESSAGE_SIZE: BOUNDARY, PEER: (position - 1) % count}),
     ]
     yield from rank.collective("SendRecv", "coalesced", communicator, calls, moved=BOUNDARY)
 

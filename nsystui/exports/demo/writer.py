@@ -327,8 +327,8 @@ class SystemEvents(TargetInfo):
     def diagnostic(self, time: int, text: str, *, severity: int = INFO, process: Process | None = None) -> None:
         """A message of the profiler itself. Schemas before 3.13 have no table for them: nothing is written."""
         if self.has("DIAGNOSTIC_EVENT"):
-            where = None if process is None else process.global_id
-            self.rows("DIAGNOSTIC_EVENT").append((time, 1, 1, severity, text, where))
+            global_id = None if process is None else process.global_id
+            self.rows("DIAGNOSTIC_EVENT").append((time, 1, 1, severity, text, global_id))
 
     def profiler_overhead(self, thread: Thread, start: int, end: int, name: str, *, kind: int = 3) -> None:
         """Time taken by the profiler; `kind` is an id of ``ENUM_CUPTI_OVERHEAD_TYPE`` (3: buffer flush)."""

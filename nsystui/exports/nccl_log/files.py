@@ -5,7 +5,6 @@ Whether a file is a log of NCCL or an export of nsys, its first bytes tell: its 
 
 from __future__ import annotations
 
-import glob
 import gzip
 import os
 import re
@@ -19,9 +18,9 @@ from io import BufferedReader
 from pathlib import Path
 from typing import cast
 
-from nsystui.base.errors import ExportError, UsageError
+from nsystui.base.errors import ExportError
 from nsystui.base.text import shell_word
-from nsystui.exports.discover import is_packed_report, natural_key
+from nsystui.exports.discover import expanded, is_packed_report, natural_key
 
 STDIN = "-"
 _GZIP = b"\x1f\x8b"
@@ -40,12 +39,8 @@ def named(arguments: Iterable[str]) -> list[str]:
     Raises UsageError for an empty name, as an unset variable of a script gives.
     """
     found: dict[str, str] = {}
-    for argument in arguments:
-        if not argument:
-            raise UsageError("an empty file name: is a variable of the script unset?")
-        is_glob = argument != STDIN and not os.path.lexists(argument) and glob.has_magic(argument)
-        for name in (glob.glob(argument) or [argument]) if is_glob else [argument]:
-            found.setdefault(STDIN if name == STDIN else os.path.realpath(name), name)
+    for name in expanded(arguments):
+        found.setdefault(STDIN if name == STDIN else os.path.realpath(name), name)
     return sorted(found.values(), key=lambda name: (name == STDIN, natural_key(name), name))
 
 

@@ -1,4 +1,4 @@
-"""How NVIDIA's tables become the canonical ones: for each native table, what to read and how to turn it.
+"""Sources: for each of NVIDIA's tables, the columns to read and the SQL that makes canonical rows of them.
 
 A source reads plain integers (and the few inline texts) from SQLite in chunks by rowid; DuckDB then resolves names
 with small lookup tables. The SQL here is made of the words of this folder and of nothing that a file or a user says.
@@ -11,13 +11,12 @@ from dataclasses import replace
 from nsystui.exports.canonical import BY_NAME
 from nsystui.exports.schema import NO_INTEGER, Schema
 from nsystui.exports.sources import gpu, host, network
-from nsystui.exports.sources.base import POSSIBLE_WORK, REASONS, Source, Transform, times_of
+from nsystui.exports.sources.base import REASONS, Source, Transform, times_of
 from nsystui.exports.sources.host import nccl_condition
 from nsystui.exports.sources.lookups import Lookup, lookups
 
 __all__ = [
     "NO_INTEGER",
-    "POSSIBLE_WORK",
     "REASONS",
     "TABLES",
     "Lookup",

@@ -63,8 +63,6 @@ def _times(names: Sequence[str], may_be_open: bool) -> Times:
 
 POSSIBLE_RANGE = _times(["start", "end"], may_be_open=True).possible
 """The condition for the rows of ``NVTX_RANGES``."""
-POSSIBLE_WORK = _times(["start", "end"], may_be_open=False).possible
-"""The condition for what a GPU did."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ class Transform:
     times: Times | None = None
 
     @property
-    def kept(self) -> str:
+    def condition(self) -> str:
         """The condition for a row of the chunk to be a row of the table; empty where all are. SQLite's SQL as well."""
         possible = "" if self.times is None else self.times.possible
         return f"({self.where}) AND {possible}" if self.where and possible else self.where or possible
@@ -98,7 +96,7 @@ class Transform:
         """
         columns = ", ".join(f'{sql} AS "{name}"' for name, sql in self.fields.items())
         parts = [f"SELECT {'DISTINCT ' if self.is_distinct else ''}{columns} FROM chunk c", *self._joined]
-        parts += [f"WHERE {self.kept}"] if self.kept else []
+        parts += [f"WHERE {self.condition}"] if self.condition else []
         parts += [f'ORDER BY c."{self.order}", c.{tie}'] if self.order and tie else []
         return " ".join(parts)
 
@@ -112,7 +110,7 @@ class Transform:
     @property
     def words(self) -> frozenset[str]:
         """Every word in the SELECT, among them the columns of ``chunk`` that it needs."""
-        return words_of(" ".join([*self.fields.values(), *self._joined, self.kept, self.order]))
+        return words_of(" ".join([*self.fields.values(), *self._joined, self.condition, self.order]))
 
     @property
     def _joined(self) -> list[str]:
@@ -210,7 +208,7 @@ def thread_event_fields(first_row: int = 0) -> dict[str, str]:
 
 STRINGS = {"s": "LEFT JOIN strings s ON s.id = name_id"}
 NVTX_TEXT = "CASE WHEN text <> '' THEN text ELSE coalesce(s.value, '') END"
-PLACE = {
+GPU_EVENT = {
     "start": "start",
     "end": "end",
     "process": "globalPid",
@@ -220,4 +218,4 @@ PLACE = {
     "stream": "streamId",
     "correlation_id": "correlationId",
 }
-PLACE_FIELDS = {**as_they_are(*PLACE), "process": f'coalesce(c."process", {NO_PROCESS})'}
+GPU_EVENT_FIELDS = {**as_they_are(*GPU_EVENT), "process": f'coalesce(c."process", {NO_PROCESS})'}

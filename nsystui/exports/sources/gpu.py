@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources.base import (
-    PLACE,
-    PLACE_FIELDS,
+    GPU_EVENT,
+    GPU_EVENT_FIELDS,
     Source,
     SourceMaker,
     Transform,
@@ -67,7 +67,7 @@ def kernels(schema: Schema) -> Source:
     names = {"name_id": "demangledName", "short_id": "shortName", "mangled_id": "mangledName"}
     fields = {
         "row": "row_id",
-        **PLACE_FIELDS,
+        **GPU_EVENT_FIELDS,
         "name": "coalesce(n.value, s.value, m.value)",
         "short_name": "coalesce(s.value, n.value, m.value)",
         "mangled_name": "m.value",
@@ -86,7 +86,7 @@ def kernels(schema: Schema) -> Source:
     }
     return Source(
         table,
-        integers(schema, table, {**PLACE, **names, **shape}),
+        integers(schema, table, {**GPU_EVENT, **names, **shape}),
         {"kernels": Transform(fields, joins, first_choice=first_choice)},
     )
 
@@ -105,7 +105,7 @@ def memcpys(schema: Schema) -> Source:
     }
     fields = {
         "row": "row_id",
-        **PLACE_FIELDS,
+        **GPU_EVENT_FIELDS,
         "operation": f"'[CUDA memcpy ' || {labelled('copy_kind', COPY_KINDS)} || ']'",
         "is_memset": "0",
         **as_they_are("copy_kind", "bytes"),
@@ -113,7 +113,7 @@ def memcpys(schema: Schema) -> Source:
         "target_memory": labelled("target_kind", MEMORY_KINDS),
         **as_they_are("source_device", "target_device", "virtual_address", "graph_node_id"),
     }
-    return Source(table, integers(schema, table, {**PLACE, **rest}), {"memory_ops": Transform(fields)})
+    return Source(table, integers(schema, table, {**GPU_EVENT, **rest}), {"memory_ops": Transform(fields)})
 
 
 def memsets(schema: Schema) -> Source:
@@ -122,7 +122,7 @@ def memsets(schema: Schema) -> Source:
     first_row = schema.last_rowid.get("CUPTI_ACTIVITY_KIND_MEMCPY", 0)
     fields = {
         "row": f"row_id + {first_row}",
-        **PLACE_FIELDS,
+        **GPU_EVENT_FIELDS,
         "operation": "'[CUDA memset]'",
         "is_memset": "1",
         "copy_kind": "NULL",
@@ -134,20 +134,20 @@ def memsets(schema: Schema) -> Source:
         "virtual_address": "NULL",
         **as_they_are("graph_node_id"),
     }
-    return Source(table, integers(schema, table, {**PLACE, **rest}), {"memory_ops": Transform(fields)}, first_row)
+    return Source(table, integers(schema, table, {**GPU_EVENT, **rest}), {"memory_ops": Transform(fields)}, first_row)
 
 
 def graph_launches(schema: Schema) -> Source:
     table = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-    columns = integers(schema, table, {**PLACE, "graph_id": "graphId", "graph_exec_id": "graphExecId"})
-    fields = {"row": "row_id", **PLACE_FIELDS, **as_they_are("graph_id", "graph_exec_id")}
+    columns = integers(schema, table, {**GPU_EVENT, "graph_id": "graphId", "graph_exec_id": "graphExecId"})
+    fields = {"row": "row_id", **GPU_EVENT_FIELDS, **as_they_are("graph_id", "graph_exec_id")}
     return Source(table, columns, {"graph_launches": Transform(fields)})
 
 
 def syncs(schema: Schema) -> Source:
     table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
-    fields = {"row": "row_id", **PLACE_FIELDS, "sync_type": labelled("sync_kind", SYNC_TYPES)}
-    return Source(table, integers(schema, table, {**PLACE, "sync_kind": "syncType"}), {"syncs": Transform(fields)})
+    fields = {"row": "row_id", **GPU_EVENT_FIELDS, "sync_type": labelled("sync_kind", SYNC_TYPES)}
+    return Source(table, integers(schema, table, {**GPU_EVENT, "sync_kind": "syncType"}), {"syncs": Transform(fields)})
 
 
 def gpu_metrics(schema: Schema) -> Source:
@@ -222,4 +222,4 @@ SOURCES: dict[str, SourceMaker] = {
     "CUDA_UM_CPU_PAGE_FAULT_EVENTS": cpu_page_faults,
     "CUDA_UM_GPU_PAGE_FAULT_EVENTS": gpu_page_faults,
 }
-"""How the source of each native table is made."""
+"""The function that makes the source of each native table."""

@@ -318,4 +318,4 @@ SOURCES: dict[str, SourceMaker] = {
     "ThreadNames": threads,
     "MPI_RANKS": mpi_ranks,
 }
-"""How the source of each native table is made."""
+"""The function that makes the source of each native table."""

@@ -133,4 +133,4 @@ SOURCES: dict[str, SourceMaker] = {
     "NET_IB_SWITCH_METRIC": switch_metrics,
     "TARGET_INFO_NIC_INFO": nic_devices,
 }
-"""How the source of each native table is made."""
+"""The function that makes the source of each native table."""

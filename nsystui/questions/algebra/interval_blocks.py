@@ -8,7 +8,7 @@ point, whatever the number of intervals. Sets of any size are made and combined 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -153,9 +153,13 @@ class IntervalBlocks:
             yield Intervals(part.starts[:-1], part.ends[:-1])
         yield Intervals(open_starts, open_ends)
 
+    def covered_in(self, starts: Times, ends: Times) -> Times:
+        """The time covered in each span ``[start, end)``, ns; shapes ``(n,)``."""
+        return self.before(ends)[0] - self.before(starts)[0]
+
     def shared_with(self, other: Intervals) -> int:
         """The time that lies in both, ns."""
-        return int((self.before(other.ends)[0] - self.before(other.starts)[0]).sum())
+        return int(self.covered_in(other.starts, other.ends).sum())
 
     @property
     def end(self) -> int:
@@ -257,10 +261,15 @@ class UnionBuilder:
         self._runs = []
         if len(runs) < 2:
             return runs[0] if runs else NO_BLOCKS
-        builder = BlockBuilder()
-        for parts in slices(runs):
-            builder.append(merge(*parts))
-        return builder.blocks()
+        return combined(runs, merge)
+
+
+def combined(sets: Sequence[IntervalBlocks], combine: Callable[..., Intervals]) -> IntervalBlocks:
+    """One set made of several: ``combine`` is `merge`, `intersect` or `subtract`, and is given a slice of each."""
+    builder = BlockBuilder()
+    for parts in slices(sets):
+        builder.append(combine(*parts))
+    return builder.blocks()
 
 
 def without(blocks: IntervalBlocks, taken: Intervals) -> IntervalBlocks:

@@ -30,7 +30,7 @@ def _read(values: Values) -> _Options:
 
 
 def _chosen(values: Values) -> dict[By, Any]:
-    """What the single rows are to have in common; raises UsageError for a bucket that there is not, or is not asked."""
+    """The property that the single rows share; raises UsageError for a bucket that does not exist or was not chosen."""
     from nsystui.questions.nccl.grouping import By
     from nsystui.questions.nccl.listing import COMMUNICATION
     from nsystui.questions.nccl.names import BUCKETS

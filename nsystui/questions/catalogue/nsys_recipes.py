@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
-    from nsystui.questions.recipes.asking import Options
+    from nsystui.questions.recipes.recipe import Options
 
 FAMILY = "recipe"
 
@@ -40,7 +40,7 @@ _LEAST_BINS, _MOST_BINS = 1, 1_000_000
 def _options(values: Values) -> Options:
     """Raises UsageError for a value that makes no sense."""
     from nsystui.questions.kernels import Names
-    from nsystui.questions.recipes.asking import MILLISECOND, Options
+    from nsystui.questions.recipes.recipe import MILLISECOND, Options
 
     given = {name: value for name, value in values.items() if value is not None}
     for flag in ("bins", "chunks", "width"):
@@ -92,7 +92,7 @@ def _map(
     make = in_module(f"recipes.{module}", "MAPS", name)
 
     def ask(job: Job, selection: Selection, options: Options) -> Answer:
-        from nsystui.questions.recipes.maps import map_table
+        from nsystui.questions.recipes.recipe import map_table
 
         return map_table(make(job, selection, options))
 

@@ -1,4 +1,4 @@
-"""What happened when: how busy each GPU was, the lanes of the timeline, and the list of all events."""
+"""Questions about the course of time: how busy each GPU was, the lanes of the timeline, and the list of all events."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def _read_timeline(values: Values) -> dict[str, Any]:
 
 
 def _ask_timeline(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.timeline.text import lanes_as_table
+    from nsystui.questions.timeline.picture import lanes_as_table
 
     return lanes_as_table(job, selection, options["width"], options["all_lanes"])
 
 
 def _draw_timeline(job: Job, selection: Selection, options: dict[str, Any]) -> Drawing | None:
-    from nsystui.questions.timeline.text import lanes_as_text
+    from nsystui.questions.timeline.picture import lanes_as_text
 
     return lanes_as_text(job, selection, options["width"], options["all_lanes"])
 

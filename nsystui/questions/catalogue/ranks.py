@@ -72,9 +72,10 @@ def _ask_ranks(job: Job, selection: Selection, options: dict[str, Any]) -> Answe
 
 def _ask_steps(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.ranks.steps import every_step, steps_across_ranks, steps_by_rank
+    from nsystui.questions.tasks import selected_ranks
 
     steps = job.steps(options["step_range"])
-    chosen = [item for item in job.ranks if selection.tasks is None or item.task in selection.tasks]
+    chosen = selected_ranks(job.ranks, selection)
     table = steps_across_ranks if options["across"] else every_step if options["every"] else steps_by_rank
     return table(chosen, steps, selection.window)
 
@@ -149,7 +150,7 @@ Collectives are matched across ranks by communicator and order; who ran shortest
         title="the ranks",
         views=(
             View("ranks", counted="ranks"),
-            View("collective-kinds", "collectives", "kinds", {"kinds": True}, ("waiting", True), order=_AFTER_STEPS),
+            View("collective kinds", "collectives", "kinds", {"kinds": True}, ("waiting", True), order=_AFTER_STEPS),
             View(
                 "collectives",
                 "every collective",
@@ -187,8 +188,8 @@ Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) in which half of th
         title="steps",
         views=(
             View("steps"),
-            View("steps-across", "steps across ranks", "steps", {"across": True}, ("step", False)),
-            View("every-step", "every step", "steps", {"every": True}),
+            View("steps across", "steps across ranks", "steps", {"across": True}, ("step", False)),
+            View("every step", "every step", "steps", {"every": True}),
         ),
     ),
 )

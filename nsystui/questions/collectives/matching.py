@@ -26,6 +26,7 @@ from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.derived import of_each_report, runs_of
 from nsystui.questions.nccl.names import collective_of_kernel
 from nsystui.questions.nccl.pairing import NcclPairing
+from nsystui.questions.nccl.units import by_name
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.results import json_array, json_of
@@ -137,9 +138,8 @@ def _streams(session: Session, reports: Collection[int]) -> dict[int, Arrays]:
         columns.is_nccl == 1, columns.report.in_(sorted(reports)), *is_whole
     )
     frame = session.frame(query)
-    names, distinct = frame["short_name"].factorize()
-    of_name = np.array([*(collective_of_kernel(str(name)) for name in distinct), None], object)
-    frame = frame.assign(collective=of_name[names], communicator="", message_size=UNKNOWN, row=0)
+    collectives = by_name(frame["short_name"], collective_of_kernel)
+    frame = frame.assign(collective=collectives, communicator="", message_size=UNKNOWN, row=0)
     rows = frame["report"].to_numpy(np.int64)
     return {index: _plain_arrays(frame[rows == index], clock_offset=0) for index in reports}
 

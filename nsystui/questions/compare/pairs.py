@@ -257,7 +257,7 @@ def split(
 ) -> tuple[float | None, float | None]:
     """The difference of two totals by count and by duration; missing where one of the four is.
 
-    What is on one side only is there by count.
+    A row of one side only differs by its count.
     """
     if count_a is None or count_b is None or total_a is None or total_b is None:
         return None, None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nsystui.base.selection import Selection
 from nsystui.questions.job import Job
 from nsystui.questions.nvtx.loading import has_launches
 from nsystui.questions.overview import job_facts
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.tasks import RankedTask, selected_ranks
 from nsystui.questions.time_window import extent, selected_reports, shares_clock
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -27,8 +27,7 @@ class Side:
     @property
     def ranks(self) -> tuple[RankedTask, ...]:
         """The selected ranks."""
-        tasks = self.selection.tasks
-        return tuple(item for item in self.job.ranks if tasks is None or item.task in tasks)
+        return tuple(selected_ranks(self.job.ranks, self.selection))
 
     @property
     def gpu_ranks(self) -> int:
@@ -93,13 +92,9 @@ class Basis:
 
 def both(a: Sequence[str], b: Sequence[str]) -> tuple[str, ...]:
     """The notes of both sides, each with the side that it is of; without it where both say the same."""
-    return tuple(_told_apart(a, b))
-
-
-def _told_apart(a: Sequence[str], b: Sequence[str]) -> Iterator[str]:
-    yield from (note for note in a if note in b)
-    yield from (f"A: {note}" for note in a if note not in b)
-    yield from (f"B: {note}" for note in b if note not in a)
+    of_a = (f"A: {note}" for note in a if note not in b)
+    of_b = (f"B: {note}" for note in b if note not in a)
+    return (*(note for note in a if note in b), *of_a, *of_b)
 
 
 def job_labels(jobs: Sequence[Job], files: Sequence[Sequence[str]]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from nsystui.base.selection import Window
-from nsystui.questions.algebra.interval_blocks import BlockBuilder, IntervalBlocks, slices
+from nsystui.questions.algebra.interval_blocks import combined
 from nsystui.questions.algebra.intervals import merge
 from nsystui.questions.device_time import Breakdown, BusyParts, Device, DeviceIntervals
 from nsystui.store.report import Report
@@ -65,7 +65,7 @@ def unplaced(session: Session, gpus: Sequence[Gpu]) -> bool:
     seen = set()
     for gpu in gpus:
         device = gpu.devices[0]
-        if _told(reports[device.task.task.report], device) is None:
+        if _recorded_gpu(reports[device.task.task.report], device) is None:
             place = (device.task.host, device.device)
             if place in seen:
                 return True
@@ -73,7 +73,7 @@ def unplaced(session: Session, gpus: Sequence[Gpu]) -> bool:
     return False
 
 
-def _told(report: Report, device: Device) -> int | None:
+def _recorded_gpu(report: Report, device: Device) -> int | None:
     """The machine's number of the GPU, where the export says it of this very process."""
     known = report.metadata.cuda_devices
     return next((one.gpu for one in known if (one.pid, one.device) == (device.task.pid, device.device)), None)
@@ -81,7 +81,7 @@ def _told(report: Report, device: Device) -> int | None:
 
 def _key(report: Report, device: Device) -> Hashable:
     """The identity of a GPU: equal for devices that are the same one."""
-    number = _told(report, device)
+    number = _recorded_gpu(report, device)
     if number is None:
         return (device.task.task, device.device)
     uuid = next((gpu.uuid for gpu in report.metadata.gpus if gpu.gpu == number), "")
@@ -93,16 +93,9 @@ def _together(same: Sequence[DeviceIntervals]) -> DeviceIntervals:
     if len(same) == 1:
         return same[0]
     names = ("kernels", "nccl", "memory", "graph")
-    parts = BusyParts.of(*(_union([getattr(item.parts, name) for item in same]) for name in names))
+    parts = BusyParts.of(*(combined([getattr(item.parts, name) for item in same], merge) for name in names))
     start, end = min(item.recorded.start for item in same), max(item.recorded.end for item in same)
     return replace(same[0], recorded=Window(start, end), parts=parts)
-
-
-def _union(sets: Sequence[IntervalBlocks]) -> IntervalBlocks:
-    builder = BlockBuilder()
-    for parts in slices(sets):
-        builder.append(merge(*parts))
-    return builder.blocks()
 
 
 class Useful(Enum):

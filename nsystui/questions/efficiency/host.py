@@ -22,7 +22,7 @@ calls counts as useful whatever the process did then: UsefulHost is an upper bou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,18 +32,17 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.algebra.interval_blocks import (
-    BlockBuilder,
     IntervalBlocks,
     UnionBuilder,
     blocks_at,
+    combined,
     put_blocks,
-    slices,
 )
 from nsystui.questions.algebra.intervals import subtract
 from nsystui.questions.derived import of_each_report
 from nsystui.questions.efficiency.device import ratio
 from nsystui.questions.mpi import is_mpi_range
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.tasks import RankedTask, selected_ranks
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -72,7 +71,7 @@ def host_calls(session: Session, selection: Selection, ranks: Sequence[RankedTas
 
     MPI is what nsys traced as such, or the NVTX ranges of the domain ``MPI``, as it wrote them until 2022.
     """
-    chosen = [item for item in ranks if item.devices and (selection.tasks is None or item.task in selection.tasks)]
+    chosen = [item for item in selected_ranks(ranks, selection) if item.devices]
     wanted = {item.task.report for item in chosen}
     reports = {report.index: report for report in session.reports if report.index in wanted}
     found = of_each_report(
@@ -96,9 +95,9 @@ def _computed(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
 
 def _arrays_of(session: Session, report: Report) -> Arrays:
     """By process the intervals of its MPI calls, and of its CUDA calls outside of them; on the report's own clock."""
-    mpi = _merged(session, _mpi_query(report)) if report.count(tables.mpi_calls) else {}
+    mpi = _merged(session, _query(tables.mpi_calls, report)) if report.count(tables.mpi_calls) else {}
     if not mpi and report.count(tables.nvtx_ranges):
-        mpi = _merged(session, _nvtx_query(report))
+        mpi = _merged(session, _query(tables.nvtx_ranges, report).where(is_mpi_range()))
     cuda = _merged(session, _query(tables.api_calls, report)) if report.count(tables.api_calls) else {}
     ucx = _merged(session, _query(tables.ucx_calls, report)) if report.count(tables.ucx_calls) else {}
     arrays: dict[str, NDArray[Any]] = {}
@@ -107,16 +106,9 @@ def _arrays_of(session: Session, report: Report) -> Arrays:
     for process, calls in mpi.items():
         put_blocks(arrays, f"{process}.mpi", calls)
     for process, calls in cuda.items():
-        outside = _outside(calls, mpi[process]) if process in mpi else calls
+        outside = combined([calls, mpi[process]], subtract) if process in mpi else calls
         put_blocks(arrays, f"{process}.cuda", outside)
     return arrays
-
-
-def _outside(calls: IntervalBlocks, mpi: IntervalBlocks) -> IntervalBlocks:
-    builder = BlockBuilder()
-    for call, other in slices([calls, mpi]):
-        builder.append(subtract(call, other))
-    return builder.blocks()
 
 
 def _query(table: sa.Table, report: Report) -> sa.Select[Any]:
@@ -128,26 +120,14 @@ def _query(table: sa.Table, report: Report) -> sa.Select[Any]:
     return sa.select(columns.process, columns.start, end).where(columns.report == report.index, *is_known)
 
 
-def _mpi_query(report: Report) -> sa.Select[Any]:
-    return _query(tables.mpi_calls, report)
-
-
-def _nvtx_query(report: Report) -> sa.Select[Any]:
-    return _query(tables.nvtx_ranges, report).where(is_mpi_range())
-
-
 def _merged(session: Session, query: sa.Select[Any]) -> dict[int, IntervalBlocks]:
     """The union of the calls of each process, over its threads."""
     builders: dict[int, UnionBuilder] = {}
     for batch in session.array_batches(query):
-        for process, rows in _rows_of(batch["process"]):
+        for process in np.unique(batch["process"]).tolist():
+            rows = batch["process"] == process
             builders.setdefault(process, UnionBuilder()).add(batch["start"][rows], batch["end"][rows])
     return {process: builder.blocks() for process, builder in builders.items()}
-
-
-def _rows_of(processes: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.bool_]]]:
-    for process in np.unique(processes).tolist():
-        yield process, processes == process
 
 
 @dataclass(frozen=True)

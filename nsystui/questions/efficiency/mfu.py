@@ -130,13 +130,13 @@ def _gpus(request: MfuRequest, gpus: Sequence[Gpu], reports: Sequence[Report]) -
     """The number of GPUs that share a step, and its source."""
     if request.gpus is not None:
         return request.gpus, f"GPUs that share a step: {request.gpus} (--gpus)"
-    here, size = len(gpus), told_size(reports)
+    here, size = len(gpus), recorded_size(reports)
     if size > here:
         return size, f"GPUs that share a step: {size}, as the captured environment says; {here} of them here (--gpus N)"
     return max(here, 1), f"GPUs that share a step: {here}, those of these exports (--gpus N)"
 
 
-def told_size(reports: Iterable[Report]) -> int:
+def recorded_size(reports: Iterable[Report]) -> int:
     """The number of processes of the job by the captured environment; 0 where it does not record it."""
     return max((_number(report, name) or 0 for report in reports for name in SIZE_VARIABLES), default=0)
 

@@ -14,7 +14,7 @@ from nsystui.exports import canonical
 from nsystui.questions.device_time import Breakdown
 from nsystui.questions.efficiency.device import DeviceEfficiency, Gpu, Useful, gpus_of, unplaced
 from nsystui.questions.efficiency.host import HostEfficiency, host_calls, host_times
-from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, mfu, told_size
+from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, mfu, recorded_size
 from nsystui.questions.job import Job
 from nsystui.questions.ranks.steps import step_times
 from nsystui.questions.time_window import extent, recorded, selected_reports, shares_clock
@@ -134,7 +134,7 @@ def _device_notes(
     yield useful.words
     if any(gpu.intervals.breakdown(window).graph for gpu in gpus):
         yield "whole CUDA graphs count as useful: NCCL and copies inside them cannot be told apart"
-    size = told_size(job.session.reports)
+    size = recorded_size(job.session.reports)
     if size > len(job.ranks):
         yield f"{len(job.ranks)} of the {size} processes of the job are open: factors are of those alone"
     elif len(gpus) == 1:

@@ -108,9 +108,7 @@ def exposed_times(kernels: pd.DataFrame, devices: Iterable[DeviceIntervals]) -> 
         is_own = np.logical_and.reduce([place == key for place, key in zip(places, own, strict=True)])
         everything = np.flatnonzero(is_own)
         for rows in np.array_split(everything, len(everything) // _AT_ONCE + 1):
-            before_end, _ = one.parts.kernels.before(ends[rows])
-            before_start, _ = one.parts.kernels.before(starts[rows])
-            exposed[rows] -= before_end - before_start
+            exposed[rows] -= one.parts.kernels.covered_in(starts[rows], ends[rows])
     return exposed
 
 

@@ -9,7 +9,7 @@ stays as it is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from nsystui.exports.identifiers import pid_of
 from nsystui.exports.nccl_calls import reduction_name
 from nsystui.exports.nccl_log.files import open_log
-from nsystui.exports.nccl_log.lines import Call, Line, Signature, datatype_name
-from nsystui.exports.nccl_log.reading import LogReader
+from nsystui.exports.nccl_log.lines import Call, Line, LogReader, Signature, datatype_name
 from nsystui.questions.nccl.names import Reason, collective_of_api
+from nsystui.questions.nccl.units import by_name
 from nsystui.questions.nccl_log.communicators import CallSequence, call_sequences
 from nsystui.questions.tasks import RankedTask
 
@@ -61,7 +61,9 @@ class LogSizes:
                 found.append((sequence, calls))
         return found
 
-    def told(self, place: Place, collective: str, streams: Sequence[int | None]) -> list[dict[str, Any]] | str | None:
+    def records(
+        self, place: Place, collective: str, streams: Sequence[int | None]
+    ) -> list[dict[str, Any]] | str | None:
         """The log's records of the calls of a process, in order; ``streams``: that of each call's kernel, if known.
 
         A communicator keeps to its stream, so that several are distinguished by their numbers of calls. The reason for
@@ -82,8 +84,8 @@ class LogSizes:
         fits = sorted(of_stream.values()) == sorted(len(calls) for _, calls in found) and None not in of_stream
         if not fits or len(by_count) < len(found):
             return f"{collective} on {len(found)} communicators of one process, which the export does not tell apart"
-        told = {stream: iter(_values(*by_count[count])) for stream, count in of_stream.items()}
-        return [next(told[stream]) for stream in streams]
+        by_stream = {stream: iter(_values(*by_count[count])) for stream, count in of_stream.items()}
+        return [next(by_stream[stream]) for stream in streams]
 
 
 def _short(host: str) -> str:
@@ -147,7 +149,7 @@ def with_log_sizes(
     stream = kernels["stream"].astype("Int64").reindex(known["partner"].to_numpy()).set_axis(known.index)
     streams = known[["report", "row"]].assign(stream=stream)
     streams = calls[["report", "row"]].merge(streams, on=["report", "row"], how="left")["stream"].set_axis(calls.index)
-    collectives = _collectives(calls["name"], collective_of_api)
+    collectives = by_name(calls["name"], collective_of_api)
     filled, reasons = _filled(calls.assign(stream=streams), collectives, np.ones(len(calls), bool), log)
     return filled.drop(columns="stream"), reasons
 
@@ -177,12 +179,12 @@ def _filled(
     rows = rows.sort_values(["start", "row"], kind="stable")
     for (report, process, kind), group in rows.groupby(["report", "process", "kind"], observed=True):
         streams = [None if one is pd.NA else int(one) for one in group["stream"].astype("Int64")]
-        told = log.told((int(report), int(process)), str(kind), streams)
-        if isinstance(told, str):
-            reasons.add(told)
-        elif told is not None:
+        records = log.records((int(report), int(process)), str(kind), streams)
+        if isinstance(records, str):
+            reasons.add(records)
+        elif records is not None:
             for key in keys:
-                columns[key][group["place"].to_numpy()] = [one[key] for one in told]
+                columns[key][group["place"].to_numpy()] = [one[key] for one in records]
     return frame.assign(**{key: _typed(frame[key], columns[key]) for key in keys}), sorted(reasons)
 
 
@@ -196,18 +198,12 @@ def _typed(before: pd.Series[Any], values: Any) -> Any:
     return pd.Series(values, index=before.index, dtype="Int64" if before.name in _NUMBERS else object)
 
 
-def _collectives(names: pd.Series[Any], of_name: Callable[[str], str | None]) -> Any:
-    """The collective of each row by its name; ``None`` for others."""
-    number, distinct = names.factorize()
-    return np.array([*(of_name(str(name)) for name in distinct), None], object)[number]
-
-
 def log_notes(kernels: pd.DataFrame, calls: pd.DataFrame, reasons: Sequence[str]) -> tuple[str, ...]:
     """The notes of a table whose sizes may come from the log."""
     aligned = int((calls["size_source"] == SOURCE).sum())
     aligned += int((kernels["message_size"].notna() & (kernels["reason"] == Reason.NO_CALLS.value)).sum())
-    told = f"message sizes from the debug log, by the order of the calls: {aligned:,}" if aligned else ""
+    aligned_note = f"message sizes from the debug log, by the order of the calls: {aligned:,}" if aligned else ""
     left = f"where the debug log does not fit, sizes stay unknown: {'; '.join(reasons)}" if reasons else ""
-    if not told and not left and calls["message_size"].isna().any():
+    if not aligned_note and not left and calls["message_size"].isna().any():
         left = "the debug log has no calls of these processes (host and pid are compared)"
-    return tuple(text for text in (told, left) if text)
+    return tuple(text for text in (aligned_note, left) if text)

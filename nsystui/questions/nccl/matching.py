@@ -183,11 +183,11 @@ def communicators_of_kernels(calls: Members, kernel_unit: Ints, stream: Ints) ->
     is_call, is_kernel = calls.unit >= 0, kernel_unit >= 0
     units = int(max(calls.unit.max(initial=NONE), kernel_unit.max(initial=NONE))) + 1
     of_unit = common(calls.unit[is_call], calls.communicator[is_call], units)
-    told = np.full(len(kernel_unit), NONE)
-    told[is_kernel] = of_unit[kernel_unit[is_kernel]]
-    is_told = told >= 0
-    of_stream = common(stream[is_told], told[is_told], int(stream.max(initial=NONE)) + 1)
-    return of_stream[stream] if len(stream) else told
+    of_kernel = np.full(len(kernel_unit), NONE)
+    of_kernel[is_kernel] = of_unit[kernel_unit[is_kernel]]
+    is_known = of_kernel >= 0
+    of_stream = common(stream[is_known], of_kernel[is_known], int(stream.max(initial=NONE)) + 1)
+    return of_stream[stream] if len(stream) else of_kernel
 
 
 SEND_RECV = "SendRecv"
@@ -335,8 +335,8 @@ def _labels_of_units(spans: _Spans, labels: pd.DataFrame) -> list[str | None]:
     starts = np.concatenate((whole(telling["start"]), spans.start))
     ends = np.concatenate((whole(telling["end"]), spans.end))
     parent = nest(starts, ends, one_key(columns["report"], columns["thread"])).parent[len(telling) :]
-    told = np.where((parent >= 0) & (parent < len(telling)), number[is_telling][parent % len(telling)], NONE)
-    return [collectives[place] if place >= 0 else None for place in told.tolist()]
+    label = np.where((parent >= 0) & (parent < len(telling)), number[is_telling][parent % len(telling)], NONE)
+    return [collectives[place] if place >= 0 else None for place in label.tolist()]
 
 
 def _describe(calls: pd.DataFrame, matching: Matching, units: Units, labels: list[str | None]) -> pd.DataFrame:

@@ -17,13 +17,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.questions.conditions import job_start
+from nsystui.questions.conditions import is_launched_by, job_end, job_start
 from nsystui.questions.derived import runs_of, with_progress
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.nccl.from_log import LogSizes, kernels_with_log_sizes, log_notes, with_log_sizes
 from nsystui.questions.nccl.matching import SHARED_KEYS, Found, find, place_in_group
 from nsystui.questions.nccl.names import Reason, State, collective_of_api, collective_of_kernel
-from nsystui.questions.nccl.units import NONE, Flags, Ints, Lines, Role, first_of_each, roles_of, without_inner_calls
+from nsystui.questions.nccl.units import (
+    NONE,
+    Flags,
+    Ints,
+    Lines,
+    Role,
+    by_name,
+    first_of_each,
+    roles_of,
+    without_inner_calls,
+)
 from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -48,7 +58,7 @@ def calls_query(ranks: Sequence[RankedTask], reports: Reports = None) -> sa.Sele
             columns.row,
             columns.thread,
             job_start(table).label("start"),
-            _job_end(table).label("end"),
+            job_end(table).label("end"),
             columns.name,
             rank_of(table, ranks).label("rank"),
             columns.message_size,
@@ -73,18 +83,13 @@ def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None) -> sa.Se
     """
     table, calls = tables.kernels, tables.api_calls
     columns = table.c
-    is_launch = sa.and_(
-        calls.c.report == columns.report,
-        calls.c.process == columns.process,
-        calls.c.correlation_id == columns.correlation_id,
-    )
     return (
         sa.select(
             columns.report,
             columns.process,
             columns.row,
             job_start(table).label("start"),
-            _job_end(table).label("end"),
+            job_end(table).label("end"),
             columns.device,
             columns.context,
             columns.stream,
@@ -94,9 +99,9 @@ def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None) -> sa.Se
             rank_of(table, ranks).label("rank"),
             calls.c.thread,
             job_start(calls).label("launch_start"),
-            _job_end(calls).label("launch_end"),
+            job_end(calls).label("launch_end"),
         )
-        .select_from(table.outerjoin(calls, is_launch))
+        .select_from(table.outerjoin(calls, is_launched_by(table, calls)))
         .where(columns.is_nccl == 1, *_of(columns.report, reports))
         .order_by(columns.report, sa.func.coalesce(calls.c.start, columns.start), columns.row)
     )
@@ -113,7 +118,7 @@ def labels_query(reports: Reports = None) -> sa.Select[Any]:
         columns.report,
         columns.thread,
         job_start(table).label("start"),
-        _job_end(table).label("end"),
+        job_end(table).label("end"),
         sa.func.regexp_extract(columns.name, "^nccl:[a-z_]+").label("name"),
     ).where(
         sa.func.starts_with(columns.name, "nccl:"),
@@ -134,10 +139,6 @@ def first_correlations_query(reports: Reports = None) -> sa.Select[Any]:
 
 def _of(report: sa.ColumnElement[int], reports: Reports) -> list[sa.ColumnElement[bool]]:
     return [] if reports is None else [report.in_(sorted(reports))]
-
-
-def _job_end(table: sa.FromClause) -> sa.ColumnElement[int]:
-    return table.c.end + table.c.clock_offset
 
 
 _TASK = ["report", "process"]
@@ -171,15 +172,14 @@ def _ranks(calls: pd.DataFrame) -> pd.Series[Any]:
     making = calls[calls["name"].str.match(_MAKES_COMMUNICATOR)]
     making = making[~making.duplicated(_TASK, keep=False)]
     trusted = making[(starts < first_word)[making.index].fillna(False).astype(bool)]
-    told = calls[_TASK].merge(trusted[[*_TASK, "ranks"]], on=_TASK, how="left")["ranks"].astype("Int64")
-    return ranks.fillna(told.where(is_communication & calls["communicator"].isna()))
+    recorded = calls[_TASK].merge(trusted[[*_TASK, "ranks"]], on=_TASK, how="left")["ranks"].astype("Int64")
+    return ranks.fillna(recorded.where(is_communication & calls["communicator"].isna()))
 
 
 def _kernels(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame, found: Found) -> pd.DataFrame:
     operation = found.matching.of_kernel
     operations = found.operations.reindex(operation).reset_index(drop=True)
-    names, distinct = kernels["name"].factorize()
-    of_name = np.array([*(collective_of_kernel(str(name)) for name in distinct), None], object)[names]
+    of_name = by_name(kernels["name"], collective_of_kernel)
     finished = kernels.assign(
         collective=operations["collective"].astype(object).where(operation >= 0, of_name),
         message_size=_shares(operations["message_size"], operation),
@@ -231,8 +231,6 @@ def _calls(calls: pd.DataFrame, found: Found) -> pd.DataFrame:
     count = len(found.matching.is_estimated)
     of_kernel = found.matching.of_kernel
     kernels = np.append(np.bincount(of_kernel[of_kernel >= 0], minlength=count), 0)[operation]
-    names, distinct = calls["name"].factorize()
-    collectives = np.array([*(collective_of_api(str(name)) for name in distinct), None], object)[names]
     window = np.append(units.window, NONE)[units.of_call]
     choices = (
         (~is_communication | (kernels > 0), None),
@@ -240,7 +238,7 @@ def _calls(calls: pd.DataFrame, found: Found) -> pd.DataFrame:
     )
     states = _states(kernels > 0, found, operation)
     finished = calls.assign(
-        collective=collectives,
+        collective=by_name(calls["name"], collective_of_api),
         state=np.where(is_communication, states, None),
         reason=_first_that_holds(choices, Reason.NO_KERNEL, len(calls)),
         operation=operation,
@@ -319,8 +317,8 @@ def _below_each_other(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def _filled(frame: pd.DataFrame, known: pd.Series[Any]) -> pd.Series[Any]:
     ranks = frame["ranks"].astype("Int64")
-    told = known.reindex(frame["communicator"].astype(object)).astype("Int64").set_axis(frame.index)
-    return ranks.fillna(told)
+    recorded = known.reindex(frame["communicator"].astype(object)).astype("Int64").set_axis(frame.index)
+    return ranks.fillna(recorded)
 
 
 @dataclass(frozen=True, eq=False)

@@ -112,7 +112,7 @@ ALGORITHM_BANDWIDTH = Column("algbw", header="AlgBW (B/s)", label="algbw", unit=
 BUS_BANDWIDTH = Column("busbw", header="BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1, importance=2)
 EXPOSED = Column("exposed", header="Exposed Time (ns)", label="exposed", unit=Unit.DURATION, importance=1)
 OVERLAPPED = Column("overlapped", header="Overlapped (%)", label="overlap", unit=Unit.PERCENT, decimals=1, importance=2)
-_TOLD = (COLUMNS[By.COLLECTIVE], COLUMNS[By.COMMUNICATOR], RANKS, COLUMNS[By.DATATYPE], COLUMNS[By.REDUCTION])
+_SHARED = (COLUMNS[By.COLLECTIVE], COLUMNS[By.COMMUNICATOR], RANKS, COLUMNS[By.DATATYPE], COLUMNS[By.REDUCTION])
 _COSTS = (
     COUNT,
     Column("bytes", header="Total Bytes", label="bytes", unit=Unit.BYTES, importance=3),
@@ -167,7 +167,7 @@ def nccl_summary(
     blocks[0]["share"] = 100.0 * blocks[0]["total"].astype("float64") / (_kernel_time(session, selection) or np.nan)
     own = tuple(replace(COLUMNS[one], importance=0) for one in by)
     keys = {column.key for column in own}
-    columns = (_WHAT, *own, *(column for column in _TOLD if column.key not in keys), *_COSTS)
+    columns = (_WHAT, *own, *(column for column in _SHARED if column.key not in keys), *_COSTS)
     frame = pd.concat(blocks, ignore_index=True)
     notes = nccl_notes(session, selection, ranks, pairing)
     return TableAnswer.of_frame("nccl", without_empty(columns, frame), frame, total, notes)
@@ -189,10 +189,10 @@ def _block(what: str, frame: pd.DataFrame, by: Sequence[By]) -> pd.DataFrame:
     count = int(group.max(initial=-1)) + 1
     firsts = frame.iloc[first_of_each(group, count)]
     keys = {COLUMNS[one].key: values_of(firsts, one).reset_index(drop=True) for one in by}
-    told = {
-        column.key: shared_values(_values(frame, column), group, count) for column in _TOLD if column.key not in keys
+    shared = {
+        column.key: shared_values(_values(frame, column), group, count) for column in _SHARED if column.key not in keys
     }
-    block = pd.DataFrame({**keys, **told, **_costs(frame, group, count)}, index=range(count))
+    block = pd.DataFrame({**keys, **shared, **_costs(frame, group, count)}, index=range(count))
     block.insert(0, "what", what)
     return block.sort_values("total", ascending=False, kind="stable")
 

@@ -12,6 +12,7 @@ Everything here works on arrays with one entry for each call, in the order of (t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -200,6 +201,14 @@ def codes(column: pd.Series[Any]) -> Ints:
     return np.asarray(column.factorize()[0], np.int64)
 
 
+def by_name(names: pd.Series[Any], of_name: Callable[[str], str | None]) -> NDArray[np.object_]:
+    """The value of each name of a column, each different name looked at once; ``None`` for a missing name."""
+    number, distinct = names.factorize()
+    values = np.array([*(of_name(str(name)) for name in distinct), None], object)
+    found: NDArray[np.object_] = values[number]
+    return found
+
+
 def one_key(*parts: Ints) -> Ints:
     """A number from 0 for each distinct combination of ``parts``, arrays of one shape; it ascends as they do."""
     key, span = np.zeros(len(parts[0]), np.int64), 1
@@ -297,8 +306,8 @@ def without_inner_calls(calls: pd.DataFrame, lines: Lines) -> tuple[pd.DataFrame
         return calls, lines
     names = codes(calls["name"])
     same = inner[names[inner] == names[outer[inner]]]
-    told = calls.iloc[same].set_axis(outer[same], axis="index")
-    told = told[~told.index.duplicated()]
-    filled = calls.assign(**{column: calls[column].fillna(told[column]) for column in _PAYLOAD})
+    inner_values = calls.iloc[same].set_axis(outer[same], axis="index")
+    inner_values = inner_values[~inner_values.index.duplicated()]
+    filled = calls.assign(**{column: calls[column].fillna(inner_values[column]) for column in _PAYLOAD})
     kept = np.flatnonzero(outer < 0)
     return filled.iloc[kept].reset_index(drop=True), lines.only(kept)

@@ -14,13 +14,14 @@ from nsystui.exports.identifiers import pid_column, tid_column, tid_of
 from nsystui.questions.algebra import statistics
 from nsystui.questions.conditions import duration, job_start, where
 from nsystui.questions.data_notes import missing_note
-from nsystui.questions.event_kinds import EventKind, events_query
+from nsystui.questions.event_kinds import GPU_KINDS, EventKind, events_query
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
 from nsystui.questions.nvtx.paths import NO_NODE
 from nsystui.questions.nvtx.tree import NvtxTree, Order
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.tasks import RankedTask
+from nsystui.questions.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -163,9 +164,6 @@ def range_instances(session: Session, selection: Selection, name: str, ranks: Se
     ).in_time(table)
 
 
-_GPU_KINDS = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
-
-
 LAUNCHED_COLUMNS = (
     START,
     DURATION,
@@ -214,7 +212,7 @@ def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence
     chosen = Selection(devices=ranges.selection.devices, streams=ranges.selection.streams)
     lane, moved = ranges.lane_of(index), _clock_offset(ranges, index)
     parts: list[sa.Select[Any]] = []
-    for kind in _GPU_KINDS:
+    for kind in GPU_KINDS:
         columns = _table(kind).c
         conditions = [
             columns.report == lane.report,
@@ -231,7 +229,7 @@ def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence
 def _clock_offset(ranges: NvtxRanges, index: int) -> int:
     """The offset of a range's report as a number: bounds with the column of that name skip no row groups."""
     number = ranges.lane_of(index).report
-    return next(report.clock_offset for report in ranges.session.reports if report.index == number)
+    return report_at(ranges.session, number).clock_offset
 
 
 def _table(kind: EventKind) -> sa.Table:

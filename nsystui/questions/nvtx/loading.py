@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.projection import LaunchCalls
-from nsystui.questions.conditions import Condition, where
+from nsystui.questions.conditions import Condition, is_launched_by, where
 from nsystui.questions.event_kinds import KIND_TABLES, EventKind
+from nsystui.questions.tasks import GPU_TABLES
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -42,7 +43,6 @@ FOLDED_LABEL = sa.func.regexp_replace(LABEL, ", (seq|op_id|sizes) =.*", "", "s",
 PUSH_POP_TYPES = (59, 70)
 START_END_TYPES = (60, 71)
 
-GPU_TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches)
 _CALL_TABLES = (tables.api_calls, tables.api_backtraces)
 _GPU_TABLES_OF_NSYS = (tables.kernels, tables.memory_ops)
 _SLICE_CALLS = 1 << 17
@@ -230,11 +230,6 @@ def calls_as_nsys(selection: Selection, keys: Sequence[str], report: Report | No
     nsys counts those too: the GPU work of such a call counts twice wherever it does not count distinct ids.
     """
     return _calls(selection, keys, _CALL_TABLES, report)
-
-
-def is_launched_by(work: sa.FromClause, calls: sa.FromClause) -> Condition:
-    """The condition on which one of ``calls`` launched a row of ``work`` (docs/exports.md#launches)."""
-    return sa.and_(*[calls.c[key] == work.c[key] for key in ("report", "process", "correlation_id")])
 
 
 _LAUNCH_KEYS = ("report", "process", "thread", "correlation_id", "start", "end")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nsystui.questions.nvtx.loading import Ints, SmallInts
 from nsystui.questions.nvtx.ranges import UNKNOWN, Lane, NvtxRanges, rows_by_level
+from nsystui.questions.time_window import report_at
 
 FEWEST_VARIANTS = 3
 """The minimum number of different names that are folded as numbered: ``fp16`` and ``fp32`` are two things."""
@@ -123,7 +124,7 @@ def _lanes_by_process(ranges: NvtxRanges) -> list[list[int]]:
 def _rank_name(ranges: NvtxRanges, lane: Lane) -> str:
     if lane.rank is not None:
         return f"rank {lane.rank}"
-    report = next(report for report in ranges.session.reports if report.index == lane.report)
+    report = report_at(ranges.session, lane.report)
     return f"process {lane.pid} of {report.name}"
 
 

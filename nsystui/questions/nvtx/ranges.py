@@ -31,6 +31,7 @@ from nsystui.questions.nvtx.loading import (
     read_ranges,
 )
 from nsystui.questions.tasks import RankedTask
+from nsystui.questions.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.results import json_array, json_of
@@ -138,7 +139,7 @@ class NvtxRanges:
         for number in np.unique(reports).tolist():
             chosen = wanted[reports == number]
             # The bounds let Parquet skip the row groups that hold none of them.
-            moved = _report(self.session, number).clock_offset
+            moved = report_at(self.session, number).clock_offset
             low, high = int(self.start[chosen].min()) - moved, int(self.start[chosen].max()) - moved
             query = sa.select(table.c.row, LABEL).where(
                 table.c.report == number, table.c.start.between(low, high), table.c.row.in_(self.row[chosen].tolist())
@@ -210,10 +211,6 @@ def rows_by_level(level: SmallInts) -> list[NDArray[np.int64]]:
     depth = int(level.max(initial=-1)) + 1
     edges = np.searchsorted(level[order], np.arange(1, depth))
     return np.split(order, edges) if depth else []
-
-
-def _report(session: Session, index: int) -> Report:
-    return next(report for report in session.reports if report.index == index)
 
 
 @dataclass

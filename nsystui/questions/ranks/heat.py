@@ -20,6 +20,7 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.gpu_metrics import MetricLane, metric_lanes, metric_sources
 from nsystui.questions.ranks.steps import StepTimes
 from nsystui.questions.tasks import RankedTask
+from nsystui.questions.time_window import edges_of
 from nsystui.questions.utilisation import BusyIntervals
 from nsystui.store.session import Session
 
@@ -121,9 +122,7 @@ def time_map(
         rows = _metrics(busy, metric_lanes(session, selection, window, bins, sources))
     chosen = tuple(item for item in ranks if item.task in rows)
     values = [_merged(np.stack(rows[item.task]), Merge.MEAN) for item in chosen]
-    width = window.end - window.start
-    edges = [window.start + place * width // bins for place in range(bins + 1)]
-    spans = tuple(Window(first, last) for first, last in pairwise(edges))
+    spans = tuple(Window(first, last) for first, last in pairwise(edges_of(window, bins)))
     return RankMap(figure, chosen, np.stack(values) if values else np.zeros((0, bins)), spans, notes=busy.notes)
 
 

@@ -7,12 +7,13 @@ the end of its last operation. On the CPU it is the NVTX range, which runs ahead
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Row, TableAnswer, Value
+from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DURATION, RANK, START, STEP, Column, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.questions.algebra.intervals import Times
@@ -92,14 +93,22 @@ class StepFigures:
 
 def figures(times: StepTimes) -> StepFigures | None:
     """The key figures of the steps of a task; ``None`` where it has none."""
-    if not len(times):
-        return None
-    values = times.duration
-    cv = 100.0 * float(values.std(ddof=1) / values.mean()) if len(values) > 1 and values.mean() else None
+    return figures_of_all([times]) if len(times) else None
+
+
+def figures_of_all(every: Sequence[StepTimes]) -> StepFigures:
+    """The key figures of the steps of some tasks together, of which there must be one; slow are those of their rank."""
+    values = np.concatenate([one.duration for one in every])
     low, high = np.percentile(values, [5, 95])
-    slow = int(times.is_slow.sum())
     return StepFigures(
-        len(values), float(np.median(values)), float(low), float(high), int(values.min()), int(values.max()), cv, slow
+        count=len(values),
+        median=float(np.median(values)),
+        p5=float(low),
+        p95=float(high),
+        least=int(values.min()),
+        most=int(values.max()),
+        cv=100.0 * float(values.std(ddof=1) / values.mean()) if len(values) > 1 and values.mean() else None,
+        slow=sum(int(one.is_slow.sum()) for one in every),
     )
 
 
@@ -160,32 +169,16 @@ def steps_by_rank(ranks: Sequence[RankedTask], steps: Steps, window: Window | No
     for item in ranks:
         own = times.get(item.task)
         if own is not None:
-            where = "GPU" if own.on_gpu else "CPU"
-            rows.append((str(item.rank), *_figures(own), int(own.duration[0]), where, steps.of_task[item.task].name))
+            rest = (int(own.duration[0]), "GPU" if own.on_gpu else "CPU", steps.of_task[item.task].name)
+            rows.append((str(item.rank), *astuple(figures_of_all([own])), *rest))
     if len(rows) > 1:
-        rows.insert(0, ("all", *_over_all(list(times.values())), None, None, None))
+        rows.insert(0, ("all", *astuple(figures_of_all(list(times.values()))), None, None, None))
     return TableAnswer("steps", BY_RANK_COLUMNS, rows, max(len(rows), len(steps.of_task)), _notes(steps, times))
 
 
 def _times(ranks: Sequence[RankedTask], steps: Steps, window: Window | None) -> dict[Task, StepTimes]:
     found = step_times(steps, window)
     return {item.task: found[item.task] for item in ranks if item.task in found}
-
-
-def _figures(times: StepTimes) -> tuple[Value, ...]:
-    found = figures(times)
-    assert found is not None
-    return (found.count, found.median, found.p5, found.p95, found.least, found.most, found.cv, found.slow)
-
-
-def _over_all(every: Sequence[StepTimes]) -> tuple[Value, ...]:
-    """The figures of the steps of all ranks together; slow are those that are slow on their rank."""
-    values = np.concatenate([one.duration for one in every])
-    low, high = np.percentile(values, [5, 95])
-    cv = 100.0 * float(values.std(ddof=1) / values.mean()) if len(values) > 1 and values.mean() else None
-    slow = sum(int(one.is_slow.sum()) for one in every)
-    extremes = (int(values.min()), int(values.max()))
-    return (len(values), float(np.median(values)), float(low), float(high), *extremes, cv, slow)
 
 
 def _notes(steps: Steps, times: Mapping[Task, StepTimes]) -> tuple[str, ...]:
@@ -199,6 +192,14 @@ def _notes(steps: Steps, times: Mapping[Task, StepTimes]) -> tuple[str, ...]:
     return tuple(notes)
 
 
+class _OnRank(NamedTuple):
+    """A step on a rank, ns."""
+
+    duration: int
+    rank: int
+    start: int
+
+
 def steps_across_ranks(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> TableAnswer:
     """A row for each step number: how long it took on those of these ranks that have it, and which was slowest.
 
@@ -206,32 +207,29 @@ def steps_across_ranks(ranks: Sequence[RankedTask], steps: Steps, window: Window
     steps.
     """
     times = _times(ranks, steps, window)
-    found: dict[int, list[tuple[int, int, int]]] = {}
+    found: dict[int, list[_OnRank]] = {}
     for item in ranks:
         own = times.get(item.task)
         if own is not None:
-            for number, start, duration in zip(
-                own.numbers.tolist(), own.start.tolist(), own.duration.tolist(), strict=True
-            ):
-                found.setdefault(number, []).append((duration, item.rank, start))
-    medians = {number: float(np.median([one[0] for one in every])) for number, every in found.items()}
+            columns = (own.numbers.tolist(), own.start.tolist(), own.duration.tolist())
+            for number, start, duration in zip(*columns, strict=True):
+                found.setdefault(number, []).append(_OnRank(duration, item.rank, start))
+    medians = {number: float(np.median([one.duration for one in every])) for number, every in found.items()}
     middle = float(np.median(list(medians.values()))) if medians else 0.0
     rows: list[Row] = []
     for number, every in sorted(found.items()):
         longest, shortest = max(every), min(every)
-        slowest = longest[1] if len(every) > 1 else None
-        ratio = 100.0 * medians[number] / middle if middle else None
         rows.append(
             (
                 number,
-                min(one[2] for one in every),
+                min(one.start for one in every),
                 len(every),
                 medians[number],
-                shortest[0],
-                longest[0],
-                longest[0] - shortest[0],
-                slowest,
-                ratio,
+                shortest.duration,
+                longest.duration,
+                longest.duration - shortest.duration,
+                longest.rank if len(every) > 1 else None,
+                100.0 * medians[number] / middle if middle else None,
                 _SLOW if medians[number] > SLOW * middle else None,
             )
         )

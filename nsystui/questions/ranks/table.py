@@ -18,12 +18,12 @@ from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few
 from nsystui.questions.alignment import Alignment
 from nsystui.questions.collectives.waiting import SYNCHRONOUS, Lateness
-from nsystui.questions.device_time import NOTHING, Breakdown
+from nsystui.questions.device_time import Breakdown
 from nsystui.questions.overview import task_counts
 from nsystui.questions.ranks.steps import StepFigures, StepTimes, figures
-from nsystui.questions.tasks import RankedTask, world_size
+from nsystui.questions.tasks import RankedTask, selected_ranks, world_size
 from nsystui.questions.time_window import extents, shares_clock
-from nsystui.questions.utilisation import SHARE_COLUMNS, BusyIntervals, recording_notes, shares
+from nsystui.questions.utilisation import SHARE_COLUMNS, BusyIntervals, shares, window_notes
 from nsystui.store.session import Session
 
 ODD_SCORE = 3.5
@@ -142,20 +142,13 @@ def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     Percentages are of the selection's window, else of the job's extent, the same for every rank. ``odd`` names the
     figures in which a rank stands out from the others, the furthest first.
     """
-    chosen = [item for item in ranks if selection.tasks is None or item.task in selection.tasks]
-    windows = extents(session, selection)
-    spent: dict[Task, Breakdown] = {}
-    gpus: dict[Task, list[int | None]] = {}
-    for device in facts.busy.devices:
-        task = device.device.task.task
-        if task.report in windows:
-            spent[task] = spent.get(task, NOTHING) + device.breakdown(windows[task.report])
-            gpus.setdefault(task, []).append(device.device.gpu)
+    chosen = selected_ranks(ranks, selection)
+    spent = facts.busy.breakdown(extents(session, selection))
     kernels = task_counts(session, selection, chosen)["kernels"]
     rows = []
     for item in chosen:
         row: dict[str, Value] = {"rank": item.rank, "host": item.host or None, "kernels": kernels.get(item.task)}
-        row |= {"gpu": _gpus(gpus.get(item.task, [])), "local_rank": item.local_rank, "model": item.gpu or None}
+        row |= {"gpu": facts.busy.gpu_numbers(item.task), "local_rank": item.local_rank, "model": item.gpu or None}
         row |= {"pid": item.pid, "report": item.report_name}
         row |= _shares(spent.get(item.task))
         row |= _steps(figures(facts.steps[item.task]) if item.task in facts.steps else None)
@@ -168,11 +161,6 @@ def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     notes = tuple(_notes(session, ranks, chosen, facts, selection))
     cells: list[Row] = [tuple(row.get(column.key) for column in COLUMNS) for row in rows]
     return TableAnswer("ranks", COLUMNS, cells, len(ranks), notes)
-
-
-def _gpus(numbers: Sequence[int | None]) -> str | None:
-    known = [str(number) for number in numbers if number is not None]
-    return " ".join(known) if known and len(known) == len(numbers) else None
 
 
 def _shares(spent: Breakdown | None) -> dict[str, Value]:
@@ -207,9 +195,9 @@ def _odd(rows: Sequence[Mapping[str, Value]]) -> Iterator[str]:
         values = [_number(row.get(measure.name)) for row in rows]
         judged.append((word, scores(values, measure)))
     for place in range(len(rows)):
-        found = [(abs(score), word, score) for word, every in judged if is_odd(score := every[place]) and score]
-        found.sort(key=lambda one: -one[0])
-        yield ", ".join(f"{word} {'▲' if score > 0 else '▼'}" for _, word, score in found[:_MOST_REASONS])
+        found = {word: score for word, every in judged if is_odd(score := every[place]) and score}
+        furthest = sorted(found, key=lambda word: -abs(found[word]))[:_MOST_REASONS]
+        yield ", ".join(f"{word} {'▲' if found[word] > 0 else '▼'}" for word in furthest)
 
 
 def _number(value: Value) -> float | None:
@@ -241,8 +229,4 @@ def _notes(
     elif without and len(chosen) > 1:
         yield f"no lateness: no {', '.join(SYNCHRONOUS)} kernels that several ranks have in common"
     yield from facts.notes
-    windows = set(extents(session, selection).values())
-    if len(windows) == 1:
-        yield from recording_notes(facts.busy, windows.pop())
-    elif windows:
-        yield "these reports share no clock: each is measured over its own events"
+    yield from window_notes(facts.busy, extents(session, selection))

@@ -8,21 +8,27 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.columns import Column, Unit
+from nsystui.base.columns import DEVICE, RANK
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.questions.algebra.interval_blocks import NO_BLOCKS, BlockBuilder, IntervalBlocks, slices
+from nsystui.questions.algebra.interval_blocks import NO_BLOCKS, IntervalBlocks, combined
 from nsystui.questions.algebra.intervals import intersect, merge
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.efficiency.host import HostCalls, host_calls
 from nsystui.questions.job import Job
-from nsystui.questions.recipes.asking import RANK, Draw, Options, chosen_ranks
-from nsystui.questions.recipes.maps import Figure, MapLine, RecipeMap, clock_notes, percent, window_of
+from nsystui.questions.recipes.recipe import (
+    Draw,
+    Figure,
+    MapLine,
+    Options,
+    RecipeMap,
+    clock_notes,
+    percent,
+)
+from nsystui.questions.tasks import selected_ranks
 from nsystui.questions.time_window import recorded
 from nsystui.questions.utilisation import recording_notes
 from nsystui.store import tables
 from nsystui.store.report import Report
-
-DEVICE = Column("device", header="Device", label="dev", unit=Unit.NUMBER)
 
 _BUSY = (
     percent("busy_percent", "Busy", "busy"),
@@ -48,7 +54,7 @@ _LANES = {
 
 def _gpu_map(name: str, figures: tuple[Figure, ...]) -> Draw:
     def drawn(job: Job, selection: Selection, options: Options) -> RecipeMap:
-        busy, window = job.busy(selection), window_of(job, selection)
+        busy, window = job.busy(selection), job.extent(selection)
         several = {item.device.task.task for item in busy.devices if len(item.device.task.devices) > 1}
         lines = []
         for item in busy.devices:
@@ -81,21 +87,21 @@ def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Inter
     )
 
     def drawn(job: Job, selection: Selection, options: Options) -> RecipeMap:
-        window = window_of(job, selection)
+        window = job.extent(selection)
         calls = {one.task.task: calls_of(one) for one in host_calls(job.session, selection, job.ranks)}
         kernels = _kernels(job, selection)
         reports = {report.index: report for report in job.session.reports}
         lines = []
-        for item in chosen_ranks(job, selection):
+        for item in selected_ranks(job.ranks, selection):
             own = calls.get(item.task)
             if own is None:
                 continue
             sets = (kernels.get(item.task, NO_BLOCKS), own)
             seen = _seen(reports[item.task.report], window, options.bins)
-            parts = [_shares(one, window, options.bins, seen) for one in (*sets, _both(*sets))]
+            parts = [_shares(one, window, options.bins, seen) for one in (*sets, combined(sets, intersect))]
             lines.append(MapLine((item.rank,), f"rank {item.rank}", np.stack(parts)))
         named = (_NAME_NOTE,) if selection.name is not None else ()
-        missing = _missing(len(lines), len(chosen_ranks(job, selection)), title, job.session.count(table))
+        missing = _missing(len(lines), len(selected_ranks(job.ranks, selection)), title, job.session.count(table))
         notes = (*missing, *named, *clock_notes(job, selection))
         return RecipeMap(f"{word}-gpu-time", window, options.bins, (RANK,), figures, tuple(lines), notes)
 
@@ -114,21 +120,7 @@ def _kernels(job: Job, selection: Selection) -> dict[Task, IntervalBlocks]:
     found: dict[Task, list[IntervalBlocks]] = {}
     for item in job.busy(selection).devices:
         found.setdefault(item.device.task.task, []).extend((item.parts.kernels, item.parts.exposed_nccl))
-    return {task: _together(parts) for task, parts in found.items()}
-
-
-def _together(parts: list[IntervalBlocks]) -> IntervalBlocks:
-    builder = BlockBuilder()
-    for pieces in slices(parts):
-        builder.append(merge(*pieces))
-    return builder.blocks()
-
-
-def _both(one: IntervalBlocks, other: IntervalBlocks) -> IntervalBlocks:
-    builder = BlockBuilder()
-    for a, b in slices([one, other]):
-        builder.append(intersect(a, b))
-    return builder.blocks()
+    return {task: combined(parts, merge) for task, parts in found.items()}
 
 
 def _seen(report: Report, window: Window, bins: int) -> NDArray[np.bool_]:

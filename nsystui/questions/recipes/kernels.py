@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from nsystui.questions.conditions import Condition, duration, where
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, kernel_notes, name_of
-from nsystui.questions.recipes.asking import Ask, Options, of_each_rank
+from nsystui.questions.recipes.recipe import Ask, Options, of_each_rank
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -98,15 +99,19 @@ def _histogram(session: Session, selection: Selection, names: Names, chosen: Seq
         .group_by(name, place)
     )
     found = session.rows(query)
-    totals: dict[str, list[int]] = {}
+    totals, counts = Counter[str](), Counter[str]()
     for kernel, _, count, total in found:
-        own = totals.setdefault(kernel, [0, 0])
-        own[0] += total
-        own[1] += count
+        totals[kernel] += total
+        counts[kernel] += count
     rows: list[Row] = []
-    for kernel, number, count, total in sorted(found, key=lambda row: (-totals[row[0]][0], str(row[0]), row[1])):
+
+    def order(row: tuple[Any, ...]) -> tuple[int, str, int]:
+        kernel, number, *_ = row
+        return -totals[kernel], str(kernel), number
+
+    for kernel, number, count, total in sorted(found, key=order):
         high = EDGES[number + 1] if number + 1 < len(EDGES) else None
-        rows.append((EDGES[number], high, count, 100.0 * count / totals[kernel][1], total, kernel))
+        rows.append((EDGES[number], high, count, 100.0 * count / counts[kernel], total, kernel))
     return TableAnswer("kernel-histogram", COLUMNS, rows, None, kernel_notes(session))
 
 
@@ -179,9 +184,7 @@ def _beside(
         for kind in (False, True):
             rows = np.flatnonzero(is_here & (is_nccl == kind))
             other = NO_BLOCKS if parts is None else parts.kernels if kind else parts.nccl
-            after, _ = other.before(ends[rows])
-            before, _ = other.before(starts[rows])
-            found[rows] = after - before
+            found[rows] = other.covered_in(starts[rows], ends[rows])
     return found
 
 

@@ -20,8 +20,7 @@ from nsystui.base.text import few
 from nsystui.questions.algebra.intervals import Times, covered_per_bin, union
 from nsystui.questions.gpu_metrics import metric_lanes, metric_sources
 from nsystui.questions.job import Job
-from nsystui.questions.recipes.asking import Draw, Options
-from nsystui.questions.recipes.maps import Figure, MapLine, RecipeMap, clock_notes, percent, window_of
+from nsystui.questions.recipes.recipe import Draw, Figure, MapLine, Options, RecipeMap, clock_notes, percent
 from nsystui.store import tables
 
 Floats = NDArray[np.float64]
@@ -211,7 +210,7 @@ _FAMILIES = ("SM active", "SM issue", "tensor active")
 
 def _gpu_map(job: Job, selection: Selection, options: Options) -> RecipeMap:
     """A line for each GPU of each report: the mean of the samples of each bin."""
-    window = window_of(job, selection)
+    window = job.extent(selection)
     sources = [one for one in metric_sources(job.session, selection) if one.family in _FAMILIES]
     found: dict[tuple[int, int], Floats] = {}
     for lane in metric_lanes(job.session, selection, window, options.bins, sources):
@@ -261,7 +260,7 @@ def _network_map(job: Job, selection: Selection, options: Options) -> RecipeMap:
 
     Ports of an adapter add up. Units are those of the samples. Each of EFA's counters is a figure of its own.
     """
-    window = window_of(job, selection)
+    window = job.extent(selection)
     names = {report.index: report.name for report in job.session.reports}
     wanted = dict(_metrics(job))
     units: dict[int, set[str]] = {}

@@ -18,18 +18,19 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.answer import Answer, Row, TableAnswer
-from nsystui.base.columns import DURATION, START, Column, Unit
+from nsystui.base.columns import DURATION, RANK, START, Column, Unit
 from nsystui.base.errors import UsageError, meant
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few, shorten
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.conditions import where
+from nsystui.questions.conditions import job_end, job_start, where
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import kernel_notes, kernel_summary, name_of
 from nsystui.questions.nvtx.paths import Templates, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
-from nsystui.questions.recipes.asking import RANK, Ask, Options, chosen_ranks
 from nsystui.questions.recipes.kernels import named_kernels
+from nsystui.questions.recipes.recipe import Ask, Options
+from nsystui.questions.tasks import selected_ranks
 from nsystui.store import tables
 
 _NAME = 100
@@ -160,12 +161,12 @@ def _kernels(job: Job, selection: Selection, options: Options) -> _Found | None:
     query = sa.select(
         table.c.report,
         table.c.process,
-        (table.c.start + table.c.clock_offset).label("start"),
-        (table.c.end + table.c.clock_offset).label("end"),
+        job_start(table).label("start"),
+        job_end(table).label("end"),
     ).where(is_wanted, table.c.end.is_not(None), *where(table, selection.with_name(None)))
     rows = job.session.arrays(query)
     ranks = []
-    for item in chosen_ranks(job, selection):
+    for item in selected_ranks(job.ranks, selection):
         is_own = (rows["report"] == item.task.report) & (rows["process"] == item.task.process)
         ranks += _instances(item.rank, rows["start"][is_own], rows["end"][is_own])
     return _Found(wanted, ranks, kernel_notes(job.session), meant_by)
@@ -192,7 +193,7 @@ def _ranges(is_on_gpu: bool) -> Callable[[Job, Selection, Options], _Found | Non
         rows = np.flatnonzero(known & chosen[1][ranges.name])
         tasks = [Task(lane.report, lane.process) for lane in ranges.lanes]
         found = []
-        for item in chosen_ranks(job, selection):
+        for item in selected_ranks(job.ranks, selection):
             is_own = np.array([task == item.task for task in tasks], bool)
             own = rows[is_own[ranges.lane[rows]]]
             found += _instances(item.rank, start[own], end[own])
@@ -231,7 +232,7 @@ def _is_called(name: str, wanted: str) -> bool:
 def _unnamed(job: Job, ranges: NvtxRanges, selection: Selection, known: Flags) -> tuple[str, Flags] | None:
     """The training steps, where they are found and no name is selected, else the ranges with most GPU work."""
     if selection.name is None and ranges.names:
-        tasks = {item.task for item in chosen_ranks(job, selection)}
+        tasks = {item.task for item in selected_ranks(job.ranks, selection)}
         names = Counter(steps.name for task, steps in job.steps().of_task.items() if task in tasks)
         for name, _ in names.most_common(1):
             is_step = np.array([_is_called(template(own), name) for own in ranges.names], bool)

@@ -6,7 +6,7 @@ See docs/numbers.md#expert-rules.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -18,6 +18,7 @@ from nsystui.base.columns import (
     DURATION,
     PID,
     PROCESS_ID,
+    RANK,
     REPORT_ID,
     ROW_ID,
     START,
@@ -36,7 +37,7 @@ from nsystui.questions.job import Job
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.profiler_overhead import overhead_by_name, unnoticed
-from nsystui.questions.recipes.asking import RANK, Ask, Options
+from nsystui.questions.recipes.recipe import Ask, Options
 from nsystui.questions.time_window import extents
 from nsystui.store import tables
 
@@ -139,6 +140,15 @@ _PART_COLUMNS = (
 )
 
 
+class _Gap(NamedTuple):
+    duration: int
+    rank: int
+    device: int
+    start: int
+    profiler: int | None = None
+    work: str | None = None
+
+
 def _gaps(job: Job, selection: Selection, options: Options) -> Answer:
     """A row for each gap of more than ``options.gap`` ns between the operations of a GPU, longest first.
 
@@ -147,7 +157,7 @@ def _gaps(job: Job, selection: Selection, options: Options) -> Answer:
     busy, windows = job.busy(selection), extents(job.session, selection)
     overhead = overhead_by_name(job.session, selection)
     noticed = {report.index for report in job.session.reports if report.has(tables.profiler_overhead)}
-    rows: list[Row] = []
+    rows: list[_Gap] = []
     every = 0
     for item in busy.devices:
         place = item.device
@@ -156,30 +166,26 @@ def _gaps(job: Job, selection: Selection, options: Options) -> Answer:
             every += len(gaps)
             is_long = gaps.ends - gaps.starts > options.gap
             start, end = gaps.starts[is_long], gaps.ends[is_long]
-            parts: Sequence[Row] = [(None, None)] * len(start)
+            parts: Sequence[tuple[int | None, str | None]] = [(None, None)] * len(start)
             if task.report in noticed:
                 parts = _profilers_part(overhead.get(task, {}), start, end)
             rows += [
-                (until - since, place.task.rank, place.device, since, *part)
+                _Gap(until - since, place.task.rank, place.device, since, *part)
                 for since, until, part in zip(start.tolist(), end.tolist(), parts, strict=True)
             ]
-    rows.sort(key=lambda row: (-int(row[0] or 0), row[1:4]))
+    rows.sort(key=lambda gap: (-gap.duration, gap.rank, gap.device, gap.start))
     note = unnoticed(job.session) if rows else ""
     return TableAnswer("gpu-gaps", _GAP_COLUMNS, rows, every, (*busy.notes, *([note] if note else ())))
 
 
-def _profilers_part(named: Mapping[str, Intervals], start: Times, end: Times) -> list[Row]:
+def _profilers_part(named: Mapping[str, Intervals], start: Times, end: Times) -> list[tuple[int, str | None]]:
     """How long the profiler worked in each span ``[start, end)``, ns, and what took it longest, if anything did."""
     names = [None, *named]
-    of_name = np.stack([np.zeros(len(start), np.int64), *(_inside(own, start, end) for own in named.values())])
+    of_name = np.stack(
+        [np.zeros(len(start), np.int64), *(blocks_of(own).covered_in(start, end) for own in named.values())]
+    )
     longest = [names[number] for number in of_name.argmax(axis=0).tolist()]
-    return list(zip(_inside(merge(*named.values()), start, end).tolist(), longest, strict=True))
-
-
-def _inside(covering: Intervals, start: Times, end: Times) -> Times:
-    """How much of each span ``[start, end)`` is covered, ns."""
-    blocks = blocks_of(covering)
-    return blocks.before(end)[0] - blocks.before(start)[0]
+    return list(zip(blocks_of(merge(*named.values())).covered_in(start, end).tolist(), longest, strict=True))
 
 
 def _low_utilisation(job: Job, selection: Selection, options: Options) -> Answer:

@@ -25,11 +25,12 @@ from nsystui.questions.nccl.summary import nccl_notes
 from nsystui.questions.nccl.units import whole
 from nsystui.questions.nvtx.listing import nvtx_summary
 from nsystui.questions.nvtx.loading import LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
-from nsystui.questions.recipes.asking import Ask, Options, chosen_ranks, of_each_rank, of_rank
+from nsystui.questions.recipes.recipe import Ask, Options, of_each_rank, of_rank
 from nsystui.questions.stats.cuda_sums import kernels_as_nsys
 from nsystui.questions.stats.nvtx_kernels import measured, quartiles
 from nsystui.questions.stats.nvtx_projected import projected_summary, projected_trace
 from nsystui.questions.stats.report import Options as ReportOptions
+from nsystui.questions.tasks import selected_ranks
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -232,7 +233,7 @@ def _of_rows(
         keys = [key.name for key in rows.keys]
         found = job.session.rows(rows.grouped(*statistics.quartiles(rows.value)))
         quartiles: dict[Key, tuple[Value, Value]] = {tuple(key): (q1, q3) for *key, q1, q3 in found}
-        rank = rank_of(rows.events, chosen_ranks(job, selection))
+        rank = rank_of(rows.events, selected_ranks(job.ranks, selection))
         extremes = job.session.rows(rows.grouped(sa.func.min(rows.value), sa.func.max(rows.value), by=(rank,)))
         ranks = ranks_of(Extreme(tuple(key), at, least, most) for *key, at, least, most in extremes)
         return with_extras(summary(job.session, selection, options), keys, Extras(quartiles, ranks))
@@ -248,7 +249,7 @@ def _of_frame(keys: tuple[str, ...], summary: Callable[[Job, Session, Selection]
             return of_each_rank(job, selection, lambda session, own: summary(job, session, own))
         answer = summary(job, job.session, selection)
         extremes: list[Extreme] = []
-        for item in chosen_ranks(job, selection):
+        for item in selected_ranks(job.ranks, selection):
             own = of_rank(job, selection, item, lambda session, own: summary(job, session, own))
             extremes += extremes_of(own, item.rank, keys)
         frame = answer.frame()

@@ -30,7 +30,7 @@ DEFAULT = (
     "um_cpu_page_faults_sum",
     "openacc_sum",
 )
-"""What ``nsys stats`` prints when nobody names a report, as far as we have it, in its order."""
+"""The reports that ``nsys stats`` prints when nobody names any, as far as we have them, in its order."""
 
 # How nsys called them until 2022.
 _OLD_NAMES = {

@@ -13,10 +13,10 @@ from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
 from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions.algebra import statistics
-from nsystui.questions.conditions import duration, job_start, where
+from nsystui.questions.conditions import duration, is_launched_by, job_start, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.kernels import block_of, grid_of, name_of
-from nsystui.questions.nvtx.loading import calls_as_nsys, is_launched_by
+from nsystui.questions.nvtx.loading import calls_as_nsys
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.stats.kernel_names import KERNEL_PLACE, LaunchRanges, RangeNamed, notes, range_named_frame
 from nsystui.questions.stats.report import Ask, Options
@@ -219,8 +219,6 @@ def _gpu_trace(session: Session, selection: Selection, options: Options) -> Answ
     )
     return RangeNamed(whole, LaunchRanges.find(session, selection)) if options.nvtx_name else whole
 
-
-_EXECUTION_NEEDS = ((_KERNELS,), (tables.api_calls,))
 
 _EXECUTION_COLUMNS = (
     Column("api_start", header="API Start (ns)", label="api start", unit=Unit.TIME),

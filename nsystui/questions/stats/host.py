@@ -18,7 +18,7 @@ from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions.activities import OS, work_summary
 from nsystui.questions.algebra import statistics
 from nsystui.questions.algebra.statistics import query_rows
-from nsystui.questions.conditions import duration, job_start, where
+from nsystui.questions.conditions import duration, job_end, job_start, where
 from nsystui.questions.data_notes import absent_note
 from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.stats.report import Ask, Options
@@ -103,7 +103,7 @@ def _mpi_trace(session: Session, selection: Selection, _: Options) -> PagedAnswe
     query = (
         sa.select(
             job_start(_MPI_CALLS).label("start"),
-            (_MPI_CALLS.c.end + _MPI_CALLS.c.clock_offset).label("end"),
+            job_end(_MPI_CALLS).label("end"),
             duration(_MPI_CALLS).label("duration"),
             _MPI_CALLS.c.name.label("event"),
             pid_column(_MPI_CALLS.c.process).label("pid"),
@@ -185,7 +185,7 @@ def _congestion(session: Session, selection: Selection, options: Options) -> Pag
     query = (
         sa.select(
             job_start(_SAMPLES).label("start"),
-            (_SAMPLES.c.end + _SAMPLES.c.clock_offset).label("end"),
+            job_end(_SAMPLES).label("end"),
             duration(_SAMPLES).label("duration"),
             _SAMPLES.c.value.label("send_waits"),
             (sa.literal("0x", sa.Text) + sa.func.to_hex(guid, type_=sa.Text)).label("guid"),
@@ -215,9 +215,6 @@ def _adapters() -> sa.Subquery[Any]:
     columns = _ADAPTERS.c
     first = [sa.func.min(column).label(column.name) for column in (columns.guid, columns.name)]
     return sa.select(columns.report, columns.nic, *first).group_by(columns.report, columns.nic).subquery()
-
-
-_CONGESTION_OPTIONS = frozenset({"ticks_threshold"})
 
 
 ASK: dict[str, Ask] = {

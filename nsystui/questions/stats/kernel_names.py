@@ -19,10 +19,10 @@ from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.nesting import one_timeline
-from nsystui.questions.conditions import where
+from nsystui.questions.conditions import is_launched_by, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.kernels import kernel_notes
-from nsystui.questions.nvtx.loading import Texts, is_launched_by, read_ranges
+from nsystui.questions.nvtx.loading import Texts, read_ranges
 from nsystui.questions.stats.report import Options
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -218,28 +218,30 @@ KERNEL_PLACE = (
 
 @dataclass(frozen=True)
 class RangeNamed(Changed):
-    """The rows of ``whole``, whose last columns are ``KERNEL_PLACE``: without those, and with ranges before names."""
+    """The rows of ``whole``, which has the columns ``KERNEL_PLACE``: without those, and with ranges before names."""
 
     ranges: LaunchRanges
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return self.whole.columns[: -len(KERNEL_PLACE)]
+        return tuple(column for column in self.whole.columns if column not in KERNEL_PLACE)
 
     def changed(self, rows: Sequence[Row]) -> Sequence[Row]:
-        place = np.array([[NO_RANGE if part is None else part for part in row[-2:]] for row in rows], np.int64)
-        report, number = place.reshape(-1, 2).T
+        keys = [column.key for column in self.whole.columns]
+        columns: Sequence[Row] = list(zip(*rows, strict=True)) or [()] * len(keys)
+        cells = dict(zip(keys, columns, strict=True))
+        report, number = (
+            np.array([NO_RANGE if part is None else part for part in cells[column.key]], np.int64)
+            for column in KERNEL_PLACE
+        )
         codes = self.ranges.of(report, number).tolist()
-        return [self._one_named(row, code) for row, code in zip(rows, codes, strict=True)]
-
-    def _one_named(self, row: Row, code: int) -> Row:
-        """The name is the last of the columns that are shown."""
-        *cells, name = row[:-2]
-        text = "" if code == NO_RANGE else self.ranges.texts[code]
-        return (*cells, _behind(text, str(name or "")) if text else name)
+        texts = ("" if code == NO_RANGE else self.ranges.texts[code] for code in codes)
+        named = zip(texts, cells["name"], strict=True)
+        cells["name"] = tuple(_behind(text, str(name or "")) if text else name for text, name in named)
+        return list(zip(*(cells[column.key] for column in self.columns), strict=True))
 
     def sorted_by(self, key: str, descending: bool) -> Answer:
-        if key != self.columns[-1].key:
+        if key != "name":
             return super().sorted_by(key, descending)
         rows = list(iter_rows(self))
         return TableAnswer(self.name, self.columns, rows, self.total, self.notes).sorted_by(key, descending)

@@ -20,7 +20,7 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import PID, TID, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.projection import Inside, are_outside, calls_inside
-from nsystui.questions.conditions import duration, where
+from nsystui.questions.conditions import duration, is_launched_by, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.kernels import name_of
 from nsystui.questions.nvtx.loading import (
@@ -30,7 +30,6 @@ from nsystui.questions.nvtx.loading import (
     SmallInts,
     Texts,
     calls_as_nsys,
-    is_launched_by,
     joined,
     matching,
     ranges_as_nsys,

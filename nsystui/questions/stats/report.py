@@ -1,4 +1,4 @@
-"""What a report of ``nsys stats`` is asked with."""
+"""The options of a report of ``nsys stats``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nsystui.store.session import Session
 
 @dataclass(frozen=True)
 class Options:
-    """What may follow the name of a report, as in ``cuda_gpu_kern_sum:nvtx-name:base``.
+    """The words behind the name of a report, as in ``cuda_gpu_kern_sum:nvtx-name:base``.
 
     ``names``: ``:base`` or ``:mangled``. ``nvtx_name``: the innermost NVTX range of the launch call stands before a
     kernel's name. ``rows``: how many rows ``um_sum`` has at most. ``ticks_threshold``: from which rate on, in ticks/ms,

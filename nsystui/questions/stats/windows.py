@@ -11,6 +11,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import Window
 from nsystui.base.text import whole_number
 from nsystui.base.units import parse_duration
+from nsystui.questions.conditions import job_end, job_start
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -75,7 +76,7 @@ def _span(session: Session, report: int, wanted: RangeName) -> Window | None:
     if wanted.domain is not None:
         conditions.append(sa.func.coalesce(columns.domain, "") == wanted.domain)
     query = (
-        sa.select(columns.start + columns.clock_offset, columns.end + columns.clock_offset)
+        sa.select(job_start(tables.nvtx_ranges), job_end(tables.nvtx_ranges))
         .where(*conditions)
         .order_by(columns.start, columns.row)
         .offset(wanted.index)

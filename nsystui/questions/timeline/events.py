@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 
 from nsystui.base.answer import Answer, Row
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.questions.conditions import Condition, matches
-from nsystui.questions.event_kinds import KIND_TABLES, EventKind, events_query
-from nsystui.questions.events import EventList, _public
+from nsystui.questions.conditions import Condition, job_start, matches
+from nsystui.questions.event_kinds import GPU_KINDS, KIND_TABLES, EventKind, events_query
+from nsystui.questions.events import EventList, columns_of, key_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
+from nsystui.questions.tasks import GPU_TABLES
+from nsystui.questions.time_window import event_span, report_at
 from nsystui.questions.timeline.lanes import Lane, NvtxLevel, Timeline
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-_ORDER = {kind: number for number, kind in enumerate(EventKind)}
 _CATEGORY = {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}
 _MOST_SPANS = 4000
 # Rows that a search for a neighbour reads first, about, and how much wider each next one is.
@@ -59,7 +60,7 @@ def _of_table(table: sa.Table, name: sa.ColumnElement[Any], lanes: Sequence[Lane
     columns = table.c
     kind, order = _kind_of(table)
     return sa.select(
-        (columns.start + columns.clock_offset).label("start"),
+        job_start(table).label("start"),
         (columns.end - columns.start).label("duration"),
         kind.label("kind"),
         order.label("kind_order"),
@@ -77,7 +78,7 @@ def _of_table(table: sa.Table, name: sa.ColumnElement[Any], lanes: Sequence[Lane
 
 def _kind_of(table: sa.Table) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]:
     def both(kind: EventKind) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]:
-        return sa.literal(kind.value, sa.Text), sa.literal(_ORDER[kind], sa.BigInteger)
+        return sa.literal(kind.value, sa.Text), sa.literal(kind.order, sa.BigInteger)
 
     if table is not tables.kernels:
         return both(EventKind.MEMORY if table is tables.memory_ops else EventKind.GRAPH)
@@ -187,9 +188,11 @@ def longest_in(timeline: Timeline, lane: Lane, window: Window) -> tuple[Row | No
     rows = _operations(timeline, [lane], _overlapping(timeline, [lane], window)).subquery()
     inside = sa.func.least(rows.c.start + rows.c.duration, window.end) - sa.func.greatest(rows.c.start, window.start)
     number = sa.func.count().over().label("number")
-    query = sa.select(*_public(rows), number).order_by(inside.desc(), rows.c.start, rows.c.row).limit(1)
+    query = sa.select(*columns_of(rows), number).order_by(inside.desc(), rows.c.start, rows.c.row).limit(1)
     found = _part(timeline, [lane]).rows(query)
-    return (found[0][:-1], int(found[0][-1])) if found else (None, 0)
+    for *row, count in found:
+        return tuple(row), int(count)
+    return None, 0
 
 
 @dataclass
@@ -213,18 +216,18 @@ class Neighbours:
                 # A run that was cut says nothing of what lies beyond its last row.
                 cut = len(rows) == _RUN
                 self._lane, self._rows = lane, rows if forward else rows[::-1]
-                self._low = int(rows[-1][0] or 0) if cut and not forward else low
-                self._high = int(rows[-1][0] or 0) + 1 if cut and forward else high
+                furthest = key_of(rows[-1]).start
+                self._low = furthest if cut and not forward else low
+                self._high = furthest + 1 if cut and forward else high
                 return rows[0]
         return None
 
     def _at_hand(self, lane: Lane, time: int, forward: bool) -> Row | None:
         if lane != self._lane or not self._low - 1 <= time <= self._high:
             return None
-        starts = [int(row[0] or 0) for row in self._rows]
         if forward:
-            return next((row for row, start in zip(self._rows, starts, strict=True) if start > time), None)
-        return next((row for row in reversed(self._rows) if int(row[0] or 0) < time), None)
+            return next((row for row in self._rows if key_of(row).start > time), None)
+        return next((row for row in reversed(self._rows) if key_of(row).start < time), None)
 
     def _run(self, lane: Lane, low: int, high: int, forward: bool) -> Sequence[Row]:
         """The operations that start in ``[low, high)``, nearest first, not all of very many."""
@@ -238,18 +241,16 @@ class Neighbours:
 
         rows = _operations(timeline, [lane], conditions).subquery()
         order = (rows.c.start, rows.c.kind_order, rows.c.row)
-        query = sa.select(*_public(rows)).order_by(*[column if forward else column.desc() for column in order])
+        query = sa.select(*columns_of(rows)).order_by(*[column if forward else column.desc() for column in order])
         return _part(timeline, [lane]).rows(query.limit(_RUN))
 
     def _spans(self, lane: Lane, time: int, forward: bool) -> Iterator[tuple[int, int]]:
         """Spans of time on one side of a moment, each further than the one before and wider."""
-        from nsystui.questions.time_window import event_span
-
-        report = next(one for one in self.timeline.session.reports if one.index == lane.task.report)
+        report = report_at(self.timeline.session, lane.task.report)
         whole = event_span(report)
         if whole is None:
             return
-        count = sum(report.count(table) for table in (tables.kernels, tables.memory_ops, tables.graph_launches))
+        count = sum(report.count(table) for table in GPU_TABLES)
         width = max((whole.end - whole.start) * _NEAR_ROWS // max(count, 1), 1)
         edge = time + 1 if forward else time
         while edge < whole.end + 1 if forward else edge > whole.start:
@@ -336,7 +337,7 @@ def _row(timeline: Timeline, lane: Lane, level: NvtxLevel, place: int) -> Row | 
     ]
     ranks = [item for item in timeline.ranks if item.task == lane.task]
     rows = events_query(EventKind.NVTX, Selection(), ranks, conditions).subquery()
-    found = timeline.session.part([lane.task.report]).rows(sa.select(*_public(rows)))
+    found = timeline.session.part([lane.task.report]).rows(sa.select(*columns_of(rows)))
     return found[0] if found else None
 
 
@@ -345,7 +346,7 @@ def path_at(timeline: Timeline, report: int, thread: int, time: int) -> tuple[st
     table = tables.nvtx_ranges
     if not timeline.session.count(table):
         return ()
-    moved = next(one.clock_offset for one in timeline.session.reports if one.index == report)
+    moved = report_at(timeline.session, report).clock_offset
     ends: sa.ColumnElement[Any] = table.c.end
     query = (
         sa.select(FOLDED_LABEL)
@@ -359,9 +360,6 @@ def path_at(timeline: Timeline, report: int, thread: int, time: int) -> tuple[st
         .limit(_DEEPEST)
     )
     return tuple(name or "" for (name,) in timeline.session.part([report]).rows(query))
-
-
-_GPU_KINDS = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
 
 
 def lane_events(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> Answer:
@@ -385,5 +383,5 @@ def lane_events(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> An
     )
     kinds = [EventKind.NVTX] if len(gpu) < len(lanes) and timeline.session.count(tables.nvtx_ranges) else []
     if gpu:
-        kinds = [*_GPU_KINDS, *kinds]
+        kinds = [*GPU_KINDS, *kinds]
     return replace(EventList.build(timeline.session, selection, timeline.ranks, kinds), name="timeline")

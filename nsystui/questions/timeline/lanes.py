@@ -1,4 +1,8 @@
-"""The lanes of a selection: for each rank its GPUs, and where it is opened, its streams and NVTX threads as well."""
+"""The lanes of a selection: for each rank its GPUs, and where it is opened, its streams and NVTX threads as well.
+
+A column of a lane is dominated by the category that covers most of it, each category by itself: U(X) as in
+``nsystui.questions.device_time``. How busy the column is, is the union of them all.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,15 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.selection import Selection, Task
+from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.identifiers import process_of, tid_of
-from nsystui.questions.algebra.interval_blocks import blocks_of
+from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.derived import of_each_report
-from nsystui.questions.device_time import STREAM_KEYS, busy_parts, of_arrays, to_arrays
+from nsystui.questions.device_time import STREAM_KEYS, BusyParts, busy_parts, of_arrays, to_arrays
 from nsystui.questions.nvtx.ranges import ranges_of
-from nsystui.questions.time_window import recorded
-from nsystui.questions.timeline.lane_work import LaneWork
+from nsystui.questions.tasks import GPU_TABLES, selected_ranks
+from nsystui.questions.time_window import recorded, report_at
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.results import json_of
@@ -33,7 +37,87 @@ if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
 
-_WORK = (tables.kernels, tables.memory_ops, tables.graph_launches)
+CATEGORIES = ("idle", "compute", "nccl", "memory", "graph", "nvtx")
+"""The categories that may dominate a column, by their numbers in ``Columns.category``."""
+
+IDLE = CATEGORIES.index("idle")
+UNSEEN = -1
+"""The number of a column in which the report was not recording."""
+
+_PARTS = (("compute", "kernels"), ("nccl", "nccl"), ("memory", "memory"), ("graph", "graph"))
+
+
+@dataclass(frozen=True, eq=False)
+class LaneWork:
+    """The busy times of a lane (job time). ``parts`` by category may overlap; ``apart`` are these without overlaps."""
+
+    parts: tuple[tuple[str, IntervalBlocks], ...]
+    apart: tuple[IntervalBlocks, ...]
+    recorded: Window
+
+    @classmethod
+    def of_device(cls, parts: BusyParts, recorded: Window) -> LaneWork:
+        """The work of a GPU or of a stream."""
+        named = [(category, getattr(parts, name)) for category, name in _PARTS]
+        return cls(
+            tuple((category, blocks) for category, blocks in named if len(blocks)),
+            tuple(blocks for blocks in parts.disjoint if len(blocks)),
+            recorded,
+        )
+
+    @property
+    def length(self) -> int:
+        """The time in which it was busy, ns."""
+        return sum(blocks.length for blocks in self.apart)
+
+    def busy_within(self, window: Window) -> int:
+        """The part of ``window`` in which it was busy, ns."""
+        return sum(blocks.length_within(window.start, window.end) for blocks in self.apart)
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The contents of n equal spans of a window; arrays of the shape ``(n,)``.
+
+    ``category``: the number in ``CATEGORIES`` of what covers most of it, ``IDLE`` where nothing ran, ``UNSEEN`` outside
+    the recording. ``busy``: the share of it in which anything ran, 0 to 1, NaN where unseen. ``shares``: the same
+    for each category that the lane has, which may sum up to more.
+    """
+
+    window: Window
+    category: NDArray[np.int8]
+    busy: NDArray[np.float64]
+    shares: dict[str, NDArray[np.float64]]
+
+
+def columns(work: LaneWork, window: Window, count: int) -> Columns:
+    """The category that dominates each of ``count`` columns of ``window``. Raises ``ValueError`` where ``count < 1``.
+
+    Costs milliseconds however long the lane is: see ``interval_blocks``.
+    """
+    lo, hi = window.start, window.end
+    width = max(hi - lo, 1) / count
+    known: dict[int, NDArray[np.float64]] = {}
+
+    def share(blocks: IntervalBlocks) -> NDArray[np.float64]:
+        if id(blocks) not in known:
+            known[id(blocks)] = blocks.covered_per_bin(lo, hi, count) / width
+        return known[id(blocks)]
+
+    shares = {category: share(blocks) for category, blocks in work.parts}
+    busy = np.minimum(sum((share(blocks) for blocks in work.apart), np.zeros(count)), 1.0)
+    category = np.full(count, IDLE, np.int8)
+    most = np.zeros(count)
+    for name, covered in shares.items():  # the first of equals stays
+        more = covered > most
+        category[more] = CATEGORIES.index(name)
+        most = np.maximum(most, covered)
+    edges = lo + np.arange(count + 1) * (hi - lo) / count
+    unseen = (edges[1:] <= work.recorded.start) | (edges[:-1] >= work.recorded.end)
+    category[unseen & (category == IDLE)] = UNSEEN
+    busy[unseen & (busy == 0)] = np.nan
+    return Columns(window, category, busy, shares)
+
 
 LEVELS = 4
 """The number of outermost levels of push/pop ranges that have lanes; deeper ones are in the NVTX tree only."""
@@ -95,7 +179,7 @@ def _streams(session: Session, report: Report) -> dict[Stream, LaneWork]:
 
 def _stream_arrays(session: Session, report: Report) -> Arrays:
     used: set[tuple[int, ...]] = set()
-    for table in _WORK:
+    for table in GPU_TABLES:
         if report.count(table):
             columns = [table.c[key] for key in STREAM_KEYS]
             has_all = [column.is_not(None) for column in columns]
@@ -203,8 +287,7 @@ class Timeline:
     @property
     def tasks(self) -> list[RankedTask]:
         """The selected ranks in order."""
-        chosen = self.selection.tasks
-        return [item for item in self.ranks if chosen is None or item.task in chosen]
+        return selected_ranks(self.ranks, self.selection)
 
     # -- which lanes ----------------------------------------------------------------------------------------------
 
@@ -226,7 +309,7 @@ class Timeline:
 
     def has_inside(self, task: Task) -> bool:
         """Whether a rank has lanes that it shows only when it is opened."""
-        report = self._report(task.report)
+        report = report_at(self.session, task.report)
         return any(report.count(table) for table in (tables.kernels, tables.memory_ops, tables.nvtx_ranges))
 
     def _lanes_of(self, item: RankedTask, inside: ReportLanes | None) -> Iterator[Lane]:
@@ -293,18 +376,15 @@ class Timeline:
                 return self._reports[task.report]
             if not wait:
                 return None
-            loaded = ReportLanes.load(self.session, self._report(task.report))
+            loaded = ReportLanes.load(self.session, report_at(self.session, task.report))
             self._reports[task.report] = loaded
             while len(self._reports) > 1 and sum(one.size for one in self._reports.values()) > _MOST_HELD:
                 self._reports.popitem(last=False)
             return loaded
 
-    def _report(self, index: int) -> Report:
-        return next(report for report in self.session.reports if report.index == index)
-
     def clock_offset(self, lane: Lane) -> int:
         """The clock offset of the lane's report: added to its times it gives job time, ns."""
-        return self._report(lane.task.report).clock_offset
+        return report_at(self.session, lane.task.report).clock_offset
 
 
 def _outermost(levels: Mapping[int | None, NvtxLevel]) -> NvtxLevel:

@@ -1,4 +1,4 @@
-"""Lanes over a window: columns with the names of their events, drawn as text or listed as a table."""
+"""Lanes over a window: columns with the names of their events, as lines of text and as a table."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from nsystui.base import terminal
 from nsystui.base.answer import Answer, Row, TableAnswer
 from nsystui.base.columns import DEVICE, DURATION, RANK, START, STREAM, Column, Unit
-from nsystui.base.selection import NameFilter, Window
-from nsystui.base.text import safe_text, shorten, width_of
+from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.base.text import fit, safe_text, shorten, width_of
+from nsystui.base.units import format_value
 from nsystui.exports.identifiers import tid_of
+from nsystui.questions.job import Job
+from nsystui.questions.question import Drawing
+from nsystui.questions.tasks import GPU_TABLES
 from nsystui.questions.timeline.events import Span, long_events, matching_columns, matching_ranges, nvtx_spans
-from nsystui.questions.timeline.lane_work import CATEGORIES, IDLE, UNSEEN, Columns, columns
-from nsystui.questions.timeline.lanes import Lane, Timeline
-from nsystui.store import tables
+from nsystui.questions.timeline.lanes import CATEGORIES, IDLE, UNSEEN, Columns, Lane, Timeline, columns
 
 NAMED_COLUMNS = 5
 """An event of so many columns is drawn with its name."""
@@ -73,7 +76,7 @@ def operations(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> int
         lane = next((lane for lane in lanes if lane.task.report == report.index and not lane.is_nvtx), None)
         if lane is not None:
             seen = timeline.work(lane).recorded
-            rows = sum(report.count(table) for table in (tables.kernels, tables.memory_ops, tables.graph_launches))
+            rows = sum(report.count(table) for table in GPU_TABLES)
             first = seen.start if report.packed.first_event is None else report.packed.first_event + report.clock_offset
             last = seen.end if report.packed.last_event is None else report.packed.last_event + report.clock_offset
             inside = max(0, min(window.end, last) - max(window.start, first))
@@ -257,3 +260,38 @@ def _rows(picture: LanePicture) -> Iterator[Row]:
             *shares,
             event,
         )
+
+
+_LABEL, _VALUE, _LEAST_COLUMNS = 20, 8, 10
+
+
+def lanes_as_table(job: Job, selection: Selection, width: int | None, all_lanes: bool) -> Answer:
+    """A row for each lane and each of ``width`` columns of time (``None``: as many as the terminal has)."""
+    pictures, notes = _pictures(job, selection, width or terminal.text_width(120), all_lanes)
+    return timeline_table(pictures, notes)
+
+
+def lanes_as_text(job: Job, selection: Selection, width: int | None, all_lanes: bool) -> Drawing | None:
+    """A line for each lane in ``width`` cells (``None``: the terminal's), below a legend; ``None`` without lanes."""
+    count = max((width or terminal.text_width(120)) - _LABEL - _VALUE, _LEAST_COLUMNS)
+    pictures, notes = _pictures(job, selection, count, all_lanes)
+    return Drawing(_lines(pictures), notes) if pictures else None
+
+
+def _pictures(job: Job, selection: Selection, count: int, all_lanes: bool) -> tuple[list[LanePicture], tuple[str, ...]]:
+    timeline = Timeline.of(job, selection)
+    opened = frozenset(item.task for item in timeline.tasks) if all_lanes else frozenset()
+    lanes, _ = timeline.lanes(opened)
+    return lane_pictures(timeline, lanes, job.extent(selection), count), timeline.busy.notes
+
+
+def _lines(pictures: list[LanePicture]) -> list[str]:
+    window = pictures[0].columns.window
+    start, length = format_value(Unit.TIME, window.start), format_value(Unit.DURATION, window.end - window.start)
+    column = format_value(Unit.DURATION, (window.end - window.start) / len(pictures[0].columns.busy))
+    lines = [f"{start} + {length}, a column is {column}; {LEGEND}"]
+    for picture in pictures:
+        busy = "–" if picture.busy is None else format_value(Unit.PERCENT, 100 * picture.busy)
+        label = fit(safe_text(lane_label(picture.lane).strip()), _LABEL - 1)
+        lines.append(f"{label} {lane_text(picture).text}{busy.rjust(_VALUE)}")
+    return lines

@@ -17,12 +17,12 @@ import sqlalchemy as sa
 from nsystui.base.selection import Selection, Task
 from nsystui.exports.identifiers import pid_of, tid_of
 from nsystui.questions.conditions import where
-from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.event_kinds import GPU_KINDS, EventKind
 from nsystui.questions.job import Job
 from nsystui.questions.tasks import process_names
 from nsystui.questions.time_index import ByTable
 from nsystui.questions.time_window import selected_reports
-from nsystui.questions.trace.slices import ON_CPU, ON_GPU, Contents, slices
+from nsystui.questions.trace.slices import ON_CPU, Contents, slices
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -201,7 +201,7 @@ class Layout:
     def of(cls, job: Job, selection: Selection, contents: Contents, parts: Sequence[ByTable]) -> Layout:
         """The places of everything in the selection, which is read in the bands of ``parts``."""
         session = job.session
-        streams, crossing = streams_of(session, selection, contents.among(ON_GPU), parts)
+        streams, crossing = streams_of(session, selection, contents.among(GPU_KINDS), parts)
         threads = _threads(session, selection, contents)
         processes = _processes(job, {*(one.task for one in streams), *(one.task for one in threads)})
         order = {process.task: number for number, process in enumerate(processes)}
@@ -256,9 +256,8 @@ def _threads(session: Session, selection: Selection, contents: Contents) -> list
         )
         for report, process, thread, kind, domain in session.rows(query)
     }
-    order = list(EventKind)
     return sorted(
-        found, key=lambda one: (one.task, -1 if one.thread is None else one.thread, order.index(one.kind), one.domain)
+        found, key=lambda one: (one.task, -1 if one.thread is None else one.thread, one.kind.order, one.domain)
     )
 
 

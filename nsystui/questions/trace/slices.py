@@ -10,8 +10,8 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
-from nsystui.questions.conditions import Condition, where
-from nsystui.questions.event_kinds import KIND_TABLES, EventKind, kinds_of
+from nsystui.questions.conditions import Condition, is_launched_by, where
+from nsystui.questions.event_kinds import GPU_KINDS, KIND_TABLES, EventKind, kinds_of
 from nsystui.questions.events import EventList
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, name_of
@@ -21,9 +21,8 @@ from nsystui.questions.time_window import event_span
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-ON_GPU = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
 ON_CPU = (EventKind.API, EventKind.NVTX, EventKind.MPI, EventKind.OS)
-TRACED = (*ON_GPU, EventKind.API, EventKind.NVTX, EventKind.MARK, EventKind.MPI)
+TRACED = (*GPU_KINDS, EventKind.API, EventKind.NVTX, EventKind.MARK, EventKind.MPI)
 """The kinds in a trace by default: OS runtime calls are many and seldom the question."""
 
 METRICS = "metrics"
@@ -60,7 +59,6 @@ Query = sa.Select[Any] | sa.CompoundSelect[Any]
 _TEXTS = frozenset({"kind", "name", "domain", "communicator", "grid", "block"})
 KERNEL_FACTS = ("grid", "block", "registers_per_thread")
 """The fields that say how a kernel was launched."""
-_ORDER = {kind: number for number, kind in enumerate(EventKind)}
 
 
 def slices(
@@ -120,7 +118,7 @@ def _expressions(kind: EventKind, table: sa.Table, names: Names, ends: Mapping[i
         known["domain"] = sa.func.coalesce(columns.domain, "")
     known |= {
         "kind": sa.literal(kind.value, sa.Text),
-        "kind_order": sa.literal(_ORDER[kind], sa.BigInteger),
+        "kind_order": sa.literal(kind.order, sa.BigInteger),
         "start": start,
         "end": _end(table, start, ends),
         "name": sa.func.coalesce(name, ""),
@@ -162,12 +160,8 @@ def with_calls(rows: sa.Subquery, selection: Selection, extra: Sequence[Conditio
         .group_by(*place)
         .subquery()
     )
-    is_launch = sa.and_(
-        calls.c.report == rows.c.report,
-        calls.c.process == rows.c.process,
-        calls.c.correlation_id == rows.c.correlation_id,
-    )
-    return sa.select(*rows.c, calls.c.call_start, calls.c.call_thread).select_from(rows.outerjoin(calls, is_launch))
+    launched = rows.outerjoin(calls, is_launched_by(rows, calls))
+    return sa.select(*rows.c, calls.c.call_start, calls.c.call_thread).select_from(launched)
 
 
 BAND = 400_000  # events

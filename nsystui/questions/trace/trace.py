@@ -10,15 +10,15 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.alignment import Alignment, ClockMode
-from nsystui.questions.conditions import Condition, where
+from nsystui.questions.conditions import Condition, is_launched_by, where
 from nsystui.questions.data_notes import missing_note
-from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.event_kinds import GPU_KINDS, EventKind
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
 from nsystui.questions.time_index import ByTable
 from nsystui.questions.time_window import selected_reports
 from nsystui.questions.trace.layout import Layout
-from nsystui.questions.trace.slices import KERNEL_FACTS, ON_CPU, ON_GPU, Contents, bands, slices, with_calls
+from nsystui.questions.trace.slices import KERNEL_FACTS, ON_CPU, Contents, bands, slices, with_calls
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -84,7 +84,7 @@ class Trace:
         fields = (*GPU_FIELDS, *GPU_DETAILS)
         order = ("report", "process", "device", "stream", "start", "end", "kind_order", "row")
         for part in self.parts:
-            rows = self._rows(ON_GPU, (*fields, "kind_order", "row"), part)
+            rows = self._rows(GPU_KINDS, (*fields, "kind_order", "row"), part)
             if rows is None:
                 return
             if EventKind.API in self.contents.kinds:
@@ -130,12 +130,7 @@ class Trace:
             if launched is None:
                 query = _with_nothing(query, "to_device", "to_stream", "to", "size")
             else:
-                is_call = sa.and_(
-                    rows.c.kind == EventKind.API.value,
-                    launched.c.report == rows.c.report,
-                    launched.c.process == rows.c.process,
-                    launched.c.correlation_id == rows.c.correlation_id,
-                )
+                is_call = sa.and_(rows.c.kind == EventKind.API.value, is_launched_by(launched, rows))
                 query = query.add_columns(launched.c.to_device, launched.c.to_stream, launched.c.to, launched.c.size)
                 query = query.select_from(rows.outerjoin(launched, is_call))
             order = (rows.c.start, rows.c.end.desc(), rows.c.kind_order, rows.c.report, rows.c.row)
@@ -162,7 +157,7 @@ class Trace:
         """The first GPU work that each API call of a band launched."""
         calls = self._rows((EventKind.API,), ("report", "correlation_id"), part)
         fields = ("report", "process", "correlation_id", "device", "stream", "start", "bytes")
-        rows = self._rows(ON_GPU, fields, self._of_correlations(calls)) if calls is not None else None
+        rows = self._rows(GPU_KINDS, fields, self._of_correlations(calls)) if calls is not None else None
         if rows is None:
             return None
         place = (rows.c.report, rows.c.process, rows.c.correlation_id)
@@ -197,7 +192,7 @@ def _with_nothing(query: sa.Select[Any], *names: str) -> sa.Select[Any]:
 
 def _notes(job: Job, contents: Contents) -> tuple[str, ...]:
     """The notes of a trace: what the exports lack, and clocks that have nothing to do with each other."""
-    gpu = "" if contents.among(ON_GPU) else missing_note(job.session, tables.kernels)
+    gpu = "" if contents.among(GPU_KINDS) else missing_note(job.session, tables.kernels)
     api = "" if EventKind.API in contents.kinds else missing_note(job.session, tables.api_calls)
     nvtx = "" if EventKind.NVTX in contents.kinds else missing_note(job.session, tables.nvtx_ranges)
     apart = (

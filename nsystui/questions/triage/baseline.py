@@ -15,8 +15,8 @@ from nsystui.base.answer import Row, TableAnswer, record
 from nsystui.base.columns import Column, Unit
 from nsystui.questions.compare import Side, summary, worded
 from nsystui.questions.triage.finding import Finding, Severity
+from nsystui.questions.triage.rules import Thresholds
 from nsystui.questions.triage.run import COLUMNS, NOT_CHECKED, Triage, row_of, triage
-from nsystui.questions.triage.thresholds import Thresholds
 
 
 class Kind(Enum):

@@ -20,18 +20,26 @@ from nsystui.base.text import few
 from nsystui.base.units import format_value as worded
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, without
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
-from nsystui.questions.conditions import Condition, job_start, where
+from nsystui.questions.conditions import Condition, job_end, job_start, where
 from nsystui.questions.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.questions.job import Job
 from nsystui.questions.profiler_overhead import profiler_overhead
 from nsystui.questions.ranks.steps import StepTimes, step_times
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.tasks import RankedTask, selected_ranks
 from nsystui.questions.time_window import extents, selected_reports
-from nsystui.questions.triage.thresholds import Thresholds
+from nsystui.questions.triage.rules import Thresholds
 from nsystui.store import tables
 from nsystui.store.report import Report
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The computation of a rank: its kernels but NCCL's, and |U(K)| in ns."""
+
+    kernels: int
+    time: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +70,7 @@ class Case:
     @cached_property
     def ranks(self) -> tuple[RankedTask, ...]:
         """The selected ranks."""
-        tasks = self.chosen.tasks
-        return tuple(item for item in self.job.ranks if tasks is None or item.task in tasks)
+        return tuple(selected_ranks(self.job.ranks, self.chosen))
 
     @cached_property
     def rank_of(self) -> Mapping[Task, int]:
@@ -145,6 +152,22 @@ class Case:
         return Window(min(max(window.start, int(steps.start[0])), window.end), window.end)
 
     @cached_property
+    def computed(self) -> Mapping[Task, Computed]:
+        """What each task with GPU work computed in its window."""
+        times: dict[Task, int] = {}
+        for device in self.devices:
+            task = device.device.task.task
+            times[task] = times.get(task, 0) + device.breakdown(self.window_of(device)).kernels
+        table = tables.kernels
+        query = (
+            sa.select(table.c.report, table.c.process, sa.func.count())
+            .where(*where(table, self.chosen), sa.not_(sa.cast(table.c.is_nccl, sa.Boolean)))
+            .group_by(table.c.report, table.c.process)
+        )
+        counts = {Task(report, process): count for report, process, count in self.job.session.rows(query)}
+        return {task: Computed(counts.get(task, 0), time) for task, time in times.items()}
+
+    @cached_property
     def steps(self) -> Mapping[Task, StepTimes]:
         """The steps of every selected task that has any."""
         found = step_times(self.job.steps(self.step_name), self.chosen.window)
@@ -213,7 +236,7 @@ def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = ()
         columns.process,
         device.label("device"),
         job_start(table).label("start"),
-        (columns.end + columns.clock_offset).label("end"),
+        job_end(table).label("end"),
     ).where(
         *where(table, case.chosen if by_device else Selection(case.chosen.window, case.chosen.tasks)),
         *conditions,

@@ -3,76 +3,24 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import END, FILES_ONLY, START, Column, Unit
+from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
 from nsystui.questions.job import Job
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
-from nsystui.questions.triage.thresholds import Thresholds
-from nsystui.store.machine import give_back
+from nsystui.questions.triage.rules import RULES, Thresholds
 from nsystui.store.report import Report
 
 Said = Finding | NotChecked
 Rule = Callable[[Case], Sequence[Said]]
 
-RULES = (
-    "capture",
-    "api_errors",
-    "stragglers",
-    "idle_gaps",
-    "exposed_communication",
-    "step_times",
-    "low_utilisation",
-    "small_messages",
-    "launch_overhead",
-    "synchronising_calls",
-    "memory_copies",
-    "exposed_memory",
-    "dominant_kernel",
-    "different_work",
-    "tensor_activity",
-    "mpi_waits",
-    "profiler_overhead",
-    "step_traffic",
-    "unified_memory",
-    "kernel_pace",
-    "kernel_outliers",
-    "slow_places",
-)
-"""The modules of ``rules``, each with a function ``check``."""
-_WORK = frozenset({"kernels", "memory_ops", "graph_launches"})
-_IDLE = _WORK | {"profiler_overhead"}
-READS: Mapping[str, frozenset[str]] = {
-    "capture": _WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"},
-    "api_errors": frozenset({"api_calls"}),
-    "stragglers": _WORK | {"nccl_calls", "nvtx_ranges"},
-    "idle_gaps": _IDLE | {"api_calls"},
-    "exposed_communication": _WORK,
-    "step_times": _WORK | {"nvtx_ranges", "api_calls"},
-    "low_utilisation": _IDLE,
-    "small_messages": _WORK | {"nccl_calls"},
-    "launch_overhead": _IDLE | {"api_calls"},
-    "synchronising_calls": _IDLE | {"api_calls"},
-    "memory_copies": _WORK | {"api_calls"},
-    "exposed_memory": _WORK,
-    "dominant_kernel": frozenset({"kernels"}),
-    "different_work": frozenset({"kernels", "nvtx_ranges", "api_calls"}),
-    "tensor_activity": _WORK | {"gpu_metrics"},
-    "mpi_waits": _WORK | {"mpi_calls", "nvtx_ranges", "api_calls"},
-    "profiler_overhead": _IDLE,
-    "step_traffic": _WORK | {"nvtx_ranges", "api_calls"},
-    "unified_memory": _WORK | {"gpu_page_faults", "cpu_page_faults"},
-    "kernel_pace": frozenset({"kernels", "gpu_metrics"}),
-    "kernel_outliers": frozenset({"kernels"}),
-    "slow_places": frozenset({"kernels", "devices"}),
-}
-"""The canonical tables without which a rule of the module judges wrongly, or finds another cause."""
-_JUDGED = frozenset().union(*READS.values())
+_JUDGED = frozenset().union(*RULES.values())
 
 
 @dataclass(frozen=True)
@@ -109,7 +57,7 @@ def triage(
     selection: Selection | None = None,
     thresholds: Thresholds | None = None,
     step_name: str | None = None,
-    rules: Sequence[str] = RULES,
+    rules: Collection[str] = tuple(RULES),
     told: Callable[[int, int], None] = lambda done, of: None,
 ) -> Triage:
     """Every rule over the selected part of a job. Raises UsageError where ``step_name`` is no regular expression.
@@ -155,7 +103,7 @@ def _words(names: Iterable[str]) -> str:
 
 
 def _checked(name: str, case: Case) -> Sequence[Said]:
-    damaged = READS[name].intersection(table for report in case.reports for table in report.damaged)
+    damaged = RULES[name].intersection(table for report in case.reports for table in report.damaged)
     if damaged:
         why = f"needs {_words(sorted(damaged))}: the export is damaged there"
         return [NotChecked(name.replace("_", "-"), why)]

@@ -255,7 +255,7 @@ def _share(gpu: GpuLanes, name: str) -> str:
 
 Line = list[Part]
 Columns = tuple[int, int]
-"""First and last column of what is looked at."""
+"""The first and last column in view."""
 
 
 def detail_lines(

@@ -1,4 +1,4 @@
-"""The overview in words: facts, GPU time, remarks, the states of the files. Plain functions, light imports."""
+"""The overview as text: facts, GPU time, remarks, the states of the files. Plain functions, light imports."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def held_answer(held: Sequence[Held]) -> TableAnswer:
 
 
 def files_answer(states: Iterable[FileState]) -> TableAnswer:
-    """How far each file is, and what is known of it already."""
+    """A row for each file: its metadata, and how much of it is read."""
     return TableAnswer("files", FILE_COLUMNS, tuple(_file_row(state) for state in states))
 
 

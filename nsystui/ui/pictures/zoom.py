@@ -1,4 +1,4 @@
-"""The view on a span of time: nearer, further, and along it, always inside what is selected."""
+"""The view on a span of time: zooming and panning it inside the selection."""
 
 from __future__ import annotations
 

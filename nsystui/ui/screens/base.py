@@ -121,7 +121,7 @@ class JobScreen(ThrottledScreen[None]):
         """Shows the screen before any report is ready."""
 
     def show_asking(self) -> None:
-        """Says that the first answer takes its time; the second line says how far it is."""
+        """Says that the first answer is being computed; the second line shows the progress."""
 
     # -- the frame ------------------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class JobScreen(ThrottledScreen[None]):
         self.query_one("#selection", SelectionLine).update(describe(self.selection, self.job_ranks))
 
     def show_status(self, status: str) -> None:
-        """Shows what is being loaded, on the second line."""
+        """Shows the progress of the loading on the second line."""
         self.query_one("#selection", SelectionLine).set_status(status)
 
     def show_title(self, right: str = "", about: str = "") -> None:
@@ -448,7 +448,7 @@ class Asker:
 
 
 class FileExport:
-    """Writes what a screen exports to a file whose name the user types; never over a file without asking."""
+    """Writes the export of a screen to a file whose name the user types; never over a file without asking."""
 
     def __init__(self, screen: JobScreen) -> None:
         self._screen = screen
@@ -495,10 +495,10 @@ class FileExport:
             else:
                 screen.say("not written")
 
-        def written(rows: int) -> None:
+        def finished(rows: int) -> None:
             screen.say(f"wrote {rows:,} rows to {path}")
 
-        in_thread(screen, "export", partial(writer, path, overwrite), written, failed, exclusive=False)
+        in_thread(screen, "export", partial(writer, path, overwrite), finished, failed, exclusive=False)
 
 
 class SelectionPrompts:

@@ -1,4 +1,4 @@
-"""Behind the overview: what nsys said of its own capture, what the exports hold, and the files."""
+"""Behind the overview: the diagnostics of nsys, the contents of the exports, and the files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ContentsScreen(TableScreen):
 
 
 class FilesScreen(TextTableScreen):
-    """Every file: what is known of it, how far it is read, or why it is left out."""
+    """Every file: its metadata, how much of it is read, or why it is left out."""
 
     def __init__(self) -> None:
         super().__init__("1 Overview", "files")

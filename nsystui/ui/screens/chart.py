@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from textual import events
 from textual.widget import Widget
@@ -12,6 +14,10 @@ from nsystui.ui.pictures.zoom import panned, zoomed
 from nsystui.ui.screens.base import JobScreen
 from nsystui.ui.widgets.lines import PartLines
 from nsystui.ui.widgets.window_table import WindowTable
+
+if TYPE_CHECKING:
+    from nsystui.base.answer import Row
+    from nsystui.base.selection import Selection
 
 
 class ChartScreen(JobScreen):
@@ -59,18 +65,55 @@ class ChartScreen(JobScreen):
         self.job_changed()
 
 
+@dataclass(frozen=True)
+class Position:
+    """The view on a selection (``None``: all of it), the time and the lane under the cursor, and the mark.
+
+    ``event`` is the event that the cursor was put on, until it is moved.
+    """
+
+    view: Window | None = None
+    time: int | None = None
+    lane: Any = None
+    mark: int | None = None
+    event: Row | None = None
+
+
 class ZoomableChartScreen(ChartScreen):
-    """A chart with a view on the selected time, which is zoomed and moved along it."""
+    """A chart with a view on the selected time, which is zoomed and moved along it.
+
+    Going back to a selection goes back to the position in it. ``picture`` is what is drawn; its ``base`` is all of the
+    selection.
+    """
+
+    picture: Any
+    chart: Any
+
+    def __init__(self, *crumbs: str) -> None:
+        super().__init__(*crumbs)
+        self._positions: dict[Selection, Position] = {}
+
+    @property
+    def position(self) -> Position:
+        return self._positions.get(self.selection, Position())
+
+    def move_to(self, **changes: Any) -> None:
+        """Changes the position in the selection."""
+        self._positions[self.selection] = replace(self.position, **changes)
+
+    def take_position(self, selection: Selection, **changes: Any) -> None:
+        """Has another selection begin at the position in this one."""
+        self._positions[selection] = replace(self.position, **changes)
 
     @property
     def view(self) -> Window | None:
         """The time in view, also while it is being drawn; ``None`` for all of the selection."""
-        raise NotImplementedError
+        return self.position.view
 
     @property
     def base(self) -> Window | None:
         """All of the selection; ``None`` as long as nothing is drawn."""
-        raise NotImplementedError
+        return self.picture.base if self.picture is not None else None
 
     @property
     def time(self) -> int:
@@ -80,7 +123,8 @@ class ZoomableChartScreen(ChartScreen):
     @property
     def columns(self) -> int:
         """Of the chart: a column is a nanosecond at least."""
-        raise NotImplementedError
+        width: int = self.chart.chart_width
+        return width
 
     def why_empty(self) -> str:
         """Why there is nothing to zoom; empty where there is something."""

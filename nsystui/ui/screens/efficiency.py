@@ -41,14 +41,14 @@ LOWEST = "◂ "
 
 
 def factor_lines(factors: Sequence[Factor], width: int) -> list[Line]:
-    """A line for each factor under the one that it is a factor of; factors of what is not known are left out."""
+    """A line for each factor under its product; factors of an unknown product are left out."""
     shown = [factor for number, factor in enumerate(factors) if not _is_beneath_unknown(factors, number)]
     lowest = _lowest(shown)
     return [_line(shown, number, factor in lowest, width) for number, factor in enumerate(shown)]
 
 
 def _is_beneath_unknown(factors: Sequence[Factor], number: int) -> bool:
-    """Whether the factor is one of a factor that is not known either."""
+    """Whether the product that this is a factor of is unknown, too."""
     depth = factors[number].depth
     above = next((one for one in reversed(factors[:number]) if one.depth < depth), None)
     return above is not None and above.value is None

@@ -104,11 +104,11 @@ MOST_KERNELS = 5_000_000
 
 
 class _CancelledError(Exception):
-    """Nobody waits for the findings any more."""
+    """The findings were cancelled."""
 
 
 class FindingsTable(WindowTable):
-    """A table of findings that looks for them itself: ``seek`` says of what, ``found`` is what came of it."""
+    """A table of findings that runs the triage itself: ``seek`` starts it for a selection, ``found`` is its result."""
 
     @dataclass
     class Changed(Message):
@@ -141,20 +141,20 @@ class FindingsTable(WindowTable):
         self._look(job, selection, token)
 
     @property
-    def place(self) -> int | None:
-        """Which finding the row under the cursor shows, in the order of ``found``; ``None`` where it shows none."""
+    def number(self) -> int | None:
+        """The number of the finding under the cursor, in the order of ``found``; ``None`` where the row shows none."""
         number = self.current_values.get("number")
         return number if isinstance(number, int) else None
 
     @property
     def current(self) -> Finding | None:
         """The finding under the cursor."""
-        place = self.place
-        return None if self.found is None or place is None else self.found.findings[place]
+        number = self.number
+        return None if self.found is None or number is None else self.found.findings[number]
 
     @property
     def is_last(self) -> bool:
-        """Whether the row under the cursor is the one of what was not checked."""
+        """Whether the row under the cursor counts the rules that could not judge."""
         return self.current_values.get("severity") == NOT_CHECKED
 
     def _say(self, words: str) -> None:
@@ -207,7 +207,7 @@ _NO_EVIDENCE = TableAnswer("finding", (), ())
 
 
 class FindingScreen(TableScreen):
-    """A finding of a triage by its place; ``n`` and ``p`` go through all. Its table is the evidence."""
+    """A finding of a triage by its number; ``n`` and ``p`` go through all. Its table is the evidence."""
 
     MODE_KEY = "1"
     PLACES = ("finding", "table", "everywhere")
@@ -217,14 +217,14 @@ class FindingScreen(TableScreen):
     FindingScreen #finding { margin-bottom: 1; }
     """
 
-    def __init__(self, found: Triage, place: int) -> None:
+    def __init__(self, found: Triage, number: int) -> None:
         super().__init__("1 Overview", "finding")
         self.found = found
-        self.place = place
+        self.number = number
 
     @property
     def finding(self) -> Finding:
-        return self.found.findings[self.place]
+        return self.found.findings[self.number]
 
     def body(self) -> Iterable[Widget]:
         self.words = PartLines(id="finding")
@@ -232,7 +232,7 @@ class FindingScreen(TableScreen):
         yield from super().body()
 
     def parameters(self) -> tuple[Hashable, ...]:
-        return (self.place,)
+        return (self.number,)
 
     def ask(self, job: Job, selection: Selection) -> Answer:
         return self.finding.evidence or _NO_EVIDENCE
@@ -248,15 +248,15 @@ class FindingScreen(TableScreen):
         self._show_words()
 
     def show_count(self) -> None:
-        self.show_title(right=f"{self.place + 1} of {len(self.found.findings)} findings")
+        self.show_title(right=f"{self.number + 1} of {len(self.found.findings)} findings")
 
     def empty_text(self, answer: Answer) -> str:
         return "there is no table behind this one: the words above are all"
 
     def action_next_finding(self, step: int) -> None:
-        place = self.place + step
-        if 0 <= place < len(self.found.findings):
-            self.place = place
+        number = self.number + step
+        if 0 <= number < len(self.found.findings):
+            self.number = number
             self.job_changed()
         else:
             self.say("this is the " + ("last" if step > 0 else "first") + " finding")

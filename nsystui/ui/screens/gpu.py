@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
 from typing import Any
 
 from textual import on
@@ -22,14 +21,6 @@ _LABEL_WIDTH = 16
 _VALUE_WIDTH = 7
 _FRAME = 4
 """Lines for the title, the selection, the time axis and the keys."""
-
-
-@dataclass(frozen=True)
-class _Eye:
-    """Where the user looks within a selection: the view (``None``: all of it) and the time under the cursor."""
-
-    view: Window | None = None
-    time: int | None = None
 
 
 class GpuScreen(ZoomableChartScreen):
@@ -55,7 +46,6 @@ class GpuScreen(ZoomableChartScreen):
         super().__init__("4 GPU")
         self.metrics: bool | None = None
         self.picture: GpuPicture | None = None
-        self._eyes: dict[Selection, _Eye] = {}  # going back to a selection goes back to where the eye was
         self._lane: tuple[Hashable, ...] = ()  # GPU and label of the lane that the cursor is in
         self._wanted = Wanted(None, 1, 1, None)
 
@@ -64,15 +54,11 @@ class GpuScreen(ZoomableChartScreen):
 
     # -- the question ---------------------------------------------------------------------------------------------
 
-    @property
-    def eye(self) -> _Eye:
-        return self._eyes.get(self.selection, _Eye())
-
     def parameters(self) -> tuple[Hashable, ...]:
         size = self.app.size
         lines = size.height - _FRAME - self._detail_height
         columns = max(1, size.width - len("▸ ") - _LABEL_WIDTH - 1 - _VALUE_WIDTH - 1)
-        self._wanted = Wanted(self.eye.view, columns, lines, self.metrics)
+        self._wanted = Wanted(self.position.view, columns, lines, self.metrics)
         return (self._wanted,)
 
     @property
@@ -93,8 +79,8 @@ class GpuScreen(ZoomableChartScreen):
         self.show_empty("")
         self.chart.set_lanes(picture.lanes, picture.window.start, picture.window.end)
         self.chart.cursor_lane = self._lane_of(picture)
-        if self.eye.time is not None:
-            self.chart.cursor_column = self.chart.time_column(self.eye.time)
+        if self.position.time is not None:
+            self.chart.cursor_column = self.chart.time_column(self.position.time)
         self.show_detail()
 
     def _lane_of(self, picture: GpuPicture) -> int:
@@ -141,7 +127,7 @@ class GpuScreen(ZoomableChartScreen):
         picture = self.picture
         if picture is not None and picture.lanes and self.question.is_settled:  # else it is about another view
             start, end = self.chart.cursor_times
-            self._eyes[self.selection] = replace(self.eye, time=(start + end) // 2)
+            self.move_to(time=(start + end) // 2)
             lane = self.chart.cursor_lane
             self._lane = (picture.gpus[picture.owners[lane]].key, picture.lanes[lane].label)
         self.cursor_moved()
@@ -149,27 +135,15 @@ class GpuScreen(ZoomableChartScreen):
     # -- the view -------------------------------------------------------------------------------------------------
 
     @property
-    def view(self) -> Window | None:
-        return self.eye.view
-
-    @property
-    def base(self) -> Window | None:
-        return self.picture.base if self.picture is not None else None
-
-    @property
     def time(self) -> int:
         start, end = self.chart.cursor_times
-        return self.eye.time if self.eye.time is not None else (start + end) // 2
-
-    @property
-    def columns(self) -> int:
-        return self.chart.chart_width
+        return self.position.time if self.position.time is not None else (start + end) // 2
 
     def why_empty(self) -> str:
         return "" if self.picture is not None and self.picture.lanes else "there is nothing to zoom"
 
     def look_at(self, view: Window | None, time: int) -> None:
-        self._eyes[self.selection] = _Eye(view, time)
+        self.move_to(view=view, time=time)
         self.job_changed()
 
     def action_metrics(self) -> None:
@@ -215,7 +189,7 @@ class GpuScreen(ZoomableChartScreen):
             self.say(f"rank {device.task.rank} is the only one already")
         else:
             alone = self.selection.with_tasks(frozenset({device.task.task}))
-            self._eyes[alone] = self.eye
+            self.take_position(alone)
             self.explorer.select(alone)
 
     # -- files ----------------------------------------------------------------------------------------------------

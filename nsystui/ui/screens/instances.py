@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from nsystui.base.answer import Answer
+from nsystui.base.answer import Answer, Value
 from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
@@ -19,6 +19,7 @@ from nsystui.questions.mpi import is_by_range
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.nvtx.listing import range_instances
 from nsystui.ui import keys
+from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.other_tools import ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.plots import histogram_lines
@@ -37,12 +38,11 @@ def distribution_lines(shape: Distribution) -> list[str]:
     return lines + [f"{word:7} {format_value(Unit.DURATION, value)}" for word, value in figures]
 
 
-class _InstancesScreen(TableScreen):
-    """Rows with a time: Enter goes to the event."""
+class EventRowsScreen(TableScreen):
+    """A table of single events in order of start: Enter goes to the event."""
 
     PLACES: ClassVar[tuple[str, ...]] = ("table", "everywhere")
     BINDINGS = keys.bindings("table", "everywhere")
-    HAS_PANEL = True
     BACKGROUND = True
     MODE_KEY = "2"
 
@@ -53,24 +53,23 @@ class _InstancesScreen(TableScreen):
         return "instances"
 
     def event_kind(self) -> EventKind:
-        """The kind of the events of this list."""
-        raise NotImplementedError
+        """The kind of the event under the cursor."""
+        return EventKind(self.values()["kind"])
 
     def open_row(self) -> None:
         values = self.values()
-        if not values:
-            return
-        from nsystui.ui.screens.events import EventsScreen
+        if values:
+            self.open_event(values["report"], self.event_kind(), values["row"], values["start"])
 
-        key = EventKey(
-            int(values["report"] or 0), self.event_kind(), int(values["row"] or 0), int(values["start"] or 0)
-        )
-        self.lay_over(EventsScreen(key))
+    def open_event(self, report: Value, kind: EventKind, row: Value, start: Value) -> None:
+        """Opens the list of events at one of them."""
+        self.lay_over(screen_of("events", EventKey(int(report or 0), kind, int(row or 0), int(start or 0))))
 
 
-class KernelInstancesScreen(_InstancesScreen):
+class KernelInstancesScreen(EventRowsScreen):
     """Every launch of one kernel."""
 
+    HAS_PANEL = True
     PLACES = ("launches", "table", "everywhere")
     BINDINGS = keys.bindings("launches", "table", "everywhere")
 
@@ -100,10 +99,9 @@ class KernelInstancesScreen(_InstancesScreen):
         show_ncu_commands(self, question)
 
 
-class RangeInstancesScreen(_InstancesScreen):
+class RangeInstancesScreen(EventRowsScreen):
     """Every NVTX range of one name."""
 
-    HAS_PANEL = False
     MODE_KEY = "5"
 
     def __init__(self, name: str) -> None:
@@ -120,10 +118,8 @@ class RangeInstancesScreen(_InstancesScreen):
         return EventKind.NVTX
 
 
-class WorkInstancesScreen(_InstancesScreen):
+class WorkInstancesScreen(EventRowsScreen):
     """Every call or operation of one name."""
-
-    HAS_PANEL = False
 
     def __init__(self, name: str, work: Work) -> None:
         super().__init__("2 Kernels", view_named(work.name).title, name)

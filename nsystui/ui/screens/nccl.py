@@ -14,13 +14,13 @@ from nsystui.base.text import fit
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.distributions import log_density
 from nsystui.questions.event_kinds import EventKind
-from nsystui.questions.events import EventKey
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.grouping import COLUMNS, By
 from nsystui.questions.nccl.listing import nccl_listing
 from nsystui.questions.nccl.sizes import SizeBin, bandwidth_by_size, durations_and_sizes, size_histogram
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.ui import keys
+from nsystui.ui.screens.instances import EventRowsScreen
 from nsystui.ui.screens.nccl_log import NcclLogScreen, log_note
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.plots import histogram_lines, label_width, plot_lines
@@ -67,9 +67,10 @@ def _crumb(what: What, row: Mapping[By, Any]) -> str:
     return " ".join([*words, f"{what}s"])
 
 
-class NcclCallsScreen(TableScreen):
-    """The single kernels or calls of a row; Enter goes to the event, ``c`` to the event of the partner."""
+class NcclCallsScreen(EventRowsScreen):
+    """The single kernels or calls of a row; ``c`` goes to the event of the partner."""
 
+    BACKGROUND = False
     MODE_KEY = "3"
     PLACES = ("nccl calls", "table", "everywhere")
     BINDINGS = keys.bindings("nccl calls", "table", "everywhere")
@@ -82,19 +83,11 @@ class NcclCallsScreen(TableScreen):
     def ask(self, job: Job, selection: Selection) -> Answer:
         return nccl_listing(job.session, selection, job.ranks, pairing_for(job, self.row), self.row, self.what)
 
-    def natural_order(self) -> tuple[str | None, bool]:
-        return "start", False
-
     def counted(self) -> str:
         return f"{self.what}s"
 
     def row_category(self, values: Record) -> str | None:
         return "nccl" if self.what == KERNEL else "api"
-
-    def open_row(self) -> None:
-        values = self.values()
-        if values:
-            self._go(values["report"], values["kind"], values["row"], values["start"])
 
     def action_partner(self) -> None:
         values = self.values()
@@ -103,12 +96,8 @@ class NcclCallsScreen(TableScreen):
         if values["partner_row"] is None:
             self.say(str(values["reason"] or "it has no partner"))
             return
-        self._go(values["partner_report"], values["partner_kind"], values["partner_row"], values["partner_start"])
-
-    def _go(self, report: Any, kind: Any, row: Any, start: Any) -> None:
-        from nsystui.ui.screens.events import EventsScreen
-
-        self.lay_over(EventsScreen(EventKey(int(report), EventKind(kind), int(row), int(start))))
+        kind = EventKind(values["partner_kind"])
+        self.open_event(values["partner_report"], kind, values["partner_row"], values["partner_start"])
 
 
 _SIZES = (By.BYTES, By.POW2, By.SIZE)

@@ -1,4 +1,4 @@
-"""NCCL's debug log: its tables, one at a time, and what is inside their rows. Beside the exports, or without any."""
+"""NCCL's debug log, next to the exports or without any: its tables, one at a time, and the rows behind a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""5 NVTX: the ranges as a tree, with the GPU time of what was launched in each."""
+"""5 NVTX: the ranges as a tree, with the GPU time of the work launched in each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from nsystui.questions.nvtx.listing import kernels_of, nvtx_tree_table
 from nsystui.questions.nvtx.paths import By, NodeKind
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
 from nsystui.ui import keys
-from nsystui.ui.screens.instances import RangeInstancesScreen
+from nsystui.ui.screens import screen_of
+from nsystui.ui.screens.instances import EventRowsScreen, RangeInstancesScreen
 from nsystui.ui.screens.table import TableScreen, ViewsScreen
 
 OUTLINE_COLUMNS = (
@@ -195,13 +196,10 @@ class NvtxNamesScreen(ViewsScreen):
             self.lay_over(RangeInstancesScreen(name))
 
 
-class RangeWorkScreen(TableScreen):
-    """Kernels, memory operations and graphs in order of start; Enter goes to the event."""
+class RangeWorkScreen(EventRowsScreen):
+    """The kernels, memory operations and graphs that were launched in a range."""
 
     MODE_KEY = "5"
-    PLACES = ("table", "everywhere")
-    BINDINGS = keys.bindings("table", "everywhere")
-    BACKGROUND = True
 
     def __init__(self, name: str, question: Callable[[Job], Answer]) -> None:
         super().__init__("5 NVTX", name, "GPU work")
@@ -210,28 +208,11 @@ class RangeWorkScreen(TableScreen):
     def ask(self, job: Job, selection: Selection) -> Answer:
         return self._question(job)
 
-    def natural_order(self) -> tuple[str | None, bool]:
-        return "start", False
-
     def counted(self) -> str:
         return "operations"
 
     def row_category(self, values: Record) -> str | None:
         return {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}.get(str(values["kind"]))
-
-    def open_row(self) -> None:
-        values = self.values()
-        if not values:
-            return
-        from nsystui.ui.screens.events import EventsScreen
-
-        key = EventKey(
-            int(values["report"] or 0),
-            EventKind(values["kind"]),
-            int(values["row"] or 0),
-            int(values["start"] or 0),
-        )
-        self.lay_over(EventsScreen(key))
 
 
 _BY_WORDS = {By.THREAD: "by rank and thread", By.RANK: "by rank", By.ALL: "all ranks together"}
@@ -283,7 +264,7 @@ class NvtxScreen(TableScreen):
         return "idle" if values["gpu"] is None else None
 
     def answer_to_export(self) -> Answer | None:
-        """The whole tree, as ``nsystui nvtx`` prints it, and not only what is open."""
+        """The whole tree, as ``nsystui nvtx`` prints it, and not only the open nodes."""
         if self.outline is None:
             return None
         table: TableAnswer = nvtx_tree_table(self.outline.tree, None, self._order)
@@ -327,9 +308,7 @@ class NvtxScreen(TableScreen):
         if key is None:
             self.say("there is nothing inside")
             return
-        from nsystui.ui.screens.events import EventsScreen
-
-        self.lay_over(EventsScreen(key))
+        self.lay_over(screen_of("events", key))
 
     def _event_of(self, node: Node) -> EventKey | None:
         if node.index is None or self.outline is None:

@@ -14,17 +14,16 @@ from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui import keys
 from nsystui.ui.doors import show_finding, show_view
 from nsystui.ui.pictures import overview_lines as words
-from nsystui.ui.screens.base import JobScreen
 from nsystui.ui.screens.findings import FindingScreen, FindingsTable, NotCheckedScreen
 from nsystui.ui.screens.rank_comparison import RankComparison
+from nsystui.ui.screens.table import TablesScreen
 from nsystui.ui.widgets.lines import PartLines
-from nsystui.ui.widgets.repainting import reason_of
-from nsystui.ui.widgets.window_table import PageFailed, RowSelected, SortRequested, WindowTable
+from nsystui.ui.widgets.window_table import RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-    from nsystui.base.answer import Answer, Record, Row, Value
+    from nsystui.base.answer import Answer, Record, Value
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
     from nsystui.ui.pictures.overview import OverviewPicture
@@ -55,7 +54,7 @@ _FEW_FILES = 16
 """Of so few files the table is made anew whenever something is known of one."""
 
 
-class OverviewScreen(JobScreen):
+class OverviewScreen(TablesScreen):
     """The first screen: it is painted before anything heavy is imported.
 
     Three tables: the findings, which come last and in the background, the ranks, and below them the kernels; where
@@ -225,13 +224,13 @@ class OverviewScreen(JobScreen):
 
     def action_finding(self) -> None:
         """Explains the finding under the cursor; looks for findings where that waits for the user."""
-        found, place = self.findings.found, self.findings.place
+        found, number = self.findings.found, self.findings.number
         if self.findings.waits:
             self.seek_findings(is_asked_for=True)
         elif found is None:
             self.say(f"findings: {self.findings.status or 'they come when everything is loaded'}")
-        elif place is not None:
-            self.lay_over(FindingScreen(found, place))
+        elif number is not None:
+            self.lay_over(FindingScreen(found, number))
         elif found.not_checked and self.findings.is_last:
             self.lay_over(NotCheckedScreen(found))
         else:
@@ -269,10 +268,7 @@ class OverviewScreen(JobScreen):
             from nsystui.questions.triage.run import triage_table
 
             return triage_table(self.findings.found)  # with what there is no room for on a screen
-        return self.table.answer
-
-    def row_to_copy(self) -> Row | None:
-        return self.table.current_row
+        return super().answer_to_export()
 
     def action_other_table(self) -> None:
         tables = self._tables()
@@ -281,14 +277,6 @@ class OverviewScreen(JobScreen):
     def action_take_window(self) -> None:
         self.say("these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy")
 
-    def action_sort(self) -> None:
-        self.table.sort_next_column()
-
-    def action_sort_reverse(self) -> None:
-        if self.table.sorted_by is None:
-            self.say("s sorts first")
-        self.table.reverse_sort()
-
     @on(SortRequested)
     def _sort_requested(self, message: SortRequested) -> None:
         message.stop()
@@ -296,11 +284,6 @@ class OverviewScreen(JobScreen):
         if answer is not None:
             self._sorted[answer.name] = (message.key, message.descending)
             self._put(message.table, answer, keep_cursor=False)
-
-    @on(PageFailed)
-    def _page_failed(self, message: PageFailed) -> None:
-        message.stop()
-        self.say(f"rows could not be read: {reason_of(message.error)}")
 
     # -- going on -------------------------------------------------------------------------------------------------
 

@@ -72,7 +72,7 @@ class RanksScreen(ViewsScreen):
     def row_window(self) -> Window | None:
         values = self.values()
         start = values.get("start")
-        length = values.get("max") if self.answered.name == "steps-across" else values.get("duration")
+        length = values.get("max") if self.answered.name == "steps across" else values.get("duration")
         if not isinstance(start, int) or not isinstance(length, int | float):
             return None
         return Window(start, start + max(int(length), 1))
@@ -88,7 +88,7 @@ class RanksScreen(ViewsScreen):
         if ranks:
             selection = selection.with_tasks(frozenset(item.task for item in ranks))
         elif window is None:
-            if self.answered.name == "collective-kinds":
+            if self.answered.name == "collective kinds":
                 self.show_view("collectives")
             elif values:
                 self.say("this row is over all ranks: open one of them")

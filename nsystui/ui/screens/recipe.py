@@ -18,7 +18,8 @@ from nsystui.questions.answering import ask, draw_map, lacking
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
 from nsystui.questions.question import Question
-from nsystui.questions.recipes.maps import RecipeMap, edges_of, map_table
+from nsystui.questions.recipes.recipe import RecipeMap, map_table
+from nsystui.questions.time_window import edges_of
 from nsystui.ui import keys
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen, RangeInstancesScreen, WorkInstancesScreen

@@ -28,7 +28,35 @@ if TYPE_CHECKING:
     from nsystui.questions.question import QuestionView
 
 
-class TableScreen(JobScreen):
+class TablesScreen(JobScreen):
+    """A screen with tables, of which one (``table``) takes the keys for rows and their order."""
+
+    @property
+    def table(self) -> WindowTable:
+        """The table that takes the keys."""
+        raise NotImplementedError
+
+    def answer_to_export(self) -> Answer | None:
+        return self.table.answer
+
+    def row_to_copy(self) -> Row | None:
+        return self.table.current_row
+
+    def action_sort(self) -> None:
+        self.table.sort_next_column()
+
+    def action_sort_reverse(self) -> None:
+        if self.table.sorted_by is None:
+            self.say("s sorts first")
+        self.table.reverse_sort()
+
+    @on(PageFailed)
+    def _page_failed(self, message: PageFailed) -> None:
+        message.stop()
+        self.say(f"rows could not be read: {reason_of(message.error)}")
+
+
+class TableScreen(TablesScreen):
     """Shows one answer in one table: its order, "N of M", the time of a row, and an optional panel beside it.
 
     ``ask`` returns an ``Answer``; a screen with a panel fills it when the cursor moves or the answer arrives.
@@ -54,8 +82,12 @@ class TableScreen(JobScreen):
         super().__init__(*crumbs)
         self._sort: tuple[str, bool] | None = None
 
+    @property
+    def table(self) -> WindowTable:
+        return self._table
+
     def body(self) -> Iterable[Widget]:
-        self.table = WindowTable(
+        self._table = WindowTable(
             id="table",
             elastic=self.ELASTIC,
             row_style=self.row_category,
@@ -138,12 +170,6 @@ class TableScreen(JobScreen):
             return None
         return Window(start, start + max(duration, 1))
 
-    def answer_to_export(self) -> Answer | None:
-        return self.table.answer
-
-    def row_to_copy(self) -> Row | None:
-        return self.table.current_row
-
     def columns_to_copy(self) -> Sequence[Column]:
         return self.table.answer.columns if self.table.answer is not None else ()
 
@@ -174,20 +200,7 @@ class TableScreen(JobScreen):
     def row_changed(self) -> None:
         """The cursor stands on another row."""
 
-    @on(PageFailed)
-    def _page_failed(self, message: PageFailed) -> None:
-        message.stop()
-        self.say(f"rows could not be read: {reason_of(message.error)}")
-
     # -- the order of the rows ------------------------------------------------------------------------------------
-
-    def action_sort(self) -> None:
-        self.table.sort_next_column()
-
-    def action_sort_reverse(self) -> None:
-        if self.table.sorted_by is None:
-            self.say("s sorts first")
-        self.table.reverse_sort()
 
     @on(SortRequested)
     def _sort_requested(self, message: SortRequested) -> None:

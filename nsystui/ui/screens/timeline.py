@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from nsystui.ui.pictures.timeline import (
     timeline_picture,
 )
 from nsystui.ui.pictures.zoom import inside
+from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import name_filter
@@ -41,20 +42,6 @@ _VALUE_WIDTH = 7
 _FRAME = 3
 """Lines for the title, the selection and the keys."""
 _AXIS = 1
-
-
-@dataclass(frozen=True)
-class _Eye:
-    """Where the user looks within a selection: the view (``None``: all of it), the time and the lane of the cursor.
-
-    ``event`` is the event that the cursor was put on, until it is moved.
-    """
-
-    view: Window | None = None
-    time: int | None = None
-    lane: Lane | None = None
-    mark: int | None = None
-    event: Row | None = None
 
 
 class TimelineScreen(ZoomableChartScreen):
@@ -80,7 +67,6 @@ class TimelineScreen(ZoomableChartScreen):
         self.picture: TimelinePicture | None = None
         self.facts: EventFacts | None = None
         """The details of the event under the cursor, once they are looked up."""
-        self._eyes: dict[Selection, _Eye] = {}  # going back to a selection goes back to where the eye was
         self._rests = False
         self._wanted = Wanted(None, 1, 1, 0, None, None, False, None)
         self._neighbours: Neighbours | None = None
@@ -93,25 +79,18 @@ class TimelineScreen(ZoomableChartScreen):
 
     # -- the question ---------------------------------------------------------------------------------------------
 
-    @property
-    def eye(self) -> _Eye:
-        return self._eyes.get(self.selection, _Eye())
-
-    def _look(self, **changes: Any) -> None:
-        self._eyes[self.selection] = replace(self.eye, **changes)
-
     def parameters(self) -> tuple[Hashable, ...]:
         width, height = self.app.size
         self.chart.label_width = _LABEL_WIDTH if width < 100 else _WIDE_LABEL_WIDTH
         columns = max(1, width - len("▸ ") - self.chart.label_width - 1 - _VALUE_WIDTH - 1)
         lines = max(1, height - _FRAME - HEIGHT - _AXIS)
-        eye = self.eye
+        position = self.position
         self._wanted = Wanted(
-            eye.view,
+            position.view,
             columns,
             lines,
             self.chart.rows.start,
-            eye.lane,
+            position.lane,
             self.opened,
             self._rests,
             self._to_mark,
@@ -157,7 +136,7 @@ class TimelineScreen(ZoomableChartScreen):
 
     def show_selection(self) -> None:
         text = describe(self.selection, self.job_ranks)
-        view = self.eye.view
+        view = self.position.view
         if view is not None:
             start, length = format_value(Unit.TIME, view.start), format_value(Unit.DURATION, view.end - view.start)
             text += f" · in view {start} + {length}"
@@ -189,8 +168,8 @@ class TimelineScreen(ZoomableChartScreen):
     def time(self) -> int:
         """The time under the cursor: the middle of the view before it was moved."""
         picture = self.picture
-        if self.eye.time is not None:
-            return self.eye.time
+        if self.position.time is not None:
+            return self.position.time
         return (picture.window.start + picture.window.end) // 2 if picture is not None else 0
 
     def _column_of(self, time: int) -> int:
@@ -206,15 +185,15 @@ class TimelineScreen(ZoomableChartScreen):
         return window.start - (-column * length // width), window.start - (-(column + 1) * length // width)
 
     def _place_cursor(self) -> None:
-        """Puts the cursor of the chart where the eye is."""
+        """Puts the cursor of the chart at the position."""
         picture = self.picture
         assert picture is not None
-        eye, lane = self.eye, self.chart.cursor_lane
-        if eye.lane is not None:
-            lane = self._nearest(picture, eye.lane)
+        position, lane = self.position, self.chart.cursor_lane
+        if position.lane is not None:
+            lane = self._nearest(picture, position.lane)
         else:  # kernels are what a timeline is opened for
             lane = next((number for number, one in enumerate(picture.lanes) if not one.is_nvtx), 0)
-        mark = None if eye.mark is None else self._column_of(eye.mark)
+        mark = None if position.mark is None else self._column_of(position.mark)
         self.chart.move(lane, self._column_of(self.time), mark)
 
     def _nearest(self, picture: TimelinePicture, wanted: Lane) -> int:
@@ -242,7 +221,7 @@ class TimelineScreen(ZoomableChartScreen):
             return
         column = min(self.chart.cursor_column, len(shown.columns.busy) - 1)
         times, width = self.times_of(column), self.app.size.width
-        lines = [column_line(shown, column, times, self.time, self.eye.mark, width)]
+        lines = [column_line(shown, column, times, self.time, self.position.mark, width)]
         if self.facts is not None:
             first, *others = self.facts.lines
             lines += [[(first, "bold")], *([(line, "")] for line in others)]
@@ -270,7 +249,7 @@ class TimelineScreen(ZoomableChartScreen):
         self._ask_facts(picture, lane)
 
     def _ask_facts(self, picture: TimelinePicture, lane: Lane) -> None:
-        place, row = self._place(), self.eye.event
+        place, row = self._place(), self.position.event
         first, last = self.times_of(self.chart.cursor_column)
         window = Window(first, max(last, first + 1))
 
@@ -287,14 +266,14 @@ class TimelineScreen(ZoomableChartScreen):
     def _place(self) -> Hashable:
         """Where the cursor is, and in which picture."""
         picture = self.picture
-        return (self.lane, self.chart.cursor_column, self.eye.event, picture.window if picture else None)
+        return (self.lane, self.chart.cursor_column, self.position.event, picture.window if picture else None)
 
     def action_move(self, columns: int) -> None:
         if self._is_empty():
             return
         column = max(0, min(self.chart.cursor_column + columns, self.chart.chart_width - 1))
         first, last = self.times_of(column)
-        self._look(time=(first + last) // 2, event=None)
+        self.move_to(time=(first + last) // 2, event=None)
         self._place_cursor()
         self._follow()
 
@@ -303,7 +282,7 @@ class TimelineScreen(ZoomableChartScreen):
         if self._is_empty() or picture is None:
             return
         number = max(0, min(self.chart.cursor_lane + lanes, len(picture.lanes) - 1))
-        self._look(time=self.time, lane=picture.lanes[number], event=None)
+        self.move_to(time=self.time, lane=picture.lanes[number], event=None)
         self._place_cursor()
         self._follow()
 
@@ -327,29 +306,17 @@ class TimelineScreen(ZoomableChartScreen):
         assert picture is not None
         view = self._view_of(picture)
         width = view.end - view.start
-        self._look(view=inside(Window(time - width // 2, time - width // 2 + width), picture.base))
+        self.move_to(view=inside(Window(time - width // 2, time - width // 2 + width), picture.base))
         self._changed()
 
     def _view_of(self, picture: TimelinePicture) -> Window:
         """The time in view, also while it is being drawn: a key may come before the picture."""
-        return self.eye.view or picture.base
+        return self.position.view or picture.base
 
     # -- the view -------------------------------------------------------------------------------------------------
 
-    @property
-    def view(self) -> Window | None:
-        return self.eye.view
-
-    @property
-    def base(self) -> Window | None:
-        return self.picture.base if self.picture is not None else None
-
-    @property
-    def columns(self) -> int:
-        return self.chart.chart_width
-
     def look_at(self, view: Window | None, time: int) -> None:
-        self._look(view=view, time=time, event=self.eye.event if time == self.time else None)
+        self.move_to(view=view, time=time, event=self.position.event if time == self.time else None)
         self._changed()
 
     # -- from event to event --------------------------------------------------------------------------------------
@@ -386,7 +353,7 @@ class TimelineScreen(ZoomableChartScreen):
         if not picture.base.start <= window.start < picture.base.end:
             self.say("the next one lies outside of the selection: Esc goes back, T selects a time")
             return
-        self._look(time=window.start, event=row)
+        self.move_to(time=window.start, event=row)
         view = self._view_of(picture)
         if view.start <= window.start < view.end:
             self._place_cursor()
@@ -401,16 +368,16 @@ class TimelineScreen(ZoomableChartScreen):
         picture, lane = self.picture, self.lane
         if self._is_empty() or picture is None or lane is None:
             return
-        if lane.task not in picture.opened and len(picture.timeline.tasks) > 1 and self.eye.event is None:
+        if lane.task not in picture.opened and len(picture.timeline.tasks) > 1 and self.position.event is None:
             self.action_open_rank()
             return
-        row = self.eye.event if self.eye.event is not None else self.facts.row if self.facts is not None else None
+        row = self.position.event
+        if row is None and self.facts is not None:
+            row = self.facts.row
         if row is None:
             self.say(self.facts.lines[0] if self.facts is not None else "a moment: the event is being looked up")
             return
-        from nsystui.ui.screens.events import EventsScreen
-
-        self.lay_over(EventsScreen(key_of(row)))
+        self.lay_over(screen_of("events", key_of(row)))
 
     def action_open_rank(self) -> None:
         picture, lane = self.picture, self.lane
@@ -420,7 +387,7 @@ class TimelineScreen(ZoomableChartScreen):
             self.say("nothing is inside: no stream and no NVTX range was recorded of this rank")
             return
         self.opened = picture.opened ^ {lane.task}
-        self._look(time=self.time, lane=lane, event=None)
+        self.move_to(time=self.time, lane=lane, event=None)
         self._changed()
 
     def action_go_to(self) -> None:
@@ -434,7 +401,7 @@ class TimelineScreen(ZoomableChartScreen):
         if not picture.base.start <= time < picture.base.end:
             self.say("the selection does not reach there")
             return
-        self._look(time=time, event=None)
+        self.move_to(time=time, event=None)
         self._center(time)
         self._place_cursor()
         self._follow()
@@ -453,16 +420,16 @@ class TimelineScreen(ZoomableChartScreen):
         if self._is_empty():
             return
         time = self.time
-        self._look(time=time, mark=None if self.eye.mark == time else time)
+        self.move_to(time=time, mark=None if self.position.mark == time else time)
         self._place_cursor()
         self.show_detail()
 
     def action_take_window(self) -> None:
-        """Selects the time from the mark to the cursor, or what is in view, for every screen."""
+        """Selects the time from the mark to the cursor, or the time in view, for every screen."""
         picture = self.picture
         if self._is_empty() or picture is None:
             return
-        mark, time = self.eye.mark, self.time
+        mark, time = self.position.mark, self.time
         window = self._view_of(picture)
         if mark is not None and mark != time:
             window = Window(min(mark, time), max(mark, time))
@@ -471,7 +438,7 @@ class TimelineScreen(ZoomableChartScreen):
             return
         lane = self.lane
         self.select_window(window)
-        self._look(time=min(max(time, window.start), window.end - 1), lane=lane)
+        self.move_to(time=min(max(time, window.start), window.end - 1), lane=lane)
         self._changed()
 
     def action_only_rank(self) -> None:
@@ -482,7 +449,7 @@ class TimelineScreen(ZoomableChartScreen):
             self.say(f"rank {lane.rank} is the only one already")
             return
         alone = self.selection.with_tasks(frozenset({lane.task}))
-        self._eyes[alone] = replace(self.eye, lane=lane)
+        self.take_position(alone, lane=lane)
         self.opened = frozenset({lane.task}) | (picture.opened if self.opened is not None else frozenset())
         self.explorer.select(alone)
 
@@ -524,8 +491,8 @@ class TimelineScreen(ZoomableChartScreen):
 
     def row_to_copy(self) -> Row | None:
         """The event under the cursor."""
-        if self.eye.event is not None:
-            return self.eye.event
+        if self.position.event is not None:
+            return self.position.event
         return self.facts.row if self.facts is not None else None
 
     def columns_to_copy(self) -> tuple[Column, ...]:

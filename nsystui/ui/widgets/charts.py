@@ -211,7 +211,7 @@ class Lane:
 class StripChart(TimeChart):
     """Lanes of blocks, an axis below them, and a cursor with its own keys that can mark a span.
 
-    Ask for ``chart_width`` bins a lane: ``BinsWanted`` says when that number changed.
+    It draws ``chart_width`` bins a lane.
 
     Args:
         axis: What stands below the lanes, for the ends that ``set_lanes`` was given and a width.
@@ -239,45 +239,19 @@ class StripChart(TimeChart):
     """
 
     @dataclass
-    class BinsWanted(Message):
-        """The chart is ``width`` columns wide now: compute that many bins and call ``set_lanes``."""
-
-        chart: StripChart
-        width: int
-
-        @property
-        def control(self) -> StripChart:
-            return self.chart
-
-        def can_replace(self, message: Message) -> bool:
-            return isinstance(message, StripChart.BinsWanted) and message.chart is self.chart
-
-    @dataclass
     class CursorMoved(Message):
-        """The cursor stands in ``lane`` at ``column``."""
+        """The cursor stands in another lane or column of ``chart``."""
 
         chart: StripChart
-        lane: int
-        column: int
-
-        @property
-        def control(self) -> StripChart:
-            return self.chart
 
         def can_replace(self, message: Message) -> bool:
             return isinstance(message, StripChart.CursorMoved) and message.chart is self.chart
 
     @dataclass
     class Selected(Message):
-        """Enter, at ``column`` of ``lane``; the screen may ask for ``span_times`` or ``cursor_times``."""
+        """Enter; the screen may ask for ``span_times`` or ``cursor_times``."""
 
         chart: StripChart
-        lane: int
-        column: int
-
-        @property
-        def control(self) -> StripChart:
-            return self.chart
 
     def __init__(
         self,
@@ -294,7 +268,7 @@ class StripChart(TimeChart):
         self._blocks: dict[int, str] = {}  # by lane: a step of the cursor need not make them again
         self._span: tuple[int, int] | None = None
         self._anchor: int | None = None
-        self._wanted_width = 0
+        self._width = 0  # in columns, before the last change of size
 
     # -- what is shown --------------------------------------------------------------------------------------------
 
@@ -366,7 +340,7 @@ class StripChart(TimeChart):
     def _moved(self) -> None:
         self.repaint_changes()
         if self.is_attached:
-            self.post_message(self.CursorMoved(self, self.cursor_lane, self.cursor_column))
+            self.post_message(self.CursorMoved(self))
 
     def action_move(self, columns: int) -> None:
         self.cursor_column += columns
@@ -389,18 +363,17 @@ class StripChart(TimeChart):
 
     def action_select(self) -> None:
         if self._lanes:
-            self.post_message(self.Selected(self, self.cursor_lane, self.cursor_column))
+            self.post_message(self.Selected(self))
 
     def on_resize(self) -> None:
-        """Keep the cursor on its time, and ask for as many bins as there are columns now."""
-        width, before = self.chart_width, self._wanted_width
+        """Keeps the cursor on its time."""
+        width, before = self.chart_width, self._width
         if width == before:
             return
-        self._wanted_width = width
+        self._width = width
         self._span = self._anchor = None
         if before:
             self.cursor_column = (2 * self.cursor_column + 1) * width // (2 * before)  # by its middle
-        self.post_message(self.BinsWanted(self, width))
 
     # -- drawing --------------------------------------------------------------------------------------------------
 

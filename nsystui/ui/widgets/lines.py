@@ -208,7 +208,7 @@ class StatusText(TextLine):
 
 
 class SelectionLine(StatusText):
-    """Line 2: what is selected; at the right what is going on. Empty when everything is selected and nothing runs."""
+    """Line 2: the selection, and at the right the progress; empty when everything is selected and nothing runs."""
 
     def update(self, selection: str) -> None:
         """Show ``selection``, such as ``ranks 0-63 · 6.0–7.0 s``."""

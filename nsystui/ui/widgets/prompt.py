@@ -119,7 +119,7 @@ class LinePrompt(Widget):
             self._focus_before = None
 
     def fail(self, message: str) -> None:
-        """Show what is wrong with the text, on a line above it, until it changes."""
+        """Shows the error in the text, on a line above it, until the text changes."""
         self._message.update(safe_text(message))
         self.add_class("-failed")
 

@@ -481,7 +481,7 @@ class WindowTable(OwnFocus, can_focus=True):
         self._announce()
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Textual asks here for what is in sight, once a repaint: the moment to fetch and measure what changed.
+        """Textual asks here for the lines in sight, once a repaint: the moment to fetch and measure rows.
 
         Not when a key is handled: of a held PgDn only the windows that are really painted are fetched. And not when a
         resize is announced: by then Textual has painted the new size already.

@@ -1,1 +1,130 @@
-"""The rules of the triage, a module for each."""
+"""The rules of triage in their order, what each reads, and every threshold with its unit and meaning.
+
+A user may change each threshold: ``--set gap_ms=5``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from nsystui.base.errors import UsageError, meant
+
+_WORK = frozenset({"kernels", "memory_ops", "graph_launches"})
+_IDLE = _WORK | {"profiler_overhead"}
+RULES: Mapping[str, frozenset[str]] = {
+    "capture": _WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"},
+    "api_errors": frozenset({"api_calls"}),
+    "stragglers": _WORK | {"nccl_calls", "nvtx_ranges"},
+    "idle_gaps": _IDLE | {"api_calls"},
+    "exposed_communication": _WORK,
+    "step_times": _WORK | {"nvtx_ranges", "api_calls"},
+    "low_utilisation": _IDLE,
+    "small_messages": _WORK | {"nccl_calls"},
+    "launch_overhead": _IDLE | {"api_calls"},
+    "synchronising_calls": _IDLE | {"api_calls"},
+    "memory_copies": _WORK | {"api_calls"},
+    "exposed_memory": _WORK,
+    "dominant_kernel": frozenset({"kernels"}),
+    "different_work": frozenset({"kernels", "nvtx_ranges", "api_calls"}),
+    "tensor_activity": _WORK | {"gpu_metrics"},
+    "mpi_waits": _WORK | {"mpi_calls", "nvtx_ranges", "api_calls"},
+    "profiler_overhead": _IDLE,
+    "step_traffic": _WORK | {"nvtx_ranges", "api_calls"},
+    "unified_memory": _WORK | {"gpu_page_faults", "cpu_page_faults"},
+    "kernel_pace": frozenset({"kernels", "gpu_metrics"}),
+    "kernel_outliers": frozenset({"kernels"}),
+    "slow_places": frozenset({"kernels", "devices"}),
+}
+"""The modules of this folder, each with a function ``check``, in the order in which they judge; by name the canonical
+tables without which one judges wrongly, or finds another cause."""
+
+
+def _of(value: float, meaning: str) -> Any:
+    return field(default=value, metadata={"meaning": meaning})
+
+
+_LEAST_COST = "least cost of "
+"""The beginning of the meaning of a threshold below which a finding does not count."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Percentages are of the job's time, unless their meaning says else."""
+
+    straggler_percent: float = _of(3.0, "least cost of a straggler")
+    straggler_share: float = _of(50.0, "least share of all waiting that one rank causes, in %, to be a straggler")
+    imbalance_percent: float = _of(8.0, "least cost of waiting at collectives that no single rank causes")
+    gap_ms: float = _of(1.0, "an idle gap of a GPU is long from so many ms on")
+    gap_percent: float = _of(5.0, "least cost of long idle gaps")
+    exposed_percent: float = _of(10.0, "least cost of exposed communication")
+    slow_step: float = _of(1.5, "a step is slow that takes so many times the median")
+    slow_step_percent: float = _of(2.0, "least cost of slow steps")
+    warm_up_steps: float = _of(2.0, "the first steps, judged apart")
+    warm_up_percent: float = _of(5.0, "least cost of warm-up")
+    drift_percent: float = _of(10.0, "how much longer the last third of the steps takes than the first, in %")
+    drift_steps: float = _of(12.0, "fewest steps in which a drift shows")
+    low_busy_percent: float = _of(50.0, "a 30th of the job is a low stretch below so much busy time, in %")
+    low_percent: float = _of(10.0, "least cost of low-utilisation stretches, without their long gaps")
+    small_message_kib: float = _of(64.0, "a message is small below so many KiB")
+    small_message_percent: float = _of(2.0, "least cost of small-message collectives")
+    launch_percent: float = _of(5.0, "least cost of GPUs that wait for launches")
+    tiny_kernel_us: float = _of(10.0, "a kernel is tiny below so many µs")
+    sync_percent: float = _of(3.0, "least cost of idle time that begins in a synchronising call")
+    copy_percent: float = _of(2.0, "least cost of synchronous, or of pageable, memory operations")
+    exposed_memory_percent: float = _of(5.0, "least cost of memory operations that no kernel hides")
+    dominant_percent: float = _of(50.0, "least share of one kernel in all kernel time but NCCL's, in %")
+    dominant_cost_percent: float = _of(20.0, "least cost of a kernel that dominates")
+    work_difference_percent: float = _of(5.0, "how much more a rank must launch than the median rank, in %")
+    work_percent: float = _of(5.0, "least cost of different work")
+    tensor_percent: float = _of(5.0, "mean tensor activity of a busy GPU is low below so much, in %")
+    mpi_percent: float = _of(5.0, "least cost of blocking MPI calls in which a GPU does nothing")
+    overhead_percent: float = _of(3.0, "least cost of the profiler's own work while a GPU is idle")
+    traffic_percent: float = _of(3.0, "least cost of host-to-device copies within steps")
+    unified_percent: float = _of(2.0, "least cost of unified memory's page faults and migrations")
+    pace_percent: float = _of(3.0, "least cost of kernels that become slower during the run")
+    pace_growth: float = _of(5.0, "by so much a kernel's last third must be slower than its first, in %")
+    outlier: float = _of(3.0, "a launch is an outlier that takes so many times the median of its kernel")
+    outlier_score: float = _of(3.5, "and is so far from it: 0.6745 · distance / median absolute deviation")
+    outlier_percent: float = _of(1.0, "least cost of outliers among the launches of a kernel")
+    place_percent: float = _of(3.0, "least cost of a host, or place in a host, whose GPUs are slow")
+    place_slower: float = _of(5.0, "so much longer the same kernels must take there, in %")
+    worse_points: float = _of(2.0, "by so many percentage points a finding must grow to be worse than the baseline's")
+    fewest_steps: float = _of(3.0, "fewest steps that are a sample of a job")
+    shortest_ms: float = _of(20.0, "least GPU activity that is a sample of a job, in ms")
+
+    def changed(self, settings: Sequence[str]) -> Thresholds:
+        """These with ``NAME=VALUE`` in each of ``settings``; raises UsageError for an unknown name or no number."""
+        names = [one.name for one in fields(self)]
+        values: dict[str, float] = {}
+        for setting in settings:
+            name, sign, text = setting.partition("=")
+            if name not in names:
+                hint = meant(name, names, f"write NAME=VALUE with a NAME of {', '.join(names)}")
+                raise UsageError(f"--set {setting}: there is no threshold {name!r}: {hint}")
+            if not sign:
+                raise UsageError(f"--set {setting}: write {name}=VALUE")
+            values[name] = _number(setting, text)
+        return replace(self, **values)
+
+    def without_least_costs(self) -> Thresholds:
+        """These with every minimum cost at 0: findings then may have any cost."""
+        least = [one.name for one in fields(self) if one.metadata["meaning"].startswith(_LEAST_COST)]
+        return replace(self, **dict.fromkeys(least, 0.0))
+
+
+def _number(setting: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise UsageError(f"--set {setting}: {text!r} is not a number of 0 or more")
+    return value
+
+
+def meanings() -> list[tuple[str, float, str]]:
+    """Name, usual value and meaning of every threshold, in order."""
+    return [(one.name, float(str(one.default)), one.metadata["meaning"]) for one in fields(Thresholds)]

@@ -6,16 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import sqlalchemy as sa
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import RANK, Column, Unit
-from nsystui.base.selection import Task
-from nsystui.questions.conditions import where
 from nsystui.questions.time_window import shares_clock
 from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.store import tables
 
 _NAME = "different-work"
 _COLUMNS = (
@@ -34,25 +30,15 @@ class _Row(NamedTuple):
 
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
-    times: dict[Task, int] = {}
-    for device in case.devices:
-        task = device.device.task.task
-        times[task] = times.get(task, 0) + device.breakdown(case.window_of(device)).kernels
-    ranks = [item for item in case.ranks if times.get(item.task)]
+    computed = case.computed
+    ranks = [item for item in case.ranks if item.task in computed and computed[item.task].time]
     if len(ranks) < 2 or not shares_clock(case.reports):
         return [NotChecked(_NAME, "needs the GPU work of two ranks or more of one job")]
     steps = {len(case.steps[item.task]) if item.task in case.steps else None for item in ranks}
     if len(steps) > 1:
         return [NotChecked(_NAME, "needs ranks with equally many steps: choose a window with --time that all were in")]
-    table = tables.kernels
-    query = (
-        sa.select(table.c.report, table.c.process, sa.func.count())
-        .where(*where(table, case.chosen), sa.not_(sa.cast(table.c.is_nccl, sa.Boolean)))
-        .group_by(table.c.report, table.c.process)
-    )
-    counts = {Task(report, process): int(count) for report, process, count in case.job.session.rows(query)}
-    kernels = np.array([counts.get(item.task, 0) for item in ranks], float)
-    busy = np.array([times[item.task] for item in ranks], float)
+    kernels = np.array([computed[item.task].kernels for item in ranks], float)
+    busy = np.array([computed[item.task].time for item in ranks], float)
     least = 1 + case.thresholds.work_difference_percent / 100
     more = [item.rank for item, one in zip(ranks, kernels, strict=True) if one > least * np.median(kernels)]
     heaviest = ranks[int(busy.argmax())].rank
@@ -68,9 +54,9 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "divide layers, experts or samples more evenly",
         "the rank with most work sets the pace of every step that ends in a collective",
     )
-    told = steps.pop()
+    (common,) = steps
     rows = [
-        _Row(item.rank, int(count), told, int(time)) for item, count, time in zip(ranks, kernels, busy, strict=True)
+        _Row(item.rank, int(count), common, int(time)) for item, count, time in zip(ranks, kernels, busy, strict=True)
     ]
     rows.sort(key=lambda row: (-row.compute, row.rank))
     measured = "compute time |U(K)| of the rank with most, less the mean of all"

@@ -2,19 +2,21 @@
 
 See docs/numbers.md#expert-rules.
 
-What the profiler itself did is no part of a gap: that is the finding of `profiler_overhead`.
+The work of the profiler itself is no part of a gap: that is the finding of `profiler_overhead`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
 from nsystui.base.selection import Task, Window
+from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge, subtract, union
 from nsystui.questions.conditions import job_start
 from nsystui.questions.mpi import DOMAIN
@@ -68,6 +70,12 @@ class HostWork:
         return max(KINDS, key=lambda kind: self.spent.get(kind, 0))
 
 
+class _Call(NamedTuple):
+    start: int
+    end: int
+    name: str
+
+
 def kind_of(name: str) -> str:
     """The kind of a CUDA call, by its name."""
     if "Synchronize" in name:
@@ -88,18 +96,15 @@ def host_work(session: Session, spans: Sequence[Span]) -> list[HostWork]:
     ranges = _overlapping(session, tables.nvtx_ranges, FOLDED_LABEL, spans)
     found = []
     for number, span in enumerate(spans):
-        by_kind: dict[str, list[tuple[int, int, str]]] = {}
-        for start, end, name in cuda[number]:
-            by_kind.setdefault(kind_of(name), []).append((start, end, name))
+        by_kind: dict[str, list[_Call]] = {}
+        for call in cuda[number]:
+            by_kind.setdefault(kind_of(call.name), []).append(call)
         # Before it had a table of its own, nsys wrote MPI as NVTX ranges.
-        in_mpi = [*mpi[number], *(one for one in ranges[number] if one[2].startswith(_MPI_PREFIX))]
+        in_mpi = [*mpi[number], *(one for one in ranges[number] if one.name.startswith(_MPI_PREFIX))]
         if in_mpi:
             by_kind[IN_MPI] = in_mpi
         found.append(_work(span, by_kind, ranges[number]))
     return found
-
-
-_Call = tuple[int, int, str]
 
 
 def _work(span: Span, by_kind: Mapping[str, Sequence[_Call]], ranges: Sequence[_Call]) -> HostWork:
@@ -110,9 +115,9 @@ def _work(span: Span, by_kind: Mapping[str, Sequence[_Call]], ranges: Sequence[_
     for kind in KINDS[:-1]:
         calls = by_kind.get(kind, ())
         if calls:
-            covered = union([one[0] for one in calls], [one[1] for one in calls]).clip(lo, hi)
+            covered = union([one.start for one in calls], [one.end for one in calls]).clip(lo, hi)
             spent[kind] = subtract(covered, seen).length
-            longest[kind] = max(calls, key=lambda one: (min(one[1], hi) - max(one[0], lo), one[2]))[2]
+            longest[kind] = max(calls, key=lambda one: (min(one.end, hi) - max(one.start, lo), one.name)).name
             seen = merge(seen, covered)
     spent[NOTHING] = span.length - seen.length
     middle = (lo + hi) // 2
@@ -155,7 +160,7 @@ def _overlapping(
         )
     )
     for number, start, end, label in sorted(session.rows(query)):
-        found[number].append((start, end, label))
+        found[number].append(_Call(start, end, label))
     return found
 
 
@@ -200,7 +205,7 @@ _COLUMNS = (
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     if not case.devices:
-        return [NotChecked("idle-gaps", f"needs GPU work: {_record()}")]
+        return [NotChecked("idle-gaps", f"needs GPU work: {canonical.KERNELS.record}")]
     least = case.thresholds.gap_ms * 1e6
     spans: list[Span] = []
     for device in case.devices:
@@ -214,12 +219,6 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
     works = host_work(case.job.session, spans[:_LOOKED_AT])
     return [_finding(case, spans, works, cost)]
-
-
-def _record() -> str:
-    from nsystui.exports import canonical
-
-    return canonical.KERNELS.record
 
 
 def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost: int) -> Finding:

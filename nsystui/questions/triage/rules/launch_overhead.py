@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.questions.algebra.intervals import Intervals, Times
-from nsystui.questions.conditions import job_start, where
+from nsystui.questions.conditions import is_launched_by, job_end, job_start, where
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.triage.case import Case, Place, below, places_in, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
@@ -132,18 +132,17 @@ def _launches(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, tup
     kernels, calls = tables.kernels, tables.api_calls
     tasks = frozenset(one.device.task.task for one in devices)
     reports = sorted({task.report for task in tasks})
-    is_launch = [calls.c[key] == kernels.c[key] for key in ("report", "process", "correlation_id")]
     query = (
         sa.select(
             kernels.c.report,
             kernels.c.process,
             kernels.c.device,
             job_start(calls).label("launch"),
-            (calls.c.end + calls.c.clock_offset).label("called"),
+            job_end(calls).label("called"),
             job_start(kernels).label("start"),
-            (kernels.c.end + kernels.c.clock_offset).label("end"),
+            job_end(kernels).label("end"),
         )
-        .join_from(kernels, calls, sa.and_(*is_launch))
+        .join_from(kernels, calls, is_launched_by(kernels, calls))
         .where(
             *where(kernels, case.chosen.with_tasks(tasks)),
             # Said of the reports too: else those of every other one are read as well.

@@ -14,7 +14,7 @@ from nsystui.base.columns import BYTES, COUNT, RANK, Column, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.activities import MemoryCalls, are, with_calls
 from nsystui.questions.algebra.intervals import union
-from nsystui.questions.conditions import job_start, where
+from nsystui.questions.conditions import job_end, job_start, where
 from nsystui.questions.triage.case import Case, bytes_words, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
@@ -92,7 +92,7 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
             calls.c.name.label("call"),
             sa.func.coalesce(memory.c.bytes, 0).label("bytes"),
             job_start(memory).label("start"),
-            (memory.c.end + memory.c.clock_offset).label("end"),
+            job_end(memory).label("end"),
         )
         .select_from(with_calls())
         .where(*where(memory, case.chosen), *are(kind.calls), memory.c.end.is_not(None))
@@ -109,9 +109,7 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
         window = case.working(device)
         spans = union(frame["start"].to_numpy(np.int64)[is_own], frame["end"].to_numpy(np.int64)[is_own])
         spans = spans.clip(window.start, window.end)
-        after, _ = device.parts.kernels.before(spans.ends)
-        before, _ = device.parts.kernels.before(spans.starts)
-        exposed += spans.length - int((after - before).sum())
+        exposed += spans.length - device.parts.kernels.shared_with(spans)
     cost = case.mean([exposed])
     if case.percent(cost) < case.thresholds.copy_percent:
         return None

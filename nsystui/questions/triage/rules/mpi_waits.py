@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import HOST, RANK, Column, Unit
 from nsystui.exports import canonical
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge, subtract
+from nsystui.questions.algebra.intervals import Intervals, merge, subtract
 from nsystui.questions.conditions import Condition, duration, where
 from nsystui.questions.mpi import has_mpi, mpi_rows
 from nsystui.questions.tasks import RankedTask
@@ -105,11 +105,7 @@ def _waited(case: Case, item: RankedTask, calls: Spans) -> Intervals:
         return own
     start = min(case.working(one).start for one in devices)
     own = own.clip(start, window.end)
-    busy: Intervals = EMPTY
-    for one in devices:
-        parts = one.parts
-        for part in (parts.kernels, parts.exposed_nccl, parts.memory_only, parts.graph_only):
-            busy = merge(busy, part.clip(start, window.end))
+    busy = merge(*(part.clip(start, window.end) for one in devices for part in one.parts.disjoint))
     return subtract(own, busy)
 
 

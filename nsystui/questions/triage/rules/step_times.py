@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nsystui.base.selection import Task
+from nsystui.base.selection import Task, Window
 from nsystui.base.text import few
 from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 
-_DOOR = Door("steps-across", sort="median")
+_DOOR = Door("steps across", sort="median")
 _FEWEST = 5
 
 
@@ -118,14 +118,11 @@ def _finding(
     advice: Advice,
     cost: int,
     over: str,
-    window: object,
+    window: Window | None,
     ranks: set[int],
 ) -> Finding:
-    from nsystui.base.selection import Window
-
     evidence = steps_across_ranks(list(case.ranks), case.job.steps(case.step_name), case.chosen.window)
     measured = f"time of these steps {over}; mean over the ranks"
-    place = window if isinstance(window, Window) else None
     numbers = tuple(sorted(ranks))
     share = case.percent(cost)
-    return Finding(name, severity, sentence, advice, _DOOR, cost, share, measured, evidence, place, numbers)
+    return Finding(name, severity, sentence, advice, _DOOR, cost, share, measured, evidence, window, numbers)

@@ -53,7 +53,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.mean(row.exposed for row in rows)
     if case.percent(cost) < case.thresholds.traffic_percent:
         return []
-    rows.sort(key=lambda row: (-row.exposed, str(row[:2])))
+    rows.sort(key=lambda row: (-row.exposed, str((row.rank, row.device))))
     size = float(np.mean([row.bytes for row in rows]))
     whole = float(np.mean([row.time for row in rows]))
     sentence = (

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import sqlalchemy as sa
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import HOST, RANK, Column, Unit
@@ -31,12 +30,10 @@ from nsystui.base.selection import Selection, Task
 from nsystui.questions.algebra.intervals import Intervals, Times, union
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import SYNCHRONOUS, Arrivals, Lateness, lateness
-from nsystui.questions.conditions import where
 from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.tasks import world_size
-from nsystui.questions.triage.case import Case, time_words
+from nsystui.questions.triage.case import Case, Computed, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.store import tables
 
 _COLUMNS = (
     RANK,
@@ -112,9 +109,7 @@ def _exposed(spans: Sequence[tuple[Times, Times]], device: DeviceIntervals | Non
     whole: Intervals = union(np.concatenate([one for one, _ in spans]), np.concatenate([one for _, one in spans]))
     if device is None:
         return whole.length
-    before_end, _ = device.parts.kernels.before(whole.ends)
-    before_start, _ = device.parts.kernels.before(whole.starts)
-    return whole.length - int((before_end - before_start).sum())
+    return whole.length - device.parts.kernels.shared_with(whole)
 
 
 def _caused(task: Task, lost: Mapping[tuple[Task, Member], int], devices: Sequence[Member]) -> int:
@@ -130,7 +125,7 @@ def _findings(
     case: Case, waiting: _Waiting, caused: Mapping[Task, int], suffered: Mapping[Task, int]
 ) -> list[Finding | NotChecked]:
     whole = sum(caused.values())
-    computed = _computed(case)
+    computed = case.computed
     evidence = _table(case, waiting, caused, suffered, computed)
     limits = case.thresholds
     found: list[Finding | NotChecked] = []
@@ -179,30 +174,7 @@ def _among(case: Case) -> str:
     return f" (of the {there} open ranks of {size})" if size and size > there else ""
 
 
-@dataclass(frozen=True)
-class _Computed:
-    """The computation of a rank: its kernels but NCCL's, and |U(K)| in ns."""
-
-    kernels: int
-    time: int
-
-
-def _computed(case: Case) -> dict[Task, _Computed]:
-    times: dict[Task, int] = {}
-    for device in case.devices:
-        task = device.device.task.task
-        times[task] = times.get(task, 0) + device.breakdown(case.window_of(device)).kernels
-    table = tables.kernels
-    query = (
-        sa.select(table.c.report, table.c.process, sa.func.count())
-        .where(*where(table, case.chosen), sa.not_(sa.cast(table.c.is_nccl, sa.Boolean)))
-        .group_by(table.c.report, table.c.process)
-    )
-    counts = {Task(report, process): count for report, process, count in case.job.session.rows(query)}
-    return {task: _Computed(counts.get(task, 0), time) for task, time in times.items()}
-
-
-def _reason(task: Task, computed: Mapping[Task, _Computed]) -> tuple[str, Advice]:
+def _reason(task: Task, computed: Mapping[Task, Computed]) -> tuple[str, Advice]:
     """The reason why a rank may be late, as far as its own kernels show it."""
     others = [one for other, one in computed.items() if other != task]
     own = computed.get(task)
@@ -237,13 +209,13 @@ def _table(
     waiting: _Waiting,
     caused: Mapping[Task, int],
     suffered: Mapping[Task, int],
-    computed: Mapping[Task, _Computed],
+    computed: Mapping[Task, Computed],
 ) -> TableAnswer:
     rows: list[Row] = []
     taking_part = [item for item in case.job.ranks if item.task in waiting.lateness]
     for item in sorted(taking_part, key=lambda item: (-caused.get(item.task, 0), item.rank)):
         task, own = item.task, computed.get(item.task)
         late = waiting.lateness[task]
-        told = (late.late, late.operations, caused.get(task), suffered.get(task), late.caused)
-        rows.append((item.rank, item.host or None, *told, own.kernels if own else None, own.time if own else None))
+        waits = (late.late, late.operations, caused.get(task), suffered.get(task), late.caused)
+        rows.append((item.rank, item.host or None, *waits, own.kernels if own else None, own.time if own else None))
     return TableAnswer("stragglers", _COLUMNS, rows, len(rows))

@@ -5,17 +5,15 @@ See docs/numbers.md#expert-rules.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import sqlalchemy as sa
 
-from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.selection import Window
 from nsystui.questions.activities import API, work_summary
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge, union
-from nsystui.questions.conditions import job_start, where
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge
 from nsystui.questions.device_time import DeviceIntervals
-from nsystui.questions.triage.case import Case, below, number_of, time_words
+from nsystui.questions.triage.case import Case, below, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
 
@@ -25,11 +23,12 @@ _NAME = "synchronising-calls"
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     if not case.job.session.count(tables.api_calls) or not case.devices:
         return [NotChecked(_NAME, "needs GPU work and CUDA API calls: record with `nsys profile -t cuda`")]
-    calls, count = _calls(case)
+    name = tables.api_calls.c.name
+    calls = spans(case, tables.api_calls, [name.contains("Synchronize")])
     # In a long gap the CPU did something else after it had synchronised: that is the finding of idle_gaps.
     longest_gap = case.thresholds.gap_ms * 1e6
     waits = [
-        merge(*(_idle_after(part, calls.get(device.device.task.task, EMPTY)) for part in short))
+        merge(*(_idle_after(part, calls.of(device.device.task.task)) for part in short))
         for device in case.devices
         for short in [below(case.gaps(device), longest_gap)]
     ]
@@ -41,7 +40,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     window = Window(int(gaps.starts[longest]), int(gaps.ends[longest]))
     sentence = (
         f"GPUs are idle for {time_words(cost)} each from when the CPU synchronised with them until work reached them "
-        f"again ({number_of(count, 'synchronising call')}; idle {number_of(sum(map(len, waits)), 'time')} so; "
+        f"again ({number_of(calls.count, 'synchronising call')}; idle {number_of(sum(map(len, waits)), 'time')} so; "
         f"the longest on rank {_rank(device)}, {time_words(window.end - window.start)})"
     )
     advice = Advice(
@@ -60,26 +59,6 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
 
 def _rank(device: DeviceIntervals) -> int:
     return device.device.task.rank
-
-
-def _calls(case: Case) -> tuple[Mapping[Task, Intervals], int]:
-    """The times in which each process was in a synchronising call, and the number of these calls."""
-    table = tables.api_calls
-    query = sa.select(
-        table.c.report,
-        table.c.process,
-        job_start(table).label("start"),
-        (table.c.end + table.c.clock_offset).label("end"),
-    ).where(
-        *where(table, Selection(case.chosen.window, case.chosen.tasks)),
-        table.c.name.contains("Synchronize"),
-        table.c.end.is_not(None),
-    )
-    found: dict[Task, list[tuple[int, int]]] = {}
-    for report, process, start, end in case.job.session.rows(query):
-        found.setdefault(Task(report, process), []).append((start, end))
-    merged = {task: union([a for a, _ in spans], [b for _, b in spans]) for task, spans in found.items()}
-    return merged, sum(map(len, found.values()))
 
 
 def _idle_after(gaps: Intervals, calls: Intervals) -> Intervals:

@@ -32,10 +32,10 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         for lane in metric_lanes(session, case.chosen, window, 1, own):
             if lane.mean is not None:
                 by_gpu.setdefault((report, lane.source.gpu), {})[lane.source.family] = lane.mean
-    told = {gpu: one for gpu, one in by_gpu.items() if len(one) == 2}
-    if not told:
+    known = {gpu: one for gpu, one in by_gpu.items() if len(one) == 2}
+    if not known:
         return [NotChecked(_NAME, f"needs GPU metrics with tensor activity: {canonical.GPU_METRICS.record}")]
-    busy = [one for one in told.values() if one["SM active"] >= _BUSY]
+    busy = [one for one in known.values() if one["SM active"] >= _BUSY]
     if not busy or np.mean([one["tensor active"] for one in busy]) >= case.thresholds.tensor_percent:
         return []
     tensor, active = (float(np.mean([one[key] for one in busy])) for key in ("tensor active", "SM active"))
@@ -46,7 +46,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     )
     names = {report.index: report.name for report in case.reports}
     rows: list[Row] = [
-        (names.get(report), gpu, one["SM active"], one["tensor active"]) for (report, gpu), one in sorted(told.items())
+        (names.get(report), gpu, one["SM active"], one["tensor active"]) for (report, gpu), one in sorted(known.items())
     ]
     evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
     return [Finding(_NAME, Severity.INFO, sentence, advice, Door("gpu"), evidence=evidence)]

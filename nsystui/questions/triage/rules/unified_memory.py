@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
+from nsystui.base.selection import Task
 from nsystui.questions.algebra.intervals import merge
 from nsystui.questions.conditions import where
 from nsystui.questions.triage.case import Case, bytes_words, spans, time_words
@@ -60,7 +61,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.mean(row.time for row in rows)
     if case.percent(cost) < case.thresholds.unified_percent:
         return []
-    rows.sort(key=lambda row: (-row.time, str(row[:2])))
+    rows.sort(key=lambda row: (-row.time, str((row.rank, row.device))))
     size = sum(row.migrated for row in rows)
     gpu, cpu = sum(row.gpu_faults for row in rows), sum(row.cpu_faults for row in rows)
     sentence = (
@@ -78,11 +79,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 
-def _counts(case: Case, task: object, device: int) -> tuple[int, int, int]:
+def _counts(case: Case, task: Task, device: int) -> tuple[int, int, int]:
     """GPU page faults, bytes migrated, CPU page faults (of the process)."""
-    from nsystui.base.selection import Task
-
-    assert isinstance(task, Task)
     session, memory = case.job.session, tables.memory_ops
     gpu, cpu = tables.gpu_page_faults, tables.cpu_page_faults
 

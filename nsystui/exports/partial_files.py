@@ -1,5 +1,5 @@
-"""The program's own files: names while they are written, which tell whether their writer still lives, and directories
-that nobody else can have written to.
+"""Files being written: their temporary names tell whether the process that writes them is still alive, so that those
+of killed processes can be removed. And a check that nobody else can have written to a directory.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ def partial_name(ending: str = "") -> str:
     return f"{PARTIAL}{_here()}-{os.getpid()}-{uuid4().hex[:8]}{ending}"
 
 
-def is_abandoned(place: Path) -> bool:
+def is_abandoned(path: Path) -> bool:
     """Whether the process that wrote it is gone, or has left it alone for a day. Raises OSError where it is gone."""
-    name = _NAME.match(place.name)
+    name = _NAME.match(path.name)
     if name is not None and name[1] == _here() and not _is_alive(int(name[2])):
         return True
-    return time.time() - place.stat().st_mtime > _STALE_SECONDS
+    return time.time() - path.stat().st_mtime > _STALE_SECONDS
 
 
 def drop_abandoned(directory: Path) -> None:
     """Removes what killed processes left half-written in a directory. Never raises: others may be at it as well."""
-    for place in _partial(directory):
+    for path in _partial(directory):
         with suppress(OSError):
-            if is_abandoned(place):
-                remove(place)
+            if is_abandoned(path):
+                remove(path)
 
 
-def remove(place: Path) -> None:
+def remove(path: Path) -> None:
     """Removes a file or a directory with all in it, as far as that goes."""
     with suppress(OSError):
-        if place.is_dir() and not os.path.islink(place):
-            shutil.rmtree(place, ignore_errors=True)
+        if path.is_dir() and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
         else:
-            place.unlink()
+            path.unlink()
 
 
 def _partial(directory: Path) -> Iterator[Path]:

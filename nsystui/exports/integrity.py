@@ -1,4 +1,4 @@
-"""Whether an export is whole: what SQLite says of damaged pages, and rows that a page has forgotten without a word."""
+"""The integrity of an export: SQLite's check of damaged pages, and rows that are lost without an error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_last(path: Path, connection: sqlite3.Connection, table: str, last: int
 
 
 def check_rows(path: Path, table: str, rows: int, last: int) -> None:
-    """Says so where ``rows``, all that was found of a table up to its ``last``, are fewer or more because of damage.
+    """Compares ``rows``, all that were found of a table, with its ``last`` rowid; a difference may be damage.
 
     Raises ExportError. Rows that somebody deleted are no damage, and a key of nsys's own may begin at 0.
     """
@@ -54,14 +54,14 @@ def check_pages(path: Path, connection: sqlite3.Connection, table: str, found: s
     """Has SQLite look at the pages of a table of which only ``found`` could be read; raises ExportError."""
     quoted = table.replace('"', '""')
     try:
-        said = [
+        messages = [
             text
             for (texts,) in connection.execute(f'PRAGMA quick_check("{quoted}")')
             for text in str(texts).split("\n")
         ]
     except opening.READ_ERRORS as error:
         raise opening.corrupt(path, error, table) from None
-    damage = [text for text in said if text and not _OF_VALUES.match(text)]
+    damage = [text for text in messages if text and not _OF_VALUES.match(text)]
     if damage:
         cause = sqlite3.DatabaseError(f"{found} of {table} can be found ({damage[0]})")
         raise opening.corrupt(path, cause, table)
@@ -138,10 +138,10 @@ def _cell_size(page: bytes, at: int, usable: int) -> int:
 def _varint(page: bytes, at: int) -> tuple[int, int]:
     """A number, and where it ends."""
     number = 0
-    for place in range(at, at + 8):
-        number = number << 7 | page[place] & 127
-        if page[place] < 128:
-            return number, place + 1
+    for position in range(at, at + 8):
+        number = number << 7 | page[position] & 127
+        if page[position] < 128:
+            return number, position + 1
     return number << 8 | page[at + 8], at + 9
 
 

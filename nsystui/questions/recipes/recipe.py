@@ -1,33 +1,36 @@
-"""What recipes share: their options, and a question asked of each rank."""
+"""A recipe: its options, a question asked of each rank, and maps of several figures over time.
+
+A map has a line for each GPU, process or adapter; it is shown as a table, or drawn.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nsystui.base.answer import Answer, Row, TableAnswer, row_batches
-from nsystui.base.columns import Column, Unit
-from nsystui.base.selection import Selection
+from nsystui.base.columns import END, RANK, START, Column, Unit
+from nsystui.base.selection import Selection, Window
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.tasks import RankedTask, selected_ranks
+from nsystui.questions.time_window import edges_of, selected_reports, shares_clock
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.questions.recipes.maps import RecipeMap
 
 T = TypeVar("T")
 
 MILLISECOND = 1_000_000
 BINS = 30
-RANK = Column("rank", header="Rank", label="rank", unit=Unit.NUMBER)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a recipe is asked with: the defaults are those of NVIDIA's.
+    """The options of a recipe; the defaults are those of NVIDIA's.
 
     ``by_rank``: each rank by itself. ``name``: of the kernel or range that is looked at; ``None`` for the kernel with
     most time, and for the training steps. ``names``: of kernels. ``bins``: of a map. ``gap``: ns. ``threshold``:
@@ -48,18 +51,13 @@ Draw = Callable[[Job, Selection, Options], "RecipeMap"]
 """Each module of this folder has the functions of its recipes, by their names, in ``ASK`` or ``MAPS``."""
 
 
-def chosen_ranks(job: Job, selection: Selection) -> list[RankedTask]:
-    """The selected ranks, in their order."""
-    return [item for item in job.ranks if selection.tasks is None or item.task in selection.tasks]
-
-
 Question = Callable[[Session, Selection], Answer]
-"""What is asked of a rank: of a session that has at least its report."""
+"""A question of a rank, asked of a session that has at least its report."""
 
 
 def of_each_rank(job: Job, selection: Selection, question: Question) -> Answer:
     """The answers for the single ranks below each other, behind a column for the rank."""
-    parts = [(item.rank, of_rank(job, selection, item, question)) for item in chosen_ranks(job, selection)]
+    parts = [(item.rank, of_rank(job, selection, item, question)) for item in selected_ranks(job.ranks, selection)]
     if not parts:
         empty = question(job.session, selection)
         return TableAnswer(empty.name, (RANK, *empty.columns), [], 0, empty.notes)
@@ -115,3 +113,74 @@ class _RankAnswers:
     def sorted_by(self, key: str, descending: bool) -> Answer:
         rows = [row for batch in self.stream(10_000) for row in batch]
         return TableAnswer(self.name, self.columns, rows, self.total, self.notes).sorted_by(key, descending)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a map: percent of the time where the unit of its column is that, else a rate."""
+
+    column: Column
+    category: str | None = None
+    """Of a lane's colour."""
+
+    @property
+    def title(self) -> str:
+        return self.column.header
+
+
+@dataclass(frozen=True, eq=False)
+class MapLine:
+    """One place: the values of the columns that name it, and its figures, shape ``(figures, bins)``; NaN is missing."""
+
+    place: Row
+    label: str
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RecipeMap:
+    """``figures`` of each line over ``window`` in ``bins`` equal spans; ``places`` are the columns of a place."""
+
+    name: str
+    window: Window
+    bins: int
+    places: tuple[Column, ...]
+    figures: tuple[Figure, ...]
+    lines: tuple[MapLine, ...]
+    notes: tuple[str, ...] = ()
+
+    def shares(self, figure: int) -> list[NDArray[np.float64]]:
+        """A figure of every line as 0 to 1 for a drawing: of rates 1 is the largest of all."""
+        rows = [line.values[figure] for line in self.lines]
+        if self.figures[figure].column.unit is Unit.PERCENT:
+            return [row / 100.0 for row in rows]
+        known = [float(np.nanmax(row)) for row in rows if np.isfinite(row).any()]
+        largest = max(known, default=0.0)
+        return [row / largest if largest > 0 else row for row in rows]
+
+
+def percent(key: str, title: str, label: str, category: str | None = None) -> Figure:
+    """A figure in percent of the time."""
+    return Figure(Column(key, header=f"{title} (%)", label=f"{label} %", unit=Unit.PERCENT, decimals=1), category)
+
+
+def clock_notes(job: Job, selection: Selection) -> tuple[str, ...]:
+    """The note on several reports whose times do not compare."""
+    if shares_clock(selected_reports(job.session, selection)):
+        return ()
+    return ("these reports share no clock: select the ranks of one to see it over its own time",)
+
+
+def map_table(shown: RecipeMap) -> TableAnswer:
+    """A row for each line and span of time, with a column for each figure."""
+    edges = edges_of(shown.window, shown.bins)
+    columns = (*shown.places, START, END.with_importance(4), *(figure.column for figure in shown.figures))
+    rows: list[Row] = []
+    for line in shown.lines:
+        for number, values in enumerate(line.values.T.tolist()):
+            rows.append((*line.place, edges[number], edges[number + 1], *_known(values)))
+    return TableAnswer(shown.name, columns, rows, len(rows), shown.notes)
+
+
+def _known(values: Sequence[float]) -> list[float | None]:
+    return [None if value != value else value for value in values]  # NaN is not equal to itself
