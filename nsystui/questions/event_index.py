@@ -90,8 +90,8 @@ def spans(session: Session, kind: EventKind) -> dict[int, tuple[int, int, int]]:
         return {report.index: {"span": np.array(rows.get(report.index, []), np.int64)} for report in reports}
 
     having = [report for report in session.reports if report.count(KIND_TABLES[kind].table)]
-    kept = of_each_report(session, having, f"span-{kind.value}", compute, by=KIND_TABLES[kind].table)
-    found = {index: arrays["span"].tolist() for index, arrays in kept.items()}
+    stored = of_each_report(session, having, f"span-{kind.value}", compute, by=KIND_TABLES[kind].table)
+    found = {index: arrays["span"].tolist() for index, arrays in stored.items()}
     return {index: (span[0], span[1], span[2]) for index, span in found.items() if span}
 
 

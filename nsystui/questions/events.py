@@ -280,8 +280,8 @@ def _names(session: Session, kind: EventKind) -> frozenset[str]:
         }
 
     having = [one for one in session.reports if one.count(source.table)]
-    kept = of_each_report(session, having, f"names-{kind.value}", compute, by=source.table)
-    return frozenset(name for arrays in kept.values() for name in json_of(arrays["names"]))
+    stored = of_each_report(session, having, f"names-{kind.value}", compute, by=source.table)
+    return frozenset(name for arrays in stored.values() for name in json_of(arrays["names"]))
 
 
 def _passing(session: Session, names: Sequence[str], wanted: NameFilter) -> frozenset[str]:

@@ -217,11 +217,11 @@ def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]
         found = {name: rows_of_tasks(part, table, reports) for name, table in _COUNTED.items()}
         return {report.index: _count_arrays(report.index, found) for report in reports}
 
-    kept = of_each_report(session, selected_reports(session, of_tasks), "counts", compute)
+    stored = of_each_report(session, selected_reports(session, of_tasks), "counts", compute)
     return {
         name: {
             Task(report, process): count
-            for report, arrays in kept.items()
+            for report, arrays in stored.items()
             for process, count in zip(arrays[f"{name}_process"].tolist(), arrays[name].tolist(), strict=True)
         }
         for name in _COUNTED

@@ -220,11 +220,11 @@ def _found_by_themselves(session: Session, by_report: Mapping[int, Mapping[Task,
         found = _found(part, _tasks_of(missing, by_report), None)
         return {report.index: to_arrays(_of_report(found, report), report.clock_offset) for report in missing}
 
-    kept = of_each_report(session, reports, "steps", compute, by=tables.api_calls, doing="steps")
+    stored = of_each_report(session, reports, "steps", compute, by=tables.api_calls, doing="steps")
     return {
         steps.task: steps
         for report in reports
-        for steps in of_arrays(report.index, kept[report.index], report.clock_offset)
+        for steps in of_arrays(report.index, stored[report.index], report.clock_offset)
     }
 
 

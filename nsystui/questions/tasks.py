@@ -286,10 +286,10 @@ def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
 
 def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
     """The rank that a process has in the largest communicator it made."""
-    kept = of_each_report(session, session.reports, "nccl-ranks", _nccl_ranks, in_memory=True)
+    stored = of_each_report(session, session.reports, "nccl-ranks", _nccl_ranks, in_memory=True)
     found = {
         Task(report, process): rank
-        for report, arrays in kept.items()
+        for report, arrays in stored.items()
         for process, rank in zip(arrays["process"].tolist(), arrays["rank"].tolist(), strict=True)
     }
     return {task: found[task] for task in tasks if task in found}

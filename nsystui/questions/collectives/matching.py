@@ -94,8 +94,8 @@ def sequences(session: Session, reports: Sequence[Report]) -> list[KernelSequenc
         indices = {report.index for report in missing}
         return _computed(part, [report for report in part.reports if report.index in indices])
 
-    kept = of_each_report(session, with_kernels, "collectives", compute, by=tables.kernels, doing="collectives")
-    return [one for report in with_kernels for one in _split(report, kept[report.index])]
+    stored = of_each_report(session, with_kernels, "collectives", compute, by=tables.kernels, doing="collectives")
+    return [one for report in with_kernels for one in _split(report, stored[report.index])]
 
 
 def stream_sequences(session: Session, reports: Sequence[Report]) -> list[KernelSequence]:
@@ -111,8 +111,8 @@ def stream_sequences(session: Session, reports: Sequence[Report]) -> list[Kernel
 
     found: list[KernelSequence] = []
     for run in runs_of(with_kernels, tables.kernels):
-        kept = of_each_report(session, run, "nccl-streams", compute)
-        found += [_thinned(one) for report in run for one in _split(report, kept[report.index])]
+        stored = of_each_report(session, run, "nccl-streams", compute)
+        found += [_thinned(one) for report in run for one in _split(report, stored[report.index])]
     return found
 
 

@@ -150,12 +150,12 @@ class NvtxRanges:
 
     def no_deeper(self, deepest: int = DEEPEST) -> NvtxRanges:
         """The ranges with less than ``deepest`` others around them, and a note about those that are left out."""
-        kept = self.level < deepest
-        left = len(kept) - int(np.count_nonzero(kept))
+        chosen = self.level < deepest
+        left = len(chosen) - int(np.count_nonzero(chosen))
         if not left:
             return self
         note = f"{left:,} ranges are left out that lie in more than {deepest - 1:,} others"
-        return replace(self._only(kept), notes=(*self.notes, note))
+        return replace(self._only(chosen), notes=(*self.notes, note))
 
     def narrowed(self, selection: Selection) -> NvtxRanges:
         """The ranges of ``selection``, from those that were loaded without its window and name filter."""
@@ -182,15 +182,17 @@ class NvtxRanges:
             chosen[rows] |= chosen[self.parent[rows]]
         return chosen
 
-    def _only(self, kept: Flags) -> NvtxRanges:
-        """The ranges of ``kept``, which must hold every ancestor of what it holds."""
-        if kept.all():
+    def _only(self, chosen: Flags) -> NvtxRanges:
+        """The ranges of ``chosen``, which must hold every ancestor of what it holds."""
+        if chosen.all():
             return self
-        place = np.cumsum(kept, dtype=np.int32) - 1
-        parent = np.where(self.parent >= 0, place[self.parent], NO_PARENT)[kept].astype(np.int32)
+        place = np.cumsum(chosen, dtype=np.int32) - 1
+        parent = np.where(self.parent >= 0, place[self.parent], NO_PARENT)[chosen].astype(np.int32)
         arrays = {item.name: getattr(self, item.name) for item in fields(self)}
-        chosen: dict[str, Any] = {key: value[kept] for key, value in arrays.items() if isinstance(value, np.ndarray)}
-        return replace(self, **{**chosen, "parent": parent})
+        arrays_of_chosen: dict[str, Any] = {
+            key: value[chosen] for key, value in arrays.items() if isinstance(value, np.ndarray)
+        }
+        return replace(self, **{**arrays_of_chosen, "parent": parent})
 
 
 def with_ancestors(chosen: Flags, parent: SmallInts) -> Flags:
@@ -248,26 +250,26 @@ class _Loader:
         return f"no GPU work to project in {shown}: record with `nsys profile -t cuda,nvtx`"
 
     def add(self, report: Report) -> None:
-        kept = ranges_of(self.session, report)
-        if not len(kept["row"]):
+        stored = ranges_of(self.session, report)
+        if not len(stored["row"]):
             return
-        gpu = projection_of(self.session, report, kept, self.selection)
-        start = kept["start"] + report.clock_offset
+        gpu = projection_of(self.session, report, stored, self.selection)
+        start = stored["start"] + report.clock_offset
         launched = gpu["op_count"] > 0
         gpu_start = np.where(launched, start + gpu["gpu_delay"], 0)
         values = {
-            **{key: kept[key] for key in _AS_KEPT},
+            **{key: stored[key] for key in _AS_STORED},
             "start": start,
-            "end": start + kept["length"],
+            "end": start + stored["length"],
             "op_count": gpu["op_count"],
             "op_time": gpu["op_time"],
             "gpu_start": gpu_start,
             "gpu_end": gpu_start + gpu["gpu_length"],
         }
         if self.selection.tasks is not None:
-            values = self._of_tasks(report, values, kept["threads"])
-        values["lane"] = self._lane_numbers(report, values["lane"], kept["threads"])
-        values["name"] = self._name_numbers(values["name"], json_of(kept["names"]))
+            values = self._of_tasks(report, values, stored["threads"])
+        values["lane"] = self._lane_numbers(report, values["lane"], stored["threads"])
+        values["name"] = self._name_numbers(values["name"], json_of(stored["names"]))
         values["parent"] = np.where(values["parent"] >= 0, values["parent"] + self.loaded, NO_PARENT)
         self.parts.append(_arranged(values))
         self.loaded += len(values["row"])
@@ -306,7 +308,7 @@ def _processes(threads: Ints) -> Ints:
     return process_of(threads)
 
 
-_AS_KEPT = ("lane", "name", "row", "is_push_pop", "is_open", "parent", "level", "self_time")
+_AS_STORED = ("lane", "name", "row", "is_push_pop", "is_open", "parent", "level", "self_time")
 _TYPES: dict[str, type[np.generic]] = {
     "lane": np.int32,
     "name": np.int32,

@@ -171,8 +171,8 @@ def _streams(session: Session, report: Report) -> dict[Stream, LaneWork]:
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         return {one.index: _stream_arrays(part, one) for one in reports}
 
-    kept = of_each_report(session, [report], "streams", compute)[report.index]
-    found = of_arrays(kept, report.clock_offset, STREAM_KEYS)
+    stored = of_each_report(session, [report], "streams", compute)[report.index]
+    found = of_arrays(stored, report.clock_offset, STREAM_KEYS)
     seen = recorded(report)
     return {(place[0], place[1], place[2]): LaneWork.of_device(parts, seen) for place, parts in found.items()}
 

@@ -17,8 +17,8 @@ from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.rules import RULES, Thresholds
 from nsystui.store.report import Report
 
-Said = Finding | NotChecked
-Rule = Callable[[Case], Sequence[Said]]
+Result = Finding | NotChecked
+Rule = Callable[[Case], Sequence[Result]]
 
 _JUDGED = frozenset().union(*RULES.values())
 
@@ -58,13 +58,13 @@ def triage(
     thresholds: Thresholds | None = None,
     step_name: str | None = None,
     rules: Collection[str] = tuple(RULES),
-    told: Callable[[int, int], None] = lambda done, of: None,
+    advanced: Callable[[int, int], None] = lambda done, of: None,
 ) -> Triage:
     """Every rule over the selected part of a job. Raises UsageError where ``step_name`` is no regular expression.
 
     A rule that fails is reported among those that were not checked, and the others go on. So are rules that need a
-    table which is left out because an export is damaged. ``told`` hears before each
-    rule how many have judged, and of how many; what it raises ends the triage.
+    table which is left out because an export is damaged. ``advanced`` is called before each
+    rule with the number of rules that have judged, and that of all; what it raises ends the triage.
     """
     case = Case(job, selection or Selection(), thresholds or Thresholds(), step_name)
     if step_name is not None:
@@ -76,14 +76,14 @@ def triage(
     for report in case.reports:
         not_checked += _damaged(report)
     for done, name in enumerate(rules):
-        told(done, len(rules))
+        advanced(done, len(rules))
         give_back()  # what the rule before held
-        for said in _checked(name, case):
-            if isinstance(said, Finding):
-                findings.append(said)
-                module_of[said.id] = name
+        for result in _checked(name, case):
+            if isinstance(result, Finding):
+                findings.append(result)
+                module_of[result.id] = name
             else:
-                not_checked.append(said)
+                not_checked.append(result)
                 unsaid.add(name)
     findings.sort(key=lambda one: (one.severity.place, -(one.cost or 0), one.id, one.sentence))
     return Triage(tuple(findings), tuple(not_checked), case.time, len(case.devices), frozenset(unsaid), module_of)
@@ -102,7 +102,7 @@ def _words(names: Iterable[str]) -> str:
     return ", ".join(canonical.BY_NAME[name].what.partition(",")[0] for name in names)
 
 
-def _checked(name: str, case: Case) -> Sequence[Said]:
+def _checked(name: str, case: Case) -> Sequence[Result]:
     damaged = RULES[name].intersection(table for report in case.reports for table in report.damaged)
     if damaged:
         why = f"needs {_words(sorted(damaged))}: the export is damaged there"

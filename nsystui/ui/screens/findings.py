@@ -173,7 +173,7 @@ class FindingsTable(WindowTable):
                     raise _CancelledError
                 self.call_later(self._advanced, token, done, rules)
 
-            return job.once(("triage", selection), lambda: triage(job, selection, told=advanced))
+            return job.once(("triage", selection), lambda: triage(job, selection, advanced=advanced))
 
         in_thread(self, "findings", look, partial(self._arrived, token), partial(self._failed, token))
 
