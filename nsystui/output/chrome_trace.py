@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from nsystui import __version__
 from nsystui.base.selection import Task
 from nsystui.output.formats import to_json
-from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.trace.layout import NCCL_DOMAIN, Lanes
 from nsystui.questions.trace.trace import Trace
 

@@ -24,7 +24,7 @@ from typing import Any
 from nsystui.base.selection import Task
 from nsystui.base.text import safe_text
 from nsystui.output.chrome_trace import Progress, Sink
-from nsystui.questions.event_kinds import GPU_KINDS, EventKind
+from nsystui.questions.events.kinds import GPU_KINDS, EventKind
 from nsystui.questions.trace.layout import NCCL_DOMAIN, Lanes
 from nsystui.questions.trace.trace import Trace
 

@@ -27,9 +27,9 @@ from nsystui.questions.algebra.statistics import query_rows
 from nsystui.questions.conditions import duration, is_launched_by, job_start, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.derived import of_all_reports
+from nsystui.questions.events.paged import PagedAnswer
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.mpi import has_mpi, mpi_notes, mpi_rows
-from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
 from nsystui.store.session import Session

@@ -19,6 +19,7 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.questions.alignment import Alignment, ClockMode
     from nsystui.questions.collectives.matching import Matching
+    from nsystui.questions.gpu.utilisation import BusyIntervals
     from nsystui.questions.nccl.from_log import LogSizes
     from nsystui.questions.nccl.pairing import NcclPairing
     from nsystui.questions.numbering import Numbering
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from nsystui.questions.nvtx.tree import NvtxTree
     from nsystui.questions.ranks.table import RankFacts
     from nsystui.questions.steps import Steps
-    from nsystui.questions.utilisation import BusyIntervals
 
 T = TypeVar("T")
 # The results of the last few selections stay in memory, so that going back a crumb costs nothing.
@@ -98,7 +98,7 @@ class Job:
 
     def _load_busy(self, wide: Selection) -> BusyIntervals:
         """Of reports that were there before, the intervals are: they are most of what a job of many ranks keeps."""
-        from nsystui.questions.utilisation import BusyIntervals
+        from nsystui.questions.gpu.utilisation import BusyIntervals
 
         busy = BusyIntervals.load(self.session, wide, self.ranks, self._whole_busy)
         if wide == _EVERYTHING:

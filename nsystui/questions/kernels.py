@@ -29,7 +29,7 @@ from nsystui.questions.algebra import statistics
 from nsystui.questions.conditions import by_report, duration, job_start, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.derived import of_all_reports
-from nsystui.questions.paged import PagedAnswer
+from nsystui.questions.events.paged import PagedAnswer
 from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
 from nsystui.store.session import Session

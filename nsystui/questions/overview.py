@@ -18,9 +18,9 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.identifiers import pid_of
 from nsystui.questions.conditions import where
 from nsystui.questions.derived import of_each_report
+from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, shares, window_notes
 from nsystui.questions.tasks import RankedTask, rows_of_tasks, selected_ranks, used_devices
 from nsystui.questions.time_window import extent, extents, recorded, report_at, selected_reports, shares_clock
-from nsystui.questions.utilisation import SHARE_COLUMNS, BusyIntervals, shares, window_notes
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session

@@ -64,8 +64,8 @@ def compute_first_answers(job: Job) -> None:
     Raises ExportError where the memory is too little.
     """
     from nsystui.questions.collectives.matching import stream_sequences
-    from nsystui.questions.event_index import spans
-    from nsystui.questions.event_kinds import EventKind
+    from nsystui.questions.events.index import spans
+    from nsystui.questions.events.kinds import EventKind
     from nsystui.questions.nvtx.ranges import projection_of, ranges_of
     from nsystui.questions.overview import task_table
 

@@ -69,7 +69,7 @@ def remember_first_questions(job: Job, cache: Cache, paths: Iterable[Path]) -> N
     Raises ExportError and OSError where one of the files is not there any more.
     """
     from nsystui.questions.activities import API, work_summary
-    from nsystui.questions.events import EventList
+    from nsystui.questions.events.listing import EventList
     from nsystui.questions.kernels import Names
     from nsystui.questions.stats import report_of
 

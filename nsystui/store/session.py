@@ -102,8 +102,8 @@ class Session:
         self.room = Room(self.cache)
         self.large_questions = threading.Lock()
         """Held by whoever asks about all rows of a large table: two at once would need twice the memory."""
-        self._database = connect(self.limits)
-        self._packing = Packing(self._database, self.limits, self.room, self.warn)
+        self.database = connect(self.limits)
+        self._packing = Packing(self.database, self.limits, self.room, self.warn)
 
     @cached_property
     def _engine(self) -> sa.Engine:
@@ -114,7 +114,7 @@ class Session:
         """Lets go of every file and of the memory."""
         for report in self._on_demand.values():
             report.close()
-        self._database.close()
+        self.database.close()
 
     def add(
         self,
@@ -200,7 +200,7 @@ class Session:
 
     def _unpacked(self, path: Path, index: int) -> OnDemand:
         opened = open_export(path)
-        cursor, results = self._database.cursor(), self._results(path)
+        cursor, results = self.database.cursor(), self._results(path)
         return OnDemand(path, opened.metadata, opened.native, cursor, index, self.cache, self.warn, results)
 
     def expect(self, columns: Mapping[sa.Table, Collection[str]], tallied: Collection[sa.Table] = ()) -> None:
@@ -242,13 +242,13 @@ class Session:
         part._lock = threading.RLock()
         part.tell = lambda computing: None  # what is asked of a part is itself a part of something
         part._schema = f"part_{next(self._part_numbers)}"
-        self._database.execute(f"CREATE SCHEMA {part._schema}")
-        part._database = part._cursor()
+        self.database.execute(f"CREATE SCHEMA {part._schema}")
+        part.database = part._cursor()
         return part
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection to the same database, which finds the views of this session."""
-        cursor = self._database.cursor()
+        cursor = self.database.cursor()
         if self._schema:
             cursor.execute(f"SET search_path = '{self._schema},main'")
         return cursor
@@ -267,7 +267,7 @@ class Session:
             for name in used.keys() - self._fresh:
                 table = canonical.BY_NAME[name]
                 with self._query_errors():
-                    make_view(self._database, table, self._rows(table), self._names(table))
+                    make_view(self.database, table, self._rows(table), self._names(table))
                 self._fresh.add(name)
 
     def _load(self, used: Mapping[str, Collection[str]]) -> None:

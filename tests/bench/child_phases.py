@@ -50,7 +50,7 @@ def main() -> None:
     native = schema.probe(path, opening.connect(path))
     source = next(one for one in sources.sources(native) if "kernels" in one.makes)
     scan = replace(source, columns={name: source.columns[name] for name in ("start", "end", "name_id")}).scan
-    counting = session._database.cursor()
+    counting = session.database.cursor()
     with ArrowReader(path) as reader:
         for first in range(0, native.last_rowid[source.table] + 1, CHUNK_ROWS):
             rows = reader.stream(scan % (first, first + CHUNK_ROWS - 1))

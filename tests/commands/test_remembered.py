@@ -16,11 +16,12 @@ import nsystui.commands.arguments as shared
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import NAME, Column, Unit
 from nsystui.base.selection import Selection
-from nsystui.questions import derived, event_index
+from nsystui.questions import derived
 from nsystui.questions.activities import API, work_summary
 from nsystui.questions.algebra import statistics
 from nsystui.questions.alignment import ClockMode
-from nsystui.questions.events import EventList
+from nsystui.questions.events import index as event_index
+from nsystui.questions.events.listing import EventList
 from nsystui.questions.job import Job
 from nsystui.questions.opening import Source
 from nsystui.questions.remembered import from_json, to_json

@@ -26,8 +26,8 @@ from nsystui.exports.demo.target import DEFAULT_STREAM
 from nsystui.output.chrome_trace import microseconds, write_chrome_trace
 from nsystui.output.files import TargetExistsError, save_trace
 from nsystui.questions.alignment import ClockMode
-from nsystui.questions.event_kinds import GPU_KINDS, EventKind
-from nsystui.questions.events import EventList
+from nsystui.questions.events.kinds import GPU_KINDS, EventKind
+from nsystui.questions.events.listing import EventList
 from nsystui.questions.job import Job
 from nsystui.questions.time_window import event_span
 from nsystui.questions.trace.layout import Lanes, Layout, ThreadTrack

@@ -12,8 +12,8 @@ from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection
 from nsystui.exports import demo
-from nsystui.questions.event_kinds import EventKind
-from nsystui.questions.events import EVENT_COLUMNS, EventList, Launch, Partners, facts, key_of, launch, partners
+from nsystui.questions.events.kinds import EventKind
+from nsystui.questions.events.listing import EVENT_COLUMNS, EventList, Launch, Partners, facts, key_of, launch, partners
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.store.session import Session
 from nsystui.ui.screens.events import detail_lines

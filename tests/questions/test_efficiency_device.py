@@ -16,11 +16,11 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.demo import Session as Capture
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import union
-from nsystui.questions.device_time import Breakdown, BusyParts, Device, DeviceIntervals, total
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.factors import Scaling, Sized, scalability
 from nsystui.questions.efficiency.result import Efficiency, efficiency
 from nsystui.questions.efficiency.tables import PARTS, breakdown_table, device_table
+from nsystui.questions.gpu.device_time import Breakdown, BusyParts, Device, DeviceIntervals, total
 from nsystui.questions.job import Job
 from nsystui.questions.tasks import RankedTask
 from nsystui.store.session import Session

@@ -19,10 +19,10 @@ from synthetic import ExportWriter
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import Session as Capture
-from nsystui.questions import event_index
-from nsystui.questions import events as events_module
-from nsystui.questions.event_kinds import KIND_TABLES, EventKind, events_query, kinds_of
-from nsystui.questions.events import EVENT_COLUMNS, EventKey, EventList, default_kinds, key_of, window_of
+from nsystui.questions.events import index as event_index
+from nsystui.questions.events import listing as events_module
+from nsystui.questions.events.kinds import KIND_TABLES, EventKind, events_query, kinds_of
+from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, default_kinds, key_of, window_of
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session

@@ -31,7 +31,7 @@ from nsystui.questions.algebra.intervals import (
     subtract,
     union,
 )
-from nsystui.questions.device_time import BusyParts, Device, DeviceIntervals
+from nsystui.questions.gpu.device_time import BusyParts, Device, DeviceIntervals
 from nsystui.questions.tasks import RankedTask
 
 # Gaps and lengths on both sides of what 32 bits hold.

@@ -15,7 +15,7 @@ from nccl_program import Program, job_of
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import union
-from nsystui.questions.device_time import BusyParts, Device, DeviceIntervals
+from nsystui.questions.gpu.device_time import BusyParts, Device, DeviceIntervals
 from nsystui.questions.nccl.bandwidth import exposed_times
 from nsystui.questions.nccl.grouping import By
 from nsystui.questions.nccl.summary import KERNEL, nccl_summary

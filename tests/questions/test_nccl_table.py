@@ -25,7 +25,7 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import FILES_ONLY
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.demo import TrainingJob
-from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, kernel_summary
 from nsystui.questions.nccl.grouping import USUAL, By

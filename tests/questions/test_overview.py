@@ -14,10 +14,10 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.demo import Process, TrainingJob
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.writer import ERROR, INFO, WARNING
+from nsystui.questions.gpu.utilisation import BusyIntervals
 from nsystui.questions.overview import job_facts, task_table
 from nsystui.questions.reports import contents_table, diagnostics_table
 from nsystui.questions.tasks import ranked_tasks
-from nsystui.questions.utilisation import BusyIntervals
 from nsystui.store.session import Session
 
 START = 1_780_000_000_000_000_000

@@ -14,10 +14,10 @@ from support import damage_rows, edit, native
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import demo
 from nsystui.exports.opening import ArrowReader
+from nsystui.questions.gpu.utilisation import columns_read, utilisation_table
 from nsystui.questions.job import Job
 from nsystui.questions.overview import TALLIED, job_facts, task_table
 from nsystui.questions.time_window import event_span
-from nsystui.questions.utilisation import columns_read, utilisation_table
 from nsystui.store import on_demand
 from nsystui.store.cache import Cache
 from nsystui.store.packing import Packer

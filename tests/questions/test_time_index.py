@@ -11,11 +11,11 @@ from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection
 from nsystui.exports.demo import Session as Capture
-from nsystui.questions import paged, time_index
+from nsystui.questions.events import paged, time_index
+from nsystui.questions.events.paged import PagedAnswer
+from nsystui.questions.events.time_index import TimeIndex
 from nsystui.questions.kernels import Names, kernel_instances
-from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.tasks import ranked_tasks
-from nsystui.questions.time_index import TimeIndex
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -20,9 +20,9 @@ from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.writer import START_END
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import union
-from nsystui.questions.device_time import BusyParts
-from nsystui.questions.event_kinds import EventKind
-from nsystui.questions.events import EVENT_COLUMNS, key_of
+from nsystui.questions.events.kinds import EventKind
+from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
+from nsystui.questions.gpu.device_time import BusyParts
 from nsystui.questions.job import Job
 from nsystui.questions.timeline.events import (
     Neighbours,

@@ -94,15 +94,15 @@ class TestShares:
         run = Packer.run
 
         def watched(packer: Packer) -> PackedReport:
-            seen.append((memory_of(packer.connection), memory_of(session._database)))
+            seen.append((memory_of(packer.connection), memory_of(session.database)))
             return run(packer)
 
         monkeypatch.setattr(Packer, "run", watched)
         limits = Limits(memory=300 * MB)
         with closing(Session(Cache(tmp_path / "cache"), limits)) as session:
-            before = memory_of(session._database)
+            before = memory_of(session.database)
             session.add(export)
-            after = memory_of(session._database)
+            after = memory_of(session.database)
         assert before == after == limits.memory
         assert seen == [(150 * MB, 150 * MB)]
 
@@ -117,11 +117,11 @@ class TestShares:
             return run(packer)
 
         with closing(Session(Cache(tmp_path / "cache"), Limits(memory=200 * MB))) as session:
-            session._database.execute("CREATE TABLE large AS SELECT hash(range) AS x FROM range(15000000)")
+            session.database.execute("CREATE TABLE large AS SELECT hash(range) AS x FROM range(15000000)")
             monkeypatch.setattr(Packer, "run", watched)
             session.add(export)
             assert len(session.rows(NAMES)) == 200
-            assert seen == [memory_of(session._database)] == [200 * MB]
+            assert seen == [memory_of(session.database)] == [200 * MB]
 
     @pytest.mark.parametrize("threads", [1, 2])
     def test_no_more_exports_are_packed_at_once_than_there_are_threads(self, tmp_path, export, monkeypatch, threads):
@@ -186,7 +186,7 @@ class TestTooLittleMemory:
     def test_for_packing_into_memory(self, larger_export):
         with closing(Session(limits=self.FEW)) as session:
             error = self.expect(larger_export, lambda: session.add(larger_export))
-            assert session._database.sql("SELECT * FROM duckdb_tables()").fetchall() == []
+            assert session.database.sql("SELECT * FROM duckdb_tables()").fetchall() == []
         assert "--no-cache" in error.advice
 
     @pytest.mark.parametrize("is_kept", [True, False])
@@ -234,7 +234,7 @@ class TestTooLittleMemory:
             for path in paths:
                 path.write_bytes(export.read_bytes())
                 session.add(path)
-            session._database.execute("SET memory_limit = '1MB'")
+            session.database.execute("SET memory_limit = '1MB'")
             one, other = tables.kernels.alias("one"), tables.kernels.alias("other")
             with pytest.raises(ExportError) as error:
                 session.rows(sa.select(one.c.name).where(one.c.start < other.c.end).order_by(one.c.name))

@@ -19,7 +19,7 @@ from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
 from nsystui.exports import opening
 from nsystui.exports.demo import NcclPayloads, TrainingJob
-from nsystui.questions.events import EventList
+from nsystui.questions.events.listing import EventList
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.store import packing, reader, tables
 from nsystui.store.cache import Cache
@@ -500,7 +500,7 @@ class TestStopping:
     def test_cancelling_leaves_nothing_in_memory(self, demo_job, session, steps):
         with pytest.raises(PackingCancelled):
             session.add(demo_job[0], is_cancelled=self.cancel_after(steps))
-        assert session._database.sql("SELECT table_name FROM duckdb_tables()").fetchall() == []
+        assert session.database.sql("SELECT table_name FROM duckdb_tables()").fetchall() == []
         assert session.add(demo_job[0]).packed.counts["kernels"] > 0
 
     def damaged(self, source: Path, target: Path) -> Path:
@@ -525,7 +525,7 @@ class TestStopping:
         path = self.damaged(demo_job[0], tmp_path / "rank0.sqlite")
         with pytest.raises(ExportError, match="malformed"):
             session.add(path)
-        assert session._database.sql("SELECT table_name FROM duckdb_tables()").fetchall() == []
+        assert session.database.sql("SELECT table_name FROM duckdb_tables()").fetchall() == []
         assert session.add(demo_job[1]).packed.counts["kernels"] == session.count(tables.kernels)
 
     def test_too_little_memory_is_said_and_not_blamed_on_the_file(self, tmp_path):
@@ -541,7 +541,7 @@ class TestStopping:
 
         with pytest.raises(KeyboardInterrupt):
             session.add(demo_job[0], fail)
-        assert session._database.sql("SELECT table_name FROM duckdb_tables()").fetchall() == []
+        assert session.database.sql("SELECT table_name FROM duckdb_tables()").fetchall() == []
 
 
 def test_exports_packed_side_by_side_in_memory_do_not_mix(demo_job, demo_session):

@@ -17,13 +17,13 @@ import pytest
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import TrainingJob
-from nsystui.questions.device_time import DeviceIntervals
+from nsystui.questions.gpu.device_time import DeviceIntervals
+from nsystui.questions.gpu.utilisation import utilisation_over_time
 from nsystui.questions.job import Job
 from nsystui.questions.nvtx.listing import nvtx_tree_table
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.nvtx.tree import NvtxTree
 from nsystui.questions.overview import job_facts, task_table
-from nsystui.questions.utilisation import utilisation_over_time
 from nsystui.store.cache import Cache
 from nsystui.store.results import Caps, Key, Memory, Results, json_array, json_of
 from nsystui.store.session import Session
@@ -277,7 +277,7 @@ class TestWhatIsMadeOfThem:
         def refused(*arguments: object, **rest: object) -> None:
             raise AssertionError("computed again")
 
-        for name in ("nvtx.ranges.read_ranges", "nvtx.ranges.read_launches", "device_time._merged"):
+        for name in ("nvtx.ranges.read_ranges", "nvtx.ranges.read_launches", "gpu.device_time._merged"):
             monkeypatch.setattr(f"nsystui.questions.{name}", refused)
         monkeypatch.setattr("nsystui.questions.overview._counted", refused)
         with opened(exports, cache) as job:

@@ -227,7 +227,7 @@ def test_a_session_touches_neither_network_nor_working_directory(tmp_path, monke
     with closing(Session(limits=Limits(threads=1, memory=256 << 20))) as session:
         session.add(path)
         settings = "temp_directory, autoinstall_known_extensions, autoload_known_extensions, threads"
-        (found,) = session._database.sql(
+        (found,) = session.database.sql(
             "SELECT " + ", ".join(f"current_setting('{name}')" for name in settings.split(", "))
         ).fetchall()
     assert found[1:] == (False, False, 1)
@@ -236,7 +236,7 @@ def test_a_session_touches_neither_network_nor_working_directory(tmp_path, monke
 
 
 def test_every_query_finds_the_metadata_of_files_that_another_has_read(session: Session) -> None:
-    with session._database.cursor() as cursor:
+    with session.database.cursor() as cursor:
         assert cursor.execute("SELECT current_setting('parquet_metadata_cache')").fetchall() == [(True,)]
 
 

@@ -13,7 +13,7 @@ from nsystui.base.selection import Selection, Window
 from nsystui.cli import main
 from nsystui.exports.demo import TrainingJob
 from nsystui.output.files import save
-from nsystui.questions.utilisation import utilisation_table
+from nsystui.questions.gpu.utilisation import utilisation_table
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.pictures.gpu import held_back, mean
 from nsystui.ui.pictures.zoom import inside, zoomed

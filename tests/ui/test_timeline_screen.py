@@ -7,7 +7,7 @@ from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_te
 from synthetic import cpu_only_export, empty_export, whole_graph_export
 
 from nsystui.base.selection import Window
-from nsystui.questions.events import key_of
+from nsystui.questions.events.listing import key_of
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.screens.events import EventsScreen
 from nsystui.ui.screens.timeline import TimelineScreen

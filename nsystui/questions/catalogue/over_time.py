@@ -26,13 +26,13 @@ def _read_gpu(values: Values) -> dict[str, Any]:
 
 
 def _gpu_columns(values: Values) -> Expected:
-    from nsystui.questions.utilisation import columns_read
+    from nsystui.questions.gpu.utilisation import columns_read
 
     return columns_read(of_streams=bool(values["streams"])), ()
 
 
 def _ask_gpu(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.utilisation import utilisation_over_time, utilisation_table
+    from nsystui.questions.gpu.utilisation import utilisation_over_time, utilisation_table
 
     busy, window = job.busy(selection), job.extent(selection)
     return (
@@ -61,13 +61,13 @@ def _draw_timeline(job: Job, selection: Selection, options: dict[str, Any]) -> D
 
 
 def _ask_events(job: Job, selection: Selection, kinds: Any) -> Answer:
-    from nsystui.questions.events import EventList
+    from nsystui.questions.events.listing import EventList
 
     return EventList.build(job.session, selection, job.ranks, kinds)
 
 
 def _read_events(values: Values) -> Any:
-    from nsystui.questions.event_kinds import kinds_of
+    from nsystui.questions.events.kinds import kinds_of
 
     return kinds_of(values["kinds"])
 

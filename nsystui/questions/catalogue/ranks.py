@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def _overview_columns(values: Values) -> Expected:
+    from nsystui.questions.gpu.utilisation import columns_read
     from nsystui.questions.overview import TALLIED
-    from nsystui.questions.utilisation import columns_read
 
     return columns_read(of_streams=bool(values["streams"])), TALLIED
 

@@ -12,11 +12,11 @@ from nsystui.base.units import align_decimal, format_value
 from nsystui.questions.compare.pairs import GONE, NEW, Compared
 from nsystui.questions.compare.side import Basis, Side, both
 from nsystui.questions.compare.tables import STEP, graph_time, kernels, memory, nccl, nvtx, spreads, steps
+from nsystui.questions.gpu.utilisation import SHARE_COLUMNS
 from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.summary import KERNEL
 from nsystui.questions.overview import task_table
 from nsystui.questions.time_window import extents
-from nsystui.questions.utilisation import SHARE_COLUMNS
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from enum import Enum
 from nsystui.base.selection import Window
 from nsystui.questions.algebra.interval_blocks import combined
 from nsystui.questions.algebra.intervals import merge
-from nsystui.questions.device_time import Breakdown, BusyParts, Device, DeviceIntervals
+from nsystui.questions.gpu.device_time import Breakdown, BusyParts, Device, DeviceIntervals
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 

@@ -11,14 +11,14 @@ from nsystui.base.selection import Selection, Window
 from nsystui.base.text import few
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
-from nsystui.questions.device_time import Breakdown
 from nsystui.questions.efficiency.device import DeviceEfficiency, Gpu, Useful, gpus_of, unplaced
 from nsystui.questions.efficiency.host import HostEfficiency, host_calls, host_times
 from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, mfu, recorded_size
+from nsystui.questions.gpu.device_time import Breakdown
+from nsystui.questions.gpu.utilisation import BusyIntervals, recording_notes
 from nsystui.questions.job import Job
 from nsystui.questions.ranks.steps import step_times
 from nsystui.questions.time_window import extent, recorded, selected_reports, shares_clock
-from nsystui.questions.utilisation import BusyIntervals, recording_notes
 from nsystui.store.session import Session
 
 

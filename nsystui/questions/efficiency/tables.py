@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, FILES_ONLY, HOST, PID, RANK, Column, Unit
-from nsystui.questions.device_time import Breakdown, total
 from nsystui.questions.efficiency.device import Gpu, Useful
 from nsystui.questions.efficiency.factors import Factor, Scalability, device_factors, host_factors
 from nsystui.questions.efficiency.mfu import Mfu
 from nsystui.questions.efficiency.result import Efficiency
+from nsystui.questions.gpu.device_time import Breakdown, total
 
 EVERYTHING = "all"
 """The word for the rank in the row over all GPUs."""

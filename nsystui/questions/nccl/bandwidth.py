@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.device_time import DeviceIntervals
+from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.units import whole
 from nsystui.questions.steps import Steps

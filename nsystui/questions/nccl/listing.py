@@ -26,7 +26,7 @@ from nsystui.base.columns import (
 )
 from nsystui.base.selection import Selection
 from nsystui.exports.identifiers import tid_of
-from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.nccl.bandwidth import rate
 from nsystui.questions.nccl.grouping import By, is_of, selected, values_of
 from nsystui.questions.nccl.pairing import NcclPairing

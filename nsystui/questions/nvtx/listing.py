@@ -14,12 +14,12 @@ from nsystui.exports.identifiers import pid_column, tid_column, tid_of
 from nsystui.questions.algebra import statistics
 from nsystui.questions.conditions import duration, job_start, where
 from nsystui.questions.data_notes import missing_note
-from nsystui.questions.event_kinds import GPU_KINDS, EventKind, events_query
+from nsystui.questions.events.kinds import GPU_KINDS, EventKind, events_query
+from nsystui.questions.events.paged import PagedAnswer
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
 from nsystui.questions.nvtx.paths import NO_NODE
 from nsystui.questions.nvtx.tree import NvtxTree, Order
-from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.time_window import report_at
 from nsystui.store import tables

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.projection import LaunchCalls
 from nsystui.questions.conditions import Condition, is_launched_by, where
-from nsystui.questions.event_kinds import KIND_TABLES, EventKind
+from nsystui.questions.events.kinds import KIND_TABLES, EventKind
 from nsystui.questions.tasks import GPU_TABLES
 from nsystui.store import tables
 from nsystui.store.report import Report

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import END, RANK, START, STEP, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.questions.gpu_metrics import MetricLane, metric_lanes, metric_sources
+from nsystui.questions.gpu.metrics import MetricLane, metric_lanes, metric_sources
+from nsystui.questions.gpu.utilisation import BusyIntervals
 from nsystui.questions.ranks.steps import StepTimes
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.time_window import edges_of
-from nsystui.questions.utilisation import BusyIntervals
 from nsystui.store.session import Session
 
 Values = NDArray[np.float64]

@@ -12,8 +12,9 @@ from nsystui.base.columns import DEVICE, RANK
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.interval_blocks import NO_BLOCKS, IntervalBlocks, combined
 from nsystui.questions.algebra.intervals import intersect, merge
-from nsystui.questions.device_time import DeviceIntervals
 from nsystui.questions.efficiency.host import HostCalls, host_calls
+from nsystui.questions.gpu.device_time import DeviceIntervals
+from nsystui.questions.gpu.utilisation import recording_notes
 from nsystui.questions.job import Job
 from nsystui.questions.recipes.recipe import (
     Draw,
@@ -26,7 +27,6 @@ from nsystui.questions.recipes.recipe import (
 )
 from nsystui.questions.tasks import selected_ranks
 from nsystui.questions.time_window import recorded
-from nsystui.questions.utilisation import recording_notes
 from nsystui.store import tables
 from nsystui.store.report import Report
 

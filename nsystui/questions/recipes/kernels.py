@@ -18,7 +18,7 @@ from nsystui.base.selection import Selection
 from nsystui.questions.algebra.interval_blocks import NO_BLOCKS
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.conditions import Condition, duration, where
-from nsystui.questions.device_time import DeviceIntervals
+from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, kernel_notes, name_of
 from nsystui.questions.recipes.recipe import Ask, Options, of_each_rank

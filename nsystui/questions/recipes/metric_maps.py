@@ -18,7 +18,7 @@ from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import few
 from nsystui.questions.algebra.intervals import Times, covered_per_bin, union
-from nsystui.questions.gpu_metrics import metric_lanes, metric_sources
+from nsystui.questions.gpu.metrics import metric_lanes, metric_sources
 from nsystui.questions.job import Job
 from nsystui.questions.recipes.recipe import Draw, Figure, MapLine, Options, RecipeMap, clock_notes, percent
 from nsystui.store import tables

@@ -33,10 +33,10 @@ from nsystui.questions.activities import MemoryCalls, are, with_calls
 from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import Intervals, Times, merge
 from nsystui.questions.conditions import duration, job_start, where
+from nsystui.questions.events.paged import PagedAnswer
+from nsystui.questions.gpu.profiler_overhead import overhead_by_name, unnoticed
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import rank_of
-from nsystui.questions.paged import PagedAnswer
-from nsystui.questions.profiler_overhead import overhead_by_name, unnoticed
 from nsystui.questions.recipes.recipe import Ask, Options
 from nsystui.questions.time_window import extents
 from nsystui.store import tables

@@ -15,9 +15,9 @@ from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions.algebra import statistics
 from nsystui.questions.conditions import duration, is_launched_by, job_start, where
 from nsystui.questions.data_notes import missing_note
+from nsystui.questions.events.paged import PagedAnswer
 from nsystui.questions.kernels import block_of, grid_of, name_of
 from nsystui.questions.nvtx.loading import calls_as_nsys
-from nsystui.questions.paged import PagedAnswer
 from nsystui.questions.stats.kernel_names import KERNEL_PLACE, LaunchRanges, RangeNamed, notes, range_named_frame
 from nsystui.questions.stats.report import Ask, Options
 from nsystui.store import tables

@@ -20,7 +20,7 @@ from nsystui.questions.algebra import statistics
 from nsystui.questions.algebra.statistics import query_rows
 from nsystui.questions.conditions import duration, job_end, job_start, where
 from nsystui.questions.data_notes import absent_note
-from nsystui.questions.paged import PagedAnswer
+from nsystui.questions.events.paged import PagedAnswer
 from nsystui.questions.stats.report import Ask, Options
 from nsystui.store import tables
 from nsystui.store.session import Session

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from nsystui.base.answer import Answer, Row
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.questions.conditions import Condition, job_start, matches
-from nsystui.questions.event_kinds import GPU_KINDS, KIND_TABLES, EventKind, events_query
-from nsystui.questions.events import EventList, columns_of, key_of
+from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind, events_query
+from nsystui.questions.events.listing import EventList, columns_of, key_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.tasks import GPU_TABLES
 from nsystui.questions.time_window import event_span, report_at

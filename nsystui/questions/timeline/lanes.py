@@ -1,7 +1,7 @@
 """The lanes of a selection: for each rank its GPUs, and where it is opened, its streams and NVTX threads as well.
 
 A column of a lane is dominated by the category that covers most of it, each category by itself: U(X) as in
-``nsystui.questions.device_time``. How busy the column is, is the union of them all.
+``nsystui.questions.gpu.device_time``. How busy the column is, is the union of them all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nsystui.exports.identifiers import process_of, tid_of
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.derived import of_each_report
-from nsystui.questions.device_time import STREAM_KEYS, BusyParts, busy_parts, of_arrays, to_arrays
+from nsystui.questions.gpu.device_time import STREAM_KEYS, BusyParts, busy_parts, of_arrays, to_arrays
 from nsystui.questions.nvtx.ranges import ranges_of
 from nsystui.questions.tasks import GPU_TABLES, selected_ranks
 from nsystui.questions.time_window import recorded, report_at
@@ -31,9 +31,9 @@ from nsystui.store.results import json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
+    from nsystui.questions.gpu.utilisation import BusyIntervals
     from nsystui.questions.job import Job
     from nsystui.questions.tasks import RankedTask
-    from nsystui.questions.utilisation import BusyIntervals
     from nsystui.store.results import Arrays
 
 

@@ -11,12 +11,12 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
 from nsystui.questions.conditions import Condition, is_launched_by, where
-from nsystui.questions.event_kinds import GPU_KINDS, KIND_TABLES, EventKind, kinds_of
-from nsystui.questions.events import EventList
+from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind, kinds_of
+from nsystui.questions.events.listing import EventList
+from nsystui.questions.events.time_index import ByTable
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, name_of
 from nsystui.questions.nvtx.loading import START_END_TYPES
-from nsystui.questions.time_index import ByTable
 from nsystui.questions.time_window import event_span
 from nsystui.store import tables
 from nsystui.store.session import Session

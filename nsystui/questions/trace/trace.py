@@ -12,10 +12,10 @@ from nsystui.base.selection import Selection, Window
 from nsystui.questions.alignment import Alignment, ClockMode
 from nsystui.questions.conditions import Condition, is_launched_by, where
 from nsystui.questions.data_notes import missing_note
-from nsystui.questions.event_kinds import GPU_KINDS, EventKind
+from nsystui.questions.events.kinds import GPU_KINDS, EventKind
+from nsystui.questions.events.time_index import ByTable
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
-from nsystui.questions.time_index import ByTable
 from nsystui.questions.time_window import selected_reports
 from nsystui.questions.trace.layout import Layout
 from nsystui.questions.trace.slices import KERNEL_FACTS, ON_CPU, Contents, bands, slices, with_calls

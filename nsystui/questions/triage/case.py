@@ -21,9 +21,9 @@ from nsystui.base.units import format_value as worded
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, without
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
 from nsystui.questions.conditions import Condition, job_end, job_start, where
-from nsystui.questions.device_time import NOTHING, Breakdown, DeviceIntervals, total
+from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceIntervals, total
+from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.job import Job
-from nsystui.questions.profiler_overhead import profiler_overhead
 from nsystui.questions.ranks.steps import StepTimes, step_times
 from nsystui.questions.tasks import RankedTask, selected_ranks
 from nsystui.questions.time_window import extents, selected_reports

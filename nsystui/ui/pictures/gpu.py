@@ -14,11 +14,11 @@ from nsystui.base.selection import Selection, Window
 from nsystui.base.text import safe_text
 from nsystui.base.units import MISSING, format_value
 from nsystui.questions.data_notes import missing_note
-from nsystui.questions.device_time import NOTHING, Breakdown, Device, DeviceLanes
-from nsystui.questions.gpu_metrics import MetricLane, MetricSource, metric_lanes, metric_sources
+from nsystui.questions.gpu.device_time import NOTHING, Breakdown, Device, DeviceLanes
+from nsystui.questions.gpu.metrics import MetricLane, MetricSource, metric_lanes, metric_sources
+from nsystui.questions.gpu.utilisation import BusyIntervals, utilisation_table
 from nsystui.questions.job import Job
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.utilisation import BusyIntervals, utilisation_table
 from nsystui.store import tables
 from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.widgets.charts import Lane

@@ -9,14 +9,14 @@ import numpy as np
 from nsystui.base.answer import Answer, TableAnswer
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
-from nsystui.questions.device_time import NOTHING, Breakdown
+from nsystui.questions.gpu.device_time import NOTHING, Breakdown
+from nsystui.questions.gpu.utilisation import BusyIntervals
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import kernel_summary
 from nsystui.questions.overview import JobFacts, job_facts, task_table
 from nsystui.questions.reports import diagnostics_table
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.time_window import extents
-from nsystui.questions.utilisation import BusyIntervals
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from nsystui.ui.widgets.plots import blocks
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
-    from nsystui.questions.device_time import Breakdown
+    from nsystui.questions.gpu.device_time import Breakdown
     from nsystui.questions.overview import JobFacts
     from nsystui.ui.app import FileState
     from nsystui.ui.pictures.overview import Held, OverviewPicture

@@ -10,8 +10,8 @@ from nsystui.base.columns import Unit
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.data_notes import missing_note
-from nsystui.questions.event_kinds import EventKind
-from nsystui.questions.events import EVENT_COLUMNS, key_of, launch, partners
+from nsystui.questions.events.kinds import EventKind
+from nsystui.questions.events.listing import EVENT_COLUMNS, key_of, launch, partners
 from nsystui.questions.job import Job
 from nsystui.questions.timeline.events import longest_in, longest_range_in, path_at
 from nsystui.questions.timeline.lanes import Lane, Timeline

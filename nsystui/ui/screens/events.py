@@ -14,8 +14,8 @@ from nsystui.base.answer import Record, Row, TableAnswer, Value, record
 from nsystui.base.columns import Unit
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.units import format_value, parse_duration
-from nsystui.questions.event_kinds import EventKind, kinds_of
-from nsystui.questions.events import (
+from nsystui.questions.events.kinds import EventKind, kinds_of
+from nsystui.questions.events.listing import (
     EVENT_COLUMNS,
     EventKey,
     EventList,

@@ -11,8 +11,8 @@ from nsystui.base.units import format_value
 from nsystui.questions.activities import MPI, Work, work_instances
 from nsystui.questions.algebra.distributions import Distribution, distribution
 from nsystui.questions.catalogue import view_named
-from nsystui.questions.event_kinds import EventKind
-from nsystui.questions.events import EventKey
+from nsystui.questions.events.kinds import EventKind
+from nsystui.questions.events.listing import EventKey
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, durations, kernel_instances
 from nsystui.questions.mpi import is_by_range

@@ -13,7 +13,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.text import fit
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.distributions import log_density
-from nsystui.questions.event_kinds import EventKind
+from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.grouping import COLUMNS, By
 from nsystui.questions.nccl.listing import nccl_listing

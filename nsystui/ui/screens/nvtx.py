@@ -9,8 +9,8 @@ from typing import Any
 from nsystui.base.answer import Answer, Record, Row, TableAnswer
 from nsystui.base.columns import START, Column, Unit
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.questions.event_kinds import EventKind
-from nsystui.questions.events import EventKey
+from nsystui.questions.events.kinds import EventKind
+from nsystui.questions.events.listing import EventKey
 from nsystui.questions.job import Job
 from nsystui.questions.nvtx.listing import kernels_of, nvtx_tree_table
 from nsystui.questions.nvtx.paths import By, NodeKind

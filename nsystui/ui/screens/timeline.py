@@ -13,7 +13,7 @@ from nsystui.base.answer import Answer, Row
 from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value, parse_duration
-from nsystui.questions.events import EVENT_COLUMNS, key_of, window_of
+from nsystui.questions.events.listing import EVENT_COLUMNS, key_of, window_of
 from nsystui.questions.job import Job
 from nsystui.questions.timeline.events import Neighbours, lane_events, range_next_to
 from nsystui.questions.timeline.lanes import Lane

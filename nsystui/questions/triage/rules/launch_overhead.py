@@ -15,7 +15,7 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.questions.algebra.intervals import Intervals, Times
 from nsystui.questions.conditions import is_launched_by, job_end, job_start, where
-from nsystui.questions.device_time import DeviceIntervals
+from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.triage.case import Case, Place, below, places_in, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, HOST, RANK, Column, Unit
 from nsystui.base.selection import Task
-from nsystui.questions.device_time import DeviceIntervals
+from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.time_window import shares_clock
 from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity

@@ -12,7 +12,7 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.conditions import job_start, where
-from nsystui.questions.device_time import DeviceIntervals
+from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.triage.case import Case, Place, Spans, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables

@@ -30,7 +30,7 @@ from nsystui.base.selection import Selection, Task
 from nsystui.questions.algebra.intervals import Intervals, Times, union
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import SYNCHRONOUS, Arrivals, Lateness, lateness
-from nsystui.questions.device_time import DeviceIntervals
+from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.tasks import world_size
 from nsystui.questions.triage.case import Case, Computed, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity

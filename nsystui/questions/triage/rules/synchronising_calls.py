@@ -12,7 +12,7 @@ import numpy as np
 from nsystui.base.selection import Window
 from nsystui.questions.activities import API, work_summary
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge
-from nsystui.questions.device_time import DeviceIntervals
+from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.triage.case import Case, below, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables

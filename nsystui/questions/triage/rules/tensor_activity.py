@@ -9,7 +9,7 @@ import numpy as np
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import Column, Unit
 from nsystui.exports import canonical
-from nsystui.questions.gpu_metrics import metric_lanes, metric_sources
+from nsystui.questions.gpu.metrics import metric_lanes, metric_sources
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 

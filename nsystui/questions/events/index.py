@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from nsystui.base.selection import Selection
 from nsystui.questions.conditions import Condition, by_report, job_start
 from nsystui.questions.derived import of_each_report
-from nsystui.questions.event_kinds import KIND_TABLES, EventKind, events_query
+from nsystui.questions.events.kinds import KIND_TABLES, EventKind, events_query
+from nsystui.questions.events.time_index import Counts, TimeIndex
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.time_index import Counts, TimeIndex
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 

@@ -26,11 +26,11 @@ from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions.conditions import matches
 from nsystui.questions.derived import of_each_report
-from nsystui.questions.event_index import count_all, event_index
-from nsystui.questions.event_kinds import DEFAULT_KINDS, GPU_KINDS, KIND_TABLES, EventKind, events_query
-from nsystui.questions.paged import PagedAnswer
+from nsystui.questions.events.index import count_all, event_index
+from nsystui.questions.events.kinds import DEFAULT_KINDS, GPU_KINDS, KIND_TABLES, EventKind, events_query
+from nsystui.questions.events.paged import PagedAnswer
+from nsystui.questions.events.time_index import ByTable, TimeIndex
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.time_index import ByTable, TimeIndex
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.results import json_array, json_of

@@ -1,7 +1,7 @@
 """GPU utilisation: the busy time of each GPU of the job by category, in a window or over time, and its tables.
 
 The intervals are read and merged once; every window and every number of bins is then computed with numpy.
-``nsystui.questions.device_time`` defines the categories.
+``nsystui.questions.gpu.device_time`` defines the categories.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few, which_of
 from nsystui.exports import canonical
 from nsystui.questions.derived import of_each_report
-from nsystui.questions.device_time import (
+from nsystui.questions.gpu.device_time import (
     DEVICE_KEYS,
     NOTHING,
     Breakdown,

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Row, Value
 from nsystui.base.columns import Column
-from nsystui.questions.time_index import TimeIndex
+from nsystui.questions.events.time_index import TimeIndex
 from nsystui.store.session import Session
 
 # Below this many rows a search for a page costs no more than finding out where it lies.

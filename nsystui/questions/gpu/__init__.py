@@ -1,0 +1,1 @@
+"""The time of the GPUs by category, their metrics, and what the profiler itself took of them."""
