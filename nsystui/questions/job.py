@@ -6,7 +6,7 @@ report joins, they are computed anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -51,6 +51,7 @@ class Job:
     """Takes what is to be said of all that was asked, in the end."""
     _memory: Memory = field(default_factory=lambda: Memory(_MOST_RESULTS))
     _whole_busy: BusyIntervals | None = None
+    _smart_names: tuple[int, Mapping[str, str]] | None = None
 
     def close(self) -> None:
         """Lets go of the session, after it was told which rows were left out of whatever was asked."""
@@ -160,6 +161,15 @@ class Job:
 
         name = self.step_range if name is None else name
         return self.once(("steps", name), lambda: Steps.load(self.session, self.ranks, name))
+
+    def smart_names(self) -> Mapping[str, str]:
+        """The smart name of every kernel of the job by its full name."""
+        from nsystui.questions.kernels import smart_kernel_names
+
+        version = self.session.version
+        if self._smart_names is None or self._smart_names[0] != version:
+            self._smart_names = version, smart_kernel_names(self.session)
+        return self._smart_names[1]
 
     def nvtx_ranges(self, selection: Selection) -> NvtxRanges:
         """The NVTX ranges of a selection; those of every window and name are read once."""

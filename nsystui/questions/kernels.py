@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -13,6 +14,7 @@ from nsystui.base.answer import Row, TableAnswer, Value
 from nsystui.base.columns import (
     DEVICE,
     DURATION,
+    FILES_ONLY,
     NAME,
     PROCESS_ID,
     RANK,
@@ -24,20 +26,28 @@ from nsystui.base.columns import (
     Unit,
 )
 from nsystui.base.errors import UsageError
+from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra import statistics
 from nsystui.questions.conditions import by_report, duration, job_start, where
 from nsystui.questions.data_notes import missing_note
-from nsystui.questions.derived import of_all_reports
+from nsystui.questions.derived import of_all_reports, of_each_report
 from nsystui.questions.events.paged import PagedAnswer
 from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
+from nsystui.store.report import Report
+from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.store.results import Arrays
 
 
 class Names(Enum):
-    """The name of a kernel that is shown: the demangled one with its arguments, the bare one, or the compiler's."""
+    """The name of a kernel that is shown: a smart one (see `nsystui.base.kernel_names`), the demangled one with its
+    arguments, the bare one, or the compiler's."""
 
+    SMART = "smart"
     FULL = "full"
     SHORT = "short"
     MANGLED = "mangled"
@@ -71,7 +81,10 @@ _GROUP_COLUMNS = {
 
 
 def name_of(table: sa.FromClause, names: Names) -> sa.ColumnElement[Any]:
-    """The chosen name; a kernel without a mangled name shows its full one, as in nsys."""
+    """The chosen name; a kernel without a mangled name shows its full one, as in nsys.
+
+    For smart names the full one as well: SQL does not know them, see `smart_kernel_names`.
+    """
     if names is Names.SHORT:
         return table.c.short_name
     if names is Names.MANGLED:
@@ -104,10 +117,39 @@ def kernel_summary(
         conditions = where(table, selection, name)
         return statistics.summary_rows(session, table, duration(table), keys, conditions, columns)
 
-    rows = ask() if group_by else of_all_reports(session, selection, table, f"kernels {names.value}", ask)
-    return TableAnswer(
-        "kernels", columns, rows, _names(session, selection, name, rows, group_by), kernel_notes(session)
-    )
+    kept_as = Names.FULL if names is Names.SMART else names
+    rows = ask() if group_by else of_all_reports(session, selection, table, f"kernels {kept_as.value}", ask)
+    total = _names(session, selection, name, rows, group_by)
+    found = TableAnswer("kernels", columns, rows, total, kernel_notes(session))
+    return found if names is not Names.SMART else _with_smart_names(found, session, selection)
+
+
+SMART_NAME = Column("smart", header="Smart Name", label="name")
+
+
+def _with_smart_names(answer: TableAnswer, session: Session, selection: Selection) -> TableAnswer:
+    """The summary with the smart name of each kernel; the full name is for files."""
+    full = [str(name or "") for name in answer.cells("name")]
+    known = smart_names(full) if selection.is_everything else smart_kernel_names(session)
+    columns = (*(replace(one, importance=FILES_ONLY) if one == NAME else one for one in answer.columns), SMART_NAME)
+    rows = [(*row, known.get(name, name)) for row, name in zip(answer.rows, full, strict=True)]
+    return TableAnswer(answer.name, columns, rows, answer.total, answer.notes)
+
+
+def smart_kernel_names(session: Session) -> Mapping[str, str]:
+    """The smart name of every kernel of the session by its full name; no two are alike."""
+    table = tables.kernels
+
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+        query = sa.select(table.c.report, sa.func.coalesce(table.c.name, "")).distinct()
+        rows = part.rows(query.where(table.c.report.in_([one.index for one in reports])))
+        return {
+            one.index: {"names": json_array([name for index, name in rows if index == one.index])} for one in reports
+        }
+
+    having = [one for one in session.reports if one.count(table)]
+    stored = of_each_report(session, having, "kernel-names", compute, by=table)
+    return smart_names(name for arrays in stored.values() for name in json_of(arrays["names"]))
 
 
 def _names(
@@ -206,6 +248,8 @@ def kernel_instances(
     negative by less than a microsecond (docs/exports.md#launches), missing where the call was not recorded.
     """
     kernels = tables.kernels
+    if names is Names.SMART:  # a user may give the smart name, or the full one
+        name = next((full for full, smart in smart_kernel_names(session).items() if smart == name), name)
     conditions = [*where(kernels, selection.with_name(None)), name_of(kernels, names) == name]
     query = sa.select(
         job_start(kernels).label("start"),

@@ -70,7 +70,7 @@ def remember_first_questions(job: Job, cache: Cache, paths: Iterable[Path]) -> N
     """
     from nsystui.questions.activities import API, work_summary
     from nsystui.questions.events.listing import EventList
-    from nsystui.questions.kernels import Names
+    from nsystui.questions.kernels import Names, kernel_summary
     from nsystui.questions.stats import report_of
 
     known = Remembered.of_files(cache, paths)
@@ -80,7 +80,8 @@ def remember_first_questions(job: Job, cache: Cache, paths: Iterable[Path]) -> N
         answer = report.ask(job, Selection(), options)
         if len(answer):
             known.keep(job, answer, report.help, "stats", text)
-            known.keep(job, answer, "", "kernels", Names.FULL.value, "")
+            summary = kernel_summary(job.session, Selection(), Names.SMART)
+            known.keep(job, summary, "", "kernels", Names.SMART.value, "")
     # The Overview asks for it now: what follows comes after it, for side by side they would take the memory of both.
     job.busy(Selection())
     work_summary(job.session, Selection(), API)

@@ -74,7 +74,12 @@ With --instances, every launch of one kernel.""",
         topic="numbers",
         order=30,
         options=(
-            Option("names", "which kernel names", choices=("full", "short", "mangled"), default="full"),
+            Option(
+                "names",
+                "which kernel names: smart ones have what tells kernels apart (files get the full name, too)",
+                choices=("smart", "full", "short", "mangled"),
+                default="smart",
+            ),
             Option(
                 "by",
                 "also group by rank, device, stream, shape (grid and block), separated by commas",

@@ -407,6 +407,7 @@ class Asker:
 
         def ask() -> tuple[Any, Sequence[RankedTask]]:
             ranks = job.ranks
+            job.smart_names()  # so that they are at hand when the answer is shown
             return screen.ask(job, selection), ranks
 
         in_thread(screen, "question", ask, partial(self._arrived, token), partial(self._failed, token))

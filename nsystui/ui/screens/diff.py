@@ -188,7 +188,8 @@ class DiffScreen(FilteredTableScreen):
             self.job_changed()
 
     def action_names(self) -> None:
-        order, options = list(Names), self._options()
+        order: list[Names] = [names for names in Names if names is not Names.SMART]
+        options = self._options()
         following = order[(order.index(options.names) + 1) % len(order)]
         self.options = replace(options, names=following)
         self.say(f"{following.value} names")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Answer, Record
@@ -33,7 +34,7 @@ class KernelsScreen(ViewsScreen):
 
     def __init__(self) -> None:
         super().__init__("2 Kernels")
-        self.options = {"names": Names.FULL.value, "by": _GROUPS[0]}
+        self.options = {"names": Names.SMART.value, "by": _GROUPS[0]}
 
     def empty_text(self, answer: Answer) -> str:
         text = super().empty_text(answer)
@@ -60,6 +61,9 @@ class KernelsScreen(ViewsScreen):
         self.show_title(right="sample")
         self.table.set_answer(sample, keep_cursor=True)
         self.notes.show_notes(sample.notes)
+
+    def shown_names(self) -> Mapping[str, str]:
+        return {} if self.options["names"] == Names.FULL.value else super().shown_names()
 
     def counted(self) -> str:
         by = self.options["by"]

@@ -86,7 +86,7 @@ class RecipeScreen(TableScreen):
         if "names" not in self.recipe.takes:
             self.say("only recipes of kernels have other names")
             return
-        order = list(Names)
+        order: list[Names] = [names for names in Names if names is not Names.SMART]
         names = order[(order.index(self._names()) + 1) % len(order)]
         self.option_values["names"] = names.value
         self.say(f"{names.value} names")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -106,6 +106,10 @@ class TableScreen(TablesScreen):
         """Keys of the table that this screen takes for itself."""
         return frozenset()
 
+    def shown_names(self) -> Mapping[str, str]:
+        """What is shown in place of a full name: the smart names of kernels."""
+        return self.job.smart_names() if self.job is not None else {}
+
     def row_category(self, values: Record) -> str | None:
         """The category that colours a row's name, from its values by column key."""
         return None
@@ -117,6 +121,7 @@ class TableScreen(TablesScreen):
         else:
             self._sort = None
         self.table.empty_text = self.empty_text(answer)
+        self.table.names = self.shown_names()
         self.table.set_answer(answer, keep_cursor=same_place)
         self.table.mark_sorted(*(self._sort or self.natural_order()))
         self.notes.show_notes(answer.notes if len(answer) else ())

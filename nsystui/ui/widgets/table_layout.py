@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.cells import set_cell_size
@@ -156,6 +156,8 @@ class TableLayout:
 
     def __init__(self, columns: Sequence[Column], elastic: str | None = None, is_prose: bool = False) -> None:
         self.is_prose = is_prose
+        self.names: Mapping[str, str] = {}
+        """What is shown in place of a text: the smart name of a kernel."""
         self.measures = [ColumnMeasure(column, Wording.of(column.unit, ())) for column in columns]
         texts = [
             index
@@ -179,7 +181,8 @@ class TableLayout:
 
     def format(self, row: Row, prefix: str = "") -> list[str]:
         """The values of ``row`` in words, and room for them in their columns' widths."""
-        shown = [measure.format(value) for measure, value in zip(self.measures, row, strict=True)]
+        named = [self.names.get(value, value) if isinstance(value, str) else value for value in row]
+        shown = [measure.format(value) for measure, value in zip(self.measures, named, strict=True)]
         for index, (measure, text) in enumerate(zip(self.measures, shown, strict=True)):
             measure.see(prefix + text if index == self.tree_column else text)
         return shown

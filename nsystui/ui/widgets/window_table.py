@@ -8,7 +8,7 @@ markup; ``safe_text`` (in ``table_layout``) keeps escape sequences out.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -217,6 +217,8 @@ class WindowTable(OwnFocus, can_focus=True):
         self._answer: Answer | None = None
         self._table = TableLayout(())
         self._formatted: dict[int, list[str]] = {}  # the rows in sight, as text
+        self.names: Mapping[str, str] = {}
+        """What the next answer shows in place of some texts: the smart names of kernels. Its values stay full."""
         self._is_worded = False  # whether the units of the columns are chosen: of pages, by the first that is there
         self._window_changed = True  # rows or room in sight differ from what was measured
         self._window = Window()
@@ -248,6 +250,7 @@ class WindowTable(OwnFocus, can_focus=True):
         self._is_worded = isinstance(answer, TableAnswer)
         if isinstance(answer, TableAnswer):
             self._table.word(answer.rows)
+        self._table.names = self.names
         self._window = Window(len(self._cache), self._window.height, top)
         self.set_reactive(WindowTable.cursor_row, self._window.clamp(cursor))
         self._window.reveal(self.cursor_row)
