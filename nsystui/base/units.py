@@ -166,10 +166,11 @@ class Wording:
         largest = max(numbers, default=0)
         scales = _SCALES[unit]
         place = max((index for index, (size, _) in enumerate(scales) if largest >= size), default=0)
-        if place and largest < _FEW * scales[place][0]:
+        is_whole = all(number % scales[place][0] == 0 for number in numbers)
+        if place and largest < _FEW * scales[place][0] and not is_whole:
             place -= 1
         size, symbol = scales[place]
-        if all(number % size == 0 for number in numbers):
+        if is_whole or all(number % size == 0 for number in numbers):
             return cls(unit, symbol, size, 0)
         return cls(unit, symbol, size, 3 if largest < 1000 * size else 1)
 

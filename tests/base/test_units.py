@@ -181,6 +181,7 @@ def test_halves_as_they_are_written_go_away_from_zero(value, decimals):
         (Unit.DURATION, [2_646_183_000, 228_000], "total ms", ["2,646.2", "0.2"]),
         (Unit.DURATION, [41_269_000_000, 5], "total s", ["41.269", "<0.001"]),
         (Unit.DURATION, [3_000, 950], "total ns", ["3,000", "950"]),
+        (Unit.DURATION, [5_000_000_000], "total s", ["5"]),
         (Unit.DURATION, [], "total ns", []),
         (Unit.CHANGE, [-45_000_000, 12_500_000, 0], "total ms", ["-45.000", "+12.500", "0.000"]),
         (Unit.BYTES, [50_331_648, 1_048_576, None], "total MiB", ["48", "1", "–"]),

@@ -147,18 +147,18 @@ def test_a_paragraph_of_markdown_has_no_markup_but_code() -> None:
 
 def test_a_table_is_aligned_worded_and_safe() -> None:
     assert written(FEW, "table") == (
-        " share     total  count      mean  kernel\n"
-        "------  --------  -----  --------  --------------------------------------------------\n"
-        "14.6 %  292.8 ms    472  620.3 µs  ncclKernel_AllReduce(ncclDevComm *, unsigned long)\n"
-        ' –       12   ns      –   12   ns  say "hi"␍␊=1+1␛[31m\n'
-        " 0.0 %    5    s      1    –       µ|<float>\n"
+        "share %  total ms  count  mean µs  kernel\n"
+        "-------  --------  -----  -------  --------------------------------------------------\n"
+        "   14.6     292.8    472  620.316  ncclKernel_AllReduce(ncclDevComm *, unsigned long)\n"
+        '      –      <0.1      –    0.012  say "hi"␍␊=1+1␛[31m\n'
+        "   <0.1   5,000.0      1        –  µ|<float>\n"
     )
 
 
 def test_a_table_in_ascii() -> None:
     text = written(FEW, "table", ascii_only=True)
     assert text.isascii()
-    assert "620.3 us" in text
+    assert "mean us" in text
 
 
 @given(st.lists(st.tuples(st.text(), st.one_of(st.none(), st.integers(0, 10**12))), min_size=1, max_size=6))
