@@ -153,7 +153,7 @@ class Case:
 
     @cached_property
     def computed(self) -> Mapping[Task, Computed]:
-        """What each task with GPU work computed in its window."""
+        """The computed kernels of each task with GPU work in its window."""
         times: dict[Task, int] = {}
         for device in self.devices:
             task = device.device.task.task

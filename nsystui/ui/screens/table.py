@@ -107,7 +107,7 @@ class TableScreen(TablesScreen):
         return frozenset()
 
     def shown_names(self) -> Mapping[str, str]:
-        """What is shown in place of a full name: the smart names of kernels."""
+        """The texts that are shown in place of full names: the smart names of kernels."""
         return self.job.smart_names() if self.job is not None else {}
 
     def row_category(self, values: Record) -> str | None:

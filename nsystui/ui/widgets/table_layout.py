@@ -157,7 +157,7 @@ class TableLayout:
     def __init__(self, columns: Sequence[Column], elastic: str | None = None, is_prose: bool = False) -> None:
         self.is_prose = is_prose
         self.names: Mapping[str, str] = {}
-        """What is shown in place of a text: the smart name of a kernel."""
+        """The text that is shown in place of another: the smart name of a kernel."""
         self.measures = [ColumnMeasure(column, Wording.of(column.unit, ())) for column in columns]
         texts = [
             index

@@ -218,7 +218,7 @@ class WindowTable(OwnFocus, can_focus=True):
         self._table = TableLayout(())
         self._formatted: dict[int, list[str]] = {}  # the rows in sight, as text
         self.names: Mapping[str, str] = {}
-        """What the next answer shows in place of some texts: the smart names of kernels. Its values stay full."""
+        """Texts that the next answer shows in place of others: the smart names of kernels. Its values stay full."""
         self._is_worded = False  # whether the units of the columns are chosen: of pages, by the first that is there
         self._window_changed = True  # rows or room in sight differ from what was measured
         self._window = Window()
