@@ -192,6 +192,7 @@ HEADLESS = {
     "mpi": [],
     "stats": ["-r", "cuda_gpu_kern_sum"],
     "recipe": ["nccl_gpu_time_util_map"],
+    "budget": [],
     "timeline": [],
     "info": [],
     "pack": ["-o", "DIRECTORY"],

@@ -33,7 +33,7 @@ class Column:
     ``key`` is its name in code and in JSON, ``header`` its name in CSV and Markdown (with the unit, as nsys writes it),
     ``label`` its heading on a screen. ``decimals`` is how many a file gets (``None``: an integer or text as it is).
     ``importance`` decides which columns leave first on a narrow screen: 0 stays, higher
-    numbers leave earlier, and ``FILES_ONLY`` is never shown.
+    numbers leave earlier, and ``FILES_ONLY`` is never shown. ``has_bar``: a screen draws the value as a bar, too.
     """
 
     key: str
@@ -43,6 +43,7 @@ class Column:
     unit: Unit = Unit.TEXT
     decimals: int | None = None
     importance: int = 0
+    has_bar: bool = False
 
     def with_importance(self, importance: int) -> Column:
         """The same column, which leaves a narrow screen earlier or later."""

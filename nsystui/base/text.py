@@ -124,25 +124,15 @@ def _take(text: str, budget: int) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """Cuts ``text`` to at most ``width`` cells, by an ellipsis in the middle.
-
-    A kernel's name says at its beginning what it does and at its end for which types, so both ends stay.
-    """
+    """Cuts ``text`` to at most ``width`` cells, at its end, with an ellipsis there."""
     if width_of(text) <= width:
         return text
     if width <= 0:
         return ""
-    tail_width = (width - 1) // 2
-    head_width = width - 1 - tail_width
-    if text.isascii():
-        return text[:head_width] + ELLIPSIS + text[len(text) - tail_width :]
-    head = _take(text, head_width)
-    tail = _take(text[::-1], tail_width)[::-1]
-    while tail and width_of(tail[0]) == 0:  # a combining mark would land on the ellipsis
-        tail = tail[1:]
-    while width_of(head + ELLIPSIS + tail) > width and (head or tail):  # characters that widen one another
-        head, tail = (head, tail[1:]) if tail else (head[:-1], tail)
-    return head + ELLIPSIS + tail
+    head = text[: width - 1] if text.isascii() else _take(text, width - 1)
+    while head and width_of(head + ELLIPSIS) > width:  # characters that widen one another
+        head = head[:-1]
+    return head + ELLIPSIS
 
 
 def fit(text: str, width: int, align: Literal["left", "right"] = "left") -> str:

@@ -31,7 +31,7 @@ _MOST_FILES = 8
 _KERNELS = canonical.KERNELS.name
 
 SAMPLE_COLUMNS = (
-    Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1),
+    Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1, has_bar=True),
     Column("count", header="Sampled Instances", label="sampled", unit=Unit.COUNT, importance=1),
     Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=2),
     NAME,

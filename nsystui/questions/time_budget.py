@@ -8,6 +8,8 @@ graphs, as in `Breakdown`. Idle time is start-up, long gaps, short gaps and the 
 * tail: idle after the last operation of the GPU;
 * gaps: idle in between, long ones of `LONG_GAP` or more apart from short ones.
 
+`idle_causes` gives the causes of start-up and long gaps: see there.
+
 Start-up and tail belong to the capture, not to the selection: a window in the middle of the job has neither.
 """
 
@@ -22,6 +24,7 @@ from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge, union
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals
 from nsystui.questions.job import Job
 from nsystui.questions.ranks.steps import StepTimes, step_times
@@ -62,14 +65,20 @@ class Budget:
 PARTS = ("compute", "exposed_nccl", "memory", "graph", "startup", "long_gaps", "short_gaps", "tail")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DeviceBudget:
-    """The budget of a GPU in ``window``, and where its steady state begins (job time, ns)."""
+    """The budget of a GPU in ``window``, and where its steady state begins (job time, ns).
+
+    ``startup`` and ``long_gaps`` are when it was idle then, in spans of `LONG_GAP` or more, cut at the edges of these
+    parts: of the long gaps all of the time, of start-up perhaps less.
+    """
 
     device: Device
     window: Window
     steady: int
     budget: Budget
+    startup: Intervals
+    long_gaps: Intervals
 
 
 def device_budgets(job: Job, selection: Selection, step_name: str | None = None) -> list[DeviceBudget]:
@@ -84,8 +93,7 @@ def device_budgets(job: Job, selection: Selection, step_name: str | None = None)
         worked = one.worked(whole[task.report])
         if worked is not None:
             steady = steady_start(one, worked, steps.get(task))
-            window = windows[task.report]
-            found.append(DeviceBudget(one.device, window, steady, _budget(one, worked, steady, window)))
+            found.append(_budget(one, worked, steady, windows[task.report]))
     return found
 
 
@@ -98,32 +106,35 @@ def steady_start(device: DeviceIntervals, worked: Window, steps: StepTimes | Non
     return worked.start + first * (worked.end - worked.start) // _SPANS
 
 
-def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window) -> Budget:
+def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window) -> DeviceBudget:
     spent = device.breakdown(window)
     begin = min(max(steady, window.start), window.end)
     last = min(max(worked.end, begin), window.end)
     startup = begin - window.start - device.breakdown(Window(window.start, begin)).busy
     tail = window.end - last
-    long_gaps = _long(device.gaps(worked), begin, last)
-    return Budget(
+    gaps, before = device.gaps(worked), union([window.start], [max(worked.start, window.start)])
+    long_gaps = _long(gaps, begin, last)
+    budget = Budget(
         compute=spent.kernels,
         exposed_nccl=spent.exposed_nccl,
         memory=spent.memory_only,
         graph=spent.graph_only,
         startup=startup,
-        long_gaps=long_gaps,
-        short_gaps=spent.idle - startup - tail - long_gaps,
+        long_gaps=long_gaps.length,
+        short_gaps=spent.idle - startup - tail - long_gaps.length,
         tail=tail,
     )
+    at_startup = merge(_long(gaps, window.start, begin), before.clip(window.start, begin))
+    return DeviceBudget(device.device, window, steady, budget, at_startup, long_gaps)
 
 
-def _long(gaps: IntervalBlocks, begin: int, end: int) -> int:
-    """The time of long gaps between two times, ns. A gap that is cut there is as long as it was."""
-    length = 0
+def _long(gaps: IntervalBlocks, begin: int, end: int) -> Intervals:
+    """The long gaps between two times. A gap that is cut there is as long as it was."""
+    found = []
     for part in gaps.parts():
         is_long = part.ends - part.starts >= LONG_GAP
-        length += int(np.maximum(np.minimum(part.ends, end) - np.maximum(part.starts, begin), 0)[is_long].sum())
-    return length
+        found.append(Intervals(part.starts[is_long], part.ends[is_long]).clip(begin, end))
+    return merge(*found) if found else EMPTY
 
 
 def in_sum(budgets: Iterable[DeviceBudget]) -> Budget:
@@ -153,7 +164,7 @@ COLUMNS = (
     RANK,
     DEVICE.with_importance(2),
     *(
-        Column(f"{part}_percent", header=f"{header} (%)", label=f"{label} %", unit=Unit.PERCENT, decimals=1)
+        Column(f"{part}_percent", header=f"{header} (%)", label=f"{label} %", unit=Unit.PERCENT, decimals=2)
         for part, (header, label) in _LABELS.items()
     ),
     Column("steady", header="Steady From (ns)", label="steady from", unit=Unit.TIME, importance=3),
@@ -164,10 +175,10 @@ COLUMNS = (
 )
 
 
-def budget_table(job: Job, selection: Selection, step_name: str | None = None) -> TableAnswer:
+def budget_table(budgets: Iterable[DeviceBudget]) -> TableAnswer:
     """One row for each GPU; the percentages of a row add up to 100."""
     rows: list[Row] = []
-    for one in device_budgets(job, selection, step_name):
+    for one in budgets:
         times = [getattr(one.budget, part) for part in PARTS]
         shares = [100.0 * time / one.budget.time if one.budget.time else None for time in times]
         rows.append((one.device.task.rank, one.device.device, *shares, one.steady, *times))

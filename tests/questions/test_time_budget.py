@@ -14,6 +14,7 @@ from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
 from nsystui.questions import time_budget
+from nsystui.questions.idle_causes import idle_causes
 from nsystui.questions.job import Job
 from nsystui.questions.time_budget import PARTS, budget_table, device_budgets, in_sum, steady_window
 from nsystui.store.session import Session
@@ -22,11 +23,22 @@ NAMES = {"K": "saxpy(float *)", "C": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(in
 Event = tuple[str, int, int]
 
 
-def written(path: Path, events: list[Event], steps: Sequence[tuple[int, int]] = (), duration: int = 2000) -> Path:
+def written(
+    path: Path,
+    events: list[Event],
+    steps: Sequence[tuple[int, int]] = (),
+    duration: int = 2000,
+    calls: Sequence[tuple[str, int, int]] = (),
+    ranges: Sequence[tuple[str, int, int]] = (),
+) -> Path:
     """An export of one GPU with kernels, NCCL kernels and copies, each launched within its step."""
     with ExportWriter(path, session=Capture(utc_epoch_ns=10**18, duration=duration)) as export:
         process = export.process(4711)
         thread = export.thread(process, 5000, "python")
+        for name, start, end in ranges:
+            export.nvtx_range(thread, start, end, name)
+        for number, (name, start, end) in enumerate(calls, 1000):
+            export.api(thread, start, end, name, number)
         for number, (start, end) in enumerate(steps):
             export.nvtx_range(thread, start, end, f"step {number}")
         for number, (kind, start, end) in enumerate(events, 1):
@@ -109,5 +121,68 @@ def test_a_gpu_that_did_nothing_in_the_window_has_one_gap(tmp_path: Path) -> Non
 def test_percentages_of_real_exports_add_up(name: str) -> None:
     with closing(Session()) as session:
         session.add(*shared(name))
-        for row in budget_table(Job(session), Selection()).records():
+        for row in budget_table(device_budgets(Job(session), Selection())).records():
             assert sum(row[f"{part}_percent"] for part in PARTS) == pytest.approx(100)
+
+
+MS = 1_000_000
+
+
+def causes(path: Path, window: Window | None = None):
+    with closing(Session()) as session:
+        session.add(path)
+        job, selection = Job(session), Selection(window)
+        found = idle_causes(job, selection, device_budgets(job, selection))
+        return tuple({one.name: one.time for one in part} for part in (found.startup, found.long_gaps))
+
+
+def test_gaps_are_explained_by_calls_and_ranges_and_the_rest_is_said_to_be_unexplained(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "a.sqlite",
+        [("K", at * MS, (at + 2) * MS) for at in (0, 2, 12, 22, 32)],
+        duration=40 * MS,
+        calls=[("cudaMalloc", 5 * MS, 9 * MS), ("cudaDeviceSynchronize", 14 * MS, 15 * MS)],
+        ranges=[("load", 4 * MS, 12 * MS), ("save 1", 24 * MS, 32 * MS)],
+    )
+    startup, gaps = causes(path, Window(0, 34 * MS))
+    assert startup == {}
+    assert gaps == {
+        "cudaMalloc in `load`": 4 * MS,
+        "CPU work in `load`": 4 * MS,
+        "cudaDeviceSynchronize": 1 * MS,
+        "CPU work in `save *`": 8 * MS,
+        "unexplained": 7 * MS,
+    }
+
+
+def test_a_gap_between_ranges_is_named_after_the_next_one(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "a.sqlite",
+        [("K", at * MS, (at + 2) * MS) for at in (0, 10)],
+        duration=20 * MS,
+        ranges=[("batch 1", 0, 3 * MS), ("batch 2", 9 * MS, 12 * MS)],
+    )
+    assert causes(path, Window(0, 12 * MS))[1] == {"CPU work before `batch *`": 8 * MS}
+
+
+def test_start_up_has_causes_too(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "a.sqlite",
+        [("K", at * MS, (at + 1) * MS) for at in range(50, 100)],
+        duration=100 * MS,
+        calls=[("cudaMalloc", 10 * MS, 30 * MS)],
+    )
+    startup, gaps = causes(path, Window(0, 100 * MS))
+    assert startup == {"cudaMalloc": 20 * MS, "unexplained": 30 * MS} and gaps == {}
+
+
+@pytest.mark.parametrize("name", ["ddp-a100-rank0of4", "ai-training-before", "gemm-pageable", "dataloader-bound-a100"])
+def test_causes_of_real_exports_add_up_to_their_part(name: str) -> None:
+    with closing(Session()) as session:
+        session.add(*shared(name))
+        job = Job(session)
+        budgets = device_budgets(job, Selection())
+        found, whole = idle_causes(job, Selection(), budgets), in_sum(budgets)
+        assert sum(one.time for one in found.startup) == whole.startup
+        assert sum(one.time for one in found.long_gaps) == whole.long_gaps
+        assert all(one.time > 0 for one in (*found.startup, *found.long_gaps))

@@ -22,13 +22,13 @@ from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import merge, union
 from nsystui.questions.alignment import ClockMode
 from nsystui.questions.catalogue import views_of
+from nsystui.questions.host_work import ALLOCATING, COPYING, LAUNCHING, OTHER_CALLS, SYNCHRONISING, kind_of
 from nsystui.questions.job import Job
 from nsystui.questions.question import SCREENS
 from nsystui.questions.triage import run as runner
 from nsystui.questions.triage.case import at_least, below
 from nsystui.questions.triage.finding import DIAGNOSTICS, Door, NotChecked, Severity
 from nsystui.questions.triage.rules import RULES, Thresholds
-from nsystui.questions.triage.rules.idle_gaps import ALLOCATING, COPYING, LAUNCHING, OTHER_CALLS, SYNCHRONISING, kind_of
 from nsystui.questions.triage.run import Triage, triage, triage_table
 from nsystui.store.session import Session
 

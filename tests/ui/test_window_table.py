@@ -14,6 +14,7 @@ from textual.message import Message
 from nsystui.base.answer import Row
 from nsystui.base.columns import COUNT, FILES_ONLY, Column, Unit
 from nsystui.base.text import width_of
+from nsystui.base.units import Wording
 from nsystui.ui.widgets.repainting import ThrottledScreen
 from nsystui.ui.widgets.table_layout import ColumnMeasure, TableLayout, place_columns, set_text
 from nsystui.ui.widgets.window import Window
@@ -67,6 +68,11 @@ def laid_out(
     return layout
 
 
+def line_of(layout: TableLayout, row: Row, width: int) -> str:
+    """A row as it is drawn."""
+    return "".join(text for text, _ in layout.row_line(layout.format(row), row, width))
+
+
 def shown_keys(layout: TableLayout) -> list[str]:
     return [COLUMNS[placed.index].key for placed in layout.placed]
 
@@ -74,7 +80,7 @@ def shown_keys(layout: TableLayout) -> list[str]:
 def test_a_wide_line_shows_every_column_and_gives_the_name_the_rest():
     layout = laid_out(150)
     assert shown_keys(layout) == ["total", "count", "grid", "share", "name"]
-    assert "".join(layout.row_line(["1.5 ms", "12", "132·1·1", "1.5 %", NAME], 150)).rstrip().endswith(f"1.5 %  {NAME}")
+    assert line_of(layout, (1_500_000, 12, "132·1·1", 1.5, NAME), 150).rstrip().endswith(f"1.5  {NAME}")
 
 
 def test_columns_leave_by_importance_and_the_sorted_one_stays():
@@ -87,23 +93,11 @@ def test_columns_leave_by_importance_and_the_sorted_one_stays():
 @pytest.mark.parametrize("width", [1, 5, 12, 20, 33, 80, 200])
 def test_every_line_is_exactly_as_wide_as_asked(width):
     layout = laid_out(width)
-    shown = layout.format((2_453_000, 1_234_567, "132·1·1", 99.95, "数据 " + NAME))
+    row = (2_453_000, 1_234_567, "132·1·1", 99.95, "数据 " + NAME)
+    layout.format(row)
     layout.place(width, None)
-    assert width_of("".join(layout.row_line(shown, width))) == width
+    assert width_of(line_of(layout, row, width)) == width
     assert width_of(layout.heading_line(width, ("total", True))) == width
-
-
-def test_decimal_points_stand_below_each_other():
-    measure = ColumnMeasure(COLUMNS[0])
-    shown = [measure.format(value) for value in (2_453_000, 18_000, None, 731)]
-    for text in shown:
-        measure.see(text)
-    assert [measure.align(text, measure.natural) for text in shown] == [
-        "  2.453 ms",
-        " 18     µs",
-        "  –       ",
-        "731     ns",
-    ]
 
 
 def test_widths_only_grow():
@@ -142,28 +136,52 @@ def test_a_name_in_front_takes_no_more_than_it_needs():
     layout = TableLayout((Column("name", header="Name", label="name"), COUNT))
     layout.format(("step", 96))
     layout.place(100, None)
-    assert layout.row_line(["step", "96"], 100)[1] == "step "
-    assert "".join(layout.row_line(["step", "96"], 40)).rstrip() == "step       96"
+    row = ("step", 96)
+    assert layout.row_line(["step", "96"], row, 100)[0] == ("step ", True)
+    assert line_of(layout, row, 40).rstrip() == "step       96"
 
 
-def test_text_is_cut_in_its_middle_or_seen_from_where_the_reader_moved():
-    assert set_text("abcdefghij", 7) == "abc…hij"
+def test_a_share_has_a_bar_beside_it_that_leaves_before_the_name_is_cut():
+    share = Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, has_bar=True)
+    layout = TableLayout((share, Column("name", header="Name", label="name")))
+    rows = [(40.0, "gemm"), (20.0, "copy"), (0.01, "tiny"), (None, "none")]
+    layout.word(rows)
+    for row in rows:
+        layout.format(row)
+    layout.place(40, None)
+    assert [line_of(layout, row, 40)[:13] for row in rows[:2]] == ["█████    40.0", "██▌      20.0"]
+    assert line_of(layout, rows[2], 40).startswith("▏") and line_of(layout, rows[3], 40).startswith(" " * 6)
+    layout.place(13, None)
+    assert line_of(layout, rows[0], 13) == "   40.0  gemm"
+
+
+def test_a_full_bar_is_the_whole_where_a_share_is_more_than_half_of_it():
+    share = Column("share", header="Busy (%)", label="busy %", unit=Unit.PERCENT, has_bar=True)
+    layout = TableLayout((share,))
+    layout.word([(60.0,), (10.0,)])
+    layout.format((60.0,))
+    layout.place(40, None)
+    assert line_of(layout, (60.0,), 40).startswith("███ ")
+
+
+def test_text_is_cut_at_its_end_or_seen_from_where_the_reader_moved():
+    assert set_text("abcdefghij", 7) == "abcdef…"
     assert set_text("abcdefghij", 7, pan=2) == "…defgh…"
     assert set_text("abcdefghij", 7, pan=4) == "…fghij "
     assert set_text("abc", 5, pan=4) == "abc  "
 
 
 def test_indentation_and_marks_of_a_tree_stay():
-    assert set_text("abcdefghij", 11, prefix="  ▶ ") == "  ▶ abc…hij"
-    assert set_text("  ▶ abcdefghij", 11) == "  ▶ abc…hij"
+    assert set_text("abcdefghij", 11, prefix="  ▶ ") == "  ▶ abcdef…"
+    assert set_text("  ▶ abcdefghij", 11) == "  ▶ abcdef…"
     assert set_text("name", 10, prefix=" " * 20 + "▶ ") == "…  ▶ name "
 
 
 def test_headings_mark_the_sorted_column_even_when_cut():
     layout = laid_out(150)
-    assert "total↓" in layout.heading_line(150, ("total", True))
+    assert "total ns↓" in layout.heading_line(150, ("total", True))
     assert "name↑" in layout.heading_line(150, ("name", False))
-    assert ColumnMeasure(COLUMNS[0]).heading(4, "↓") == "t…l↓"
+    assert ColumnMeasure(COLUMNS[0], Wording.of(COLUMNS[0].unit, ())).heading(4, "↓") == "to…↓"
 
 
 def test_a_click_finds_its_column():
@@ -419,7 +437,7 @@ async def test_long_names_can_be_moved_along():
     app = TableApp(WindowTable(Numbered()))
     async with app.run_test(size=(60, 24)) as pilot:
         before = app.lines()[1]
-        assert before.endswith("16>>(int)")
+        assert before.endswith("vectorize…")
         await pilot.press("greater_than_sign", ">")
         assert "…" in app.lines()[1]
         assert app.lines()[1] != before

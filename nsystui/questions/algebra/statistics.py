@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def duration_columns(count: str) -> tuple[Column, ...]:
     """The statistics of durations with nsys's CSV headers; ``count`` is what nsys calls the number of rows."""
     return (
-        Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1),
+        Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1, has_bar=True),
         Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
         Column("count", header=count, label="count", unit=Unit.COUNT, importance=1),
         Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=3),

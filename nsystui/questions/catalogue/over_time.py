@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.question import Drawing, Option, Question, Values, View
+from nsystui.questions.question import STEP_RANGE, Drawing, Option, Question, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -40,6 +40,12 @@ def _ask_gpu(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
         if options["over_time"]
         else utilisation_table(busy, window)
     )
+
+
+def _ask_budget(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+    from nsystui.questions.idle_causes import budget_with_causes
+
+    return budget_with_causes(job, selection, options["step_range"])
 
 
 def _read_timeline(values: Values) -> dict[str, Any]:
@@ -99,6 +105,25 @@ This is the table that `e` exports on the GPU screen; while zoomed, that of --ti
         home="gpu",
         title="GPU utilisation",
         views=(View("gpu", tables=("gpu_metrics",)),),
+    ),
+    Question(
+        "budget",
+        "where the time of each GPU went, in parts that add up to 100 %",
+        _ask_budget,
+        description="""\
+The time of each GPU in parts that have no nanosecond in common and add up to 100 %: compute, NCCL that no compute
+hides, memory operations and whole graphs that nothing else hides, and idle time as start-up (before the first step that
+is not slow, or before the GPU first works in earnest), gaps of 1 ms or more, shorter gaps, and the tail after its last
+operation. Notes name the causes of start-up and long gaps: what the CPU did meanwhile.""",
+        examples="""  nsystui budget rank*.sqlite
+  nsystui budget rank0.sqlite --time 1.2s:1.5s --format json""",
+        topic="numbers",
+        order=85,
+        options=(STEP_RANGE,),
+        is_whole=True,
+        has_times=True,
+        row="device",
+        title="budget of time",
     ),
     Question(
         "timeline",

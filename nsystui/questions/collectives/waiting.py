@@ -157,7 +157,7 @@ KIND_COLUMNS = (
     Column("operations", header="Operations", label="operations", unit=Unit.COUNT),
     Column("transfer", header="Transfer (ns)", label="transfer", unit=Unit.DURATION),
     Column("waiting", header="Mean Waiting (ns)", label="waiting", unit=Unit.DURATION, decimals=0),
-    Column("waiting_percent", header="Waiting (%)", label="waiting %", unit=Unit.PERCENT, decimals=1),
+    Column("waiting_percent", header="Waiting (%)", label="waiting %", unit=Unit.PERCENT, decimals=1, has_bar=True),
     Column("late_by", header="Median Late by (ns)", label="late by", unit=Unit.DURATION, decimals=0, importance=1),
     Column("late", header="With Late Rank", label="with late", unit=Unit.COUNT, importance=1),
     Column("late_rank", header="Mostly Late Rank", label="late rank", unit=Unit.NUMBER),

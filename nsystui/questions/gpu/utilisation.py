@@ -240,6 +240,7 @@ SHARE_COLUMNS = tuple(
         unit=Unit.PERCENT,
         decimals=2,
         importance=importance,
+        has_bar=key == "busy",
     )
     for _, key, title, label, importance in _PARTS
 )

@@ -116,7 +116,7 @@ _SHARED = (COLUMNS[By.COLLECTIVE], COLUMNS[By.COMMUNICATOR], RANKS, COLUMNS[By.D
 _COSTS = (
     COUNT,
     Column("bytes", header="Total Bytes", label="bytes", unit=Unit.BYTES, importance=3),
-    Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1, importance=2),
+    Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1, importance=2, has_bar=True),
     Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
     Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=5),
     Column("median", header="Med (ns)", label="median", unit=Unit.DURATION, decimals=1, importance=3),

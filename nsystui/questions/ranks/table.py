@@ -74,7 +74,9 @@ COLUMNS = (
     RANK,
     HOST.with_importance(4),
     Column("gpu", header="GPU", label="gpu", importance=5),
-    Column("busy_percent", header="Busy (%)", label="busy %", unit=Unit.PERCENT, decimals=2, importance=1),
+    Column(
+        "busy_percent", header="Busy (%)", label="busy %", unit=Unit.PERCENT, decimals=2, importance=1, has_bar=True
+    ),
     Column("compute_percent", header="Compute (%)", label="compute %", unit=Unit.PERCENT, decimals=2, importance=3),
     Column("nccl_percent", header="NCCL (%)", label="NCCL %", unit=Unit.PERCENT, decimals=2, importance=3),
     Column(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 COLUMNS = (
     Column("severity", header="Severity", label=""),
     Column("cost", header="Cost (ns)", label="cost", unit=Unit.DURATION),
-    Column("percent", header="Cost (%)", label="of job", unit=Unit.PERCENT, decimals=1),
+    Column("percent", header="Cost (%)", label="of job", unit=Unit.PERCENT, decimals=1, has_bar=True),
     Column("screen", header="Screen", label="see"),
     Column("sentence", header="Finding", label="finding"),
     Column("number", header="Number", label="number", unit=Unit.NUMBER, importance=FILES_ONLY),
@@ -115,7 +115,7 @@ class FindingsTable(WindowTable):
         """Findings came, or ``status`` says something else."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id, elastic="sentence", is_prose=True, row_style=_category)
+        super().__init__(id=id, elastic="sentence", row_style=_category)
         self.found: Triage | None = None
         self.status = ""
         """The line in place of the table until there are findings."""

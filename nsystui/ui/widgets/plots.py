@@ -94,6 +94,17 @@ def time_axis(lo: int, hi: int, width: int) -> str:
     return "".join(line)
 
 
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def bar(value: object, full: float, width: int) -> str:
+    """``value`` as a bar in ``width`` cells, which are all filled at ``full``; blanks for what is no number."""
+    if not isinstance(value, int | float) or not value > 0:
+        return " " * width
+    eighths = max(1, round(min(value / full, 1.0) * width * 8))
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).ljust(width)[:width]
+
+
 def histogram_lines(
     labels: Sequence[str], counts: Sequence[int], width: int, words: Sequence[str] | None = None
 ) -> list[str]:

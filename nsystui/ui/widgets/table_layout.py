@@ -13,6 +13,7 @@ from nsystui.base.answer import Row, Value
 from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.text import fit, safe_text, shorten, width_of
 from nsystui.base.units import Wording
+from nsystui.ui.widgets.plots import bar
 
 GAP = 2
 """Blanks between two columns."""
@@ -28,6 +29,15 @@ TEXT_WANTED = 24
 TEXT_MINIMUM = 6
 """Cells that a text column keeps when nothing is left that could leave."""
 
+BAR_WIDTH = 5
+"""Cells of the bar beside a share."""
+
+_BAR_IMPORTANCE = 3
+"""Bars leave a narrow screen before the columns that are more important than this, and after the others."""
+
+_HALF = 50.0
+"""A largest share beyond which a full bar is 100 %; of smaller shares it is the largest."""
+
 _INDENT = re.compile(r"[ │├└─]*(?:[▶▼▸▾] )?")
 
 
@@ -38,6 +48,8 @@ class ColumnMeasure:
     column: Column
     wording: Wording
     widest: int = 0
+    full: float = 100.0
+    """The value of a full bar."""
 
     @property
     def is_text(self) -> bool:
@@ -69,10 +81,11 @@ class ColumnMeasure:
 
 @dataclass(frozen=True)
 class Placed:
-    """A column that is shown: its place in the answer's columns, and its width in cells."""
+    """A column that is shown: its place in the answer's columns, its width in cells, and how many a bar takes of it."""
 
     index: int
     width: int
+    bar: int = 0
 
 
 def place_columns(
@@ -83,6 +96,7 @@ def place_columns(
     Those of the highest ``importance`` leave first, of equals the one furthest right; importance 0, the sorted column
     and the elastic one stay. Room to spare goes to the elastic column and then to other text that was cut; with nothing
     left to leave, text columns shrink, and after that the right edge is cut. ``FILES_ONLY`` columns never show.
+    Bars leave in between.
     """
     name_room = max(NAME_MINIMUM, int(width * NAME_SHARE))
     wanted = {
@@ -93,8 +107,10 @@ def place_columns(
         if measure.column.importance < FILES_ONLY
     }
 
+    bars = {index: BAR_WIDTH + 1 for index in wanted if measures[index].column.has_bar}
+
     def taken() -> int:
-        return sum(wanted.values()) + GAP * max(0, len(wanted) - 1)
+        return sum(wanted.values()) + GAP * max(0, len(wanted) - 1) + sum(bars.values())
 
     def may_leave(index: int) -> bool:
         column = measures[index].column
@@ -102,9 +118,14 @@ def place_columns(
 
     leaving = sorted(filter(may_leave, wanted), key=lambda index: (-measures[index].column.importance, -index))
     for index in leaving:
+        if taken() > width and measures[index].column.importance < _BAR_IMPORTANCE:
+            bars.clear()
         if taken() <= width:
             break
         del wanted[index]
+        bars.pop(index, None)
+    if taken() > width:
+        bars.clear()
 
     texts = sorted((index for index in wanted if measures[index].is_text), key=lambda index: index != elastic)
     for index in texts:  # the elastic one first
@@ -116,11 +137,11 @@ def place_columns(
     shown = sorted(wanted)
     if shown and shown[-1] == elastic:  # a name at the right edge may as well own the rest of the line
         wanted[elastic] += max(0, width - taken())
-    return tuple(Placed(index, wanted[index]) for index in shown)
+    return tuple(Placed(index, wanted[index] + bars.get(index, 0), bars.get(index, 0)) for index in shown)
 
 
-def set_text(shown: str, width: int, prefix: str = "", pan: int = 0, is_prose: bool = False) -> str:
-    """Text in exactly ``width`` cells: cut in its middle (prose at its end), or seen from its character ``pan`` on.
+def set_text(shown: str, width: int, prefix: str = "", pan: int = 0) -> str:
+    """Text in exactly ``width`` cells: cut at its end, or seen from its character ``pan`` on.
 
     ``prefix`` (the indentation and mark of a tree's row) is never shortened while half the width is enough for it;
     blanks and tree marks that the text itself begins with count as one.
@@ -133,11 +154,7 @@ def set_text(shown: str, width: int, prefix: str = "", pan: int = 0, is_prose: b
         prefix = "…" + prefix[-(width // 2 - 1) :] if width >= 4 else ""
     room = width - width_of(prefix)
     if pan and width_of(shown) > room:
-        # Cut at the right edge, not in the middle: the reader is looking at this part.
         shown = "…" + shown[min(pan, len(shown) - 1) + 1 :]
-        return prefix + (fit(shown, room) if width_of(shown) <= room else set_cell_size(shown, room - 1) + "…")
-    if is_prose and width_of(shown) > room > 0:
-        return prefix + set_cell_size(shown, room - 1) + "…"
     return prefix + fit(shown, room)
 
 
@@ -150,12 +167,10 @@ class TableLayout:
 
     Args:
         columns: The answer's columns.
-        elastic: Key of the text column that takes the room to spare and is cut in its middle; else the last text.
-        is_prose: That column holds sentences, which are cut at their end instead.
+        elastic: Key of the text column that takes the room to spare; else the last text.
     """
 
-    def __init__(self, columns: Sequence[Column], elastic: str | None = None, is_prose: bool = False) -> None:
-        self.is_prose = is_prose
+    def __init__(self, columns: Sequence[Column], elastic: str | None = None) -> None:
         self.names: Mapping[str, str] = {}
         """The text that is shown in place of another: the smart name of a kernel."""
         self.measures = [ColumnMeasure(column, Wording.of(column.unit, ())) for column in columns]
@@ -170,7 +185,7 @@ class TableLayout:
         """The column that carries a tree's indentation and marks: the first text."""
         self.placed: tuple[Placed, ...] = ()
         self.pan = 0
-        """From which character on the elastic column is seen; 0: cut in the middle."""
+        """From which character on the elastic column is seen; 0: from its beginning."""
 
     def word(self, rows: Sequence[Row]) -> None:
         """Choose the units of the columns by the values of ``rows``: all of them, or the first of many."""
@@ -178,6 +193,9 @@ class TableLayout:
             wording = Wording.of(measure.column.unit, values)
             if wording != measure.wording:
                 measure.wording, measure.widest = wording, 0
+            if measure.column.has_bar:
+                largest = max((value for value in values if isinstance(value, int | float)), default=0)
+                measure.full = 100.0 if largest > _HALF or largest <= 0 else largest
 
     def format(self, row: Row, prefix: str = "") -> list[str]:
         """The values of ``row`` in words, and room for them in their columns' widths."""
@@ -209,30 +227,28 @@ class TableLayout:
             parts.append(measure.heading(cells, mark))
         return set_cell_size((" " * GAP).join(parts), width)
 
-    def row_line(self, shown: Sequence[str], width: int, prefix: str = "") -> tuple[str, str, str]:
-        """A formatted row in ``width`` cells: what stands before the elastic column, that column, what follows."""
-        before, name, after = "", "", ""
-        for place, (index, cells) in enumerate((placed.index, placed.width) for placed in self.placed):
+    def row_line(self, shown: Sequence[str], row: Row, width: int, prefix: str = "") -> list[tuple[str, bool]]:
+        """A row in ``width`` cells as pieces, with whether each has the colour of the row: its name, and its bars."""
+        pieces: list[tuple[str, bool]] = []
+        for placed in self.placed:
+            index, cells = placed.index, placed.width - placed.bar
             measure = self.measures[index]
+            if pieces:
+                pieces.append((" " * GAP, False))
+            if placed.bar:
+                pieces += [(bar(row[index], measure.full, placed.bar - 1), True), (" ", False)]
             if measure.is_text:
                 own_prefix = prefix if index == self.tree_column else ""
-                is_elastic = index == self.elastic
-                pan = self.pan if is_elastic else 0
-                text = set_text(shown[index], cells, own_prefix, pan, self.is_prose and is_elastic)
+                text = set_text(shown[index], cells, own_prefix, self.pan if index == self.elastic else 0)
             else:
                 text = fit(shown[index], cells, "right")
-            gap = " " * GAP if place else ""
-            if index == self.elastic:
-                before, name = before + gap, text
-            elif name:
-                after += gap + text
-            else:
-                before += gap + text
-        used = width_of(before + name)
-        if used >= width:  # narrower than what may not leave: cut at the edge
-            line = set_cell_size(before + name, width)
-            return line[: len(before)], line[len(before) :], ""
-        return before, name, set_cell_size(after, width - used)
+            pieces.append((text, index == self.elastic))
+        room, kept = width, []
+        for text, is_coloured in pieces:  # narrower than what may not leave: cut at the edge
+            text = text if width_of(text) <= room else set_cell_size(text, room)
+            kept.append((text, is_coloured))
+            room -= width_of(text)
+        return [*kept, (" " * room, False)]
 
     def column_at(self, x: int) -> str | None:
         """The key of the column that shows at cell ``x``."""

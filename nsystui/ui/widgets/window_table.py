@@ -136,8 +136,7 @@ class WindowTable(OwnFocus, can_focus=True):
     Args:
         answer: What to show; ``set_answer`` shows another.
         empty_text: Sentences for the body when there are no rows: why, and what to record.
-        elastic: Key of the text column that takes the room to spare and is cut in its middle; else the last text.
-        is_prose: That column holds sentences, which are cut at their end instead.
+        elastic: Key of the text column that takes the room to spare; else the last text.
         prefix: For a tree: what stands before the first text column of a row (indentation and ``▶``/``▼``).
         row_style: From the values of a row by their columns, its category (``"nccl"``, see ``categories``), which
             colours its name, or ``None``.
@@ -202,7 +201,6 @@ class WindowTable(OwnFocus, can_focus=True):
         row_style: Callable[[Record], str | None] | None = None,
         background: bool = False,
         free_keys: Collection[str] = (),
-        is_prose: bool = False,
         id: str | None = None,  # noqa: A002 - Textual's name for it
         classes: str | None = None,
     ) -> None:
@@ -213,7 +211,6 @@ class WindowTable(OwnFocus, can_focus=True):
         self.background = background
         self.free_keys = frozenset(free_keys)
         self.elastic = elastic
-        self.is_prose = is_prose
         self._answer: Answer | None = None
         self._table = TableLayout(())
         self._formatted: dict[int, list[str]] = {}  # the rows in sight, as text
@@ -246,7 +243,7 @@ class WindowTable(OwnFocus, can_focus=True):
         self._cache = PageCache(answer)
         self._failure = None
         if not same_columns:
-            self._table = TableLayout(answer.columns, self.elastic, self.is_prose)
+            self._table = TableLayout(answer.columns, self.elastic)
         self._is_worded = isinstance(answer, TableAnswer)
         if isinstance(answer, TableAnswer):
             self._table.word(answer.rows)
@@ -449,7 +446,7 @@ class WindowTable(OwnFocus, can_focus=True):
         self.cursor_row = self.row_count - 1 if end else 0
 
     def action_pan(self, _key: str, direction: int) -> None:
-        """Move along names that are cut; back at the start their middle is cut again."""
+        """Move along names that are cut; back to their beginning."""
         if self._table.pan_by(direction):
             self.refresh()
 
@@ -540,12 +537,12 @@ class WindowTable(OwnFocus, can_focus=True):
         shown = self._formatted.get(index)
         if shown is None:
             return [Segment((gutter + "…").ljust(width), style)]
-        before, name, after = self._table.row_line(shown, width - len(gutter), self._prefix_of(index))
+        row = self._cache.row(index) if self._cache else None
+        pieces = self._table.row_line(shown, row or (), width - len(gutter), self._prefix_of(index))
         category = None if at_cursor else self._category_of(index)
-        if category is None:
-            return [Segment(gutter + before + name + after, style)]
-        parts = ((gutter + before, style), (name, self._style(category_class(category))), (after, style))
-        return [Segment(text, part_style) for text, part_style in parts if text]
+        own = self._style(category_class(category)) if category else style
+        segments = [Segment(gutter, style), *(Segment(text, own if coloured else style) for text, coloured in pieces)]
+        return list(Segment.simplify(segment for segment in segments if segment.text))
 
     def _category_of(self, index: int) -> str | None:
         row = self._cache.row(index) if self._cache and self.row_style else None

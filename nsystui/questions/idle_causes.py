@@ -1,0 +1,118 @@
+"""The causes of the idle time of the GPUs: what the CPU of each process did in start-up and in the long gaps.
+
+See docs/numbers.md#budget. Each of the longest spans is split among the CUDA and MPI calls of its process (a kind of
+call by the name of its longest call), the profiler's own work, and other CPU work, all with the NVTX range around the
+middle of the span, or where there is none the next one. Other CPU work without any, and the spans that are not among
+the longest, are unexplained. A number in the name of a range is ``*``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from nsystui.base.answer import TableAnswer
+from nsystui.base.selection import Selection, Window
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, subtract
+from nsystui.questions.gpu.profiler_overhead import profiler_overhead
+from nsystui.questions.host_work import NOTHING, HostWork, Span, host_work
+from nsystui.questions.job import Job
+from nsystui.questions.time_budget import DeviceBudget, budget_table, device_budgets, in_sum
+
+UNEXPLAINED = "unexplained"
+PROFILER = "the profiler"
+
+_NUMBER = re.compile(r"\b\d+\b")
+
+_LOOKED_AT = 100
+"""The number of longest spans of each part in which the CPU's work is examined."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause of idle time, and its time summed over the GPUs, ns."""
+
+    name: str
+    time: int
+
+
+@dataclass(frozen=True)
+class IdleCauses:
+    """The causes of two parts of a budget, the largest first, `UNEXPLAINED` last; they add up to their part exactly."""
+
+    startup: tuple[Cause, ...]
+    long_gaps: tuple[Cause, ...]
+
+
+def idle_causes(job: Job, selection: Selection, budgets: Sequence[DeviceBudget]) -> IdleCauses:
+    """The causes of the start-up and the long gaps of some GPUs."""
+    own = profiler_overhead(job.session, selection.with_name(None))
+    whole = in_sum(budgets)
+
+    def causes(idle: Iterable[tuple[DeviceBudget, Intervals]], time: int) -> tuple[Cause, ...]:
+        found: dict[str, int] = {}
+        spans: list[Span] = []
+        for one, intervals in idle:
+            place = one.device
+            free = subtract(intervals, own.get(place.task.task, EMPTY))
+            _add(found, PROFILER, intervals.length - free.length)
+            windows = map(Window, free.starts.tolist(), free.ends.tolist())
+            spans += [Span(place.task.task, place.device, window) for window in windows]
+        spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
+        for work in host_work(job.session, spans[:_LOOKED_AT]):
+            for kind, spent in work.spent.items():
+                _add(found, _name(work, kind), spent)
+        known = sorted(((name, spent) for name, spent in found.items() if name != UNEXPLAINED), key=_largest_first)
+        rest = time - sum(spent for _, spent in known)
+        return tuple(Cause(name, spent) for name, spent in [*known, *([(UNEXPLAINED, rest)] if rest else [])])
+
+    return IdleCauses(
+        causes(((one, one.startup) for one in budgets), whole.startup),
+        causes(((one, one.long_gaps) for one in budgets), whole.long_gaps),
+    )
+
+
+def _add(found: dict[str, int], name: str, time: int) -> None:
+    if time:
+        found[name] = found.get(name, 0) + time
+
+
+def _name(work: HostWork, kind: str) -> str:
+    where = ""
+    if work.range_name or work.next_range:
+        word, name = ("in", work.range_name) if work.range_name else ("before", work.next_range)
+        where = f" {word} `{_NUMBER.sub('*', name or '')}`"
+    if kind != NOTHING:
+        return f"{work.calls[kind]}{where}"
+    return f"CPU work{where}" if where else UNEXPLAINED
+
+
+def _largest_first(item: tuple[str, int]) -> tuple[int, str]:
+    return -item[1], item[0]
+
+
+def budget_with_causes(job: Job, selection: Selection, step_name: str | None = None) -> TableAnswer:
+    """One row for each GPU, and a note on the causes of the idle time of all."""
+    budgets = device_budgets(job, selection, step_name)
+    found, whole = idle_causes(job, selection, budgets), in_sum(budgets).time
+    parts = (("start-up", found.startup), ("long gaps", found.long_gaps))
+    worded = [(part, cause_words(causes, whole)) for part, causes in parts]
+    notes = [f"{part} by cause: {words}" for part, words in worded if words]
+    return replace(budget_table(budgets), notes=tuple(notes))
+
+
+def cause_words(causes: Sequence[Cause], whole: int, most: int = 5) -> str:
+    """``cudaMalloc in `data loading` 6.1 %, unexplained 1.6 %``, of ``whole`` ns; of more than ``most`` the largest.
+
+    What rounds to 0.0 % is left out; nothing where that is all.
+    """
+    named = [cause for cause in causes if cause.name != UNEXPLAINED]
+    most = min(most, sum(_is_seen(cause, whole) for cause in named))
+    others = sum(cause.time for cause in named[most:])
+    shown = [*named[:most], Cause("other causes", others), *causes[len(named) :]]
+    return ", ".join(f"{one.name} {100 * one.time / whole:.1f} %" for one in shown if _is_seen(one, whole))
+
+
+def _is_seen(cause: Cause, whole: int) -> bool:
+    return 100 * cause.time / whole >= 0.05
