@@ -10,8 +10,9 @@ from textual.message import Message
 
 from nsystui.base.text import width_of
 from nsystui.ui.widgets.charts import Lane, StripChart
-from nsystui.ui.widgets.plots import blocks, histogram_lines, time_axis
+from nsystui.ui.widgets.plots import blocks, histogram_lines, tick_line, time_axis
 from nsystui.ui.widgets.repainting import ThrottledScreen
+from nsystui.ui.widgets.stacks import Cell, dominant, half_cells, shade_blocks, shades, stack_cells
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -128,7 +129,7 @@ async def test_a_chart_draws_a_bin_in_each_column():
         lines = app.lines()
         assert lines[0].startswith("▸ rank 0      ▁▁▁")
         assert lines[15].endswith("█    15 %")
-        assert lines[16].startswith("             ▲6.0 s ")
+        assert lines[16].startswith("             │6.0 s ")
         assert all(width_of(app.chart.render_line(y).text) == 80 for y in range(24))
         await pilot.resize_terminal(100, 24)
         await pilot.pause()
@@ -156,9 +157,9 @@ async def test_the_cursor_moves_by_one_and_by_ten_in_its_lane_and_on_the_axis():
             columns.append(app.chart.cursor_column)
         assert columns == [1, 11, 21, 20, 10, 0, 58, 58, 0, 0]
         await pilot.press("right", "down", "down")
-        assert app.reversed_cells() == [(2, 14)]
+        assert app.reversed_cells() == [(2, 14), (16, 14)]
         assert (app.chart.cursor_lane, app.chart.cursor_column) == (2, 1)
-        assert app.lines()[16][14] == "▲"
+        assert app.lines()[16].startswith("             │6.0 s "), "the cursor took the place of a label"
         assert app.heard[-1] == StripChart.CursorMoved(app.chart)
         assert app.chart.cursor_times == (6 * S + S // 59, 6 * S + 2 * S // 59)
         assert app.chart.time_column(6 * S + S // 2) == 29
@@ -170,7 +171,77 @@ async def test_with_few_lanes_the_cursor_goes_through_all():
     app = ChartApp(lanes=3)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("right")
-        assert app.reversed_cells() == [(0, 14), (1, 14), (2, 14)]
+        assert app.reversed_cells() == [(0, 14), (1, 14), (2, 14), (3, 14)]
+
+
+def glyphs(rows: list[list[Cell]]) -> list[str]:
+    return ["".join(cell for cell, *_ in row) for row in rows]
+
+
+def test_a_stack_fills_its_rows_from_below_and_idle_time_stays_blank():
+    stack = (("compute", [0.5, 0.25, 1.0, 0.0]), ("nccl", [0.25, 0.25, 0.0, 0.0]))
+    rows = stack_cells(stack, 4, 2)
+    assert glyphs(rows) == ["▄ █ ", "█▄█ "]
+    assert rows[0][0] == ("▄", "nccl", "") and rows[1][0] == ("█", "compute", "")
+    assert rows[1][1] == ("▄", "compute", "nccl"), "both colours of a cell that is full"
+
+
+def test_a_little_work_is_seen_and_no_data_is_not_idle():
+    rows = stack_cells((("compute", [0.001, math.nan, 0.0]),), 3, 2)
+    assert glyphs(rows) == ["   ", "▁· "]
+
+
+def test_without_colours_shading_tells_the_parts_of_a_stack():
+    stack = (("compute", [0.5]), ("nccl", [0.5]))
+    assert glyphs(stack_cells(stack, 1, 2, is_plain=True)) == ["╱", "█"]
+
+
+def test_two_lanes_share_a_row_by_halves():
+    assert half_cells(["compute", "", "nccl", ""], ["compute", "nccl", "", ""]) == [
+        ("█", "compute", ""),
+        ("▄", "nccl", ""),
+        ("▀", "nccl", ""),
+        (" ", "", ""),
+    ]
+    assert dominant((("compute", [0.3, 0.2]), ("nccl", [0.4, 0.2])), 2) == ["nccl", ""]
+
+
+def test_shades_are_darker_for_more_and_nothing_for_nothing():
+    assert shades([0.0, 0.01, 0.5, 1.0, math.nan], 5, "nccl") == ["", "nccl:1", "nccl:4", "nccl:7", "·"]
+    assert shade_blocks([0.0, 0.01, 0.5, 1.0, math.nan], 5) == " ░▒█·"
+
+
+def test_a_tick_label_without_room_is_left_out():
+    assert tick_line([(0, "10"), (2, "11"), (6, "12")], 10) == "│ │11 │12 "
+
+
+async def test_a_high_lane_is_one_lane_to_the_cursor():
+    app = ChartApp(lanes=0)
+    async with app.run_test(size=(80, 24)) as pilot:
+        bins = [0.5] * app.chart.chart_width
+        notes = (("compute", "50.0"),)
+        lanes = [Lane(f"rank {n}", bins, stack=(("compute", bins),), height=4, notes=notes) for n in range(9)]
+        app.chart.set_lanes(lanes, 0, S, ticks=[(S // 2, "7")])
+        await pilot.press("down")
+        lines = app.lines()
+        assert lines[4].startswith("▸ rank 1") and lines[5].startswith("   █ 50.0")
+        assert lines[23].startswith("  step") and "│7" in lines[23] and "0.0 s" in lines[22]
+        await pilot.press(*["down"] * 7)
+        assert app.chart.cursor_lane == 8
+        assert any(line.startswith("▸ rank 8") for line in app.lines())
+
+
+async def test_the_lanes_of_a_half_row_have_the_cursor_one_after_the_other():
+    app = ChartApp(lanes=0)
+    async with app.run_test(size=(80, 24)) as pilot:
+        bins = [1.0] * app.chart.chart_width
+        lanes = [Lane(f"r{n}", bins, f"{n}", "nccl") for n in range(40)]
+        app.chart.set_lanes(lanes, 0, S, halves=True)
+        assert app.lines()[1].startswith("  r2 r3 ") and app.lines()[1].endswith("2 3")
+        await pilot.press("down", "down", "down")
+        assert app.chart.cursor_lane == 3
+        assert app.lines()[1].startswith("▸ r3 ")
+        assert app.lines()[1][13] == "▄"
 
 
 async def test_many_lanes_scroll():
@@ -192,7 +263,7 @@ async def test_a_span_is_marked_between_two_presses():
         await pilot.press("greater_than_sign", "space", "right", "right", "space", "right")
         assert app.chart.span == (10, 12)
         assert app.chart.span_times == (app.chart.column_times(10)[0], app.chart.column_times(12)[1])
-        assert app.lines()[16][23:27] == "━━━▲"
+        assert app.lines()[16][23:26] == "━━━"
         await pilot.press("space")
         assert app.chart.span is None
         app.chart.mark_span(3, 5)

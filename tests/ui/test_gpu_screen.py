@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from pathlib import Path
 
@@ -10,10 +11,9 @@ from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text
 from synthetic import cpu_only_export, whole_graph_export
 
 from nsystui.base.selection import Selection, Window
-from nsystui.cli import main
 from nsystui.exports.demo import TrainingJob
 from nsystui.output.files import save
-from nsystui.questions.gpu.utilisation import utilisation_table
+from nsystui.questions.ranks.steps import step_times
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.pictures.gpu import held_back, mean
 from nsystui.ui.pictures.zoom import inside, zoomed
@@ -36,35 +36,67 @@ def labels(app: NsystuiApp) -> list[str]:
     return [lane.label.strip() for lane in gpu(app).chart.lanes]
 
 
+def stacked(app: NsystuiApp, lane: int = 0) -> list[str]:
+    """What a lane is stacked of."""
+    return [category for category, _ in gpu(app).chart.lanes[lane].stack]
+
+
 # Lanes
 
 
-async def test_one_gpu_has_a_lane_for_each_part_and_metric(one_rank, cache_directory):
+async def test_one_gpu_is_a_stack_with_a_lane_for_each_metric(one_rank, cache_directory):
     async with running(one_rank, cache_directory) as (app, pilot):
         await hit(app, pilot, "4")
-        assert labels(app)[:3] == ["rank 0 busy", "compute", "memory"]  # no NCCL in a job of one
+        assert labels(app)[0] == "rank 0"
+        assert stacked(app) == ["compute", "memory"]  # no NCCL in a job of one
         assert {"SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX"} <= set(labels(app))
+        assert stacked(app, 1) == ["metric"]
         await hit(app, pilot, "m")
-        assert labels(app) == ["rank 0 busy", "compute", "memory"]
+        assert labels(app) == ["rank 0"]
+        assert gpu(app).chart.lanes[0].height >= 4
         await hit(app, pilot, "m")
         assert "SM active" in labels(app)
 
 
-async def test_several_gpus_have_as_many_parts_as_fit(demo_job, cache_directory):
+async def test_several_gpus_are_as_high_as_there_is_room(demo_job, cache_directory):
     async with running(demo_job, cache_directory, NARROW) as (app, pilot):
         await hit(app, pilot, "4")
-        assert labels(app)[:3] == ["rank 0 busy", "compute", "memory"]  # NCCL is the smallest
-        assert len(labels(app)) == 12
+        assert labels(app) == [f"rank {rank}" for rank in range(4)]
+        assert [lane.height for lane in gpu(app).chart.lanes] == [3] * 4
         await pilot.resize_terminal(*WIDE)
         await rest(app, pilot)
-        assert labels(app)[:4] == ["rank 0 busy", "compute", "NCCL", "memory"]
+        assert labels(app)[:3] == ["rank 0", "SM active", "tensor active"]
+        await hit(app, pilot, "m")
+        assert [lane.height for lane in gpu(app).chart.lanes] == [4] * 4
 
 
-async def test_many_gpus_have_one_lane_and_the_cursor_tells_the_parts(many_ranks, cache_directory):
+async def test_the_parts_of_a_stack_and_idle_time_are_all_of_each_column(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "4")
+        for lane in gpu(app).chart.lanes:
+            parts = [bins for _, bins in lane.stack]
+            for column, busy in enumerate(lane.bins):
+                if not math.isnan(busy):
+                    assert sum(bins[column] for bins in parts) == pytest.approx(busy, abs=1e-9)
+
+
+async def test_the_steps_stand_below_the_time_axis_where_they_begin(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "4")
+        line = line_with(app, "  step ")
+        chart = gpu(app).chart
+        times = step_times(app.job.steps(), None)[app.job.ranks[0].task]
+        left = len(line) - len(line[line.index("│") :]) - chart.time_column(int(times.start[0]))
+        for start, number in zip(times.start.tolist(), times.numbers.tolist(), strict=True):
+            assert line[left + chart.time_column(start) :].startswith(f"│{number}")
+
+
+async def test_many_gpus_have_half_a_line_and_the_cursor_tells_the_parts(many_ranks, cache_directory):
     async with running(many_ranks, cache_directory, NARROW) as (app, pilot):
         await hit(app, pilot, "4")
         await hit(app, pilot, "down", "greater_than_sign", "greater_than_sign")
-        assert labels(app) == [f"rank {rank} busy" for rank in range(16)]
+        assert labels(app) == [f"rank {rank}" for rank in range(16)]
+        assert line_with(app, "rank 2 rank 3")
         assert line_with(app, "rank 1 · device 0")
         values = line_with(
             app,
@@ -73,7 +105,7 @@ async def test_many_gpus_have_one_lane_and_the_cursor_tells_the_parts(many_ranks
         detail = next(line for line in values if line.startswith("busy "))
         assert all(word in detail for word in ("compute", "NCCL", "memory"))
         await hit(app, pilot, "end", "pagedown", "pagedown")
-        assert line_with(app, "▸ rank 15 busy")
+        assert line_with(app, "rank 15 · device 0")
 
 
 async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_job, cache_directory):
@@ -180,11 +212,11 @@ async def test_esc_goes_back_to_the_view_and_the_time_where_the_eye_was(demo_job
 async def test_o_leaves_only_the_rank_of_the_lane_at_the_same_time(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "4")
-        await hit(app, pilot, *["down"] * 6, "greater_than_sign", "greater_than_sign", "+")
+        await hit(app, pilot, *["down"] * 2, "greater_than_sign", "greater_than_sign", "+")
         time = sum(gpu(app).chart.cursor_times) // 2
         await hit(app, pilot, "o")
         assert screen_text(app)[1].strip() == "rank 2"
-        assert labels(app)[0] == "rank 2 busy" and gpu(app).chart.cursor_lane == 0
+        assert labels(app)[0] == "rank 2" and gpu(app).chart.cursor_lane == 0
         low, high = gpu(app).chart.cursor_times
         assert low <= time <= high
         await hit(app, pilot, "o")
@@ -194,20 +226,28 @@ async def test_o_leaves_only_the_rank_of_the_lane_at_the_same_time(demo_job, cac
 # Files
 
 
-async def test_e_exports_the_utilisation_of_the_view_as_the_command_prints_it(demo_job, cache_directory, tmp_path):
+async def test_e_exports_the_lanes_as_they_are_shown(demo_job, cache_directory, tmp_path):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4")
-        job = app.job
-        whole = utilisation_table(job.busy(Selection()), job.extent())
-        assert gpu(app).answer_to_export().rows == whole.rows
-        await hit(app, pilot, "greater_than_sign", "greater_than_sign", "+", "down", "down", "down")
-        view = gpu(app).picture.window
-        assert gpu(app).answer_to_export().rows == utilisation_table(job.busy(Selection()), view).rows
-        assert gpu(app).row_to_copy()[:2] == (1, 0)
-        save(gpu(app).answer_to_export(), tmp_path / "screen.csv", overwrite=False)
-    time = f"{view.start}:{view.end}"
-    assert main(["gpu", *map(str, demo_job), "--time", time, "-o", str(tmp_path / "command.csv")]) == 0
-    assert (tmp_path / "screen.csv").read_bytes() == (tmp_path / "command.csv").read_bytes()
+        await hit(app, pilot, "4", "+", "down")
+        screen = gpu(app)
+        save(screen.answer_to_export(), tmp_path / "screen.csv", overwrite=False)
+        view, columns = screen.picture.window, screen.chart.chart_width
+        devices = app.job.busy(Selection()).devices
+        lanes = [device.lanes(view, columns) for device in devices]
+    with (tmp_path / "screen.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(devices) * columns * 5  # compute, exposed NCCL, memory, graph, idle
+    for rank, one in enumerate(lanes):
+        own = [row for row in rows if row["Rank"] == str(rank)]
+        exposed = [row["Share (%)"] for row in own if row["Lane"] == "exposed NCCL"]
+        for text, share in zip(exposed, one.exposed_nccl.tolist(), strict=True):
+            assert (text == "") == math.isnan(share)
+            assert not text or float(text) == pytest.approx(100 * share, abs=0.001)
+        for start in {row["Start (ns)"] for row in own}:
+            parts = [row["Share (%)"] for row in own if row["Start (ns)"] == start]
+            assert all(part == "" for part in parts) or sum(map(float, parts)) == pytest.approx(100, abs=0.01)
+    assert {int(row["Start (ns)"]) for row in rows} >= {view.start}
+    assert {int(row["End (ns)"]) for row in rows} >= {view.end}
 
 
 # What is missing
@@ -226,7 +266,7 @@ async def test_whole_graphs_are_busy(tmp_path):
     path = whole_graph_export(tmp_path / "graph.sqlite")
     async with running([path], tmp_path / "cache") as (app, pilot):
         await hit(app, pilot, "4")
-        assert "graph" in labels(app)
+        assert "graph" in stacked(app)
         assert line_with(app, "count as busy")
         await hit(app, pilot, "m")
         assert "gpu-metrics-devices" in screen_text(app)[-1]
@@ -238,16 +278,17 @@ async def test_whole_graphs_are_busy(tmp_path):
 async def test_real_graphs_keep_their_gpu_busy(shared_export, cache_directory):
     async with running([shared_export("cuda-graphs")], cache_directory) as (app, pilot):
         await hit(app, pilot, "4")
-        lanes = {lane.label.strip(): lane for lane in gpu(app).chart.lanes}
-        assert lanes["rank 0 busy"].value == "99.9 %" == lanes["graph"].value
-        assert sum(value > 0.99 for value in lanes["graph"].bins) >= 0.9 * len(lanes["graph"].bins)
+        lane = gpu(app).chart.lanes[0]
+        assert lane.value == "99.9 %"
+        bins = dict(lane.stack)["graph"]
+        assert sum(value > 0.99 for value in bins) >= 0.9 * len(bins)
 
 
 async def test_real_metrics_are_lanes_below_their_gpu(shared_export, cache_directory):
     async with running([shared_export("gpu-metrics")], cache_directory) as (app, pilot):
         await hit(app, pilot, "4")
         assert labels(app) == [
-            *("rank 0 busy", "compute", "memory", "GR active", "SM active", "SM issue", "tensor active"),
+            *("rank 0", "GR active", "SM active", "SM issue", "tensor active"),
             *("DRAM read", "DRAM write", "PCIe TX", "PCIe RX"),
         ]
         await hit(app, pilot, "end")

@@ -163,7 +163,8 @@ class DeviceLanes:
     r"""One device over time, and in sum: each lane is the share of a bin in which its category ran, see ``Shares``.
 
     ``exposed_nccl`` is the share of U(C) \ U(K).
-    ``busy`` is the share of A, not the sum of the others: categories run side by side.
+    ``busy`` is the share of A, not the sum of the others: categories run side by side. ``kernels``, ``exposed_nccl``,
+    ``memory_only`` and ``graph_only`` do add up to it.
     """
 
     device: Device
@@ -173,6 +174,8 @@ class DeviceLanes:
     exposed_nccl: Shares
     memory: Shares
     graph: Shares
+    memory_only: Shares
+    graph_only: Shares
     busy: Shares
     totals: Breakdown
 
@@ -306,7 +309,7 @@ class DeviceIntervals:
         return np.where(is_seen, shares, np.nan)
 
 
-_LANES = ("kernels", "nccl", "exposed_nccl", "memory", "graph")
+_LANES = ("kernels", "nccl", "exposed_nccl", "memory", "graph", "memory_only", "graph_only")
 _DISJOINT = ("kernels", "exposed_nccl", "memory_only", "graph_only")
 
 

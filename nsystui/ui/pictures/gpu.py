@@ -8,8 +8,8 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import END, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import safe_text
 from nsystui.base.units import MISSING, format_value
@@ -18,7 +18,9 @@ from nsystui.questions.gpu.device_time import NOTHING, Breakdown, Device, Device
 from nsystui.questions.gpu.metrics import MetricLane, MetricSource, metric_lanes, metric_sources
 from nsystui.questions.gpu.utilisation import BusyIntervals, utilisation_table
 from nsystui.questions.job import Job
+from nsystui.questions.ranks.steps import step_times
 from nsystui.questions.tasks import RankedTask
+from nsystui.questions.time_window import edges_of
 from nsystui.store import tables
 from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.widgets.charts import Lane
@@ -27,25 +29,37 @@ from nsystui.ui.widgets.lines import Part, wrapped
 Bins = tuple[float, ...]
 """0 to 1 for each column of the chart, NaN where nothing was recorded."""
 
-PARTS = (("kernels", "compute", "compute"), ("nccl", "NCCL", "nccl"), ("memory", "memory", "memory"), ("graph",) * 3)
-"""The parts of a busy device: name in ``DeviceLanes``, label, category."""
+STACK = (
+    ("kernels", "compute", "compute"),
+    ("exposed_nccl", "exposed", "nccl"),
+    ("memory_only", "memory", "memory"),
+    ("graph_only", "graph", "graph"),
+)
+"""What a busy device is stacked of, from below: name in ``DeviceLanes``, label, category. Together they are busy."""
 
+PARTS = (("kernels", "compute", "compute"), ("nccl", "NCCL", "nccl"), ("memory", "memory", "memory"), ("graph",) * 3)
+"""The parts of a busy device, each whole: name in ``DeviceLanes``, label, category."""
 
 MOST_TELLING = ("SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX")
 """The metric families shown first where there is not room for all."""
+
+_LOW, _HIGH, _HIGHEST = 3, 4, 6
+"""Rows of a stack: before metrics get any, where there is room, and of one or two devices alone."""
 
 
 @dataclass(frozen=True)
 class Wanted:
     """The request for a picture: the window in view (``None``: all of the selection), its columns and lines.
 
-    ``metrics`` is whether to show lanes of GPU metrics, ``None`` where they fit.
+    ``metrics`` is whether to show lanes of GPU metrics, ``None`` where they fit; ``halves`` whether two devices may
+    share a line.
     """
 
     view: Window | None
     columns: int
     lines: int
     metrics: bool | None
+    halves: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,7 +78,7 @@ class GpuLanes:
     device: Device | None
     title: str
     parts: Mapping[str, Bins]
-    """By name: ``busy``, ``exposed_nccl`` and those of ``PARTS``; empty without a device."""
+    """By name: ``busy`` and those of ``STACK`` and ``PARTS``; empty without a device."""
     totals: Breakdown
     metrics: tuple[Metric, ...]
 
@@ -85,6 +99,9 @@ class GpuPicture:
     """The parts that occur anywhere in ``base``."""
     lanes: tuple[Lane, ...]
     owners: tuple[int, ...]
+    halves: bool
+    steps: tuple[tuple[int, str], ...]
+    """The starts of the steps of the first device in view, ns, and their numbers."""
     has_metrics: bool
     shows_metrics: bool
     answer: TableAnswer
@@ -102,20 +119,51 @@ def gpu_picture(job: Job, selection: Selection, wanted: Wanted) -> GpuPicture:
     sources = job.once(
         ("metric-sources", selection.tasks, selection.devices), lambda: metric_sources(job.session, selection)
     )
-    parts = _fitting(occurring, len(busy.devices), wanted.lines)
-    lines_of_work = len(busy.devices) * (1 + len(parts))
-    shown = _telling(sources, wanted.lines - lines_of_work) if parts == occurring else []
+    steps = _steps(job, busy, window)
+    lines = wanted.lines - bool(steps)
+    shown = _telling(sources, lines - _LOW * len(busy.devices))
     if wanted.metrics is not None:
         shown = sources if wanted.metrics else []
-    shows_metrics = bool(shown)
     gpus = _gpus(job, selection, busy, window, wanted.columns, shown)
-    lanes, owners = _arranged(gpus, parts)
+    height = _height(gpus, lines)
+    halves = wanted.halves and not shown and len(gpus) > lines
+    lanes, owners = _arranged(gpus, occurring, (height, _metric_height(gpus, lines, height)), halves)
     answer = utilisation_table(busy, window)
     lacking = "" if lanes else missing_note(job.session, tables.gpu_metrics)
     notes = (*answer.notes, lacking) if lacking else answer.notes
     return GpuPicture(
-        base, window, gpus, occurring, lanes, owners, bool(sources), shows_metrics, answer, notes, job.ranks
+        base=base,
+        window=window,
+        gpus=gpus,
+        parts=occurring,
+        lanes=lanes,
+        owners=owners,
+        halves=halves,
+        steps=steps,
+        has_metrics=bool(sources),
+        shows_metrics=bool(shown),
+        answer=answer,
+        notes=notes,
+        ranks=job.ranks,
     )
+
+
+def _steps(job: Job, busy: BusyIntervals, window: Window) -> tuple[tuple[int, str], ...]:
+    """The starts of the steps of the first task that has any."""
+    times = step_times(job.steps(), window)
+    own = next((times[item.device.task.task] for item in busy.devices if item.device.task.task in times), None)
+    if own is None:
+        return ()
+    return tuple((start, str(number)) for start, number in zip(own.start.tolist(), own.numbers.tolist(), strict=True))
+
+
+def _height(gpus: Sequence[GpuLanes], lines: int) -> int:
+    """The rows that every stack has, beside the lanes of metrics."""
+    devices = sum(gpu.device is not None for gpu in gpus)
+    if not devices:
+        return 1
+    rows = (lines - sum(len(gpu.metrics) for gpu in gpus)) // devices
+    return max(1, min(rows, _HIGHEST if devices <= 2 else _HIGH))
 
 
 def _occurring(busy: BusyIntervals, base: Window) -> tuple[str, ...]:
@@ -125,14 +173,15 @@ def _occurring(busy: BusyIntervals, base: Window) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda name: -getattr(spent, name)))
 
 
-def _fitting(parts: tuple[str, ...], devices: int, lines: int) -> tuple[str, ...]:
-    """The largest parts, as many as every device has a line for; all of them for a single device."""
-    return parts if devices <= 1 else parts[: max(0, lines // devices - 1)]
+def _metric_height(gpus: Sequence[GpuLanes], lines: int, height: int) -> int:
+    """The rows that every metric has, where the stacks leave some."""
+    devices, metrics = sum(gpu.device is not None for gpu in gpus), sum(len(gpu.metrics) for gpu in gpus)
+    return max(1, min((lines - devices * height) // metrics, _LOW)) if metrics else 1
 
 
 def _telling(sources: list[MetricSource], lines: int) -> list[MetricSource]:
     """The metrics that ``lines`` have room for: all of them, or the most telling ones, the same for every GPU."""
-    if len(sources) <= lines:
+    if not sources or len(sources) <= lines:
         return sources
     gpus = len({(source.report, source.gpu) for source in sources})
     families = [family for family in MOST_TELLING if any(source.family == family for source in sources)]
@@ -178,7 +227,7 @@ def _gpu_title(job: Job, report: int, gpu: int | None) -> str:
 
 
 def _parts(lanes: DeviceLanes) -> dict[str, Bins]:
-    names = ("busy", "exposed_nccl", *(name for name, *_ in PARTS))
+    names = ("busy", *dict.fromkeys(name for name, *_ in (*STACK, *PARTS)))
     return {name: tuple(getattr(lanes, name).tolist()) for name in names}
 
 
@@ -220,37 +269,54 @@ def held_back(bins: Bins) -> Bins:
 # -- the lanes --------------------------------------------------------------------------------------------------------
 
 
-def _arranged(gpus: Sequence[GpuLanes], parts: Sequence[str]) -> tuple[tuple[Lane, ...], tuple[int, ...]]:
-    """The lanes of every GPU one below the other, and which GPU each belongs to."""
+def _arranged(
+    gpus: Sequence[GpuLanes], parts: Sequence[str], heights: tuple[int, int], halves: bool
+) -> tuple[tuple[Lane, ...], tuple[int, ...]]:
+    """The lanes of every GPU one below the other, and which GPU each belongs to; heights of stacks and of metrics."""
     lanes: list[Lane] = []
     owners: list[int] = []
     for number, gpu in enumerate(gpus):
-        own = [*_work_lanes(gpu, parts), *_metric_lanes(gpu)]
+        own = [*_work_lanes(gpu, parts, heights[0], halves), *_metric_lanes(gpu, heights[1])]
         lanes += own
         owners += [number] * len(own)
     return tuple(lanes), tuple(owners)
 
 
-def _work_lanes(gpu: GpuLanes, parts: Sequence[str]) -> list[Lane]:
+def _work_lanes(gpu: GpuLanes, parts: Sequence[str], height: int, halves: bool) -> list[Lane]:
+    """The stack of a device; the rows below its label tell what it is made of."""
     if gpu.device is None:
         return []
-    lanes = [Lane(f"{gpu.title} busy", gpu.parts["busy"], _share(gpu, "busy"))]
-    for name, label, category in PARTS:
-        if name in parts:
-            lanes.append(Lane(f"  {label}", gpu.parts[name], _share(gpu, name), category))
-    return lanes
+    # A part of every device in every view: else the colours below each other would mean other rows.
+    occurring = [one for one in STACK if one[0].removeprefix("exposed_").removesuffix("_only") in parts]
+    stack = tuple((category, gpu.parts[name]) for name, _, category in occurring or STACK[:1])
+    shares = [(category, label, gpu.totals.percent(_total(gpu, name))) for name, label, category in occurring]
+    notes = tuple((category, f"{label:<7}{_number(share)}") for category, label, share in shares)
+    busy = gpu.totals.percent(gpu.totals.busy)
+    value = "–" if busy is None else f"{busy:.0f}" if halves else format_value(Unit.PERCENT, busy)
+    return [Lane(gpu.title, gpu.parts["busy"], value, stack=stack, height=height, notes=notes)]
 
 
-def _metric_lanes(gpu: GpuLanes) -> list[Lane]:
+def _total(gpu: GpuLanes, name: str) -> int:
+    total: int = getattr(gpu.totals, name)
+    return total
+
+
+def _number(share: float | None) -> str:
+    return (MISSING if share is None else f"{share:.1f}").rjust(6)
+
+
+def _metric_lanes(gpu: GpuLanes, height: int) -> list[Lane]:
     indent = f"{gpu.title} " if gpu.device is None else "  "
     return [
-        Lane(f"{indent}{metric.label}", metric.bins, format_value(Unit.PERCENT, metric.mean), "api")
+        Lane(
+            f"{indent}{metric.label}",
+            metric.bins,
+            format_value(Unit.PERCENT, metric.mean),
+            stack=(("metric", metric.bins),),
+            height=height,
+        )
         for metric in gpu.metrics
     ]
-
-
-def _share(gpu: GpuLanes, name: str) -> str:
-    return format_value(Unit.PERCENT, gpu.totals.percent(getattr(gpu.totals, name)))
 
 
 Line = list[Part]
@@ -303,13 +369,48 @@ def _work_values(gpu: GpuLanes, occurring: Collection[str], columns: Columns) ->
         if share is not None:
             exposed = f" (exposed {_percent(mean(gpu.parts['exposed_nccl'], columns))})" if name == "nccl" else ""
             values.append((f"{label} {_percent(share)}{exposed}", category))
+    values.append((f"idle {_percent(1.0 - busy)}", "idle"))
     return values
 
 
 def _metric_values(gpu: GpuLanes, columns: Columns) -> list[Part]:
     """Without decimals: the counters are not that exact, and ten of them must fit on two lines."""
     values = [(metric.label, mean(metric.bins, columns)) for metric in gpu.metrics]
-    return [(f"{label} {MISSING if share is None else f'{100 * share:.0f} %'}", "api") for label, share in values]
+    return [(f"{label} {MISSING if share is None else f'{100 * share:.0f} %'}", "metric") for label, share in values]
+
+
+LANE_COLUMNS = (
+    RANK,
+    Column("device", header="Device", label="device", unit=Unit.NUMBER),
+    Column("lane", header="Lane", label="lane"),
+    START,
+    END,
+    Column("percent", header="Share (%)", label="%", unit=Unit.PERCENT, decimals=3),
+)
+
+
+def lanes_table(picture: GpuPicture) -> TableAnswer:
+    """The lanes as they are shown: a row for each column of each part and metric of each GPU.
+
+    The parts of a device are those of its stack, and ``idle``: together they are 100 %. Where nothing was recorded
+    there is no value.
+    """
+    rows: list[Row] = []
+    for gpu in picture.gpus:
+        place = (None, None) if gpu.device is None else (gpu.device.task.rank, gpu.device.device)
+        lanes: list[tuple[str, Sequence[float]]] = []
+        if gpu.device is not None:
+            lanes += [
+                (label if name != "exposed_nccl" else "exposed NCCL", gpu.parts[name]) for name, label, _ in STACK
+            ]
+            lanes.append(("idle", [1.0 - share for share in gpu.parts["busy"]]))
+        prefix = f"{gpu.title} " if gpu.device is None else ""
+        lanes += [(prefix + metric.label, metric.bins) for metric in gpu.metrics]
+        for name, bins in lanes:
+            edges = edges_of(picture.window, len(bins))
+            for share, (start, end) in zip(bins, pairwise(edges), strict=True):
+                rows.append((*place, name, start, end, None if math.isnan(share) else 100.0 * share))
+    return TableAnswer("gpu-lanes", LANE_COLUMNS, rows, len(rows), picture.notes)
 
 
 def mean(bins: Bins, columns: Columns) -> float | None:

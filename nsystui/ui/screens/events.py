@@ -139,6 +139,8 @@ _CATEGORIES = {
     "sync": "idle",
     "nvtx": "nvtx",
     "mark": "nvtx",
+    "os": "os",
+    "mpi": "os",
 }
 
 

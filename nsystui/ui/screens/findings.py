@@ -40,6 +40,8 @@ COLUMNS = (
 )
 HEALTHY, NOT_CHECKED = "ok", "-"
 """The marks in place of a severity in the rows that are no findings."""
+_STYLES = {"error": "error", "warning": "warning"}
+"""What is coloured of the severities."""
 NOT_CHECKED_COLUMNS = (
     Column("rule", header="Rule", label="not checked"),
     Column("why", header="Why", label="why"),
@@ -73,7 +75,7 @@ def finding_lines(one: Finding, width: int) -> list[list[Part]]:
     cost = ""
     if one.cost is not None and one.percent is not None:
         cost = f"{format_value(Unit.DURATION, one.cost)}, {one.percent:.1f} % of the job"
-    lines: list[list[Part]] = [[(f"{severity}: {one.id}  ", "bold"), (cost, "")]]
+    lines: list[list[Part]] = [[(f"{severity}: {one.id}  ", _STYLES.get(one.severity.value, "bold")), (cost, "")]]
     for label, text in (
         ("", one.sentence),
         ("try", one.advice.text),

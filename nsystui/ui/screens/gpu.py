@@ -13,7 +13,7 @@ from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
 from nsystui.questions.job import Job
 from nsystui.ui import keys
-from nsystui.ui.pictures.gpu import GpuPicture, Wanted, detail_lines, gpu_picture
+from nsystui.ui.pictures.gpu import GpuPicture, Wanted, detail_lines, gpu_picture, lanes_table
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.widgets.charts import StripChart
 
@@ -26,9 +26,9 @@ _FRAME = 4
 class GpuScreen(ZoomableChartScreen):
     """Lanes over time, a cursor in time, and the values under it.
 
-    One or few GPUs have a lane for all of their work, for each part of it and for each metric; of many there is the
-    first one only, and the lines below tell the parts of the lane under the cursor. ``e`` exports the utilisation
-    table of the time in view: what ``nsystui gpu`` prints, while zoomed ``nsystui gpu --time A:B``.
+    A GPU has a lane in which compute, NCCL that no compute hides, memory and idle time add up to each column, as high
+    as there is room, and one for each metric; of very many two share a line. ``e`` exports the lanes as shown; the
+    table of utilisation is what ``nsystui gpu`` prints.
     """
 
     MODE_KEY = "4"
@@ -58,7 +58,7 @@ class GpuScreen(ZoomableChartScreen):
         size = self.app.size
         lines = size.height - _FRAME - self._detail_height
         columns = max(1, size.width - len("▸ ") - _LABEL_WIDTH - 1 - _VALUE_WIDTH - 1)
-        self._wanted = Wanted(self.position.view, columns, lines, self.metrics)
+        self._wanted = Wanted(self.position.view, columns, lines, self.metrics, self.chart.can_halve)
         return (self._wanted,)
 
     @property
@@ -77,7 +77,8 @@ class GpuScreen(ZoomableChartScreen):
             self.show_empty("\n".join((*why, "", "1 Overview shows what there is")))
             return
         self.show_empty("")
-        self.chart.set_lanes(picture.lanes, picture.window.start, picture.window.end)
+        window = picture.window
+        self.chart.set_lanes(picture.lanes, window.start, window.end, picture.halves, picture.steps)
         self.chart.cursor_lane = self._lane_of(picture)
         if self.position.time is not None:
             self.chart.cursor_column = self.chart.time_column(self.position.time)
@@ -195,7 +196,7 @@ class GpuScreen(ZoomableChartScreen):
     # -- files ----------------------------------------------------------------------------------------------------
 
     def answer_to_export(self) -> Answer | None:
-        return self.picture.answer if self.picture is not None else None
+        return lanes_table(self.picture) if self.picture is not None and self.picture.lanes else None
 
     def row_to_copy(self) -> Row | None:
         """The device of the lane under the cursor."""

@@ -1,45 +1,75 @@
-"""One colour for each kind of work, the same in every table, chart and screen.
+"""One colour for each meaning, the same in every table, chart and screen.
 
 A widget that draws categories lists ``CATEGORY_CLASSES`` among its ``COMPONENT_CLASSES`` and appends ``category_css``
-to its ``DEFAULT_CSS``; ``category_class("nccl")`` is then the component class to ask a style for.
+to its ``DEFAULT_CSS``; ``category_class("nccl")`` is then the component class to ask a style for. Red and yellow are
+for severities alone, and for what became worse.
 """
 
 from __future__ import annotations
 
-# Category -> (colour in themes of their own, in light ones, of the terminal's own 16). The first are Textual's legible
-# text variants of a theme's colours, the second what of these is too pale on light grey; the third stay apart from each
-# other, and from black and white, in every palette.
+from typing import NamedTuple
+
+
+class _Colour(NamedTuple):
+    """A colour on dark, on light, of the terminal's own 16 as a fill and as words.
+
+    Of the 16 only the foreground, and bold red, are readable on dark and on light: words keep these.
+    """
+
+    dark: str
+    light: str
+    ansi: str
+    ansi_words: str = "$foreground"
+
+
 _COLOURS = {
-    "compute": ("$text-success", "#1e6e38", "ansi_green"),
-    "nccl": ("$text-warning", "#7d4b00", "ansi_yellow"),
-    "memory": ("$text-primary", "$text-primary", "ansi_cyan"),
-    "idle": ("$foreground 60%", "$foreground 75%", "ansi_bright_black"),
-    "graph": ("$text-secondary", "$text-secondary", "ansi_magenta"),
-    "api": ("$text-accent", "#9a3412", "ansi_bright_blue"),
-    "nvtx": ("$foreground 85%", "$foreground 85%", "ansi_bright_magenta"),
+    "compute": _Colour("#56c271", "#1a6334", "ansi_green"),
+    "nccl": _Colour("#f28c38", "#8a3c00", "ansi_yellow"),  # brown or orange on most terminals
+    "memory": _Colour("#62a8ff", "#0b4a99", "ansi_bright_blue"),
+    "graph": _Colour("#aacb86", "#4a5a12", "ansi_bright_green"),
+    "idle": _Colour("$foreground 60%", "$foreground 75%", "ansi_bright_black"),
+    "api": _Colour("#c08cff", "#6128a8", "ansi_magenta"),
+    "os": _Colour("#35b5a2", "#005a52", "ansi_cyan"),
+    "metric": _Colour("#5cd9ea", "#00566e", "ansi_bright_cyan"),
+    "nvtx": _Colour("$foreground 85%", "$foreground 85%", "$foreground"),
+    "error": _Colour("#ff6b6b", "#a3121f", "ansi_red", "ansi_red"),
+    "warning": _Colour("#e8cc4a", "#634f00", "ansi_bright_yellow"),
+    "better": _Colour("#56c271", "#1a6334", "ansi_green"),
+    "worse": _Colour("#ff6b6b", "#a3121f", "ansi_red", "ansi_red"),
 }
+_BOLD = frozenset({"error", "worse"})
+"""Bold, so that the terminal's own red is readable on dark and on light."""
 
 CATEGORIES = tuple(_COLOURS)
-"""``compute nccl memory idle graph api nvtx``."""
+"""``compute nccl memory graph idle api os metric nvtx``, and ``error warning better worse``."""
 
-CATEGORY_CLASSES = {f"category--{name}" for name in CATEGORIES}
-"""The component classes, ``category--compute`` and so on."""
+CATEGORY_CLASSES = {f"category--{name}" for name in CATEGORIES} | {f"fill--{name}" for name in CATEGORIES}
+"""The component classes, ``category--compute`` for words and ``fill--compute`` for bars and swatches, and so on."""
+
+SHADES = {"compute": "█", "nccl": "╱", "memory": "▒", "graph": "░"}
+"""What fills a cell in place of a colour where there are no colours."""
 
 
 def category_class(name: str) -> str:
-    """The component class that colours category ``name``."""
+    """The component class that colours the words of category ``name``."""
     return f"category--{name}"
 
 
-def category_css(widget: str, is_text: bool = False) -> str:
-    """CSS that colours every category inside ``widget`` (a widget's class name).
+def fill_class(name: str) -> str:
+    """The component class that colours the bars and swatches of category ``name``."""
+    return f"fill--{name}"
 
-    Of the terminal's 16 colours none but its own foreground is readable on dark and on light: ``is_text`` is of words,
-    which then keep that.
-    """
+
+def category_css(widget: str) -> str:
+    """CSS that colours every category inside ``widget`` (a widget's class name)."""
     rules = []
-    for name, (themed, light, ansi) in _COLOURS.items():
-        rules.append(f"{widget} > .{category_class(name)} {{ color: {themed}; }}")
-        rules.append(f"{widget}:light > .{category_class(name)} {{ color: {light}; }}")
-        rules.append(f"{widget}:ansi > .{category_class(name)} {{ color: {'$foreground' if is_text else ansi}; }}")
+    for name, colour in _COLOURS.items():
+        weight = " text-style: bold;" if name in _BOLD else ""
+        for kind, ansi in (
+            (category_class(name) + " {" + weight, colour.ansi_words),
+            (fill_class(name) + " {", colour.ansi),
+        ):
+            rules.append(f"{widget} > .{kind} color: {colour.dark}; }}")
+            rules.append(f"{widget}:light > .{kind} color: {colour.light}; }}")
+            rules.append(f"{widget}:ansi > .{kind} color: {ansi}; }}")
     return "\n".join(rules)

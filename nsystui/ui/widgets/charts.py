@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
@@ -18,10 +19,21 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 
-from nsystui.base.text import fit, safe_text
-from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
-from nsystui.ui.widgets.plots import blocks, time_axis
+from nsystui.base.text import fit, safe_text, width_of
+from nsystui.ui.ascii import draws_in_ascii
+from nsystui.ui.widgets.categories import CATEGORY_CLASSES, SHADES, category_class, category_css, fill_class
+from nsystui.ui.widgets.plots import NO_DATA, blocks, tick_line, time_axis
 from nsystui.ui.widgets.repainting import OwnFocus
+from nsystui.ui.widgets.stacks import (
+    SHADE_LEVELS,
+    Cell,
+    Stack,
+    dominant,
+    half_cells,
+    shade_blocks,
+    shades,
+    stack_cells,
+)
 from nsystui.ui.widgets.window import Window
 
 MARKER = "▸ "
@@ -30,20 +42,22 @@ MARKER = "▸ "
 _REVERSE = Style(reverse=True)
 
 
+Words = tuple[tuple[str, Style], ...]
+
+
 @dataclass(frozen=True)
 class _Line:
     """A line of a chart: the label at the left, a cell for each column of time, the value at the right."""
 
-    label: str
-    label_style: Style
+    label: Words
     cells: str
     styles: Sequence[Style]
     value: str
     value_style: Style
 
     def segments(self) -> list[Segment]:
-        parts = ((self.label, self.label_style), *zip(self.cells, self.styles, strict=True))
-        return list(Segment.simplify(Segment(*part) for part in (*parts, (self.value, self.value_style)) if part[0]))
+        parts = (*self.label, *zip(self.cells, self.styles, strict=True), (self.value, self.value_style))
+        return list(Segment.simplify(Segment(*part) for part in parts if part[0]))
 
 
 class TimeChart(OwnFocus, can_focus=True):
@@ -56,6 +70,8 @@ class TimeChart(OwnFocus, can_focus=True):
 
     ALLOW_SELECT = False
     AXIS_ABOVE: ClassVar[bool] = False
+    CARET: ClassVar[str] = "▲"
+    """Shows the column of the cursor on the axis, where that is blank."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"time-chart--axis", "time-chart--current", *CATEGORY_CLASSES}
 
@@ -86,6 +102,7 @@ class TimeChart(OwnFocus, can_focus=True):
         self._lo, self._hi = 0, 0
         self._window = Window()
         self._painted: dict[int, _Line] = {}
+        self._fills: dict[tuple[str, ...], Style] = {}
 
     # -- what a chart defines -------------------------------------------------------------------------------------
 
@@ -97,13 +114,41 @@ class TimeChart(OwnFocus, can_focus=True):
         """The value at the right of a lane."""
         raise NotImplementedError
 
-    def cells_of(self, lane: int) -> tuple[str, Sequence[Style]]:
-        """A character and a style for each column of a lane, with the cursor where it is drawn."""
+    def cells_of(self, lane: int, part: int) -> tuple[str, Sequence[Style]]:
+        """A character and a style for each column of a row of a lane, with the cursor where it is drawn."""
         raise NotImplementedError
 
-    def axis_cells(self) -> str:
-        """A character for each column of the axis, with the cursor and the marks."""
+    def axis_cells(self, number: int) -> str:
+        """A character for each column of a line of the axis, with the marks."""
         raise NotImplementedError
+
+    def axis_label(self, number: int) -> str:
+        """What stands at the left of a line of the axis."""
+        return ""
+
+    def axis_lines(self) -> int:
+        """How many lines the axis has."""
+        return 1
+
+    def lane_at(self, row: int) -> tuple[int, int]:
+        """The (first) lane of a row, and which row of the lane it is."""
+        return row, 0
+
+    def rows_of(self, lane: int) -> tuple[int, int]:
+        """The first and the last row of a lane."""
+        return lane, lane
+
+    def label_words(self, lane: int, part: int, plain: Style) -> Words:
+        """The label of a row of a lane, ``label_width`` cells."""
+        return ((fit(safe_text(self.label_of(lane)), self.label_width), plain),)
+
+    def row_value(self, lane: int, part: int) -> str:
+        """The value at the right of a row of a lane."""
+        return "" if part else self.value_of(lane)
+
+    def is_current(self, lane: int) -> bool:
+        """Whether the cursor is in the row of this (first) lane."""
+        return lane == self.cursor_lane
 
     # -- lanes, columns and times ---------------------------------------------------------------------------------
 
@@ -136,8 +181,15 @@ class TimeChart(OwnFocus, can_focus=True):
 
     def fit_window(self) -> None:
         """Notices how many lanes there is room for."""
-        self._window.height = max(1, self.size.height - 1)
-        self._window.reveal(self.cursor_lane)
+        self._window.height = max(1, self.size.height - self.axis_lines())
+        self.reveal_lane()
+
+    def reveal_lane(self) -> None:
+        """Has the lane of the cursor in sight, its last row and then its first."""
+        first, last = self.rows_of(self.cursor_lane)
+        if last != first:
+            self._window.reveal(last)
+        self._window.reveal(first)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Textual calls this once a repaint, also before it announces a new size."""
@@ -158,43 +210,65 @@ class TimeChart(OwnFocus, can_focus=True):
             old, new = self._painted.get(y), self._line(y)
             if old != new:
                 self._painted[y] = new
-                first, end = (0, self.size.width) if old is None else self._changed(old, new)
-                self.refresh(Region(first, y, end - first, 1))
+                for first, end in [(0, self.size.width)] if old is None else self._changed(old, new):
+                    self.refresh(Region(first, y, end - first, 1))
 
-    def _changed(self, old: _Line, new: _Line) -> tuple[int, int]:
-        """From and to which cell of the screen two lines differ."""
+    def _changed(self, old: _Line, new: _Line) -> list[tuple[int, int]]:
+        """From and to which cells of the screen two lines differ: the label, the columns of time and the value apart.
+
+        Together they would have all of the cells between them.
+        """
         if len(old.cells) != len(new.cells):
-            return 0, self.size.width
+            return [(0, self.size.width)]
         pairs = zip(zip(old.cells, old.styles, strict=True), zip(new.cells, new.styles, strict=True), strict=True)
         places = [place for place, (before, after) in enumerate(pairs) if before != after]
-        has_label = (old.label, old.label_style) != (new.label, new.label_style)
-        has_value = (old.value, old.value_style) != (new.value, new.value_style)
-        first = self._left + (places[0] if places else len(new.cells))
-        end = self._left + (places[-1] + 1 if places else 0)
-        return 0 if has_label else first, self.size.width if has_value else end
+        found = [(0, self._left)] if old.label != new.label else []
+        if places:
+            found.append((self._left + places[0], self._left + places[-1] + 1))
+        if (old.value, old.value_style) != (new.value, new.value_style):
+            found.append((self._left + len(new.cells), self.size.width))
+        return found
 
     def _line(self, y: int) -> _Line:
         plain = self.rich_style
-        axis = 0 if self.AXIS_ABOVE else len(self.rows)
-        lane = self._window.top + (y - 1 if self.AXIS_ABOVE else y)
-        if y == axis and self.lane_count:
-            style = self.get_component_rich_style("time-chart--axis")
-            cells = self.axis_cells()
-            rest = " " * max(0, self.size.width - self._left - len(cells))
-            return _Line(" " * self._left, style, cells, [style] * len(cells), rest, style)
-        if y == axis or lane not in self.rows:
-            return _Line(" " * self.size.width, plain, "", (), "", plain)
-        is_current = lane == self.cursor_lane
-        label = (MARKER if is_current else " " * len(MARKER)) + fit(safe_text(self.label_of(lane)), self.label_width)
-        value = " " + fit(safe_text(self.value_of(lane)), self.value_width, "right") if self.value_width else ""
-        base = self.get_component_rich_style("time-chart--current") if is_current else plain
-        return _Line(label + " ", base, *self.cells_of(lane), value, plain)
+        rows = self._window.rows()
+        axis = y if self.AXIS_ABOVE else y - len(rows)
+        if 0 <= axis < self.axis_lines() and self.lane_count:
+            return self._axis_line(axis)
+        row = self._window.top + (y - self.axis_lines() if self.AXIS_ABOVE else y)
+        if row not in rows:
+            return _Line(((" " * self.size.width, plain),), "", (), "", plain)
+        lane, part = self.lane_at(row)
+        is_current = self.is_current(lane)
+        marker = MARKER if is_current and not part else " " * len(MARKER)
+        value = fit(safe_text(self.row_value(lane, part)), self.value_width, "right") if self.value_width else ""
+        base = self.get_component_rich_style("time-chart--current") if is_current and not part else plain
+        label = ((marker, base), *self.label_words(lane, part, base), (" ", base))
+        return _Line(label, *self.cells_of(lane, part), f" {value}" if value else "", plain)
+
+    def _axis_line(self, number: int) -> _Line:
+        """A line of the axis; the first has the cursor, which never takes the place of a label."""
+        style = self.get_component_rich_style("time-chart--axis")
+        cells = self.axis_cells(number)
+        styles = [style] * len(cells)
+        column = min(self.cursor_column, len(cells) - 1)
+        if number == 0 and column >= 0:
+            if cells[column] in " ━":
+                cells = cells[:column] + self.CARET + cells[column + 1 :]
+            else:
+                styles[column] += _REVERSE
+        rest = " " * max(0, self.size.width - self._left - len(cells))
+        label = " " * len(MARKER) + fit(self.axis_label(number), self.label_width) + " "
+        return _Line(((label, style),), cells, styles, rest, style)
 
 
 # -- shares as blocks -------------------------------------------------------------------------------------------------
 
-CROSSHAIR_LANES = 3
-"""Up to this many lanes in sight, the cursor goes through all of them; with more it is in the current one only."""
+_CURSOR_ROWS = 4
+"""The lowest rows of a lane show the cursor: each costs a slow line some bytes a step."""
+
+CROSSHAIR_ROWS = 3
+"""Up to this many rows of lanes the cursor goes through all of them; with more it is in the current lane only."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +280,12 @@ class Lane:
     value: str = ""
     category: str | None = None
     """Its colour, see ``categories``."""
+    stack: Stack = ()
+    """In place of ``bins``: categories that add up, the lowest first."""
+    height: int = 1
+    """In rows."""
+    notes: tuple[tuple[str, str], ...] = ()
+    """Below the label, one a row: a category, of which a swatch is drawn, and its words."""
 
 
 class StripChart(TimeChart):
@@ -215,6 +295,7 @@ class StripChart(TimeChart):
 
     Args:
         axis: What stands below the lanes, for the ends that ``set_lanes`` was given and a width.
+        is_ramp: Shares are shades of a colour, not heights.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -259,13 +340,18 @@ class StripChart(TimeChart):
         label_width: int = 10,
         value_width: int = 7,
         axis: Callable[[int, int, int], str] = time_axis,
+        is_ramp: bool = False,
         id: str | None = None,  # noqa: A002
         classes: str | None = None,
     ) -> None:
         super().__init__(label_width=label_width, value_width=value_width, id=id, classes=classes)
         self._axis = axis
+        self._is_ramp = is_ramp
         self._lanes: tuple[Lane, ...] = ()
-        self._blocks: dict[int, str] = {}  # by lane: a step of the cursor need not make them again
+        self._places: tuple[tuple[int, int], ...] = ()  # by row: lane and row of the lane
+        self._halves = False
+        self._ticks: tuple[tuple[int, str], ...] = ()
+        self._drawn: dict[tuple[int, int], tuple[int, str, Sequence[Style]]] = {}  # by lane and row, with the width
         self._span: tuple[int, int] | None = None
         self._anchor: int | None = None
         self._width = 0  # in columns, before the last change of size
@@ -276,19 +362,55 @@ class StripChart(TimeChart):
     def lanes(self) -> tuple[Lane, ...]:
         return self._lanes
 
-    def set_lanes(self, lanes: Sequence[Lane], lo: int, hi: int) -> None:
+    @property
+    def lane_count(self) -> int:
+        return len(self._lanes)
+
+    @property
+    def can_halve(self) -> bool:
+        """Whether half a row can tell anything: not by the 16 colours of a terminal, nor without any."""
+        return not self._is_plain and not self.app.current_theme.ansi
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.app.no_color or draws_in_ascii(self.app)
+
+    def set_lanes(
+        self, lanes: Sequence[Lane], lo: int, hi: int, halves: bool = False, ticks: Sequence[tuple[int, str]] = ()
+    ) -> None:
         """Show ``lanes`` over the time from ``lo`` to ``hi`` ns. The cursor stays, as far as there is such a place.
 
-        A marked span stays while the times do, and leaves with them.
+        A marked span stays while the times do, and leaves with them. With ``halves`` two lanes share a row (see
+        ``can_halve``). ``ticks``, times with their labels, have a line of their own below the axis.
         """
         if (lo, hi) != (self._lo, self._hi):
             self._span = self._anchor = None
         self._lanes, self._lo, self._hi = tuple(lanes), lo, hi
-        self._blocks.clear()
-        self._window.count = len(self._lanes)
-        self.set_reactive(TimeChart.cursor_lane, self._window.clamp(self.cursor_lane))
-        self._window.reveal(self.cursor_lane)
+        self._halves, self._ticks = halves, tuple(ticks)
+        if halves:
+            self._places = tuple((first, 0) for first in range(0, len(lanes), 2))
+        else:
+            self._places = tuple((number, part) for number, lane in enumerate(lanes) for part in range(lane.height))
+        self._drawn.clear()
+        self._window.count = len(self._places)
+        self.set_reactive(TimeChart.cursor_lane, self.validate_cursor_lane(self.cursor_lane))
+        self.fit_window()
         self.repaint_changes()
+
+    def validate_cursor_lane(self, lane: int) -> int:
+        return max(0, min(lane, len(self._lanes) - 1))
+
+    def lane_at(self, row: int) -> tuple[int, int]:
+        return self._places[row]
+
+    def rows_of(self, lane: int) -> tuple[int, int]:
+        if self._halves or not self._lanes:
+            return lane // 2, lane // 2
+        first = sum(one.height for one in self._lanes[:lane])
+        return first, first + self._lanes[lane].height - 1
+
+    def is_current(self, lane: int) -> bool:
+        return lane == (self.cursor_lane - self.cursor_lane % 2 if self._halves else self.cursor_lane)
 
     # -- columns and times ----------------------------------------------------------------------------------------
 
@@ -334,7 +456,7 @@ class StripChart(TimeChart):
         self._moved()
 
     def watch_cursor_lane(self, old: int, new: int) -> None:
-        self._window.reveal(new)
+        self.reveal_lane()
         self._moved()
 
     def _moved(self) -> None:
@@ -349,7 +471,9 @@ class StripChart(TimeChart):
         self.cursor_lane += lanes
 
     def action_lane_page(self, direction: int) -> None:
-        self.cursor_lane += direction * self._window.height
+        row = self.rows_of(self.cursor_lane)[0] + direction * self._window.height
+        at_end = len(self._lanes) - 1 if row > 0 else 0
+        self.cursor_lane = self.lane_at(row)[0] if 0 <= row < len(self._places) else at_end
 
     def action_mark(self) -> None:
         """Begin a span here; the next time, end it here; the third time, forget it."""
@@ -377,28 +501,128 @@ class StripChart(TimeChart):
 
     # -- drawing --------------------------------------------------------------------------------------------------
 
+    def notify_style_update(self) -> None:
+        self._fills.clear()
+        self._drawn.clear()
+        super().notify_style_update()
+
     def label_of(self, lane: int) -> str:
         return self._lanes[lane].label
 
     def value_of(self, lane: int) -> str:
         return self._lanes[lane].value
 
-    def cells_of(self, lane: int) -> tuple[str, Sequence[Style]]:
-        shown, width = self._lanes[lane], self.chart_width
-        if len(self._blocks.get(lane, "")) != width:
-            self._blocks[lane] = blocks(shown.bins, width)
-        colour = category_class(shown.category) if shown.category else "strip-chart--lane"
-        styles = [self.get_component_rich_style(colour)] * width
-        if (lane == self.cursor_lane or len(self.rows) <= CROSSHAIR_LANES) and self.cursor_column < width:
-            styles[self.cursor_column] += _REVERSE
-        return self._blocks[lane], styles
+    def _pair(self, lane: int, words: Callable[[int], str], width: int) -> str:
+        """The words of the two lanes of a row, or where they do not fit those of the cursor's, else of the first."""
+        own = self.cursor_lane if self.is_current(lane) else lane
+        both = " ".join(words(one) for one in (lane, lane + 1) if one < len(self._lanes))
+        return both if width_of(both) <= width else words(own)
 
-    def axis_cells(self) -> str:
-        axis = self._axis(self._lo, self._hi, self.chart_width)
+    def label_words(self, lane: int, part: int, plain: Style) -> Words:
+        shown = self._lanes[lane]
+        if self._halves:
+            words = self.label_of(self.cursor_lane) if self.is_current(lane) else None
+            text = words if words is not None else self._pair(lane, self.label_of, self.label_width)
+            return ((fit(safe_text(text), self.label_width), plain),)
+        if not part:
+            return super().label_words(lane, part, plain)
+        if part > len(shown.notes):
+            return ((" " * self.label_width, plain),)
+        category, words = shown.notes[part - 1]
+        swatch = SHADES.get(category, "█") if self._is_plain else "█"
+        style = self.get_component_rich_style(category_class(category))
+        return ((f" {swatch}", self._fill(category)), (fit(f" {safe_text(words)}", self.label_width - 2), style))
+
+    def row_value(self, lane: int, part: int) -> str:
+        return self._pair(lane, self.value_of, self.value_width) if self._halves else super().row_value(lane, part)
+
+    def cells_of(self, lane: int, part: int) -> tuple[str, Sequence[Style]]:
+        width = self.chart_width
+        known = self._drawn.get((lane, part))
+        if known is None or known[0] != width:
+            known = self._drawn[lane, part] = (width, *self._draw(lane, part, width))
+        _, cells, styles = known
+        column = self.cursor_column
+        is_here = self.is_current(lane) and part >= self._lanes[lane].height - _CURSOR_ROWS
+        is_here |= len(self._places) <= CROSSHAIR_ROWS
+        if not is_here or column >= width:
+            return cells, styles
+        styles = [*styles]
+        if self._halves:  # the colours of the two halves are not to be exchanged
+            half = "▄" if self.cursor_lane % 2 else "▀"
+            cells = cells[:column] + half + cells[column + 1 :]
+            styles[column] = self._cursor_half(lane, column)
+        else:
+            styles[column] += _REVERSE
+        return cells, styles
+
+    def _draw(self, lane: int, part: int, width: int) -> tuple[str, Sequence[Style]]:
+        """A row without the cursor."""
+        shown = self._lanes[lane]
+        if self._halves:
+            cells = half_cells(*(self._halves_of(one, width) for one in (lane, lane + 1)))
+        elif shown.stack:
+            cells = stack_cells(shown.stack, width, shown.height, self._is_plain)[part]
+        elif self._is_ramp:
+            cells = self._ramp_cells(shown, width)
+        else:
+            fill = shown.category or ""
+            return blocks(shown.bins, width), [self._fill(fill)] * width
+        return "".join(cell for cell, *_ in cells), [self._fill(*fills) for _, *fills in cells]
+
+    def _halves_of(self, lane: int, width: int) -> list[str]:
+        """The fill of half a row in each column; empty for nothing."""
+        if lane >= len(self._lanes):
+            return [""] * width
+        shown = self._lanes[lane]
+        return dominant(shown.stack, width) if shown.stack else shades(shown.bins, width, shown.category or "nvtx")
+
+    def _ramp_cells(self, shown: Lane, width: int) -> list[Cell]:
+        category = shown.category or "nvtx"
+        if self.can_halve:
+            fills = shades(shown.bins, width, category)
+            return half_cells(fills, fills)
+        return [(shade, category, "") for shade in shade_blocks(shown.bins, width)]
+
+    def _cursor_half(self, lane: int, column: int) -> Style:
+        """The other half in its own colour, that of the cursor in the colour of words."""
+        other = self._halves_of(lane + 1 - self.cursor_lane % 2, self.chart_width)[column]
+        behind = self._fill(other).color if other not in ("", NO_DATA) else self.rich_style.bgcolor
+        return Style(color=self.rich_style.color, bgcolor=behind)
+
+    def _fill(self, front: str, behind: str = "") -> Style:
+        """The style of a cell: a category, with a shade of it behind a colon, and what shows behind its glyph."""
+        key = (front, behind)
+        if key not in self._fills:
+            style = self._fill_color(front) if front else self.get_component_rich_style("strip-chart--lane")
+            self._fills[key] = style + Style(bgcolor=self._fill_color(behind).color) if behind else style
+        return self._fills[key]
+
+    def _fill_color(self, name: str) -> Style:
+        category, _, level = name.partition(":")
+        style = self.get_component_rich_style(fill_class(category))
+        if not level or style.color is None or style.bgcolor is None or style.color.triplet is None:
+            return style
+        ground = style.bgcolor.triplet or style.color.triplet
+        share = 0.1 + 0.9 * int(level) / SHADE_LEVELS
+        mixed = (round(low + share * (high - low)) for low, high in zip(ground, style.color.triplet, strict=True))
+        return style + Style(color=Color.from_rgb(*mixed))
+
+    def axis_label(self, number: int) -> str:
+        return "step" if number else ""
+
+    def axis_lines(self) -> int:
+        return 2 if self._ticks else 1
+
+    def axis_cells(self, number: int) -> str:
+        width = self.chart_width
+        if number:
+            return tick_line([(self.time_column(time), label) for time, label in self._ticks], width)
+        axis = self._axis(self._lo, self._hi, width)
         if self._span is not None:
             first, last = self._span
             axis = axis[:first] + "━" * (last - first + 1) + axis[last + 1 :]
-        return axis[: self.cursor_column] + "▲" + axis[self.cursor_column + 1 :]
+        return axis
 
 
 # -- letters and names ------------------------------------------------------------------------------------------------
@@ -425,6 +649,7 @@ class LaneChart(TimeChart):
     """Lanes of letters and names below an axis. Lines of lanes that are not given are asked for by ``Scrolled``."""
 
     AXIS_ABOVE = True
+    CARET = "▼"
 
     @dataclass
     class Scrolled(Message):
@@ -485,7 +710,7 @@ class LaneChart(TimeChart):
         line = self._lines.get(lane)
         return line.value if line is not None else ""
 
-    def cells_of(self, lane: int) -> tuple[str, Sequence[Style]]:
+    def cells_of(self, lane: int, part: int) -> tuple[str, Sequence[Style]]:
         line, width = self._lines.get(lane) or LaneLine(_NOT_COMPUTED, ()), self.chart_width
         # After a change of size the line is still as long as it was asked for.
         text = line.text.ljust(width)[:width]
@@ -497,18 +722,17 @@ class LaneChart(TimeChart):
             styles[min(self.cursor_column, width - 1)] += "!"
         return text, [self._style(name) for name in styles]
 
-    def axis_cells(self) -> str:
+    def axis_cells(self, number: int) -> str:
         cells = list(time_axis(self._lo, self._hi, self.chart_width))
         if self._mark is not None and 0 <= self._mark < len(cells):
             cells[self._mark] = "◆"
-        cells[min(self.cursor_column, len(cells) - 1)] = "▼"
         return "".join(cells)
 
     def _style(self, name: str) -> Style:
         """A category, with ``-`` where it is no block, ``*`` where a name was found, ``!`` under the cursor."""
         if name not in self._styles:
             category = name.rstrip("*!").removesuffix("-")
-            style = self.get_component_rich_style(category_class(category)) if category else self.rich_style
+            style = self.get_component_rich_style(fill_class(category)) if category else self.rich_style
             is_block = bool(category) and category == name.rstrip("*!") and category not in _LINES
             if "*" in name:
                 style += Style(bold=True, underline=True)

@@ -16,7 +16,7 @@ from textual.widget import Widget
 
 from nsystui.base.text import fit, safe_text, shorten, width_of
 from nsystui.ui.ascii import key_name
-from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
+from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css, fill_class
 
 CRUMB = " › "
 GAP = "   "
@@ -344,7 +344,7 @@ class PartLines(Widget):
     PartLines > .part-lines--bold { text-style: bold; color: $foreground; }
     PartLines > .part-lines--dim { color: $foreground 75%; }
     PartLines:ansi > .part-lines--dim { color: $foreground; }
-    """ + category_css("PartLines", is_text=True)
+    """ + category_css("PartLines")
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
@@ -375,17 +375,21 @@ class PartLines(Widget):
         segments, room = [], width
         for text, style in line:
             text = shorten(text, room)
-            segments.append(Segment(text, self._style_of(style)))
+            segments.append(Segment(text, self._style_of(style, text)))
             room -= width_of(text)
             if room <= 0:
                 break
         segments.append(Segment(" " * room, self.rich_style))
         return Strip(Segment.simplify(segment for segment in segments if segment.text), width)
 
-    def _style_of(self, style: str) -> Style:
+    def _style_of(self, style: str, text: str) -> Style:
+        """The style of a part: a bar or a swatch is a fill, which has its colour on every terminal."""
         if not style:
             return self.rich_style
-        return self.get_component_rich_style(f"part-lines--{style}" if style in _OWN else category_class(style))
+        if style in _OWN:
+            return self.get_component_rich_style(f"part-lines--{style}")
+        is_words = any(character.isalnum() for character in text)
+        return self.get_component_rich_style(category_class(style) if is_words else fill_class(style))
 
 
 _MOST_LINES = 4

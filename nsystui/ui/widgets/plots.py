@@ -105,6 +105,18 @@ def bar(value: object, full: float, width: int) -> str:
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).ljust(width)[:width]
 
 
+def tick_line(ticks: Sequence[tuple[int, str]], width: int) -> str:
+    """Labels behind tick marks in their columns; a label that would touch the next tick is left out, its mark stays."""
+    line = [" "] * width
+    ends = [column for column, _ in ticks[1:]] + [width + 1]
+    for (column, label), end in zip(ticks, ends, strict=True):
+        if not 0 <= column < width:
+            continue
+        text = TICK + label if column + 1 + len(label) < end else TICK
+        line[column : column + len(text)] = text
+    return "".join(line)[:width]
+
+
 def histogram_lines(
     labels: Sequence[str], counts: Sequence[int], width: int, words: Sequence[str] | None = None
 ) -> list[str]:

@@ -180,7 +180,7 @@ class WindowTable(OwnFocus, can_focus=True):
     }
     WindowTable > .window-table--cursor-blurred { text-style: bold; color: $foreground; }
     WindowTable > .window-table--empty { color: $foreground 75%; }
-    """ + category_css("WindowTable", is_text=True)
+    """ + category_css("WindowTable")
 
     cursor_row: reactive[int] = reactive(0, repaint=False, init=False)
     """The row under the cursor, from 0; 0 also in an empty table."""
