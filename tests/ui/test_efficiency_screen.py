@@ -29,7 +29,7 @@ async def test_p_shows_factors_and_the_breakdown_of_each_gpu(job, cache_director
         assert "unknown: record with `nsys profile -t mpi`" in line_with(app, "MPI parallel")
         assert sum("◂" in line for line in screen_text(app)) == 1
         assert [row[0] for row in app.screen.table.answer.page(0, 9)] == ["all", "0", "1"]
-        for label in ("C only", "N only", "M only", "C+N", "all 3", "G only", "idle"):
+        for label in ("C only", "N only", "M only", "C+N", "all 3", "idle"):
             assert label in line_with(app, "C only")
 
 

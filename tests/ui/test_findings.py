@@ -61,7 +61,7 @@ class TestFound:
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             costs = [one.cost for one in overview(app).findings.found.findings if one.severity.value == "warning"]
             assert costs == sorted(costs, reverse=True)
-            assert " ms " in line_with(app, "straggler: rank 1")
+            assert "cost ms" in line_with(app, "finding") and "58.471" in line_with(app, "straggler: rank 1")
             assert "7 Ranks" in line_with(app, "straggler: rank 1")
             for size in (NARROW, WIDE, (60, 15)):
                 await pilot.resize_terminal(*size)

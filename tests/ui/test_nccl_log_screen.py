@@ -94,7 +94,7 @@ class TestTables:
             assert "nccl.0.log · " in screen_text(app)[1]
             assert screen_text(app)[2].startswith("[ops] sizes  calls  communicators  ranks  gpus  tuning  lines")
             assert "no steps in it" in screen_text(app)[2]
-            assert "AllReduce" in line_with(app, "24 KiB")
+            assert "AllReduce" in line_with(app, " 24")
             assert "7 calls in 10 lines; 0 more could not be read" in line_with(app, "calls in")
             assert "o other table" in screen_text(app)[-1]
 

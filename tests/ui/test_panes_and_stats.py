@@ -15,8 +15,8 @@ from nsystui.questions.stats import report_of
 from nsystui.store.session import Session
 
 KEYS = {
-    "cuda_gpu_kern_sum": ["2"],
-    "cuda_gpu_kern_sum:base": ["2", "n"],
+    "cuda_gpu_kern_sum": ["2", "n"],
+    "cuda_gpu_kern_sum:base": ["2", "n", "n"],
     "cuda_gpu_mem_time_sum": ["2", "o"],
     "cuda_api_sum": ["2", "o", "o", "o"],
     "nvtx_sum": ["5", "o"],

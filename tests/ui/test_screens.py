@@ -209,10 +209,9 @@ async def test_e_writes_what_the_command_prints_byte_for_byte(job, tmp_path, cap
         "1": ("overview",),
         "2": ("kernels",),
         "3": ("nccl",),
-        "4": ("gpu",),
         "5": ("nvtx",),
         "6": ("events",),
-        "2n": ("kernels", "--names", "short"),
+        "2nn": ("kernels", "--names", "short"),
     }
     every = [(keys, ending) for keys in commands for ending in (("csv", "json", "md") if keys == "3" else ("csv",))]
     async with running(directory, files) as (app, pilot):
