@@ -307,7 +307,10 @@ class ChoiceLine(TextLine):
 
 
 Part = tuple[str, str]
-"""Words and what they are: a category (``"nccl"``), ``"bold"``, ``"dim"``, or nothing."""
+"""Words and what they are: a category (``"nccl"``), ``"bold"``, ``"dim"``, or nothing.
+
+Blocks may be of one category before another: ``"compute/nccl"``.
+"""
 
 _OWN = {"bold", "dim"}
 
@@ -385,6 +388,9 @@ class PartLines(Widget):
     def _style_of(self, style: str) -> Style:
         if not style:
             return self.rich_style
+        if "/" in style:
+            before, behind = map(self._style_of, style.split("/"))
+            return before + Style(bgcolor=behind.color)
         return self.get_component_rich_style(f"part-lines--{style}" if style in _OWN else category_class(style))
 
 
