@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Window
+from nsystui.base.text import shorten
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, subtract
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host_work import NOTHING, HostWork, Span, host_work
@@ -24,6 +25,8 @@ UNEXPLAINED = "unexplained"
 PROFILER = "the profiler"
 
 _NUMBER = re.compile(r"\b\d+\b")
+
+_LONGEST_NAME = 30
 
 _LOOKED_AT = 100
 """The number of longest spans of each part in which the CPU's work is examined."""
@@ -82,7 +85,7 @@ def _name(work: HostWork, kind: str) -> str:
     where = ""
     if work.range_name or work.next_range:
         word, name = ("in", work.range_name) if work.range_name else ("before", work.next_range)
-        where = f" {word} `{_NUMBER.sub('*', name or '')}`"
+        where = f" {word} `{shorten(_NUMBER.sub('*', name or ''), _LONGEST_NAME)}`"
     if kind != NOTHING:
         return f"{work.calls[kind]}{where}"
     return f"CPU work{where}" if where else UNEXPLAINED

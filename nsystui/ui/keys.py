@@ -112,6 +112,7 @@ KEYS: tuple[Key, ...] = (
         "what nsys recorded of its own capture: lost events, warnings",
         "overview",
     ),
+    Key("S", "S", "leave_startup_out", "no start-up", "leave start-up out: select the steady state", "overview"),
     Key("i", "i", "contents", "contents", "what the exports hold, and what to record for the rest", "overview"),
     Key("l", "l", "files", "files", "every file: how far it is read, or why it is left out", "overview"),
     Key(

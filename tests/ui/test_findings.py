@@ -18,8 +18,6 @@ from nsystui.ui.screens.ranks import RanksScreen
 from nsystui.ui.screens.table import ViewsScreen
 from nsystui.ui.screens.timeline import TimelineScreen
 
-TO_FINDINGS = ("tab", "tab")
-
 
 @pytest.fixture(scope="module")
 def stalled(tmp_path_factory):
@@ -40,9 +38,9 @@ def overview(app) -> OverviewScreen:
 
 
 def rows(app) -> list[str]:
-    """The sentences of the findings, as the table has them."""
+    """The findings by name, as the table has them."""
     answer = overview(app).findings.answer
-    return [str(row[4]) for row in answer.page(0, len(answer))]
+    return [str(row[1]) for row in answer.page(0, len(answer))]
 
 
 def place_of(app, name: str) -> int:
@@ -61,8 +59,8 @@ class TestFound:
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             costs = [one.cost for one in overview(app).findings.found.findings if one.severity.value == "warning"]
             assert costs == sorted(costs, reverse=True)
-            assert "cost ms" in line_with(app, "finding") and "58.471" in line_with(app, "straggler: rank 1")
-            assert "7 Ranks" in line_with(app, "straggler: rank 1")
+            assert "█" in line_with(app, "straggler ") and "rank 1" in line_with(app, "straggler ")
+            assert "◂ straggler" in line_with(app, "      1  gpu-a02")
             for size in (NARROW, WIDE, (60, 15)):
                 await pilot.resize_terminal(*size)
                 await rest(app, pilot)
@@ -72,18 +70,35 @@ class TestFound:
                 assert lines + 4 == size[1]
                 assert min(part.size.height for part in parts) >= (2 if size[1] >= 24 else 1)
 
-    async def test_enter_goes_to_the_screen_that_shows_it_at_its_time(self, stalled, cache_directory):
+    async def test_enter_opens_its_page_with_the_doors_from_it(self, stalled, cache_directory):
+        async with running(stalled, cache_directory, NARROW) as (app, pilot):
+            await hit(app, pilot, "enter")  # the findings have the focus
+            assert isinstance(app.screen, FindingScreen)
+            assert app.screen.finding.id == "straggler"
+            for word in ("why", "try", "cost", "doors"):
+                assert line_with(app, f"{word}  ")
+            await hit(app, pilot, "L")
+            assert isinstance(app.screen, TimelineScreen)
+
+    async def test_findings_that_come_late_leave_the_user_where_he_is(self, stalled, cache_directory):
+        async with running(stalled, cache_directory, NARROW) as (app, pilot):
+            screen = overview(app)
+            screen.kernels.focus()
+            await hit(app, pilot, "r", *"1", "enter")
+            assert screen.focused is screen.kernels and screen.findings.found is not None
+
+    async def test_the_door_leads_to_the_screen_that_shows_it_at_its_time(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             await to_finding(app, pilot, "idle-gaps")
             gap = overview(app).findings.current
-            await hit(app, pilot, "enter")
+            await hit(app, pilot, "enter", "enter")
             assert isinstance(app.screen, TimelineScreen)
             window = app.selection.window
             assert window.start < gap.window.start and window.end > gap.window.end
             await hit(app, pilot, "escape", "escape")
             assert app.selection.is_everything
             await to_finding(app, pilot, "straggler")
-            await hit(app, pilot, "enter")
+            await hit(app, pilot, "enter", "enter")
             assert isinstance(app.screen, RanksScreen)
             assert app.screen.view.name == "collectives"
 
@@ -128,7 +143,6 @@ class TestFound:
 
     async def test_what_was_not_checked_says_what_it_needs_and_the_export_has_all(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
-            await hit(app, pilot, *TO_FINDINGS)
             keys = [column.key for column in overview(app).answer_to_export().columns]
             assert {"id", "suggestion", "start", "command"} <= set(keys)
             await hit(app, pilot, "end", "enter")
@@ -145,8 +159,9 @@ class TestFound:
 
     async def test_a_healthy_job_is_said_to_be_healthy(self, healthy, cache_directory):
         async with running(healthy, cache_directory, NARROW) as (app, pilot):
-            assert rows(app)[0] == "no rule found anything wrong"
-            await hit(app, pilot, *TO_FINDINGS, "enter")
+            assert rows(app)[0] == "no issues"
+            overview(app).findings.focus()
+            await hit(app, pilot, "enter")
             assert "no rule found" in screen_text(app)[-1]
 
     async def test_without_gpu_work_there_are_findings_too(self, tmp_path, cache_directory):

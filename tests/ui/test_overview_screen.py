@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from synthetic import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whol
 from nsystui.cli import main
 from nsystui.questions.opening import Source
 from nsystui.ui.app import FileState, NsystuiApp
-from nsystui.ui.pictures.overview_lines import failure_lines, files_answer
+from nsystui.ui.pictures.overview_lines import failure_lines, files_answer, stacked
 from nsystui.ui.screens.capture import ContentsScreen, DiagnosticsScreen, FilesScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen
 from nsystui.ui.screens.kernels import KernelsScreen
@@ -49,20 +51,63 @@ async def test_80x24_tells_what_ran_where_the_time_went_and_which_kernels(demo_j
     async with running(demo_job, cache_directory, NARROW) as (app, _):
         facts = line_with(app, "4 ranks")
         assert "2 hosts" in facts and "4× H100 80GB HBM3" in facts and "nsys 2026.2.1" in facts
-        assert "ranks by NCCL communicator" in line_with(app, "driver 580")
-        time = line_with(app, "GPU time")
-        assert all(word in time for word in ("compute", "NCCL", "(exposed", "memory", "idle"))
-        assert "█" in line_with(app, "GPU busy")
+        assert all(glyph in line_with(app, "GPU time") for glyph in "█▒▄░")
+        parts = line_with(app, "█ compute")
+        assert all(word in parts for word in ("▒ exposed NCCL", "▄ memory", "░ idle"))
         assert "2 Kernels" in screen_text(app)[0]  # the other screens and their keys
-        assert "events may be missing" in line_with(app, "! events")
+        assert line_with(app, "! ranks 1, 3") and "d shows" in line_with(app, "1 more remark")
         assert overview(app).ranks.row_count == 4
         assert sum("gpu-a0" in line for line in screen_text(app)) == 4
         assert line_with(app, "nccl")
         picture = overview(app).picture
-        shown = float(line_with(app, "GPU busy").split()[-2])
+        shown = float(line_with(app, "over time").split()[-2])
         place = [column.key for column in picture.tasks.columns].index("busy_percent")
         assert shown == pytest.approx(sum(row[place] for row in picture.tasks.rows) / 4, abs=0.06)
         assert picture.spent.time == 4 * (picture.facts.events.end - picture.facts.events.start)
+
+
+async def test_the_parts_of_the_bar_have_the_lengths_of_their_shares(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, _):
+        spent, line = overview(app).picture.spent, line_with(app, "GPU time")
+        cells = sum(line.count(glyph) for glyph in "█▒▄▆░")
+        for part, glyph in (
+            (spent.kernels, "█"),
+            (spent.exposed_nccl, "▒"),
+            (spent.memory_only, "▄"),
+            (spent.idle, "░"),
+        ):
+            assert line.count(glyph) == pytest.approx(cells * part / spent.time, abs=1)
+
+
+async def test_idle_time_is_told_by_part_and_adds_up(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, (170, 36)) as (app, _):
+        shares = [float(one) for one in re.findall(r"([0-9.]+) %", line_with(app, "idle      "))]
+        assert sum(shares) == pytest.approx(float(line_with(app, "░ idle").split("░ idle")[1].split()[0]), abs=0.2)
+
+
+async def test_start_up_is_left_out_and_comes_back(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "S")
+        assert app.selection.window is not None
+        assert "start-up 0.0 %" in line_with(app, "idle   ")
+        await hit(app, pilot, "S")
+        assert "no start-up in the selected time" in screen_text(app)[-1]
+        await hit(app, pilot, "escape")
+        assert app.selection.is_everything
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_stack_is_as_high_as_the_sum_of_its_parts(rows):
+    strips = ((0.5, 0.25, 0.001, math.nan), (0.5, 0.25, 0.0, math.nan), (0.0,) * 4, (0.0,) * 4)
+    lines = ["".join(text for text, _ in line) for line in stacked(strips, 4, rows, coloured=False)]
+    heights = [sum(" ▁▂▃▄▅▆▇█·".index(line[column]) for line in lines) for column in range(3)]
+    assert heights == [8 * rows, 4 * rows, 1]
+    assert [line[3] for line in lines] == [" "] * (rows - 1) + ["·"]
+
+
+def test_a_cell_that_two_parts_share_shows_both():
+    ((piece,),) = stacked(((0.5,), (0.5,), (0.0,), (0.0,)), 1, 1, coloured=True)
+    assert piece == ("▄", "compute/nccl")
 
 
 async def test_the_facts_share_the_title_line_where_there_is_room(demo_job, cache_directory):
@@ -78,6 +123,9 @@ async def test_many_ranks_scroll_and_the_kernels_keep_their_lines(many_ranks, ca
             await pilot.resize_terminal(*size)
             await hit(app, pilot, "end")
             assert screen.kernels.size.height >= (6 if size[1] >= 24 else 2)
+            if size == WIDE:
+                assert screen.ranks.region.y == screen.kernels.region.y  # beside each other
+                continue
             assert screen.ranks.size.height + screen.kernels.size.height + len(screen.head.texts) + 5 == size[1]
             assert any(line.startswith("▸") and " 15 " in line for line in screen_text(app))
 
@@ -112,24 +160,24 @@ async def test_the_table_with_the_focus_is_exported_and_sorted(demo_job, cache_d
     async with running(demo_job, cache_directory) as (app, pilot):
         screen = overview(app)
         assert screen.answer_to_export().name == "overview"
-        await hit(app, pilot, "s", "S")
-        assert screen.ranks.sorted_by == ("rank", False)
+        await hit(app, pilot, "s")
+        assert screen.ranks.sorted_by == ("rank", True)
         await hit(app, pilot, "tab", "s")
         assert screen.answer_to_export().name == "kernels"
         assert screen.row_to_copy() == screen.kernels.current_row
-        assert screen.kernels.sorted_by is not None and screen.ranks.sorted_by == ("rank", False)
+        assert screen.kernels.sorted_by is not None and screen.ranks.sorted_by == ("rank", True)
 
 
 async def test_a_resize_bins_the_strip_anew_and_keeps_the_order_of_the_user(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         screen = overview(app)
-        before = len(screen.picture.strip)
+        before = len(screen.picture.strips[0])
         screen.ranks.sort_by("nccl_percent")
         await rest(app, pilot)
         first = screen.ranks.current_values["rank"]
         await pilot.resize_terminal(110, 36)
         await rest(app, pilot)
-        assert len(screen.picture.strip) == before - 10
+        assert len(screen.picture.strips[0]) == before - 10
         assert screen.ranks.sorted_by == ("nccl_percent", True)
         assert screen.ranks.current_values["rank"] == first
 
@@ -178,7 +226,7 @@ async def test_without_gpu_work_it_says_so_and_leads_to_what_there_is(tmp_path):
 async def test_whole_graphs_have_their_part_of_the_time(tmp_path):
     path = whole_graph_export(tmp_path / "graph.sqlite")
     async with running([path], tmp_path / "cache") as (app, _):
-        assert "graph " in line_with(app, "GPU time")
+        assert "▆ graphs" in line_with(app, "█ compute") and "▆" in line_with(app, "GPU time")
         assert line_with(app, "count as busy")
 
 
@@ -190,7 +238,7 @@ async def test_a_packed_job_without_its_exports_and_a_report_that_is_not_whole(d
         assert line_with(app, "3 ranks")
         assert "not a whole packed report" in line_with(app, "rank=1 is left out")
         await hit(app, pilot, "l")
-        assert "100.0" in line_with(app, "rank2 ")
+        assert " 100.0 " in line_with(app, "rank2 ")
         for screen in "234567":
             await hit(app, pilot, screen)
         assert line_with(app, "rank numbers from: packed job")
@@ -313,7 +361,7 @@ async def test_runs_without_a_common_clock_are_measured_each_over_its_own_events
     async with running(paths, cache_directory) as (app, _):
         assert line_with(app, "clocks not aligned")
         assert line_with(app, "share no clock")
-        assert not any("GPU busy" in line for line in screen_text(app))
+        assert not any("over time" in line for line in screen_text(app))
 
 
 async def test_an_export_without_a_kernel_table_says_what_is_missing(shared_export, cache_directory):

@@ -16,7 +16,7 @@ from nsystui.base.columns import COUNT, FILES_ONLY, Column, Unit
 from nsystui.base.text import width_of
 from nsystui.base.units import Wording
 from nsystui.ui.widgets.repainting import ThrottledScreen
-from nsystui.ui.widgets.table_layout import ColumnMeasure, TableLayout, place_columns, set_text
+from nsystui.ui.widgets.table_layout import ColumnMeasure, PieceKind, TableLayout, place_columns, set_text
 from nsystui.ui.widgets.window import Window
 from nsystui.ui.widgets.window_table import PageCache, WindowTable
 
@@ -137,7 +137,7 @@ def test_a_name_in_front_takes_no_more_than_it_needs():
     layout.format(("step", 96))
     layout.place(100, None)
     row = ("step", 96)
-    assert layout.row_line(["step", "96"], row, 100)[0] == ("step ", True)
+    assert layout.row_line(["step", "96"], row, 100)[0] == ("step ", PieceKind.NAME)
     assert line_of(layout, row, 40).rstrip() == "step       96"
 
 

@@ -7,16 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsystui.base.answer import Answer, TableAnswer
-from nsystui.base.selection import Selection
+from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown
 from nsystui.questions.gpu.utilisation import BusyIntervals
+from nsystui.questions.idle_causes import IdleCauses, idle_causes
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import kernel_summary
 from nsystui.questions.overview import JobFacts, job_facts, task_table
 from nsystui.questions.reports import diagnostics_table
 from nsystui.questions.tasks import RankedTask
+from nsystui.questions.time_budget import Budget, device_budgets, in_sum, steady_window
 from nsystui.questions.time_window import extents
+
+PARTS = ("kernels", "exposed_nccl", "memory_only", "graph_only")
+"""The parts of busy time that have no moment in common, from the bottom of the stack to its top."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +37,36 @@ class Held:
 class OverviewPicture:
     """The overview of a job under a selection.
 
-    ``spent`` is the time of all devices (``None`` without any), ``strip`` the share of the devices that was busy in
-    each bin (NaN where none was recording; empty where the reports share no clock or have no device). ``held`` is
+    ``spent`` is the time of all ``devices`` (``None`` without any). ``strips`` has the mean share of each of `PARTS` in
+    each bin (NaN where no device was recording; empty where the reports share no clock or have no device). ``held`` is
     what there is, in the order of the canonical tables.
     """
 
     facts: JobFacts
     spent: Breakdown | None
-    strip: tuple[float, ...]
+    devices: int
+    strips: tuple[tuple[float, ...], ...]
     tasks: TableAnswer
     kernels: Answer
     diagnostics: TableAnswer
     held: tuple[Held, ...]
     ranks: tuple[RankedTask, ...]
+
+
+@dataclass(frozen=True)
+class IdlePicture:
+    """Where the GPUs were idle, and why. ``causes`` is ``None`` where nobody asked for them."""
+
+    budget: Budget
+    causes: IdleCauses | None
+    steady: Window | None
+
+
+def idle_picture(job: Job, selection: Selection, with_causes: bool) -> IdlePicture:
+    """The idle time of a selection. Blocks: call it in a thread."""
+    budgets = job.once(("budgets", selection), lambda: device_budgets(job, selection))
+    causes = job.once(("causes", selection), lambda: idle_causes(job, selection, budgets)) if with_causes else None
+    return IdlePicture(in_sum(budgets), causes, steady_window(budgets))
 
 
 @dataclass(frozen=True)
@@ -67,7 +89,8 @@ def overview_picture(job: Job, selection: Selection, bins: int) -> OverviewPictu
     return OverviewPicture(
         parts.facts,
         _spent(job, selection, busy),
-        _strip(job, selection, busy, bins),
+        len(busy.devices),
+        _strips(job, selection, busy, bins),
         parts.tasks,
         parts.kernels,
         parts.diagnostics,
@@ -96,21 +119,23 @@ def _spent(job: Job, selection: Selection, busy: BusyIntervals) -> Breakdown | N
     return sum(parts, NOTHING) if parts else None
 
 
-def _strip(job: Job, selection: Selection, busy: BusyIntervals, bins: int) -> tuple[float, ...]:
-    """The mean over the devices that were being recorded."""
+def _strips(job: Job, selection: Selection, busy: BusyIntervals, bins: int) -> tuple[tuple[float, ...], ...]:
+    """The means over the devices that were being recorded."""
     windows = set(extents(job.session, selection).values())
     if not busy.devices or len(windows) != 1:
         return ()
     window = windows.pop()
     if window.end <= window.start:
         return ()
-    shares = np.array([item.busy(window, bins) for item in busy.devices])
-    seen = ~np.isnan(shares)
-    counts = seen.sum(axis=0)
-    sums = np.where(seen, shares, 0.0).sum(axis=0)
-    mean = np.full(bins, np.nan)
-    np.divide(sums, counts, out=mean, where=counts > 0)
-    return tuple(mean.tolist())
+    found = []
+    for part in PARTS:
+        shares = np.array([item.share(part, window, bins) for item in busy.devices])
+        seen = ~np.isnan(shares)
+        counts = seen.sum(axis=0)
+        mean = np.full(bins, np.nan)
+        np.divide(np.where(seen, shares, 0.0).sum(axis=0), counts, out=mean, where=counts > 0)
+        found.append(tuple(mean.tolist()))
+    return tuple(found)
 
 
 def _held(job: Job) -> tuple[Held, ...]:

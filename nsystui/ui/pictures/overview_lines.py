@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Row, TableAnswer, Value
@@ -14,19 +17,21 @@ from nsystui.questions.catalogue import view_of_table
 from nsystui.questions.question import SCREENS
 from nsystui.ui import keys
 from nsystui.ui.widgets.lines import Part, wrapped
-from nsystui.ui.widgets.plots import blocks
+from nsystui.ui.widgets.plots import BLOCKS, NO_DATA
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.questions.gpu.device_time import Breakdown
     from nsystui.questions.overview import JobFacts
+    from nsystui.questions.triage.finding import Finding
     from nsystui.ui.app import FileState
-    from nsystui.ui.pictures.overview import Held, OverviewPicture
+    from nsystui.ui.pictures.overview import Held, IdlePicture, OverviewPicture
 
 
 Line = list[Part]
 
-LABEL_WIDTH = 9
+LABEL_WIDTH = 10
+_IDLE_LINES = 2
 _SEPARATOR = " · "
 _VALUE_WIDTH = 8
 _SHORTEST_TITLE = 15
@@ -56,13 +61,15 @@ FILE_COLUMNS = (
 # -- the facts --------------------------------------------------------------------------------------------------------
 
 
-def title_and_facts(facts: JobFacts, width: int, so_far: bool = False) -> tuple[str, list[Line]]:
+def title_and_facts(facts: JobFacts, width: int, so_far: bool = False, lines: int = 2) -> tuple[str, list[Line]]:
     """The title line, and the lines of facts below, for a screen of ``width`` cells.
 
     The names of the screens stay on the title line; what does not fit beside them goes below. ``so_far`` says that
-    more reports are to come.
+    more reports are to come. With room for one line only, how good the numbers are stays, and the machine leaves.
     """
     job, machine = _job_words(facts), _machine_words(facts)
+    if lines < 2:
+        job, machine = job[:1] + machine[: not facts.clocks_aligned] + job[1:], []
     job[0] += " so far" if so_far else ""
     room = width - _MODES_WIDTH - len("nsystui  ")
     everything = f"{facts.title}  {_SEPARATOR.join(job)}"
@@ -134,30 +141,146 @@ def strip_width(width: int) -> int:
     return max(10, width - LABEL_WIDTH - _VALUE_WIDTH)
 
 
-def time_lines(picture: OverviewPicture, width: int) -> list[Line]:
-    """The GPU time of all devices in parts, and how busy they were over time; nothing where there is no device."""
+_PARTS = (
+    ("kernels", "compute", "compute", "█"),
+    ("exposed_nccl", "exposed NCCL", "nccl", "▒"),
+    ("memory_only", "memory", "memory", "▄"),
+    ("graph_only", "graphs", "graph", "▆"),
+    ("idle", "idle", "idle", "░"),
+)
+"""Of each part of the GPU time its field, its name, its category, and its glyph: the colour alone says nothing."""
+
+
+def time_lines(picture: OverviewPicture, idle: IdlePicture | None, width: int, rows: int, coloured: bool) -> list[Line]:
+    """The GPU time of all devices as a bar with its parts, the idle time by cause, and all of it over time.
+
+    Nothing where there is no device. ``rows``: of the strip over time; 0 where there is room for little else.
+    """
     spent = picture.spent
-    if spent is None:
+    if spent is None or not spent.time:
         return []
-    lines = _time_parts(spent, width)
-    if picture.strip:
-        strip = blocks(picture.strip, strip_width(width))
+    lines = _part_lines(spent, width)
+    if rows:
+        lines = [_bar_line(picture, spent, width), *lines, *(idle_lines(idle, width) if idle is not None else [])]
+    if picture.strips:
+        cells = strip_width(width)
         busy = _percent(spent.percent(spent.busy)).rjust(_VALUE_WIDTH)
-        lines.append([("GPU busy".ljust(LABEL_WIDTH), ""), (strip, ""), (busy, "")])
+        rows = max(rows, 1)
+        for number, strip in enumerate(stacked(picture.strips, cells, rows, coloured)):
+            label, value = ("over time" if not number else "", busy if number == rows - 1 else " " * _VALUE_WIDTH)
+            lines.append([(label.ljust(LABEL_WIDTH), ""), *strip, (value, "")])
     return lines
 
 
-def _time_parts(spent: Breakdown, width: int) -> list[Line]:
-    """``compute 61.2 %  NCCL 27.9 % (exposed 14.1 %) …``, on a second line what does not fit on the first."""
-    parts = [(f"compute {_percent(spent.percent(spent.kernels))}", "compute")]
-    if spent.nccl:
-        exposed = _percent(spent.percent(spent.exposed_nccl))
-        parts.append((f"NCCL {_percent(spent.percent(spent.nccl))} (exposed {exposed})", "nccl"))
-    parts.append((f"memory {_percent(spent.percent(spent.memory))}", "memory"))
-    if spent.graph:
-        parts.append((f"graph {_percent(spent.percent(spent.graph))}", "graph"))
-    parts.append((f"idle {_percent(spent.percent(spent.idle))}", "idle"))
-    return wrapped(parts, width, ("GPU time".ljust(LABEL_WIDTH), ""))
+def _bar_line(picture: OverviewPicture, spent: Breakdown, width: int) -> Line:
+    each = format_value(Unit.DURATION, spent.time / picture.devices)
+    whole = f"  of {picture.devices:,} × {each}" if picture.devices > 1 else f"  of {each}"
+    cells = max(0, width - LABEL_WIDTH - width_of(whole))
+    line: Line = [("GPU time".ljust(LABEL_WIDTH), "bold")]
+    edge, before = 0, 0
+    for field, _, category, glyph in _PARTS:
+        edge += getattr(spent, field)
+        here = round(cells * edge / spent.time)
+        line.append((glyph * (here - before), category))
+        before = here
+    return [*line, (whole, "dim")]
+
+
+def _part_lines(spent: Breakdown, width: int) -> list[Line]:
+    """``█ compute 61.2 %  ▒ exposed NCCL 14.1 % of 27.9 % …``; the NCCL that is hidden only where there is room."""
+    lines = [wrapped(_part_words(spent, of_all), width, (" " * LABEL_WIDTH, "")) for of_all in (True, False)]
+    return min(lines, key=len)
+
+
+def _part_words(spent: Breakdown, of_all: bool) -> list[Part]:
+    parts = []
+    for field, name, category, glyph in _PARTS:
+        time = getattr(spent, field)
+        if not time and not (spent.nccl if field == "exposed_nccl" else field != "graph_only"):
+            continue
+        share = _percent(spent.percent(time))
+        of = f" of {_percent(spent.percent(spent.nccl))}" if of_all and field == "exposed_nccl" else ""
+        parts.append((f"{glyph} {name} {share}{of}", category))
+    return parts
+
+
+def idle_lines(idle: IdlePicture, width: int) -> list[Line]:
+    """``start-up 18.2 % (…)  gaps 7.7 % (cudaMalloc in `data loading` 6.1 %, …)  short gaps 0.3 %  tail 0.0 %``.
+
+    With as many causes as fit on two lines: those of the largest part first.
+    """
+    from nsystui.questions.idle_causes import cause_words
+
+    budget = idle.budget
+    if not budget.idle:
+        return []
+    causes = idle.causes
+    parts = (
+        ("start-up", budget.startup, causes.startup if causes else ()),
+        ("gaps", budget.long_gaps, causes.long_gaps if causes else ()),
+        ("gaps under 1 ms", budget.short_gaps, ()),
+        ("tail", budget.tail, ()),
+    )
+    for most in (3, 2, 1, 0):
+        words = []
+        for name, time, why in parts:
+            reasons = cause_words(why, budget.time, most) if time and most else ""
+            words.append((f"{name} {_percent(100 * time / budget.time)}{f' ({reasons})' if reasons else ''}", ""))
+        lines = wrapped(words, width, ("idle".ljust(LABEL_WIDTH), "bold"))
+        if len(lines) <= _IDLE_LINES:
+            break
+    return lines
+
+
+def stacked(strips: Sequence[Sequence[float]], width: int, rows: int, coloured: bool) -> list[Line]:
+    """Shares of the same columns on top of each other, as ``rows`` lines of ``width`` cells, the topmost first.
+
+    A cell holds two parts where one ends in it and the next fills it: a block before a background. Without colours
+    the stack has the shape of its sum.
+    """
+    columns = [_levels([strip[column * len(strip) // width] for strip in strips], rows) for column in range(width)]
+    lines = []
+    for row in reversed(range(rows)):
+        line: Line = []
+        for levels in columns:
+            glyph, style = _stack_cell(levels, row * 8) if coloured else _sum_cell(levels, row * 8)
+            if line and line[-1][1] == style:
+                line[-1] = (line[-1][0] + glyph, style)
+            else:
+                line.append((glyph, style))
+        lines.append(line)
+    return lines
+
+
+def _levels(shares: Sequence[float], rows: int) -> list[int] | None:
+    """Up to which eighth of a row each part reaches; ``None`` where nothing was recorded."""
+    if any(math.isnan(share) for share in shares):
+        return None
+    sums = list(accumulate(shares))
+    levels = [round(min(one, 1.0) * rows * 8) for one in sums]
+    if sums[-1] > 0 and not levels[-1]:  # a little work must not look like none
+        largest = list(shares).index(max(shares))
+        levels = [int(part >= largest) for part in range(len(shares))]
+    return levels
+
+
+def _sum_cell(levels: Sequence[int] | None, bottom: int) -> tuple[str, str]:
+    """The same of all parts together, without colour."""
+    return _stack_cell(levels and levels[-1:], bottom)[0], ""
+
+
+def _stack_cell(levels: Sequence[int] | None, bottom: int) -> tuple[str, str]:
+    """The glyph of one cell of a stack, and its style: one category, or two as ``lower/upper``."""
+    if levels is None:
+        return (NO_DATA if not bottom else " ", "idle")
+    inside = [min(max(level - bottom, 0), 8) for level in levels]
+    amounts = [(top - low, _PARTS[part][2]) for part, (low, top) in enumerate(pairwise([0, *inside])) if top > low]
+    if not amounts:
+        return " ", ""
+    if inside[-1] == 8 and len(amounts) > 1:
+        lower = amounts[0]
+        return BLOCKS[lower[0] - 1], f"{lower[1]}/{max(amounts[1:])[1]}"
+    return BLOCKS[inside[-1] - 1], max(amounts)[1]
 
 
 # -- remarks ----------------------------------------------------------------------------------------------------------
@@ -208,6 +331,23 @@ def _warnings(diagnostics: Answer) -> list[str]:
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
+
+
+_FINDINGS_OF = Column("findings", header="Findings", label="finding")
+_IMPORTANCE = {"host": 4, "nccl_percent": 4, "idle_percent": 0}
+
+
+def with_findings(tasks: TableAnswer, findings: Sequence[Finding]) -> TableAnswer:
+    """The table of ranks with the names of the findings that are about some of them, where there are any."""
+    rank = next(place for place, column in enumerate(tasks.columns) if column.key == "rank")
+    columns = tuple(one.with_importance(_IMPORTANCE.get(one.key, one.importance)) for one in tasks.columns)
+    tasks = replace(tasks, columns=columns)
+    telling = [one for one in findings if one.ranks and len(one.ranks) <= len(tasks.rows) // 2]
+    names = [", ".join(dict.fromkeys(one.id for one in telling if row[rank] in one.ranks)) for row in tasks.rows]
+    if not any(names):
+        return tasks
+    rows = tuple((*row, f"◂ {name}" if name else None) for row, name in zip(tasks.rows, names, strict=True))
+    return replace(tasks, columns=(*tasks.columns, _FINDINGS_OF), rows=rows)
 
 
 def held_answer(held: Sequence[Held]) -> TableAnswer:

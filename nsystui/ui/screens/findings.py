@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,12 @@ from nsystui.base.answer import Answer, Record, Row, TableAnswer
 from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
+from nsystui.questions.triage.finding import Door
 from nsystui.ui import keys
 from nsystui.ui.doors import show_finding
 from nsystui.ui.screens.table import TableScreen, TextTableScreen
 from nsystui.ui.widgets.lines import Part, PartLines
+from nsystui.ui.widgets.plots import bar
 from nsystui.ui.widgets.repainting import in_thread, reason_of
 from nsystui.ui.widgets.window_table import WindowTable
 
@@ -32,16 +34,21 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     Column("severity", header="Severity", label=""),
+    Column("id", header="Rule", label="finding"),
     Column("cost", header="Cost (ns)", label="cost", unit=Unit.DURATION),
     Column("percent", header="Cost (%)", label="of job", unit=Unit.PERCENT, decimals=1, has_bar=True),
-    Column("screen", header="Screen", label="see"),
-    Column("sentence", header="Finding", label="finding"),
+    Column("sentence", header="Finding", label="what is wrong"),
     Column("number", header="Number", label="number", unit=Unit.NUMBER, importance=FILES_ONLY),
 )
 HEALTHY, NOT_CHECKED = "ok", "-"
 """The marks in place of a severity in the rows that are no findings."""
 _STYLES = {"error": "error", "warning": "warning"}
 """What is coloured of the severities."""
+_LABEL = 7
+_COST_BAR = 20
+_ROOMY = 30
+"""On a terminal of so many lines there are empty ones around the evidence."""
+
 NOT_CHECKED_COLUMNS = (
     Column("rule", header="Rule", label="not checked"),
     Column("why", header="Why", label="why"),
@@ -52,16 +59,15 @@ def findings_answer(found: Triage) -> TableAnswer:
     """A row for each finding, worst first; the last one says how many rules could not judge, where there are any."""
     rows: list[Row] = [_row(number, one) for number, one in enumerate(found.findings)]
     if found.is_healthy:
-        rows.insert(0, (HEALTHY, None, None, "", "no rule found anything wrong", None))
+        rows.insert(0, (HEALTHY, "no issues", None, None, "no rule found anything wrong", None))
     if found.not_checked:
         rules = ", ".join(one.rule for one in found.not_checked)
-        rows.append((NOT_CHECKED, None, None, "", f"{len(found.not_checked)} not checked: {rules}", None))
+        rows.append((NOT_CHECKED, "not checked", None, None, f"{len(found.not_checked)} rules: {rules}", None))
     return TableAnswer("findings", COLUMNS, tuple(rows))
 
 
 def _row(number: int, one: Finding) -> Row:
-    letter, screen = one.severity.value[0].upper(), keys.with_key(one.door.screen)
-    return (letter, one.cost, one.percent, screen, f"{one.id}: {one.sentence}", number)
+    return (one.severity.value[0].upper(), one.id, one.cost, one.percent, one.sentence, number)
 
 
 def not_checked_answer(rules: Sequence[NotChecked]) -> TableAnswer:
@@ -70,24 +76,40 @@ def not_checked_answer(rules: Sequence[NotChecked]) -> TableAnswer:
 
 
 def finding_lines(one: Finding, width: int) -> list[list[Part]]:
-    """The lines above the evidence: the finding, its cost and how that was measured, what to try and why."""
+    """The lines above the evidence: the finding, its cost, and its cause in a sentence."""
     severity = one.severity.value.capitalize()
     cost = ""
     if one.cost is not None and one.percent is not None:
-        cost = f"{format_value(Unit.DURATION, one.cost)}, {one.percent:.1f} % of the job"
-    lines: list[list[Part]] = [[(f"{severity}: {one.id}  ", _STYLES.get(one.severity.value, "bold")), (cost, "")]]
-    for label, text in (
-        ("", one.sentence),
-        ("try", one.advice.text),
-        ("why", one.advice.reason),
-        ("cost", one.measured),
-        ("when", _place(one)),
-    ):
-        wrapped = textwrap.wrap(safe_text(text), max(20, width - 6), break_on_hyphens=False)
-        lines += [
-            [(label.ljust(6) if not number else " " * 6, "bold"), (line, "")] for number, line in enumerate(wrapped)
-        ]
-    return lines
+        share = bar(one.percent, 100.0, _COST_BAR).rstrip()
+        cost = f"{format_value(Unit.DURATION, one.cost)}, {one.percent:.1f} % of the job  {share}"
+    return [
+        [(f"{severity}: {one.id}  ", _STYLES.get(one.severity.value, "bold")), (cost, "")],
+        *_labelled("", one.sentence, width),
+    ]
+
+
+def advice_lines(one: Finding, width: int) -> list[list[Part]]:
+    """The lines below the evidence: what to try and why, how the cost was measured, and the doors."""
+    doors = [
+        f"⏎ {keys.with_key(one.door.screen)}",
+        *(["L Timeline there"] if one.window and one.door.view != "timeline" else []),
+    ]
+    return [
+        line
+        for label, text in (
+            ("try", one.advice.text),
+            ("why", one.advice.reason),
+            ("cost", one.measured),
+            ("when", _place(one)),
+            ("doors", " · ".join([*doors, f"nsystui {one.door.command}"])),
+        )
+        for line in _labelled(label, text, width)
+    ]
+
+
+def _labelled(label: str, text: str, width: int) -> list[list[Part]]:
+    lines = textwrap.wrap(safe_text(text), max(20, width - _LABEL), break_on_hyphens=False)
+    return [[(("" if number else label).ljust(_LABEL), "bold"), (line, "")] for number, line in enumerate(lines)]
 
 
 def _place(one: Finding) -> str:
@@ -217,6 +239,8 @@ class FindingScreen(TableScreen):
 
     DEFAULT_CSS = """
     FindingScreen #finding { margin-bottom: 1; }
+    FindingScreen #advice { margin-top: 1; }
+    FindingScreen.-low #finding, FindingScreen.-low #advice { margin: 0; }
     """
 
     def __init__(self, found: Triage, number: int) -> None:
@@ -229,9 +253,10 @@ class FindingScreen(TableScreen):
         return self.found.findings[self.number]
 
     def body(self) -> Iterable[Widget]:
-        self.words = PartLines(id="finding")
+        self.words, self.advice = PartLines(id="finding"), PartLines(id="advice")
         yield self.words
         yield from super().body()
+        yield self.advice
 
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.number,)
@@ -242,9 +267,13 @@ class FindingScreen(TableScreen):
     def show(self, result: object, same_place: bool) -> None:
         self._show_words()
         super().show(result, same_place)
+        self.table.styles.max_height = self.table.row_count + 1
 
     def _show_words(self) -> None:
-        self.words.show_lines(finding_lines(self.finding, self.app.size.width))
+        width, height = self.app.size
+        self.set_class(height < _ROOMY, "-low")
+        self.words.show_lines(finding_lines(self.finding, width))
+        self.advice.show_lines(advice_lines(self.finding, width))
 
     def on_resize(self) -> None:
         self._show_words()
@@ -253,7 +282,7 @@ class FindingScreen(TableScreen):
         self.show_title(right=f"{self.number + 1} of {len(self.found.findings)} findings")
 
     def empty_text(self, answer: Answer) -> str:
-        return "there is no table behind this one: the words above are all"
+        return "there is no table behind this one: the words around are all"
 
     def action_next_finding(self, step: int) -> None:
         number = self.number + step
@@ -268,8 +297,18 @@ class FindingScreen(TableScreen):
         return frozenset({"enter"})
 
     def action_show_finding(self) -> None:
+        self._go_to(self.finding)
+
+    async def action_timeline(self) -> None:
+        """Opens the timeline at the time of the finding."""
+        if self.finding.window is None:
+            await super().action_timeline()
+        else:
+            self._go_to(replace(self.finding, door=Door("timeline", window=self.finding.window)))
+
+    def _go_to(self, finding: Finding) -> None:
         self.leave()
-        self.app.call_later(show_finding, self.explorer, self.finding)
+        self.app.call_later(show_finding, self.explorer, finding)
 
 
 class NotCheckedScreen(TextTableScreen):

@@ -7,17 +7,19 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from textual import events, on
+from textual.containers import Container, Vertical
 from textual.widget import Widget
 
 from nsystui.questions.catalogue import view_of_table
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui import keys
-from nsystui.ui.doors import show_finding, show_view
+from nsystui.ui.doors import show_view
 from nsystui.ui.pictures import overview_lines as words
 from nsystui.ui.screens.findings import FindingScreen, FindingsTable, NotCheckedScreen
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import TablesScreen
 from nsystui.ui.widgets.lines import PartLines
+from nsystui.ui.widgets.repainting import in_thread, reason_of
 from nsystui.ui.widgets.window_table import RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
@@ -26,8 +28,22 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer, Record, Value
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
-    from nsystui.ui.pictures.overview import OverviewPicture
+    from nsystui.ui.pictures.overview import IdlePicture, OverviewPicture
 
+
+_LOW = 20
+"""On a terminal of fewer lines there are no bar and no causes."""
+
+_ROOMY = 30
+"""On a terminal of so many lines there is a second line of facts."""
+
+_TALL = 34
+_STRIP_LINES = 3
+"""On a terminal of so many lines the strip over time has this many."""
+
+_WIDE = 118
+_RANKS_BESIDE = 3
+"""On a terminal of so many columns so many ranks stand beside the kernels."""
 
 _FINDINGS = 3
 """Findings that are in sight on a terminal of 24 lines; on others there are a third of the lines more or fewer."""
@@ -40,10 +56,7 @@ _KERNEL_LINES = 6
 _FEWEST_KERNEL_LINES = 4
 """The kernels keep this many lines, however many ranks there are; the second number beside findings."""
 
-_RANK_LINES = 3
-"""The ranks keep this many lines, however many findings there are."""
-
-_LEAST_REMARKS = 4
+_LEAST_REMARKS = 3
 _MOST_REMARKS = 8
 """Lines of remarks that there may be however full the tables are, and at most."""
 
@@ -68,14 +81,20 @@ class OverviewScreen(TablesScreen):
     AUTO_FOCUS = "#ranks"
 
     DEFAULT_CSS = """
-    OverviewScreen #ranks { height: 6; }
-    OverviewScreen #kernels { height: 1fr; }
+    OverviewScreen #tables { height: 1fr; layout: vertical; }
+    OverviewScreen #ranks { height: 6; width: 1fr; }
+    OverviewScreen #work { height: 1fr; width: 1fr; }
+    OverviewScreen.-beside #tables { layout: horizontal; }
+    OverviewScreen.-beside #ranks { margin-right: 2; }
     """
 
     def __init__(self) -> None:
         super().__init__("nsystui")
         self.comparison = RankComparison(self)
         self.picture: OverviewPicture | None = None
+        self.idle: IdlePicture | None = None
+        self._idle_asked: object = None
+        self._idle_shown: object = None
         self._seen: Selection | None = None
         self._bins = 0
         self._files_shown = 0.0
@@ -89,7 +108,8 @@ class OverviewScreen(TablesScreen):
         self.kernels = WindowTable(id="kernels", row_style=_category)
         self.looking = PartLines(id="looking")
         self.findings = FindingsTable(id="findings")
-        yield from (self.head, self.looking, self.findings, self.ranks, self.heading, self.kernels)
+        work = Vertical(self.heading, self.kernels, id="work")
+        yield from (self.head, self.looking, self.findings, Container(self.ranks, work, id="tables"))
 
     # -- before a report is ready ---------------------------------------------------------------------------------
 
@@ -147,19 +167,22 @@ class OverviewScreen(TablesScreen):
         same_place = self._seen == self.selection  # also where only the strip got another width
         self.picture, self._seen = picture, self.selection
         self._show_head(picture)
-        self._put(self.ranks, picture.tasks, same_place)
+        self._put(self.ranks, self._ranks_answer(picture), same_place)
         if picture.spent is None:
             self._show_held(picture, same_place)
         else:
             self._show_kernels(picture, same_place)
         self._share_room()
         self.seek_findings()
+        self._seek_idle()
 
     def _show_head(self, picture: OverviewPicture) -> None:
         width, height = self.app.size
         so_far = self.explorer.loading_now or not self.question.is_settled
-        about, facts = words.title_and_facts(picture.facts, width, so_far)
-        lines = [*facts, *words.time_lines(picture, width)]
+        about, facts = words.title_and_facts(picture.facts, width, so_far, 2 if height >= _ROOMY else 1)
+        rows = _STRIP_LINES if height >= _TALL else int(height >= _LOW)
+        idle = self.idle if self._is_idle_known else None
+        lines = [*facts, *words.time_lines(picture, idle, width, rows, not self.app.no_color)]
         room = height - _FRAME - len(lines) - self.findings_lines()
         spare = room - (len(picture.tasks) + 1) - max(len(picture.kernels) + 1, _KERNEL_LINES)
         # A heading and a rank, on the smallest terminal.
@@ -173,7 +196,8 @@ class OverviewScreen(TablesScreen):
     def _show_kernels(self, picture: OverviewPicture, same_place: bool) -> None:
         count, total = len(picture.kernels), picture.kernels.total or 0
         of = f"{count:,} of {total:,}" if count != total else f"{count:,}"
-        self.heading.show_lines([[("Kernels  ", "bold"), (f"{of} by name, longest total first", "")]])
+        heading = [("Kernels  ", "bold"), (f"{of} by name, longest total first", "")]
+        self.heading.show_lines([] if self.has_class("-beside") else [heading])
         self.kernels.empty_text = "\n".join(picture.kernels.notes) or "no kernel is in the selection: Esc goes back"
         self._put(self.kernels, picture.kernels, same_place)
 
@@ -206,7 +230,57 @@ class OverviewScreen(TablesScreen):
         self.looking.show_lines([[("Findings  ", "bold"), (status, "")]] if status else [])
         if self.picture is not None:
             self._show_head(self.picture)
+            self._put(self.ranks, self._ranks_answer(self.picture), keep_cursor=True)
         self._share_room()
+        if self.findings.number is not None and self.focused is self.ranks and not self.ranks.cursor_row:
+            self.findings.focus()  # the cause first, unless the user is at work already
+
+    def _ranks_answer(self, picture: OverviewPicture) -> Answer:
+        """The ranks, with the findings that are about some of them."""
+        found = self.findings.found
+        return words.with_findings(picture.tasks, found.findings if found is not None else ())
+
+    # -- idle time ------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_idle_known(self) -> bool:
+        return self.job is not None and self._idle_token(self.job) == self._idle_shown
+
+    def _idle_token(self, job: Job) -> object:
+        return (job.session.version, self.selection, self.findings.waits)
+
+    def _seek_idle(self) -> None:
+        """Asks where the GPUs were idle, once everything is loaded; why, where findings are looked for, too."""
+        job, picture = self.job, self.picture
+        if job is None or picture is None or picture.spent is None or self.explorer.loading_now:
+            return
+        token, selection, with_causes = self._idle_token(job), self.selection, not self.findings.waits
+        if token == self._idle_asked:
+            return
+        self._idle_asked = token
+
+        def ask() -> IdlePicture:
+            from nsystui.ui.pictures.overview import idle_picture
+
+            return idle_picture(job, selection, with_causes)
+
+        def arrived(idle: IdlePicture) -> None:
+            if token == self._idle_asked and self.picture is not None:
+                self.idle, self._idle_shown = idle, token
+                self._show_head(self.picture)
+                self._share_room()
+
+        in_thread(self, "idle", ask, arrived, lambda error: self.say(f"idle time: {reason_of(error)}"))
+
+    def action_leave_startup_out(self) -> None:
+        """Selects the time in which all GPUs are in their steady state."""
+        idle = self.idle if self._is_idle_known else None
+        if idle is None:
+            self.say("where start-up ends is not known yet")
+        elif idle.steady is None or not idle.budget.startup:
+            self.say("there is no start-up in the selected time")
+        else:
+            self.select_window(idle.steady)
 
     def findings_lines(self) -> int:
         """How many lines the findings, or the line in their place, take."""
@@ -214,13 +288,6 @@ class OverviewScreen(TablesScreen):
             return int(bool(self.findings.status))
         most = max(1, _FINDINGS + (self.app.size.height - 24) // 3)
         return 1 + max(1, min(self.findings.row_count, most))
-
-    async def _open_finding(self) -> None:
-        """Goes to the screen that shows the finding under the cursor."""
-        if self.findings.current is not None:
-            await show_finding(self.explorer, self.findings.current)
-        else:
-            self.action_finding()
 
     def action_finding(self) -> None:
         """Explains the finding under the cursor; looks for findings where that waits for the user."""
@@ -247,8 +314,19 @@ class OverviewScreen(TablesScreen):
         return _FEWEST_KERNEL_LINES if self.findings.display else _KERNEL_LINES
 
     def _share_room(self) -> None:
-        """The findings and ranks get the lines they need while the kernels keep some; the rest is the kernels'."""
+        """The findings and ranks get the lines they need while the kernels keep some; the rest is the kernels'.
+
+        On a wide terminal three ranks or more stand beside the kernels.
+        """
         self.findings.styles.height = self.findings_lines()
+        beside = self.app.size.width >= _WIDE and self.ranks.row_count >= _RANKS_BESIDE and self.picture is not None
+        if beside != self.has_class("-beside"):
+            self.set_class(beside, "-beside")
+            if self.picture is not None and self.picture.spent is not None:
+                self._show_kernels(self.picture, same_place=True)
+        if beside:
+            self.ranks.styles.height = "1fr"
+            return
         room = self.app.size.height - _FRAME - len(self.head.texts) - self.findings_lines()
         self.ranks.styles.height = max(2, min(self.ranks.row_count + 1, room - self._kernel_lines()))
 
@@ -261,7 +339,7 @@ class OverviewScreen(TablesScreen):
 
     def _tables(self) -> list[WindowTable]:
         """In the order of ``tab``."""
-        return [self.ranks, self.kernels, *([self.findings] if self.findings.display else [])]
+        return [*([self.findings] if self.findings.display else []), self.ranks, self.kernels]
 
     def answer_to_export(self) -> Answer | None:
         if self.table is self.findings and self.findings.found is not None:
@@ -295,7 +373,7 @@ class OverviewScreen(TablesScreen):
         elif self.picture is None:
             self.say("a moment: the first report is being looked at")
         elif message.table is self.findings:
-            await self._open_finding()
+            self.action_finding()
         elif message.table is self.ranks:
             await self._open_rank(self.picture)
         elif self.picture.spent is None:

@@ -307,7 +307,10 @@ class ChoiceLine(TextLine):
 
 
 Part = tuple[str, str]
-"""Words and what they are: a category (``"nccl"``), ``"bold"``, ``"dim"``, or nothing."""
+"""Words and what they are: a category (``"nccl"``), ``"bold"``, ``"dim"``, or nothing.
+
+Blocks may be of one category before another: ``"compute/nccl"``.
+"""
 
 _OWN = {"bold", "dim"}
 
@@ -386,6 +389,9 @@ class PartLines(Widget):
         """The style of a part: a bar or a swatch is a fill, which has its colour on every terminal."""
         if not style:
             return self.rich_style
+        if "/" in style:
+            before, behind = (self._style_of(part, text) for part in style.split("/"))
+            return before + Style(bgcolor=behind.color)
         if style in _OWN:
             return self.get_component_rich_style(f"part-lines--{style}")
         is_words = any(character.isalnum() for character in text)

@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from rich.cells import set_cell_size
 
@@ -32,13 +33,19 @@ TEXT_MINIMUM = 6
 BAR_WIDTH = 5
 """Cells of the bar beside a share."""
 
-_BAR_IMPORTANCE = 3
-"""Bars leave a narrow screen before the columns that are more important than this, and after the others."""
 
 _HALF = 50.0
 """A largest share beyond which a full bar is 100 %; of smaller shares it is the largest."""
 
 _INDENT = re.compile(r"[ │├└─]*(?:[▶▼▸▾] )?")
+
+
+class PieceKind(Enum):
+    """What a piece of a line is: name and bar have the colour of the row's category."""
+
+    NAME = "name"
+    BAR = "bar"
+    OTHER = "other"
 
 
 @dataclass
@@ -96,7 +103,7 @@ def place_columns(
     Those of the highest ``importance`` leave first, of equals the one furthest right; importance 0, the sorted column
     and the elastic one stay. Room to spare goes to the elastic column and then to other text that was cut; with nothing
     left to leave, text columns shrink, and after that the right edge is cut. ``FILES_ONLY`` columns never show.
-    Bars leave in between.
+    Bars leave after the columns that may.
     """
     name_room = max(NAME_MINIMUM, int(width * NAME_SHARE))
     wanted = {
@@ -118,8 +125,6 @@ def place_columns(
 
     leaving = sorted(filter(may_leave, wanted), key=lambda index: (-measures[index].column.importance, -index))
     for index in leaving:
-        if taken() > width and measures[index].column.importance < _BAR_IMPORTANCE:
-            bars.clear()
         if taken() <= width:
             break
         del wanted[index]
@@ -227,28 +232,28 @@ class TableLayout:
             parts.append(measure.heading(cells, mark))
         return set_cell_size((" " * GAP).join(parts), width)
 
-    def row_line(self, shown: Sequence[str], row: Row, width: int, prefix: str = "") -> list[tuple[str, bool]]:
-        """A row in ``width`` cells as pieces, with whether each has the colour of the row: its name, and its bars."""
-        pieces: list[tuple[str, bool]] = []
+    def row_line(self, shown: Sequence[str], row: Row, width: int, prefix: str = "") -> list[tuple[str, PieceKind]]:
+        """A row in ``width`` cells as pieces."""
+        pieces: list[tuple[str, PieceKind]] = []
         for placed in self.placed:
             index, cells = placed.index, placed.width - placed.bar
             measure = self.measures[index]
             if pieces:
-                pieces.append((" " * GAP, False))
+                pieces.append((" " * GAP, PieceKind.OTHER))
             if placed.bar:
-                pieces += [(bar(row[index], measure.full, placed.bar - 1), True), (" ", False)]
+                pieces.append((bar(row[index], measure.full, placed.bar - 1) + " ", PieceKind.BAR))
             if measure.is_text:
                 own_prefix = prefix if index == self.tree_column else ""
                 text = set_text(shown[index], cells, own_prefix, self.pan if index == self.elastic else 0)
             else:
                 text = fit(shown[index], cells, "right")
-            pieces.append((text, index == self.elastic))
+            pieces.append((text, PieceKind.NAME if index == self.elastic else PieceKind.OTHER))
         room, kept = width, []
-        for text, is_coloured in pieces:  # narrower than what may not leave: cut at the edge
+        for text, kind in pieces:  # narrower than what may not leave: cut at the edge
             text = text if width_of(text) <= room else set_cell_size(text, room)
-            kept.append((text, is_coloured))
+            kept.append((text, kind))
             room -= width_of(text)
-        return [*kept, (" " * room, False)]
+        return [*kept, (" " * room, PieceKind.OTHER)]
 
     def column_at(self, x: int) -> str | None:
         """The key of the column that shows at cell ``x``."""

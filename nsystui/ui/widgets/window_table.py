@@ -26,7 +26,7 @@ from nsystui.base.answer import Answer, Record, Row, TableAnswer, Value, record
 from nsystui.base.columns import FILES_ONLY, Unit
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
 from nsystui.ui.widgets.repainting import OwnFocus, in_thread
-from nsystui.ui.widgets.table_layout import TableLayout, message_lines
+from nsystui.ui.widgets.table_layout import PieceKind, TableLayout, message_lines
 from nsystui.ui.widgets.window import Window
 
 PAGE_ROWS = 200
@@ -165,6 +165,7 @@ class WindowTable(OwnFocus, can_focus=True):
         "window-table--cursor",
         "window-table--cursor-blurred",
         "window-table--empty",
+        "window-table--bar",
         *CATEGORY_CLASSES,
     }
 
@@ -180,6 +181,8 @@ class WindowTable(OwnFocus, can_focus=True):
     }
     WindowTable > .window-table--cursor-blurred { text-style: bold; color: $foreground; }
     WindowTable > .window-table--empty { color: $foreground 75%; }
+    WindowTable > .window-table--bar { color: $foreground 60%; }
+    WindowTable:ansi > .window-table--bar { color: $foreground; }
     """ + category_css("WindowTable")
 
     cursor_row: reactive[int] = reactive(0, repaint=False, init=False)
@@ -541,7 +544,9 @@ class WindowTable(OwnFocus, can_focus=True):
         pieces = self._table.row_line(shown, row or (), width - len(gutter), self._prefix_of(index))
         category = None if at_cursor else self._category_of(index)
         own = self._style(category_class(category)) if category else style
-        segments = [Segment(gutter, style), *(Segment(text, own if coloured else style) for text, coloured in pieces)]
+        of_bar = own if category or at_cursor else self._style("window-table--bar")
+        styles = {PieceKind.NAME: own, PieceKind.BAR: of_bar, PieceKind.OTHER: style}
+        segments = [Segment(gutter, style), *(Segment(text, styles[kind]) for text, kind in pieces)]
         return list(Segment.simplify(segment for segment in segments if segment.text))
 
     def _category_of(self, index: int) -> str | None:
