@@ -199,6 +199,7 @@ class OverviewScreen(TablesScreen):
         heading = [("Kernels  ", "bold"), (f"{of} by name, longest total first", "")]
         self.heading.show_lines([] if self.has_class("-beside") else [heading])
         self.kernels.empty_text = "\n".join(picture.kernels.notes) or "no kernel is in the selection: Esc goes back"
+        self.kernels.names = self.job.smart_names() if self.job is not None else {}
         self._put(self.kernels, picture.kernels, same_place)
 
     def _show_held(self, picture: OverviewPicture, same_place: bool) -> None:
