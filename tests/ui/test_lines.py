@@ -56,7 +56,7 @@ def line(widget: TextLine) -> str:
         (40, "2 Kernels › nvjet  64 ranks"),
         (28, "2 Kernels › nvjet  64 ranks"),
         (26, "2 Kernels › nvjet"),
-        (12, "2 Kern…nvjet"),
+        (12, "2 Kernels ›…"),
     ],
 )
 async def test_the_title_gives_up_the_modes_before_the_place(width, expected):
