@@ -16,9 +16,14 @@ from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventList, Launch, Partners, facts, key_of, launch, partners
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.store.session import Session
-from nsystui.ui.screens.events import detail_lines
+from nsystui.ui.pictures.details import event_details
 
 KEYS = [column.key for column in EVENT_COLUMNS]
+
+
+def lines_of(session, row, ranks) -> list[str]:
+    """The details of an event, fact by fact."""
+    return [fact for paragraph in event_details(session, row, ranks) for fact in paragraph]
 
 
 def listed(session: Session, *kinds: EventKind) -> list[tuple[Any, ...]]:
@@ -66,7 +71,7 @@ def test_a_graph_launch_traced_by_node_has_all_its_nodes(tmp_path, session):
     for node in found.rows:
         (back,) = partners_of(session, node).rows
         assert back == calls["cudaGraphLaunch_v10000"]
-    lines = detail_lines(session, calls["cudaGraphLaunch_v10000"], ranked_tasks(session))
+    lines = lines_of(session, calls["cudaGraphLaunch_v10000"], ranked_tasks(session))
     assert "launched 10 operations" in lines
 
 
@@ -149,7 +154,7 @@ class TestDelays:
 
     def test_they_are_shown(self, tmp_path, session):
         session.add(synthetic.two_process_export(tmp_path / "two.sqlite"))
-        lines = detail_lines(session, listed(session, EventKind.KERNEL)[0], ranked_tasks(session))
+        lines = lines_of(session, listed(session, EventKind.KERNEL)[0], ranked_tasks(session))
         assert any("20 µs" in line and "10 µs" in line for line in lines), lines
 
 
@@ -163,8 +168,8 @@ class TestFacts:
             found = facts(source, key_of(row))
             assert found, kind
             assert not [word for word, value, _ in found if value is None]
-            lines = detail_lines(source, row, ranked_tasks(source))
-            assert lines[0] == of(row, "name")
+            lines = lines_of(source, row, ranked_tasks(source))
+            assert str(of(row, "name")) in lines[0]
             assert all(isinstance(line, str) for line in lines)
 
     def test_names_of_threads_are_told(self, tmp_path, session):
@@ -185,9 +190,9 @@ class TestFacts:
         session.add(synthetic.hostile_names_export(tmp_path / "h.sqlite"))
         rows = listed(session, EventKind.KERNEL, EventKind.NVTX, EventKind.API)
         for row in rows:
-            assert detail_lines(session, row, ())[0] == (of(row, "name") or "")
+            assert lines_of(session, row, ())[0] == (of(row, "name") or "")
 
     def test_a_range_that_was_never_closed_has_lines(self, tmp_path, session):
         session.add(synthetic.open_ranges_export(tmp_path / "open.sqlite"))
         for row in listed(session, EventKind.NVTX, EventKind.MARK):
-            assert detail_lines(session, row, ranked_tasks(session))
+            assert lines_of(session, row, ranked_tasks(session))

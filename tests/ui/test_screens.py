@@ -352,7 +352,7 @@ async def test_keys_faster_than_screens_open_end_in_one_place(job, keys, above):
         assert app.return_code is None
 
 
-@pytest.mark.parametrize(("keys", "words"), [(("2", "enter"), "median"), (("6",), "rank ")])
+@pytest.mark.parametrize(("keys", "words"), [(("2", "enter"), "median")])
 async def test_beside_a_wide_table_stands_its_panel(job, keys, words):
     async with running(*job) as (app, pilot):
         await pilot.resize_terminal(120, 36)
@@ -360,6 +360,30 @@ async def test_beside_a_wide_table_stands_its_panel(job, keys, words):
         panel = app.screen.query_one(SidePanel)
         assert panel.region.x > 0 and panel.region.right <= 120
         assert any(words in line for line in panel.lines)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 60)])
+@pytest.mark.parametrize("keys", [("2",), ("2", "enter"), ("3",), ("5", "down"), ("6",), ("7",)])
+async def test_every_table_has_the_details_of_its_row(job, keys, size):
+    async with running(*job) as (app, pilot):
+        await pilot.resize_terminal(*size)
+        await play(app, pilot, keys)
+        pane, table = app.screen.pane, app.screen.table
+        name = getattr(app.screen, "kernel", table.current_values[table.name_key])
+        assert (name[:20] if name else "rank 0") in pane.lines[0]
+        assert pane.region.right <= size[0] and pane.region.bottom < size[1]
+        assert (pane.region.x >= table.region.right) if size[0] >= 150 else (pane.region.y >= table.region.bottom)
+
+
+async def test_the_details_of_a_launch_say_what_launched_it_and_in_which_ranges(job):
+    async with running(*job) as (app, pilot):
+        await pilot.resize_terminal(120, 36)
+        await play(app, pilot, ("2", "enter"))
+        lines = app.screen.pane.lines
+        assert "launched by cu" in lines[1] and "NVTX " in lines[2] and "stream" in lines[3] and "⏎ event" in lines[4]
+        await play(app, pilot, ("enter",))
+        assert "NVTX " in app.screen.pane.lines[2]
+        assert not any("is driver" in line for line in app.screen.pane.lines)
 
 
 async def test_keys_before_a_screen_is_made_do_nothing(job):

@@ -15,7 +15,6 @@ from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.questions.conditions import Condition, job_start, matches
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind, events_query
 from nsystui.questions.events.listing import EventList, columns_of, key_of
-from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.tasks import GPU_TABLES
 from nsystui.questions.time_window import event_span, report_at
 from nsystui.questions.timeline.lanes import Lane, NvtxLevel, Timeline
@@ -259,9 +258,6 @@ class Neighbours:
             edge, width = further, width * _GROWTH
 
 
-_DEEPEST = 64
-
-
 def nvtx_spans(timeline: Timeline, lane: Lane, window: Window, count: int) -> list[Span]:
     """The ranges of a lane that take a column or more of ``count`` columns of ``window``, by start.
 
@@ -339,27 +335,6 @@ def _row(timeline: Timeline, lane: Lane, level: NvtxLevel, place: int) -> Row | 
     rows = events_query(EventKind.NVTX, Selection(), ranks, conditions).subquery()
     found = timeline.session.part([lane.task.report]).rows(sa.select(*columns_of(rows)))
     return found[0] if found else None
-
-
-def path_at(timeline: Timeline, report: int, thread: int, time: int) -> tuple[str, ...]:
-    """The names of the ranges of a thread (globalTid) that are open at ``time`` (job time, ns), outermost first."""
-    table = tables.nvtx_ranges
-    if not timeline.session.count(table):
-        return ()
-    moved = report_at(timeline.session, report).clock_offset
-    ends: sa.ColumnElement[Any] = table.c.end
-    query = (
-        sa.select(FOLDED_LABEL)
-        .where(
-            table.c.report == report,
-            table.c.thread == thread,
-            table.c.start <= time - moved,
-            sa.or_(ends >= time - moved, ends.is_(None)),
-        )
-        .order_by(table.c.start, ends.desc(), table.c.row)
-        .limit(_DEEPEST)
-    )
-    return tuple(name or "" for (name,) in timeline.session.part([report]).rows(query))
 
 
 def lane_events(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> Answer:

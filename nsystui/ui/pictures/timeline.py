@@ -13,7 +13,8 @@ from nsystui.questions.data_notes import missing_note
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, key_of, launch, partners
 from nsystui.questions.job import Job
-from nsystui.questions.timeline.events import longest_in, longest_range_in, path_at
+from nsystui.questions.nvtx.listing import path_at
+from nsystui.questions.timeline.events import longest_in, longest_range_in
 from nsystui.questions.timeline.lanes import Lane, Timeline
 from nsystui.questions.timeline.picture import (
     LETTERS,
@@ -221,14 +222,14 @@ def _origin(timeline: Timeline, row: Row) -> str:
     values = record(EVENT_COLUMNS, row)
     if key.kind is EventKind.NVTX:
         thread = int(values["process"] or 0) | int(values["tid"] or 0)
-        around = [name for name in path_at(timeline, key.report, thread, key.start) if name != values["name"]]
+        around = [name for name in path_at(timeline.session, key.report, thread, key.start) if name != values["name"]]
         return f"in {' › '.join(around)}" if around else "in no other range"
     found = partners(timeline.session, key, timeline.ranks)
     if not found.rows:
         return found.reason
     call = record(EVENT_COLUMNS, found.rows[0])
     thread = int(call["process"] or 0) | int(call["tid"] or 0)
-    path = path_at(timeline, key.report, thread, int(call["start"] or 0))
+    path = path_at(timeline.session, key.report, thread, int(call["start"] or 0))
     inside = f" in {' › '.join(path)}" if path else ""
     delay = format_value(Unit.DURATION, launch(found.rows[0], row).delay)
     return f"launched {delay} before by {call['name']}{inside}"

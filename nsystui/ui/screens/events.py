@@ -10,103 +10,27 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.screen import ModalScreen
 
-from nsystui.base.answer import Record, Row, TableAnswer, Value, record
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Record, Row, TableAnswer
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.base.units import format_value, parse_duration
+from nsystui.base.units import parse_duration
 from nsystui.questions.events.kinds import EventKind, kinds_of
 from nsystui.questions.events.listing import (
     EVENT_COLUMNS,
     EventKey,
     EventList,
     Partners,
-    facts,
     key_of,
-    launch,
     partners,
     window_of,
 )
 from nsystui.questions.job import Job
-from nsystui.questions.tasks import RankedTask
-from nsystui.store.session import Session
 from nsystui.ui import keys
+from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, name_filter
 from nsystui.ui.widgets.lines import KeyLine, TitleLine
 from nsystui.ui.widgets.repainting import ThrottledScreen, in_thread, reason_of
 from nsystui.ui.widgets.window_table import RowSelected, WindowTable
-
-_BYTES = frozenset({"bytes", "static_shared_memory", "dynamic_shared_memory", "local_memory_per_thread", "send_bytes"})
-_SHAPES = ("grid", "block")
-_LONG_NAMES = frozenset({"name", "short_name", "mangled_name", "versioned_name"})
-
-
-def detail_lines(session: Session, row: Row, ranks: Sequence[RankedTask]) -> list[str]:
-    """The most telling first: name, time, partner with the delays, then every fact of the event's table."""
-    values = record(EVENT_COLUMNS, row)
-    key = key_of(row)
-    lines = [str(values["name"] or "")]
-    lines.append(f"{format_value(Unit.DURATION, values['duration'])} from {format_value(Unit.TIME, values['start'])}")
-    lines += _place_lines(values)
-    lines += _partner_lines(session, row, ranks)
-    found = facts(session, key)
-    shown = {name: value for _, value, name in found}
-    lines += [
-        f"{shape} {shown[f'{shape}_x']}·{shown[f'{shape}_y']}·{shown[f'{shape}_z']}"
-        for shape in _SHAPES
-        if f"{shape}_x" in shown
-    ]
-    for word, value, name in found:
-        if name in _LONG_NAMES or name.startswith(_SHAPES) or name in ("device", "stream", "correlation_id"):
-            continue
-        lines.append(f"{word} {format_value(Unit.BYTES, value) if name in _BYTES else value}")
-    full = shown.get("name")
-    if isinstance(full, str) and full != lines[0]:
-        lines += ["", full]
-    return lines
-
-
-def _place_lines(values: dict[str, Value]) -> list[str]:
-    parts = []
-    if values["rank"] is not None:
-        parts.append(f"rank {values['rank']}")
-    if values["device"] is not None:
-        parts.append(f"device {values['device']} stream {values['stream']}")
-    if values["tid"] is not None:
-        parts.append(f"thread {values['tid']}")
-    if values["pid"] is not None:
-        parts.append(f"process {values['pid']}")
-    if values["correlation_id"] is not None:
-        parts.append(f"correlation {values['correlation_id']}")
-    return [" · ".join(parts)]
-
-
-def _partner_lines(session: Session, row: Row, ranks: Sequence[RankedTask]) -> list[str]:
-    key = key_of(row)
-    if key.kind is not EventKind.API and not key.kind.on_gpu:
-        return []
-    found = partners(session, key, ranks)
-    if not found.rows:
-        return [found.reason]
-    if key.kind.on_gpu:
-        return [f"launched by {_name(found.rows[0])}", *_delay_lines(found.rows[0], row)]
-    if len(found.rows) > 1:
-        return [f"launched {len(found.rows):,} operations", *_delay_lines(row, found.rows[0])]
-    return [f"launched {_name(found.rows[0])}", *_delay_lines(row, found.rows[0])]
-
-
-def _delay_lines(call: Row, work: Row) -> list[str]:
-    delays = launch(call, work)
-    queue = "began before the call returned" if delays.queue is None else _duration(delays.queue)
-    return [f"call → start {_duration(delays.delay)}, queue {queue}"]
-
-
-def _duration(value: int) -> str:
-    return format_value(Unit.DURATION, value)
-
-
-def _name(row: Row) -> Any:
-    return record(EVENT_COLUMNS, row)["name"]
 
 
 class PartnersScreen(ModalScreen[EventKey | None], ThrottledScreen[EventKey | None]):
@@ -150,14 +74,7 @@ class EventsScreen(TableScreen):
     MODE_KEY = "6"
     PLACES = ("events", "table", "everywhere")
     BINDINGS = keys.bindings("events", "table", "everywhere")
-    HAS_PANEL = True
     BACKGROUND = True
-
-    DEFAULT_CSS = """
-    EventsScreen.-narrow #body { layout: vertical; }
-    EventsScreen.-narrow SidePanel { display: block; width: 100%; height: 5; }
-    EventsScreen.-wide SidePanel { width: 52; }
-    """
 
     def __init__(self, target: EventKey | None = None) -> None:
         super().__init__("6 Events")
@@ -206,21 +123,9 @@ class EventsScreen(TableScreen):
 
     # -- details --------------------------------------------------------------------------------------------------
 
-    def row_changed(self) -> None:
-        self.cursor_moved()
-
-    def cursor_rests(self) -> None:
-        row, job = self.table.current_row, self.job
-        if row is None or job is None:
-            return
-        key, ranks = key_of(row), job.ranks
-
-        def show(lines: list[str]) -> None:
-            here = self.table.current_row
-            if here is not None and key_of(here) == key:
-                self.panel.show_lines(lines)
-
-        in_thread(self, "detail", lambda: detail_lines(job.session, row, ranks), show, self._say_reason)
+    def details_question(self) -> Callable[[Job], Details] | None:
+        row = self.table.current_row
+        return None if row is None else lambda job: event_details(job.session, row, job.ranks)
 
     def _say_reason(self, error: Exception) -> None:
         self.say(reason_of(error))

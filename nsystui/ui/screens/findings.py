@@ -236,6 +236,7 @@ class FindingScreen(TableScreen):
     MODE_KEY = "1"
     PLACES = ("finding", "table", "everywhere")
     BINDINGS = keys.bindings("finding", "table", "everywhere")
+    HAS_DETAILS = False  # the words around the evidence are
 
     DEFAULT_CSS = """
     FindingScreen #finding { margin-bottom: 1; }

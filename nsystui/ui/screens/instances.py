@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from nsystui.base.answer import Answer, Value
@@ -19,6 +20,7 @@ from nsystui.questions.mpi import is_by_range
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.nvtx.listing import range_instances
 from nsystui.ui import keys
+from nsystui.ui.pictures.details import Details, event_details, event_row
 from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.other_tools import ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen
@@ -55,6 +57,30 @@ class EventRowsScreen(TableScreen):
     def event_kind(self) -> EventKind:
         """The kind of the event under the cursor."""
         return EventKind(self.values()["kind"])
+
+    def event_key(self) -> EventKey | None:
+        """The event under the cursor."""
+        values = self.values()
+        if not values:
+            return None
+        report, row, start = (int(values[key] or 0) for key in ("report", "row", "start"))
+        return EventKey(report, self.event_kind(), row, start)
+
+    def details_question(self) -> Callable[[Job], Details] | None:
+        key, own = self.event_key(), self.row_details()
+        if key is None:
+            return None
+
+        def ask(job: Job) -> Details:
+            row = event_row(job.session, key, job.ranks)
+            if row is None:
+                return own
+            name, partner, path, place, facts = event_details(job.session, row, job.ranks)
+            told = {fact.rpartition(" ")[2].replace(",", "") for fact in (*place, *facts)}
+            more = [fact for fact in own[-1] if fact.rpartition(" ")[2].replace(",", "") not in told]
+            return [name, partner, path, place, [*more, *facts]]
+
+        return ask
 
     def open_row(self) -> None:
         values = self.values()

@@ -317,6 +317,13 @@ class NvtxScreen(TableScreen):
         lane = ranges.lane_of(node.index)
         return EventKey(lane.report, EventKind.NVTX, int(ranges.row[node.index]), int(ranges.start[node.index]))
 
+    def around_row(self) -> Sequence[str]:
+        node, outline = self.node(), self.outline
+        if node is None or outline is None:
+            return ()
+        above = [outline.tree.node(number).label for number in outline.tree.ancestors(node)]
+        return (f"in {' › '.join(above)}",) if above else ()
+
     def row_window(self) -> Window | None:
         node = self.node()
         return None if node is None else node.selection_window

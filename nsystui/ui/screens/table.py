@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import on
-from textual.containers import Horizontal
+from textual import events, on
+from textual.containers import Container, Horizontal
 from textual.widget import Widget
 
 from nsystui.base.columns import Unit
 from nsystui.base.selection import NameFilter
 from nsystui.questions.catalogue import views_of
 from nsystui.ui import keys
+from nsystui.ui.pictures.details import Details, doors_of, row_details
 from nsystui.ui.screens.base import JobScreen
-from nsystui.ui.widgets.lines import NoteLines, SidePanel
-from nsystui.ui.widgets.repainting import reason_of
+from nsystui.ui.widgets.lines import DetailPane, NoteLines, SidePanel
+from nsystui.ui.widgets.repainting import in_thread, reason_of
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
     from nsystui.base.selection import Selection, Window
     from nsystui.questions.job import Job
     from nsystui.questions.question import QuestionView
+
+
+_BESIDE = 150
+"""On a terminal of so many columns the details stand at the right of a table."""
+
+_ROOMY = 30
+"""On a terminal of fewer lines they have two."""
 
 
 class TablesScreen(JobScreen):
@@ -64,12 +72,19 @@ class TableScreen(TablesScreen):
 
     PLACES: ClassVar[tuple[str, ...]] = ("table", "everywhere")
     HAS_PANEL = False
+    HAS_DETAILS = True
     BACKGROUND = False
     PANEL_BORDER = "│ "
     ELASTIC: ClassVar[str | None] = None
     """The text column that takes the room to spare; else the last one."""
 
     DEFAULT_CSS = """
+    TableScreen #around { height: 1fr; layout: vertical; }
+    TableScreen #around > WindowTable { width: 1fr; }
+    TableScreen #around > #body { width: 1fr; }
+    TableScreen.-low DetailPane { height: 2; }
+    TableScreen.-beside #around { layout: horizontal; }
+    TableScreen.-beside DetailPane { width: 52; height: 1fr; }
     TableScreen #body { height: 1fr; }
     TableScreen #body WindowTable { width: 1fr; }
     TableScreen SidePanel { width: 44; display: none; }
@@ -97,10 +112,18 @@ class TableScreen(TablesScreen):
         self.notes = NoteLines(id="notes")
         if self.HAS_PANEL:
             self.panel = SidePanel(border=self.PANEL_BORDER, id="panel")
-            yield Horizontal(self.table, self.panel, id="body")
+            body: Widget = Horizontal(self.table, self.panel, id="body")
         else:
-            yield self.table
+            body = self.table
+        self.pane = DetailPane(id="details")
+        yield Container(body, self.pane, id="around") if self.HAS_DETAILS else body
         yield self.notes
+
+    @on(events.Resize)
+    def _choose_layout(self) -> None:
+        width, height = self.app.size
+        self.set_class(width >= _BESIDE, "-beside")
+        self.set_class(height < _ROOMY, "-low")
 
     def free_keys(self) -> frozenset[str]:
         """Keys of the table that this screen takes for itself."""
@@ -200,10 +223,44 @@ class TableScreen(TablesScreen):
     def _row_highlighted(self, message: RowHighlighted) -> None:
         message.stop()
         if not self.question.is_outdated:
+            self.cursor_moved()
             self.row_changed()
 
     def row_changed(self) -> None:
         """The cursor stands on another row."""
+
+    # -- its details ----------------------------------------------------------------------------------------------
+
+    def cursor_rests(self) -> None:
+        job, row, asked = self.job, self.table.cursor_row, self.details_question()
+        if not self.HAS_DETAILS:
+            return
+        if job is None or asked is None:
+            self._show_details(row, self.row_details())
+        else:
+            in_thread(self, "detail", partial(asked, job), partial(self._show_details, row), self._no_details)
+
+    def _show_details(self, row: int, details: Details) -> None:
+        if row == self.table.cursor_row:
+            self.pane.show(details, doors_of(self.places()))
+
+    def _no_details(self, error: Exception) -> None:
+        self.say(reason_of(error))
+
+    def row_details(self) -> Details:
+        """The details of the cursor's row that need no question: its name, and what the table has no room for."""
+        answer, row = self.table.answer, self.table.current_row
+        if answer is None or row is None:
+            return []
+        return row_details(answer.columns, row, self.table.name_key, self.table.shown_keys, self.around_row())
+
+    def around_row(self) -> Sequence[str]:
+        """What the row is part of, in words."""
+        return ()
+
+    def details_question(self) -> Callable[[Job], Details] | None:
+        """The question for the details of the cursor's row, asked in a thread when it rests there."""
+        return None
 
     # -- the order of the rows ------------------------------------------------------------------------------------
 
@@ -289,24 +346,18 @@ class ViewsScreen(TableScreen):
 
 
 class TextTableScreen(TableScreen):
-    """A table whose texts are longer than a line: the panel below it has all of the text under the cursor."""
+    """A table whose texts are longer than a line: the details have all of the text under the cursor."""
 
     MODE_KEY = "1"
     PLACES = ("table", "everywhere")
     BINDINGS = keys.bindings("table", "everywhere")
-    HAS_PANEL = True
-
-    DEFAULT_CSS = """
-    TextTableScreen #body { layout: vertical; }
-    TextTableScreen SidePanel { display: block; width: 100%; height: 4; }
-    """
 
     def row_text(self) -> str:
         """All of the text of the row under the cursor."""
         raise NotImplementedError
 
-    def row_changed(self) -> None:
-        self.panel.show_lines(textwrap.wrap(self.row_text(), max(20, self.app.size.width - 3)))
+    def row_details(self) -> Details:
+        return [[self.row_text()]]
 
 
 class FilteredTableScreen(TableScreen):

@@ -444,12 +444,10 @@ class NoteLines(Widget):
         return Strip([Segment(text, self.rich_style)], self.size.width)
 
 
-class SidePanel(Widget):
-    """Lines of text, cut at the right edge; only those that change are drawn again."""
+class PlainLines(Widget):
+    """Lines of text, cut at the right edge; only those that change are drawn again. Base of the panels below."""
 
     ALLOW_SELECT = False
-
-    DEFAULT_CSS = "SidePanel { height: 1fr; }"
 
     def __init__(self, *, border: str = "│ ", id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
@@ -470,4 +468,80 @@ class SidePanel(Widget):
     def render_line(self, y: int) -> Strip:
         text = self._lines[y] if y < len(self._lines) else ""
         line = fit(self._border + text, self.size.width)
-        return Strip([Segment(line, self.rich_style)], self.size.width)
+        return Strip([Segment(line, self.line_style(y))], self.size.width)
+
+    def line_style(self, y: int) -> Style:
+        return self.rich_style
+
+
+class SidePanel(PlainLines):
+    """Lines beside or below a table."""
+
+    DEFAULT_CSS = "SidePanel { height: 1fr; }"
+
+
+_FLAT = 8
+"""A pane of fewer lines has a line for each paragraph, another one a line for each fact."""
+
+
+class DetailPane(PlainLines):
+    """The details of the row under the cursor, and where it goes from there; laid out for its own size."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"detail-pane--name"}
+
+    DEFAULT_CSS = """
+    DetailPane { height: 5; }
+    DetailPane > .detail-pane--name { text-style: bold; }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(border="", id=id)
+        self._details: Sequence[Sequence[str]] = ()
+        self._doors = ""
+
+    def show(self, details: Sequence[Sequence[str]], doors: str = "") -> None:
+        """Shows paragraphs of facts, the name first."""
+        self._details, self._doors = [one for one in details if any(one)], doors
+        self._lay_out()
+
+    def on_resize(self) -> None:
+        self._lay_out()
+
+    def line_style(self, y: int) -> Style:
+        return self.rich_style if y else self.get_component_rich_style("detail-pane--name")
+
+    def _lay_out(self) -> None:
+        width, height = self.size
+        is_tall = height > _FLAT
+        self._border = "│ " if is_tall else "  "
+        width -= len(self._border)
+        if width < 1 or not self._details:
+            self.show_lines(())
+            return
+        self.show_lines(self._tall(width) if is_tall else self._flat(width, height))
+
+    def _tall(self, width: int) -> list[str]:
+        lines: list[str] = []
+        for paragraph in [*self._details, [self._doors]]:
+            lines += [line for fact in paragraph for line in textwrap.wrap(safe_text(fact), max(width, 8))]
+            lines.append("")
+        return lines
+
+    def _flat(self, width: int, height: int) -> list[str]:
+        """A line for each paragraph: the name on more than one where it is long and there is room, the doors last."""
+        name, *others = ["  ".join(one) for one in self._details]
+        doors = [self._doors] if self._doors and height > 2 else []
+        if len(others) > height - 1 - len(doors):
+            kept = max(height - 2 - len(doors), 0)
+            others = [*others[:kept], "  ".join(others[kept:])]
+        names = textwrap.wrap(safe_text(name), max(width, 8)) or [""]
+        room = max(height - len(others) - len(doors), 1)
+        return (
+            [*names[: room - 1], " ".join(names[room - 1 :]), *others, *doors]
+            if len(names) > room
+            else [
+                *names,
+                *others,
+                *doors,
+            ]
+        )

@@ -272,6 +272,17 @@ class WindowTable(OwnFocus, can_focus=True):
         row = self.current_row
         return {} if row is None or self._answer is None else record(self._answer.columns, row)
 
+    @property
+    def name_key(self) -> str | None:
+        """The key of the column that names a row: the elastic one."""
+        elastic = self._table.elastic
+        return None if elastic is None or self._answer is None else self._answer.columns[elastic].key
+
+    @property
+    def shown_keys(self) -> frozenset[str]:
+        """The keys of the columns that there is room for."""
+        return frozenset(self._table.measures[placed.index].column.key for placed in self._table.placed)
+
     def move_to(self, row: int) -> None:
         """Put the cursor on ``row`` (clamped), scrolling as little as needed."""
         self.cursor_row = row
