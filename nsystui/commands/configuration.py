@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 CLOCKS = ("collectives", "utc", "own")
+THEMES = ("dark", "light")
 _TRIAGE = "triage"
 
 
@@ -166,8 +167,14 @@ class _Reader:
             raise self._wrong(key, str(error)) from None
 
     def clock(self, key: str, value: object) -> str:
-        if value not in CLOCKS:
-            names = ", ".join(f'"{clock}"' for clock in CLOCKS)
+        return self._one_of(CLOCKS, key, value)
+
+    def theme(self, key: str, value: object) -> str:
+        return self._one_of(THEMES, key, value)
+
+    def _one_of(self, words: Sequence[str], key: str, value: object) -> str:
+        if value not in words:
+            names = ", ".join(f'"{word}"' for word in words)
             raise self._wrong(key, f"{key} is {_worded(value)}; it may be {names}")
         return str(value)
 
@@ -218,6 +225,7 @@ _KEYS: Mapping[str, _Key] = {
     "memory-limit": _Key(_Reader.size),
     "clock": _Key(_Reader.clock, "clock"),
     "step-range": _Key(_Reader.pattern, "step_range"),
+    "theme": _Key(_Reader.theme, "theme"),
     "ascii": _Key(_Reader.switch, "ascii"),
     "color": _Key(_Reader.switch, "color"),
     "mouse": _Key(_Reader.switch, "mouse"),

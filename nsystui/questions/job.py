@@ -7,7 +7,7 @@ report joins, they are computed anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from nsystui.base.errors import UsageError
@@ -108,13 +108,19 @@ class Job:
 
     def pairing(self) -> NcclPairing:
         """Which NCCL call launched which NCCL kernel, over everything, and what each kernel cost (see `measured`)."""
+        from nsystui.questions.collectives.waiting import transfer_times
         from nsystui.questions.nccl.bandwidth import measured
         from nsystui.questions.nccl.pairing import NcclPairing
 
         def make() -> NcclPairing:
             pairing = NcclPairing.load(self.session, self.ranks, log)
             # What hides communication depends on all work of a device, and takes its time to read.
-            return measured(pairing, self.busy(_EVERYTHING).devices if len(pairing.kernels) else ())
+            whole = measured(pairing, self.busy(_EVERYTHING).devices if len(pairing.kernels) else ())
+            if len(self.ranks) < 2 or not len(pairing.kernels):
+                return whole
+            return replace(
+                whole, kernels=whole.kernels.assign(transfer=transfer_times(whole.kernels, self.collectives()))
+            )
 
         log = self.nccl_log
         return self.once(("pairing", log is not None), make)

@@ -54,11 +54,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Look:
-    """Restrictions of the drawing: no colours, only the terminal's 16, only ASCII."""
+    """How to draw: no colours, only the terminal's 16, only ASCII, on a light page."""
 
     no_color: bool = False
     few_colors: bool = False
     ascii_only: bool = False
+    light: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,8 @@ class NsystuiApp(App[int]):
     def __init__(self, source: Source, look: Look = Look()) -> None:
         super().__init__(ansi_color=True if look.no_color else None)
         self.animation_level = "none"
-        if look.no_color or look.few_colors:
-            self.theme = "ansi-dark"
+        kind = "ansi" if look.no_color or look.few_colors else "textual"
+        self.theme = f"{kind}-{'light' if look.light and not look.no_color else 'dark'}"
         if look.ascii_only:
             draw_in_ascii(self)
         self.source = source

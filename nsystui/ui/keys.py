@@ -144,6 +144,7 @@ KEYS: tuple[Key, ...] = (
     Key("enter", "⏎", "", "event", "the event", "launches"),
     Key("u", "u", "ncu", "ncu", "the ncu command that profiles this launch, shown and copied", "launches"),
     Key("enter", "⏎", "", "calls", "the single kernels or calls of this row; then the event", "nccl"),
+    Key("v,V", "v", "kernels_or_calls", "view", "GPU kernels, or CPU calls", "nccl"),
     Key("b", "b", "group_by", "by", "by message size, collective alone, communicator, stream, rank or step", "nccl"),
     Key(
         "o",
@@ -308,7 +309,7 @@ KEYS: tuple[Key, ...] = (
     Key("r", "r", "ranks", "ranks", "select ranks, such as 0,4-7; empty for all", "everywhere"),
     Key("D", "D", "devices", "", "select devices by CUDA number; empty for all", "everywhere"),
     Key("T", "T", "window", "", "select a time window by hand, such as 1.2s:1.5s; empty for all", "everywhere"),
-    Key("e", "e", "export", "export", "write this table to a file: .csv .json .md .parquet .txt", "everywhere"),
+    Key("e", "e", "export", "export", "write what is shown to a file: .csv .json .md .parquet .txt", "everywhere"),
     Key("y", "y", "copy_row", "", "copy the row to the terminal's clipboard (OSC 52)", "everywhere"),
     Key("Y", "Y", "copy_table", "", "copy the whole table", "everywhere"),
     Key("escape", "esc", "back", "back", "go back: close, then undo the selection; stops loading", "everywhere"),
@@ -417,6 +418,12 @@ WORDS: tuple[Word, ...] = (
         ("efficiency",),
     ),
     Word("C+N, C+M, N+M", "compute, NCCL and memory operations two side by side", ("efficiency",)),
+    Word(
+        "busbw w/o wait",
+        "bus bandwidth of the transfer alone: the time is that of the kernel of the last rank to arrive, known where "
+        "all ranks of the communicator are open",
+        ("nccl",),
+    ),
     Word("time %", "share of the time of all kernels, of all memory operations or of all calls", ("kernels", "nccl")),
     Word(
         "self",

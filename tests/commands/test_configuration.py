@@ -22,6 +22,7 @@ step-range = '^iteration (\\d+)'
 ascii = true
 color = false
 mouse = false
+theme = "light"
 
 [triage]
 gap_ms = 5
@@ -48,6 +49,7 @@ def test_the_example_sets_every_key(home):
     opened = parsed("open", ["a.sqlite"], environ)
     assert (opened.clock, opened.step_range) == ("utc", r"^iteration (\d+)")
     assert (opened.ascii, opened.color, opened.mouse) == (True, False, False)
+    assert opened.theme == "light"
     limits = limits_of(opened, environ)
     assert (limits.threads, limits.memory) == (4, 3 << 29)
     cache = default_cache(opened.config, environ)

@@ -190,3 +190,44 @@ def test_damaged_ranks_and_no_kernels() -> None:
     assert size.tolist() == [8.0]
     assert np.isnan(bus).all()
     assert [len(part) for part in sizes_moved(kernels.iloc[:0])] == [0, 0]
+
+
+def by_hand_without_wait(job: Any) -> dict[tuple[str, int], float]:
+    """Σ(S · f) / Σ(shortest kernel of the operation), by collective and message size: kernels in order of start."""
+    kernels = job.pairing().kernels.dropna(subset=["message_size", "ranks", "communicator"])
+    found: dict[tuple[str, int], list[float]] = {}
+    for _, own in kernels.groupby("communicator"):
+        of_ranks = [one.sort_values("start") for _, one in own.groupby(["report", "process", "device"])]
+        if len(of_ranks) != int(own["ranks"].iloc[0]) or len({len(one) for one in of_ranks}) != 1:
+            continue
+        for operation in zip(*(one.itertuples() for one in of_ranks), strict=True):
+            transfer = min(kernel.end - kernel.start for kernel in operation)
+            for kernel in operation:
+                n, name = int(kernel.ranks), kernel.collective
+                factor = 2 * (n - 1) / n if name == "AllReduce" else n * (n - 1) / n
+                sums = found.setdefault((name, int(kernel.message_size)), [0.0, 0.0])
+                sums[0] += kernel.message_size * factor
+                sums[1] += transfer
+    return {key: 1e9 * size / time for key, (size, time) in found.items()}
+
+
+def test_bandwidth_without_waiting_is_that_of_the_last_rank_to_arrive(tmp_path: Path) -> None:
+    job = job_of(*training_job(tmp_path, ranks=3, steps=3, layers=2))
+    try:
+        answer = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (By.COLLECTIVE, By.BYTES), KERNEL)
+        frame = answer.frame().dropna(subset=["busbw_without_wait"])
+        found = {(row.collective, int(row.message_size)): row.busbw_without_wait for row in frame.itertuples()}
+        assert found and found == pytest.approx({key: by_hand_without_wait(job)[key] for key in found})
+        assert (frame["busbw_without_wait"] >= frame["busbw"]).all()
+    finally:
+        job.close()
+
+
+def test_bandwidth_without_waiting_is_missing_where_a_rank_is_not_open(tmp_path: Path) -> None:
+    job = job_of(*training_job(tmp_path, ranks=3, steps=2, layers=2)[:2])
+    try:
+        answer = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (By.COLLECTIVE,), KERNEL)
+        assert answer.frame()["busbw"].notna().any()
+        assert answer.frame()["busbw_without_wait"].isna().all()
+    finally:
+        job.close()

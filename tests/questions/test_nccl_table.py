@@ -93,7 +93,7 @@ class TestSummary:
         assert ",".join(column.header for column in payload.summary().columns) == (
             "What,Collective,Message Size,Communicator,Ranks,Datatype,Reduction,Count,Total Bytes,Time (%),"
             "Total Time (ns),Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),AlgBW (B/s),BusBW (B/s),"
-            "Exposed Time (ns),Overlapped (%)"
+            "BusBW w/o Wait (B/s),Exposed Time (ns),Overlapped (%)"
         )
         assert "Message Size" not in [column.header for column in payload.summary(by_bucket=False).columns]
 

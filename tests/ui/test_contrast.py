@@ -11,6 +11,7 @@ from rich.terminal_theme import TerminalTheme
 
 from nsystui.questions.opening import Source
 from nsystui.ui.app import Look, NsystuiApp
+from nsystui.ui.widgets.categories import CATEGORIES, fill_class
 
 XTERM = (
     [(0, 0, 0), (205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205), (229, 229, 229)],
@@ -67,11 +68,12 @@ def weak(app: NsystuiApp, terminal: TerminalTheme) -> dict[tuple[object, ...], s
     ("look", "theme", "terminals", "screens"),
     [
         (Look(), "textual-dark", (DARK,), (*TABLES, *CHARTS)),
-        (Look(), "textual-light", (LIGHT,), (*TABLES, *CHARTS)),
+        (Look(light=True), None, (LIGHT,), (*TABLES, *CHARTS)),
+        (Look(few_colors=True, light=True), None, (LIGHT,), TABLES),
         # The blocks of charts have the palette of the terminal's user.
         (Look(few_colors=True), None, (DARK, LIGHT), TABLES),
     ],
-    ids=["dark", "light", "16 colours on dark and light"],
+    ids=["dark", "light", "16 colours on light alone", "16 colours on dark and light"],
 )
 async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, terminals, screens):
     app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), look)
@@ -87,3 +89,31 @@ async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, te
             if keys[-1] in ("question_mark", "ctrl+p"):
                 await hit(app, pilot, "escape")
     assert not hard, "\n".join(f"{pair}: {text}" for pair, text in hard.items())
+
+
+@pytest.mark.parametrize(("look", "terminal"), [(Look(), DARK), (Look(light=True), LIGHT)], ids=["dark", "light"])
+async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_directory, look, terminal):
+    app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), look)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await rest(app, pilot)
+        await hit(app, pilot, "4")
+        chart = app.screen.query_one("#chart")
+        names = [name for name in CATEGORIES if name not in ("better", "worse", "idle", "nvtx")]
+        fills = {name: chart.get_component_rich_style(fill_class(name)).color.get_truecolor(terminal) for name in names}
+        page = chart.rich_style.bgcolor.get_truecolor(terminal, foreground=False)
+        assert len(set(fills.values())) == len(names)
+        assert all(contrast(tuple(fill), tuple(page)) >= 4.5 for fill in fills.values())
+
+
+async def test_sixteen_colours_are_enough_for_overview_and_gpu(demo_job, cache_directory):
+    app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), Look(few_colors=True))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await rest(app, pilot)
+        await hit(app, pilot, "4")
+        colours = {
+            style.color.number
+            for strip in painted(app)
+            for text, style, _ in strip
+            if style is not None and style.color is not None and "█" in text
+        }
+        assert {2, 3, 14} <= colours, "compute, NCCL, metrics"

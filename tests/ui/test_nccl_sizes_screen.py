@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jobs import WIDE, hit, running, shows
+from jobs import WIDE, hit, line_with, running, screen_text, shows
 
 from nsystui.exports.demo import TrainingJob
 
@@ -24,14 +24,45 @@ async def test_b_groups_by_size_communicator_stream_rank_and_step(job, cache_dir
         totals = set()
         for _ in range(6):
             answer = app.screen.table.answer
-            headings.append(answer.columns[2].key)
+            headings.append(answer.columns[1].key)
             keys = [column.key for column in answer.columns]
-            kernels = [row for row in answer.page(0, 1000) if row[0] == "kernel"]
+            kernels = answer.page(0, 1000)
             totals.add(tuple(sum(row[keys.index(key)] for row in kernels) for key in ("count", "total", "exposed")))
             await hit(app, pilot, "b")
         assert headings[0] == "bucket"
         assert {"communicator", "stream", "rank", "step"} <= set(headings)
         assert len(totals) == 1
+
+
+async def test_v_changes_between_kernels_and_calls(job, cache_directory):
+    async with running(job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "3")
+        await shows(app, pilot, "rows of kernels")
+        keys = [column.key for column in app.screen.table.answer.columns]
+        assert {"bytes", "busbw"} <= set(keys) and "what" not in keys
+        line = line_with(app, "collective ")
+        assert "bytes" in line and "busbw" in line, "both stay at 80 columns"
+        await hit(app, pilot, "v")
+        await shows(app, pilot, "3 NCCL › CPU calls")
+        assert "ncclGroupEnd" in app.screen.table.answer.cells("collective")
+        await hit(app, pilot, "enter")
+        await shows(app, pilot, "calls")
+        await hit(app, pilot, "escape", "v")
+        await shows(app, pilot, "rows of kernels")
+
+
+async def test_all_collectives_are_in_one_chart_of_bandwidth(job, cache_directory):
+    async with running(job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "3", "o")
+        line_with(app, "w/o wait (where known) against message size")
+        title = line_with(app, "● ")
+        collectives = set(app.screen.table.answer.cells("collective"))
+        shown = {name for name in collectives if f" {name}" in title}
+        assert shown == collectives
+        marks = [title[title.index(f" {name}") - 1] for name in shown]
+        assert len(set(marks)) == len(marks)
+        plot = "".join(line[line.index("│") :] for line in screen_text(app) if "│" in line)
+        assert all(mark in plot for mark in marks)
 
 
 async def test_a_row_of_a_group_opens_its_kernels(job, cache_directory):
@@ -49,7 +80,7 @@ async def test_a_row_of_a_group_opens_its_kernels(job, cache_directory):
 async def test_o_shows_sizes_and_their_drawings(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
         await hit(app, pilot, "3", "o")
-        await shows(app, pilot, "median bus bandwidth against message size")
+        await shows(app, pilot, "against message size")
         assert app.screen.values()["busbw"] > 0
         await hit(app, pilot, "o")
         await shows(app, pilot, "durations against message size")

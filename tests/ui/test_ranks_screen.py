@@ -7,6 +7,7 @@ import threading
 import pytest
 from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text, shows
 
+from nsystui.exports.demo import TrainingJob
 from nsystui.questions.alignment import ClockMode
 from nsystui.store.session import Computation
 from nsystui.ui.loading import Computing
@@ -79,11 +80,11 @@ async def test_one_report_has_one_clock(demo_job, cache_directory):
 async def test_the_map_goes_through_figures_and_steps(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await hit(app, pilot, "7", "h")
-        await shows(app, pilot, "busy · 4 ranks")
+        await shows(app, pilot, "exposed NCCL % · ")
         await hit(app, pilot, "m")
-        await shows(app, pilot, "compute · 4 ranks")
+        await shows(app, pilot, "memory % · ")
         await hit(app, pilot, "o")
-        await shows(app, pilot, "step time · 4 ranks")
+        await shows(app, pilot, "median step · ")
         line_with(app, "│1")
         await hit(app, pilot, "right", "t")
         assert app.selection.window is not None
@@ -91,15 +92,30 @@ async def test_the_map_goes_through_figures_and_steps(demo_job, cache_directory)
         await shows(app, pilot, "4 of 4 ranks")
 
 
-async def test_ranks_share_lines_where_there_are_too_few(ranks, cache_directory):
+async def test_the_map_has_half_a_row_for_each_rank_where_there_are_many(ranks, cache_directory):
     async with running(ranks, cache_directory, (80, 15)) as (app, pilot):
         await hit(app, pilot, "7", "h")
+        line_with(app, "  14 15 ")
+        await hit(app, pilot, *["down"] * 3)
+        line_with(app, "▸ 3 ")
+
+
+async def test_the_map_marks_the_rank_that_is_unlike_the_others(tmp_path):
+    job = TrainingJob(ranks=6, steps=6, layers=8, gpu_metrics=False).write(tmp_path)
+    async with running(job, None, WIDE) as (app, pilot):
+        await hit(app, pilot, "7", "h")
+        assert [number for number, lane in enumerate(app.screen.chart.lanes) if "◂" in lane.value] == [2]
+
+
+async def test_ranks_share_lines_where_there_are_too_few(ranks, cache_directory):
+    async with running(ranks, cache_directory, (80, 11)) as (app, pilot):
+        await hit(app, pilot, "7", "h")
         await shows(app, pilot, "mean of 2 ranks a line")
-        line_with(app, "14-15")
+        line_with(app, "12-13")
         await hit(app, pilot, "a")
         await shows(app, pilot, "least of 2 ranks a line")
         await hit(app, pilot, "down", "enter")
-        await shows(app, pilot, "busy · 2 ranks")
+        await shows(app, pilot, "% · 2 ranks")
         assert not any("14-15" in line for line in screen_text(app))
         await hit(app, pilot, "escape")
         await shows(app, pilot, "least of 2 ranks a line")

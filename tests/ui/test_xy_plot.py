@@ -19,7 +19,3 @@ def test_marks_grow_with_the_points_and_the_ends_have_labels():
         " 2 u │·         ",
         "      1 u  100 u",
     ]
-
-
-def test_a_curve_has_one_mark():
-    assert [line[6:9] for line in plot_lines(PLOT, 12, words, words, is_curve=True)[:3]] == ["  ●", " ● ", "●  "]

@@ -190,6 +190,32 @@ def log_density(x: ArrayLike, y: ArrayLike, columns: int, rows: int) -> Density 
     return Density(counts.tolist(), x_ends, y_ends)
 
 
+Cells = list[tuple[int, int]]
+
+
+def log_places(
+    series: Sequence[tuple[ArrayLike, ArrayLike]], columns: int, rows: int
+) -> tuple[list[Cells], Density] | None:
+    """The cells (row, column) of the points of each series on common axes, and the density of all of them together.
+
+    A point is shown where both of its values are above 0. ``None`` where there are none, or no room for them.
+    """
+    if not series:
+        return None
+    xs, ys = (np.concatenate([np.asarray(one[axis], np.float64) for one in series]) for axis in (0, 1))
+    whole = log_density(xs, ys, columns, rows)
+    if whole is None:
+        return None
+    cells = []
+    for one in series:
+        xs, ys = (np.asarray(values, np.float64) for values in one)
+        is_shown = (xs > 0) & (ys > 0)
+        column = _places(xs[is_shown], whole.x, columns)
+        row = rows - 1 - _places(ys[is_shown], whole.y, rows)
+        cells.append(list(zip(row.tolist(), column.tolist(), strict=True)))
+    return cells, whole
+
+
 def _ends(values: NDArray[np.float64]) -> tuple[float, float]:
     """The least and the largest value; of one value alone half of it and twice as much."""
     low, high = float(values.min()), float(values.max())

@@ -99,6 +99,8 @@ Kernels get the sizes of the calls that launched them.
   algbw     bytes by kernel time; busbw: the same times nccl-tests' factor, such as 2(n-1)/n for AllReduce, with
             n times the bytes for AllGather, ReduceScatter, AlltoAll, Gather and Scatter. The kernel time includes
             waiting for other ranks. Missing where the size, or the n, is not known
+  busbw w/o wait  the same by the time of the transfer alone: that of the kernel of the last rank to arrive, where all
+            ranks of the communicator are open
   several   the rows behind this one differ
 
 Sizes are those of a call: of AllGather and ReduceScatter those of one rank, of AlltoAll of one peer. Buckets and

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ from nsystui.base.text import few
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.collectives.matching import UNKNOWN, MatchedCollectives, Matching, Matrix
 from nsystui.questions.tasks import RankedTask
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SYNCHRONOUS = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
 """Collectives in which every rank needs something of every other one."""
@@ -134,6 +138,28 @@ def lateness(arrivals: Sequence[Arrivals]) -> Mapping[Task, Lateness]:
             own.transfer += int(one.transfer.sum())
             own.lateness.append(one.spread[is_last])
     return {task: own.total() for task, own in sums.items()}
+
+
+def transfer_times(kernels: pd.DataFrame, matching: Matching) -> NDArray[np.float64]:
+    """The transfer of the operation that each kernel of an `NcclPairing` belongs to, ns, shape ``(n,)``.
+
+    It is the duration of the kernel of the last rank to arrive. NaN where not all ranks of the communicator are open
+    (else the last one may be another), where that is not known, and of operations that are not synchronous.
+    """
+    import pandas as pd
+
+    parts = [
+        pd.DataFrame({"report": member.task.report, "row": rows, "transfer": one.transfer, "open": len(one.wait)})
+        for one in (Arrivals.of(group) for group in matching.groups)
+        for member, rows in zip(one.group.members, one.group.row[:, one.operations], strict=True)
+    ]
+    if not parts:
+        return np.full(len(kernels), np.nan)
+    told = pd.concat(parts, ignore_index=True).drop_duplicates(["report", "row"])
+    found = kernels[["report", "row", "ranks"]].astype("Int64").merge(told, how="left", on=["report", "row"])
+    is_whole = (found["open"] == found["ranks"]).fillna(False).to_numpy(bool)
+    times: NDArray[np.float64] = np.where(is_whole, found["transfer"].to_numpy(np.float64, na_value=np.nan), np.nan)
+    return times
 
 
 OPERATION_COLUMNS = (

@@ -19,8 +19,11 @@ receives has no such size: there S is the larger of what the kernel sends and wh
 ``sendrecv``. For an AlltoAll made of sends that already is n · m, the rank's own share included; a Gather or Scatter
 made of them does not send its own share, so f is 1.
 
-t is the duration of the kernel, which includes waiting for the other ranks. A formula that needs an n, or a size, that
-is not known gives nothing; so do collectives without one, and kernels that mix collectives.
+t is the duration of the kernel, which includes waiting for the other ranks. Without the wait, t is the transfer of the
+operation, the duration of the kernel of the last rank to arrive (`collectives.waiting`).
+
+A formula that needs an n, or a size, that is not known gives nothing; so do collectives without one, and kernels that
+mix collectives.
 
 The exposed time of a kernel is its time outside of U(K) of its device (docs/nccl.md#exposed-time-of-kernels): K are the
 kernels of the same device that are not NCCL's; copies and whole CUDA graphs hide nothing. Two NCCL kernels side by side
@@ -113,15 +116,16 @@ def exposed_times(kernels: pd.DataFrame, devices: Iterable[DeviceIntervals]) -> 
 
 
 def measured(pairing: NcclPairing, devices: Iterable[DeviceIntervals]) -> NcclPairing:
-    """The pairing with three more columns of its ``kernels``.
+    """The pairing with four more columns of its ``kernels``.
 
     ``exposed``: ns, see `exposed_times`. ``algorithm_size`` and ``bus_size``: bytes as floats, which make a bandwidth
-    when divided by the time, see `rate`; NaN where not known. ``devices``: all devices of the job.
+    when divided by the time, see `rate`; NaN where not known. ``transfer``: NaN, until other ranks tell how long a
+    kernel took without waiting for them. ``devices``: all devices of the job.
     """
     kernels = pairing.kernels
     algorithm_size, bus_size = sizes_moved(kernels)
     exposed = exposed_times(kernels, devices)
-    more = {"exposed": exposed, "algorithm_size": algorithm_size, "bus_size": bus_size}
+    more = {"exposed": exposed, "algorithm_size": algorithm_size, "bus_size": bus_size, "transfer": np.nan}
     return replace(pairing, kernels=kernels.assign(**more))
 
 

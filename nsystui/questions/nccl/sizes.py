@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from nsystui.questions.nccl.grouping import (
 )
 from nsystui.questions.nccl.names import BUCKETS
 from nsystui.questions.nccl.pairing import NcclPairing
-from nsystui.questions.nccl.summary import RANKS, nccl_notes, without_empty
+from nsystui.questions.nccl.summary import RANKS, WITHOUT_WAIT, nccl_notes, without_empty
 from nsystui.questions.nccl.units import NONE, Ints, first_of_each, whole
 from nsystui.questions.tasks import RankedTask
 from nsystui.store.session import Session
@@ -91,6 +92,7 @@ _STATISTICS = (
     Column("cv", header="CV (%)", label="CV", unit=Unit.PERCENT, decimals=1, importance=1),
     Column("algbw", header="Med AlgBW (B/s)", label="algbw", unit=Unit.RATE, decimals=1, importance=2),
     Column("busbw", header="Med BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1),
+    replace(WITHOUT_WAIT, header=f"Med {WITHOUT_WAIT.header}"),
 )
 
 
@@ -105,7 +107,8 @@ def bandwidth_by_size(
 
     The bandwidth-against-size curve and the spread of the durations in one: ``median`` duration with ``min``, ``p5``,
     ``p95`` and ``max`` (ns; percentiles are interpolated), ``cv`` (standard deviation of the sample by the mean, %; 0
-    of one kernel), and the medians of the kernels' ``algbw`` and ``busbw`` (bytes/s, `bandwidth`). ``ranks`` is the
+    of one kernel), and the medians of the kernels' ``algbw``, ``busbw`` and ``busbw_without_wait`` (bytes/s,
+    `bandwidth`). ``ranks`` is the
     size of the communicators where they agree. ``pairing`` is one that `measured` made. The size of a kernel is that
     of its calls together.
     """
@@ -142,6 +145,8 @@ def _spread(kernels: pd.DataFrame, group: Ints) -> dict[str, pd.Series[float]]:
     exact, durations = time.groupby(group), pd.Series(spent).groupby(group)
     sizes = {"algbw": kernels["algorithm_size"], "busbw": kernels["bus_size"]}
     rates = {key: pd.Series(rate(size.to_numpy(np.float64), spent)) for key, size in sizes.items()}
+    bus, transfer = (kernels[key].to_numpy(np.float64) for key in ("bus_size", "transfer"))
+    rates["busbw_without_wait"] = pd.Series(rate(bus, transfer))
     return {
         "count": exact.size(),
         "bytes": kernels["message_size"].astype("Int64").reset_index(drop=True).groupby(group).sum(),

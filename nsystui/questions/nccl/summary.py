@@ -109,13 +109,21 @@ CALL: Final = "call"
 _WHAT = Column("what", header="What", label="what")
 RANKS = Column("ranks", header="Ranks", label="ranks", unit=Unit.NUMBER, importance=4)
 ALGORITHM_BANDWIDTH = Column("algbw", header="AlgBW (B/s)", label="algbw", unit=Unit.RATE, decimals=1, importance=4)
-BUS_BANDWIDTH = Column("busbw", header="BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1, importance=2)
+BUS_BANDWIDTH = Column("busbw", header="BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1, importance=1)
+WITHOUT_WAIT = Column(
+    "busbw_without_wait",
+    header="BusBW w/o Wait (B/s)",
+    label="busbw w/o wait",
+    unit=Unit.RATE,
+    decimals=1,
+    importance=1,
+)
 EXPOSED = Column("exposed", header="Exposed Time (ns)", label="exposed", unit=Unit.DURATION, importance=1)
 OVERLAPPED = Column("overlapped", header="Overlapped (%)", label="overlap", unit=Unit.PERCENT, decimals=1, importance=2)
 _SHARED = (COLUMNS[By.COLLECTIVE], COLUMNS[By.COMMUNICATOR], RANKS, COLUMNS[By.DATATYPE], COLUMNS[By.REDUCTION])
 _COSTS = (
     COUNT,
-    Column("bytes", header="Total Bytes", label="bytes", unit=Unit.BYTES, importance=3),
+    Column("bytes", header="Total Bytes", label="bytes", unit=Unit.BYTES, importance=1),
     Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1, importance=2, has_bar=True),
     Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
     Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=5),
@@ -125,6 +133,7 @@ _COSTS = (
     Column("stddev", header="StdDev (ns)", label="stddev", unit=Unit.DURATION, decimals=1, importance=7),
     ALGORITHM_BANDWIDTH,
     BUS_BANDWIDTH,
+    WITHOUT_WAIT,
     EXPOSED,
     OVERLAPPED,
 )
@@ -136,6 +145,7 @@ def nccl_summary(
     ranks: Sequence[RankedTask],
     pairing: NcclPairing,
     by: Sequence[By] = USUAL,
+    what: What | None = None,
 ) -> TableAnswer:
     r"""One row for each combination of ``by``: first of the GPU kernels, then of the CPU calls, by total time.
 
@@ -150,24 +160,34 @@ def nccl_summary(
       counts without one
     * ``algbw`` and ``busbw``, bytes/s: ΣS / Σt and Σ(S · f) / Σt over the kernels for which S (and f) are known, S and
       f as `bandwidth` has them
+    * ``busbw_without_wait``, bytes/s: Σ(S · f) / Σ(transfer) over the kernels for which both are known: the transfer of
+      an operation is the duration of the kernel of the last rank to arrive, known where all its ranks are open
     * ``exposed``, ns: the sum over the kernels of their time outside of other kernels of their device. Two NCCL kernels
       side by side both count, and so the GPU screen's exposed time, a union, may be less. ``overlapped``: the rest, as
       a percentage of ``total``
 
     Management calls such as ``ncclGroupEnd`` stand under their own name. Calls have no share, bandwidth and exposed
     time. Kernels and calls are selected whole, by overlapping the window. A column without any value is for files only.
+    ``what``: only one of the two, without a column that tells them apart.
     """
     import pandas as pd
 
     blocks = []
     total = 0
-    for what, frame in ((KERNEL, pairing.kernels), (CALL, pairing.calls)):
-        blocks.append(_block(what, selected(frame, selection), by))
-        total += len(np.unique(group_numbers(frame, by)))
-    blocks[0]["share"] = 100.0 * blocks[0]["total"].astype("float64") / (_kernel_time(session, selection) or np.nan)
+    for kind, frame in ((KERNEL, pairing.kernels), (CALL, pairing.calls)):
+        if what is None or what == kind:
+            blocks.append(_block(kind, selected(frame, selection), by))
+            total += len(np.unique(group_numbers(frame, by)))
+    if what != CALL:
+        blocks[0]["share"] = 100.0 * blocks[0]["total"].astype("float64") / (_kernel_time(session, selection) or np.nan)
     own = tuple(replace(COLUMNS[one], importance=0) for one in by)
     keys = {column.key for column in own}
-    columns = (_WHAT, *own, *(column for column in _SHARED if column.key not in keys), *_COSTS)
+    columns = (
+        *((_WHAT,) if what is None else ()),
+        *own,
+        *(column for column in _SHARED if column.key not in keys),
+        *_COSTS,
+    )
     frame = pd.concat(blocks, ignore_index=True)
     notes = nccl_notes(session, selection, ranks, pairing)
     return TableAnswer.of_frame("nccl", without_empty(columns, frame), frame, total, notes)
@@ -220,6 +240,7 @@ def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
         "stddev": durations.std().astype("float64").mask(durations.count() == 1, 0.0),
         "algbw": np.nan,
         "busbw": np.nan,
+        "busbw_without_wait": np.nan,
         "exposed": pd.Series(pd.NA, index=range(count), dtype="Int64"),
         "overlapped": np.nan,
     }
@@ -228,6 +249,8 @@ def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
     spent = time.to_numpy(np.float64, na_value=np.nan)
     sizes = {"algbw": frame["algorithm_size"], "busbw": frame["bus_size"]}
     rates = {key: _rates(size.to_numpy(np.float64), spent, group, count) for key, size in sizes.items()}
+    transfer = frame["transfer"].to_numpy(np.float64)
+    rates["busbw_without_wait"] = _rates(frame["bus_size"].to_numpy(np.float64), transfer, group, count)
     exposed = frame["exposed"].astype("Int64").groupby(group).sum()
     overlapped = 100.0 * (1.0 - exposed.astype("float64") / costs["total"].astype("float64").replace(0.0, np.nan))
     return {**costs, **rates, "exposed": exposed, "overlapped": overlapped}

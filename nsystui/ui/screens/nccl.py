@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.answer import Answer, Record, TableAnswer
-from nsystui.base.columns import Unit
+from nsystui.base.columns import FILES_ONLY, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import fit
 from nsystui.base.units import format_value
-from nsystui.questions.algebra.distributions import log_density
+from nsystui.questions.algebra.distributions import log_density, log_places
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.grouping import COLUMNS, By
@@ -23,7 +24,7 @@ from nsystui.ui import keys
 from nsystui.ui.screens.instances import EventRowsScreen
 from nsystui.ui.screens.nccl_log import NcclLogScreen, log_note
 from nsystui.ui.screens.table import TableScreen
-from nsystui.ui.widgets.plots import histogram_lines, label_width, plot_lines
+from nsystui.ui.widgets.plots import framed, histogram_lines, label_width, plot_lines
 
 if TYPE_CHECKING:
     from nsystui.questions.nccl.pairing import NcclPairing
@@ -107,7 +108,7 @@ _HEIGHT = 11
 class Drawing(Enum):
     """The drawings below the table; the value is the title, of one collective."""
 
-    BANDWIDTH = "{}: median bus bandwidth against message size"
+    BANDWIDTH = "median bus bandwidth {}against message size"
     DURATIONS = "{}: durations against message size, by kernel (· 1, ○ 2–9, ■ 10+)"
     CALLS = "calls by power of two"
 
@@ -145,6 +146,7 @@ class NcclSizesScreen(TableScreen):
         self.by = By.BYTES
         self.drawing = Drawing.BANDWIDTH
         self._points: dict[str, Points] = {}
+        self._is_without_wait = False
         self._bars: Sequence[SizeBin] = ()
 
     def parameters(self) -> tuple[Hashable, ...]:
@@ -163,6 +165,7 @@ class NcclSizesScreen(TableScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         answer, self._points, self._bars = result
+        self._is_without_wait = _tells_transfer(answer)
         super().show(answer, same_place)
         self._draw()
 
@@ -186,16 +189,41 @@ class NcclSizesScreen(TableScreen):
     def _lines(self, width: int) -> list[str]:
         if self.drawing is Drawing.CALLS:
             return histogram(_most(self._bars, _HEIGHT - 1), width)
-        name = self.values().get("collective")
-        points = self._points.get(str(name))
+        name = str(self.values().get("collective"))
+        points = self._points.get(name)
         if points is None:
             return []
-        is_curve = self.drawing is Drawing.BANDWIDTH
-        x, y = (points.sizes, points.bandwidths) if is_curve else (points.kernel_sizes, points.durations)
-        unit = Unit.RATE if is_curve else Unit.DURATION
-        title = self.drawing.value.format(name)
-        lines = _plot(x, y, unit, width, is_curve)
-        return [title, *(lines or ["no bandwidth: the size of the communicator is not known" if is_curve else ""])]
+        if self.drawing is Drawing.BANDWIDTH:
+            return self._bandwidths(name, width)
+        return [self.drawing.value.format(name), *_plot(points.kernel_sizes, points.durations, width)]
+
+    def _bandwidths(self, name: str, width: int) -> list[str]:
+        """All collectives in one chart, each with a mark of its own; that under the cursor in front of the others."""
+        names = [one for one in sorted(self._points) if self._points[one].sizes]
+        if not names:
+            return [self.drawing.value.format(""), "no bandwidth: the size of the communicator is not known"]
+        marks = dict(zip(names, itertools.cycle(_MARKS), strict=False))
+        names.sort(key=lambda one: one == name)
+        series = [(self._points[one].sizes, self._points[one].bandwidths) for one in names]
+        ends = log_places(series, 1, 1)
+        if ends is None:
+            return []
+        found = log_places(series, width - label_width(_rate_words, ends[1].y), _HEIGHT - 3)
+        if found is None:
+            return []
+        rows = [[" "] * len(counts) for counts in found[1].counts]
+        for one, cells in zip(names, found[0], strict=True):
+            for row, column in cells:
+                # Beside the mark of another collective, where it would hide that.
+                free = [place for place in (column, column + 1, column - 1) if rows[row][place : place + 1] == [" "]]
+                rows[row][free[0] if free else column] = marks[one]
+        how = "w/o wait (where known) " if self._is_without_wait else ""
+        legend = "  ".join(f"{mark} {one}" for one, mark in marks.items())
+        return [
+            self.drawing.value.format(how),
+            legend,
+            *framed(["".join(row) for row in rows], found[1], width, _size_words, _rate_words),
+        ]
 
     def action_group_by(self) -> None:
         self.by = _SIZES[(_SIZES.index(self.by) + 1) % len(_SIZES)]
@@ -222,24 +250,43 @@ def _most(bars: Sequence[SizeBin], count: int) -> list[SizeBin]:
 
 
 def _curve(answer: TableAnswer, collective: str) -> tuple[Sequence[float], Sequence[float]]:
-    """The sizes of a collective and their median bus bandwidths, where these are known."""
+    """The sizes of a collective and their median bus bandwidths, where these are known: without the wait if told.
+
+    Shape ``(n,)`` each, bytes and bytes/s.
+    """
     frame = answer.frame()
-    frame = frame[frame["collective"] == collective].dropna(subset=["busbw"])
-    return frame["message_size"].astype(float).tolist(), frame["busbw"].astype(float).tolist()
+    frame = frame[frame["collective"] == collective]
+    rates = frame["busbw_without_wait"].fillna(frame["busbw"]).astype(float)
+    is_known = rates.notna()
+    return frame["message_size"][is_known].astype(float).tolist(), rates[is_known].tolist()
 
 
-def _plot(x: Any, y: Any, unit: Unit, width: int, is_curve: bool) -> list[str]:
-    def x_words(value: float) -> str:
-        return format_value(Unit.BYTES, round(value))
+def _tells_transfer(answer: Answer) -> bool:
+    """Whether the bandwidth of the transfer alone is known of any row."""
+    return any(column.key == "busbw_without_wait" and column.importance < FILES_ONLY for column in answer.columns)
 
-    def y_words(value: float) -> str:
-        return format_value(unit, value).strip()
 
+_MARKS = "●○■□▲△◆◇"
+
+
+def _size_words(value: float) -> str:
+    return format_value(Unit.BYTES, round(value))
+
+
+def _rate_words(value: float) -> str:
+    return format_value(Unit.RATE, value)
+
+
+def _duration_words(value: float) -> str:
+    return format_value(Unit.DURATION, value)
+
+
+def _plot(x: Any, y: Any, width: int) -> list[str]:
     ends = log_density(x, y, 1, 1)
     if ends is None:
         return []
-    plot = log_density(x, y, width - label_width(y_words, ends.y), _HEIGHT - 2)
-    return [] if plot is None else plot_lines(plot, width, x_words, y_words, is_curve)
+    plot = log_density(x, y, width - label_width(_duration_words, ends.y), _HEIGHT - 2)
+    return [] if plot is None else plot_lines(plot, width, _size_words, _duration_words)
 
 
 _GROUPS: tuple[By | None, ...] = (By.SIZE, None, By.COMMUNICATOR, By.STREAM, By.RANK, By.STEP)
@@ -247,7 +294,7 @@ _GROUPS: tuple[By | None, ...] = (By.SIZE, None, By.COMMUNICATOR, By.STREAM, By.
 
 
 class NcclScreen(TableScreen):
-    """The summary: GPU kernels first, then CPU calls."""
+    """The summary of GPU kernels, or of CPU calls; ``v`` changes to the other."""
 
     MODE_KEY = "3"
     PLACES = ("nccl", "table", "everywhere")
@@ -264,21 +311,25 @@ class NcclScreen(TableScreen):
 
     def __init__(self) -> None:
         super().__init__("3 NCCL")
+        self.what: What = KERNEL
+        self.answered: What = KERNEL
         self.by: By | None = By.SIZE
         self._bars: Sequence[SizeBin] = ()
 
     def parameters(self) -> tuple[Hashable, ...]:
         job = self.explorer.job
-        return (self.by, job is not None and job.nccl_log is not None)
+        return (self.what, self.by, job is not None and job.nccl_log is not None)
 
-    def ask(self, job: Job, selection: Selection) -> tuple[Answer, Sequence[SizeBin]]:
+    def ask(self, job: Job, selection: Selection) -> tuple[What, Answer, Sequence[SizeBin]]:
         groups = (By.COLLECTIVE,) if self.by is None else (By.COLLECTIVE, self.by)
         pairing = pairing_for(job, groups)
-        answer = nccl_summary(job.session, selection, job.ranks, pairing, groups)
-        return answer, size_histogram(pairing, selection)
+        what: What = self.what if len(pairing.kernels) else CALL
+        answer = nccl_summary(job.session, selection, job.ranks, pairing, groups, what)
+        return what, answer, size_histogram(pairing, selection)
 
     def show(self, result: Any, same_place: bool) -> None:
-        answer, self._bars = result
+        self.answered, answer, self._bars = result
+        self.crumbs = ("3 NCCL",) if self.answered == KERNEL else ("3 NCCL", "CPU calls")
         self._show_bars()
         super().show(answer, same_place)
         self.log_changed()
@@ -307,7 +358,15 @@ class NcclScreen(TableScreen):
         self.panel.set_class(not lines, "-empty")
 
     def row_category(self, values: Record) -> str | None:
-        return "nccl" if values["what"] == KERNEL else "api"
+        return "nccl" if self.answered == KERNEL else "api"
+
+    def counted(self) -> str:
+        return "rows of kernels" if self.answered == KERNEL else "rows of CPU calls"
+
+    def action_kernels_or_calls(self) -> None:
+        self.what = CALL if self.what == KERNEL else KERNEL
+        self.say("CPU calls" if self.what == CALL else "GPU kernels")
+        self.job_changed()
 
     def action_group_by(self) -> None:
         self.by = _GROUPS[(_GROUPS.index(self.by) + 1) % len(_GROUPS)]
@@ -320,8 +379,7 @@ class NcclScreen(TableScreen):
     def open_row(self) -> None:
         values = self.values()
         if values:
-            what: What = KERNEL if values["what"] == KERNEL else CALL
             row: dict[By, Any] = {By.COLLECTIVE: values["collective"]}
             if self.by is not None:
                 row[self.by] = values[COLUMNS[self.by].key]
-            self.lay_over(NcclCallsScreen(what, row))
+            self.lay_over(NcclCallsScreen(self.answered, row))

@@ -24,11 +24,28 @@ from nsystui.ui.widgets.charts import Lane, StripChart
 from nsystui.ui.widgets.plots import time_axis
 
 _LABEL_WIDTH = 9
-_VALUE_WIDTH = 8
+_VALUE_WIDTH = 17
+_DEFAULT = "exposed NCCL"
+"""The figure by which odd ranks are found: the one that makes the others wait has least of it."""
+_WIDE = 100
+_HIGHEST = 4
+"""Rows of a rank where there are few."""
+_ODD, _LEAST_ODD = 3.5, 0.2
+"""A rank is odd that is further from the median than so many times the usual distance, and than so much of it."""
+
 _FRAME = 7
 """Lines for the title, the selection, the axis, the details (3) and the keys."""
 
-_CATEGORIES = {"compute": "compute", "NCCL": "nccl", "exposed NCCL": "nccl", "memory": "memory", "graph": "graph"}
+_CATEGORIES = {
+    "busy": "compute",
+    "compute": "compute",
+    "NCCL": "nccl",
+    "exposed NCCL": "nccl",
+    "memory": "memory",
+    "graph": "graph",
+    "step time": "nvtx",
+}
+"""The colours of the figures; those of GPU metrics are that of metrics."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +63,7 @@ class _Picture:
 class _Wanted:
     """The request for a picture. ``within``: the ranks of the line that was opened, or all."""
 
-    figure: str = "busy"
+    figure: str = _DEFAULT
     of_steps: bool = False
     merge: Merge = Merge.MEAN
     within: frozenset[Task] | None = None
@@ -68,7 +85,7 @@ class RankMapScreen(ChartScreen):
 
     def __init__(self) -> None:
         super().__init__("7 Ranks", "map")
-        self._figure = "busy"
+        self._figure = _DEFAULT
         self._of_steps = False
         self._merge = {False: Merge.MEAN, True: Merge.LARGEST}
         self._opened: list[frozenset[Task]] = []
@@ -76,7 +93,7 @@ class RankMapScreen(ChartScreen):
         self._picture: _Picture | None = None
 
     def make_chart(self) -> StripChart:
-        return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, axis=self._axis, id="chart")
+        return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, axis=self._axis, is_ramp=True, id="chart")
 
     # -- the question ---------------------------------------------------------------------------------------------
 
@@ -85,7 +102,9 @@ class RankMapScreen(ChartScreen):
         columns = max(1, size.width - len("▸ ") - _LABEL_WIDTH - 1 - _VALUE_WIDTH - 1)
         within = self._opened[-1] if self._opened else None
         merge = self._merge[self._of_steps]
-        self._wanted = _Wanted(self._figure, self._of_steps, merge, within, columns, max(1, size.height - _FRAME))
+        lines = max(1, size.height - _FRAME)
+        places = 2 * lines if self.chart.can_halve else lines
+        self._wanted = _Wanted(self._figure, self._of_steps, merge, within, columns, places)
         return (self._wanted,)
 
     def ask(self, job: Job, selection: Selection) -> _Picture:
@@ -118,16 +137,21 @@ class RankMapScreen(ChartScreen):
             return
         self.show_empty("")
         heights = scaled(picture.merged, shown.is_of_steps)
+        lines = max(1, self.app.size.height - _FRAME)
+        halves = len(picture.groups) > lines
+        height = max(1, min(lines // len(picture.groups), _HIGHEST))
         lanes = [
-            Lane(_label(group), row, _value(values, shown.is_of_steps), _CATEGORIES.get(shown.figure))
-            for group, row, values in zip(picture.groups, heights.tolist(), picture.merged, strict=True)
+            Lane(_label(group), row, value, _CATEGORIES.get(shown.figure, "metric"), height=height)
+            for group, row, value in zip(picture.groups, heights.tolist(), _values(picture), strict=True)
         ]
         ends = (0, len(shown.numbers)) if shown.is_of_steps else (picture.window.start, picture.window.end)
-        self.chart.set_lanes(lanes, *ends)
+        self.chart.set_lanes(lanes, *ends, halves=halves)
         most = max(len(group) for group in picture.groups)
         how = f" · {self._wanted.merge.value} of {most} ranks a line" if most > 1 else ""
         ranks = f"{len(shown.ranks):,} rank{'' if len(shown.ranks) == 1 else 's'}"
-        self.show_title(right=f"{shown.figure}{how} · {ranks}")
+        unit = "median step" if shown.is_of_steps else f"{shown.figure} %"
+        mark = f" · {_MARK} unlike the others" if self.app.size.width >= _WIDE else ""
+        self.show_title(right=f"{unit}{how}{mark} · {ranks}")
         self.show_detail()
 
     def _axis(self, low: int, high: int, width: int) -> str:
@@ -245,14 +269,33 @@ def _label(group: Sequence[RankedTask], word: str = "") -> str:
     return f"{word}{'s' if word and len(group) > 1 else ''} {numbers}".strip()
 
 
-def _value(values: np.ndarray[Any, Any], is_of_steps: bool) -> str:
-    """The value at the end of a line: the median of its steps, or the mean over time."""
+def _values(picture: _Picture) -> list[str]:
+    """The value of each line, with a mark behind those that are unlike the others."""
+    is_of_steps = picture.shown.is_of_steps
+    figures = [_figure(values, is_of_steps) for values in picture.merged]
+    known = np.array([value for value in figures if np.isfinite(value)])
+    middle = float(np.median(known)) if len(known) else 0.0
+    usual = 1.4826 * float(np.median(np.abs(known - middle))) if len(known) else 0.0
+    least = max(_ODD * usual, _LEAST_ODD * abs(middle))
+    odd = [len(known) > 2 and bool(abs(value - middle) > least) for value in figures]
+    return [_value(value, is_of_steps) + (_MARK if is_odd else " ") for value, is_odd in zip(figures, odd, strict=True)]
+
+
+_MARK = "◂"
+
+
+def _figure(values: np.ndarray[Any, Any], is_of_steps: bool) -> float:
+    """The median of the steps of a line, ns, or its mean over time, percent; NaN where nothing is known."""
     known = values[np.isfinite(values)]
     if not len(known):
+        return float("nan")
+    return float(np.median(known)) if is_of_steps else 100.0 * float(known.mean())
+
+
+def _value(value: float, is_of_steps: bool) -> str:
+    if not np.isfinite(value):
         return "–"
-    if is_of_steps:
-        return format_value(Unit.DURATION, float(np.median(known)))
-    return format_value(Unit.PERCENT, 100.0 * float(known.mean()))
+    return format_value(Unit.DURATION, value) if is_of_steps else f"{value:.1f}"
 
 
 def _spread(values: np.ndarray[Any, Any], ranks: Sequence[RankedTask], is_of_steps: bool) -> str:

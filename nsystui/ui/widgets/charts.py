@@ -41,6 +41,9 @@ MARKER = "▸ "
 
 _REVERSE = Style(reverse=True)
 
+_NEAR = 8
+"""Cells that changed are painted with those between them where they are nearer than so many."""
+
 
 Words = tuple[tuple[str, Style], ...]
 
@@ -223,8 +226,13 @@ class TimeChart(OwnFocus, can_focus=True):
         pairs = zip(zip(old.cells, old.styles, strict=True), zip(new.cells, new.styles, strict=True), strict=True)
         places = [place for place, (before, after) in enumerate(pairs) if before != after]
         found = [(0, self._left)] if old.label != new.label else []
-        if places:
-            found.append((self._left + places[0], self._left + places[-1] + 1))
+        runs: list[list[int]] = []
+        for place in places:
+            if runs and place - runs[-1][1] < _NEAR:
+                runs[-1][1] = place
+            else:
+                runs.append([place, place])
+        found += [(self._left + first, self._left + last + 1) for first, last in runs]
         if (old.value, old.value_style) != (new.value, new.value_style):
             found.append((self._left + len(new.cells), self.size.width))
         return found
@@ -264,8 +272,8 @@ class TimeChart(OwnFocus, can_focus=True):
 
 # -- shares as blocks -------------------------------------------------------------------------------------------------
 
-_CURSOR_ROWS = 4
-"""The lowest rows of a lane show the cursor: each costs a slow line some bytes a step."""
+_CURSOR_ROWS = 3
+"""The lowest rows of a high lane show the cursor, each for some bytes a step."""
 
 CROSSHAIR_ROWS = 3
 """Up to this many rows of lanes the cursor goes through all of them; with more it is in the current lane only."""
@@ -543,7 +551,8 @@ class StripChart(TimeChart):
             known = self._drawn[lane, part] = (width, *self._draw(lane, part, width))
         _, cells, styles = known
         column = self.cursor_column
-        is_here = self.is_current(lane) and part >= self._lanes[lane].height - _CURSOR_ROWS
+        height = self._lanes[lane].height
+        is_here = self.is_current(lane) and part >= height - _CURSOR_ROWS
         is_here |= len(self._places) <= CROSSHAIR_ROWS
         if not is_here or column >= width:
             return cells, styles

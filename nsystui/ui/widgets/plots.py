@@ -152,7 +152,6 @@ def _bar(count: int, largest: int, width: int) -> str:
 
 # From how many points on a cell has which mark; they differ in size, not in colour.
 _MARKS = ((10, "■"), (2, "○"), (1, "·"))
-_POINT = "●"
 _AXIS = "│"
 
 Words = Callable[[float], str]
@@ -163,18 +162,22 @@ def label_width(y_words: Words, ends: tuple[float, float]) -> int:
     return max(width_of(y_words(end)) for end in ends) + 2
 
 
-def plot_lines(plot: Density, width: int, x_words: Words, y_words: Words, is_curve: bool = False) -> list[str]:
+def plot_lines(plot: Density, width: int, x_words: Words, y_words: Words) -> list[str]:
     """A line for each row of ``plot`` and one for the x axis, each ``width`` cells wide.
 
-    The words make a label of a value; only the ends of the axes have one. A cell of a curve has one mark, however many
-    points it holds.
+    The words make a label of a value; only the ends of the axes have one.
     """
+    rows = ["".join(_mark(count) for count in counts) for counts in plot.counts]
+    return framed(rows, plot, width, x_words, y_words)
+
+
+def framed(rows: Sequence[str], plot: Density, width: int, x_words: Words, y_words: Words) -> list[str]:
+    """The rows of a plot with the ends of its axes."""
     labels = label_width(y_words, plot.y)
     lines = []
-    for number, counts in enumerate(plot.counts):
-        at_end = {0: plot.y[1], len(plot.counts) - 1: plot.y[0]}.get(number)
+    for number, marks in enumerate(rows):
+        at_end = {0: plot.y[1], len(rows) - 1: plot.y[0]}.get(number)
         label = y_words(at_end) if at_end is not None else ""
-        marks = "".join(_POINT if is_curve and count else _mark(count) for count in counts)
         lines.append(fit(fit(label, labels - 2, "right") + f" {_AXIS}" + marks, width))
     left, right = x_words(plot.x[0]), x_words(plot.x[1])
     room = max(width - labels - width_of(left), 0)
