@@ -1,4 +1,4 @@
-"""What the tests share: a small demo job, real exports where they are, and a cache that is not the user's."""
+"""Shared by all tests: a small demo job, real exports where they are, and a cache that is not the user's."""
 
 from __future__ import annotations
 

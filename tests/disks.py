@@ -41,7 +41,7 @@ def fill(disk: Path) -> None:
 
 
 def half_written(directory: Path) -> list[str]:
-    """What lies anywhere below a directory under the name of something that is being written."""
+    """The files anywhere below a directory whose names are those of something that is being written."""
     return [
         os.path.join(top, name)
         for top, *both in os.walk(directory)

@@ -1,4 +1,4 @@
-"""What tests look at exports with: SQLite itself, and fingerprints of files."""
+"""Ways for tests to look at exports: SQLite itself, and fingerprints of files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def real_exports() -> list[Path]:
 
 
 def native(path: Path, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-    """What SQLite itself says of an export."""
+    """The answer of SQLite itself about an export."""
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
         return connection.execute(sql, parameters).fetchall()
 

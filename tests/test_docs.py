@@ -41,7 +41,7 @@ def words_of(path: Path) -> str:
 
 
 def between(path: Path, name: str) -> str:
-    """What stands between the marks ``<!-- name -->`` and ``<!-- end of name -->`` of a page."""
+    """The text between the marks ``<!-- name -->`` and ``<!-- end of name -->`` of a page."""
     return text_of(path).partition(f"<!-- {name} -->\n")[2].partition(f"<!-- end of {name} -->")[0]
 
 

@@ -27,7 +27,7 @@ ROOMS = {
     "commands": {"base", "exports", "store", "questions", "output", "ui"},
     "ui": {"base", "exports", "store", "questions", "output"},
 }
-"""What each room may use of ours besides itself: never what comes after it."""
+"""The rooms that each room may use besides itself: never those after it."""
 
 
 def modules(room: str) -> list[Path]:

@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TOOLS = ("sh", "env", "git", "uname")
-"""What the shell of a stranger has at least; no compiler."""
+"""The programs that any shell has; no compiler."""
 
 # Floors that have no wheels for a newer Python: the oldest that do.
 FIRST_WHEELS = {(3, 13): {"numpy": "2.1.0", "pandas": "2.2.3", "sqlalchemy": "2.0.31"}}
@@ -91,7 +91,7 @@ def environ(tmp_path):
 
 
 def told(words, environ, **options) -> str:
-    """What a program prints; the test fails with what it says where it fails."""
+    """The output of a program; the test fails with its messages where it fails."""
     done = subprocess.run([str(word) for word in words], env=environ, capture_output=True, text=True, **options)
     assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     return done.stdout

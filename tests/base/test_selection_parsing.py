@@ -1,4 +1,4 @@
-"""What a user types: numbers, spans and windows, or one line about what is wrong with them."""
+"""Numbers, spans and windows as a user types them, or one line about what is wrong with them."""
 
 from __future__ import annotations
 

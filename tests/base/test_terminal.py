@@ -1,4 +1,4 @@
-"""What kind of terminal this is."""
+"""The kind of the terminal."""
 
 import subprocess
 import sys

@@ -58,7 +58,7 @@ def nsystui(*words: str) -> list[str]:
 
 
 def child(script: str, *words: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> Any:
-    """What a script beside this file, which measures inside a process of its own, prints as JSON."""
+    """The JSON of a script beside this file, which measures inside a process of its own."""
     command = [sys.executable, str(Path(__file__).with_name(script)), *map(os.fspath, words)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environ, check=True)
     return json.loads(done.stdout)

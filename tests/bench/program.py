@@ -15,7 +15,7 @@ from harness import Terminal
 
 COLUMNS, LINES = 120, 36
 LOADED = "longest in sum first"
-"""What the Overview says above exact numbers."""
+"""The line of the Overview above exact numbers."""
 SAMPLE = "sample:"
 LONG = 1800.0
 

@@ -97,7 +97,7 @@ def _sizes(lines: Iterator[str], path: str) -> Iterator[int]:
 
 
 def _polled(command: Sequence[str], cache: CacheDirectory) -> Reads:
-    """What /proc says last before the end."""
+    """The last line of /proc before the end."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=cache.environ)
     counters = {"syscr": 0, "rchar": 0}
     while process.poll() is None:

@@ -1,4 +1,4 @@
-"""What every topic of the measurements is given, and the tables that it makes of it."""
+"""The setting of every topic of the measurements, and the tables that it makes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGE = 5_000_000
 
 @dataclass(frozen=True)
 class Setting:
-    """What to measure: where the exports are, their sizes in kernels, how often, how many ranks.
+    """The measurements to make: where the exports are, their sizes in kernels, how often, how many ranks.
 
     ``nsys_ai`` is the executable of PyPI's nsys-ai, ``None`` where there is none.
     """
@@ -46,7 +46,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Target:
-    """What a figure should be at most (or ``at_least``), and how the table says it."""
+    """The maximum of a figure (or the minimum, with ``at_least``), and how the table words it."""
 
     text: str
     limit: float

@@ -1,4 +1,4 @@
-"""What the tests of the commands share: a command run in this process, and what it did."""
+"""Shared by the tests of the commands: a command run in this process, and its outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nsystui.cli import main
 
 
 class Ran:
-    """What a command did."""
+    """The outcome of a command."""
 
     def __init__(self, status: int, out: str, err: str) -> None:
         self.status, self.out, self.err = status, out, err

@@ -26,7 +26,7 @@ def cpu_only(tmp_path_factory) -> Path:
 
 
 def assert_all_alike(run, words, status) -> str:
-    """What is said on stderr, the same in every format; JSON is an empty list, and nothing else is on stdout."""
+    """The message on stderr, the same in every format; JSON is an empty list, and nothing else is on stdout."""
     done = {form: run(*words, "--format", form) for form in FORMATS}
     assert {form: one.status for form, one in done.items()} == dict.fromkeys(FORMATS, status)
     assert json.loads(done["json"].out) == []

@@ -134,7 +134,7 @@ class TestAnswers:
 
 
 class TestThePackedJob:
-    """What lies in its directory."""
+    """The files in its directory."""
 
     def test_nothing_is_beside_the_exports_or_left_in_the_job(self, run, tmp_path, demo_job, packed):
         export = Path(shutil.copy(demo_job[0], tmp_path / "in.sqlite"))
@@ -233,7 +233,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 class TestRefusals:
-    """What cannot be packed is told in one line, and changes nothing."""
+    """A file that cannot be packed is reported in one line, and changes nothing."""
 
     def test_a_rank_that_is_there_is_only_replaced_by_force(self, run, tmp_path, demo_job):
         job = tmp_path / "job"

@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
 
 
 def screen_of(text: str) -> list[str]:
-    """What a terminal shows after ``text``."""
+    """The line that a terminal shows after ``text``."""
     screen = pyte.Screen(80, 4)
     stream = pyte.Stream(screen)
     stream.feed(text.replace("\n", "\r\n"))

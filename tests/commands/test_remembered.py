@@ -216,7 +216,7 @@ class TestRows:
 
 
 class TestRememberedWhileLoading:
-    """What the application keeps for the commands that come after it."""
+    """The answers that the application stores for the commands that come after it."""
 
     @pytest.mark.parametrize("words", [SUM, ("kernels", "--format", "csv")])
     def test_the_kernel_summary_is_there_without_opening(self, run, demo_job, opened, words):

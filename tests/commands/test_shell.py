@@ -1,4 +1,4 @@
-"""What is made from the parsers: completion in each shell, the manual page; and the examples of every help."""
+"""Completion in each shell and the manual page, made from the parsers; and the examples of every help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an export says about itself, in every version of the schema, and what of it is never read."""
+"""The metadata of an export, in every version of the schema, and the part of it that is never read."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def export(tmp_path: Path, bytes_of_an_export: bytes) -> Path:
 
 
 def refusal(path: Path) -> ExportError:
-    """What opening says, which is the same before packing and while packing."""
+    """The message of opening, which is the same before packing and while packing."""
     with pytest.raises(ExportError) as first:
         open_export(path)
     with closing(Session()) as session, pytest.raises(ExportError) as second:

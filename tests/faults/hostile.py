@@ -93,7 +93,7 @@ TEXTS = (
     "[bold]x[/foo][@click=app.quit]y[/]",
     "tab\there",
 )
-"""What a terminal obeys, what it does not show, and what is markup: at most a few cells each, so that none is cut."""
+"""Texts that a terminal obeys, does not show, or that are markup: at most a few cells each, so that none is cut."""
 
 INVISIBLE = frozenset(map(chr, (0x34F, 0x115F, 0x1160, 0x2800, 0x3164, 0xFFA0, *range(0xFE00, 0xFE10), 0xE0100)))
 """Characters that Python calls printable, of which nothing is to be seen."""

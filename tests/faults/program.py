@@ -28,7 +28,7 @@ _SAID = (0, 2, 3)
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command did. ``trouble`` is a traceback, or why it is a failure all the same; empty is well."""
+    """The outcome of a command. ``trouble`` is a traceback, or why it is a failure all the same; empty is well."""
 
     words: tuple[str, ...]
     status: int
@@ -145,10 +145,10 @@ def alone(lines: str, *words: str | Path, **environment: str) -> subprocess.Comp
 
 
 def unchanged(directory: Path) -> object:
-    """What must be the same after a command: names, sizes, times and bytes of what lies in a directory."""
+    """The state that a command must not change: names, sizes, times and bytes of a directory's files."""
     return fingerprint(directory), sorted(os.listdir(directory))
 
 
 def failures(ran: Sequence[Ran]) -> str:
-    """What went wrong, for the message of an assertion; empty where nothing did."""
+    """The failures, for the message of an assertion; empty where there were none."""
     return "\n\n".join(f"{' '.join(one.words)}\n{one.err}\n{one.trouble}" for one in ran if one.trouble)

@@ -153,7 +153,7 @@ class TestTwoProcesses:
 
 
 class TestOthers:
-    """What somebody else may have written is not read, and nothing is added to it; everything is answered."""
+    """Files that somebody else may have written are not read or added to; everything is answered."""
 
     def refused(self, export: Path, cache: Path, why: str) -> None:
         before = sorted(cache.rglob("*"))

@@ -143,7 +143,7 @@ def test_a_file_cut_anywhere_is_told(tmp_path, originals):
 
 
 class TestExactDamage:
-    """What the campaigns found, each by itself."""
+    """The findings of the campaigns, each by itself."""
 
     def leaves(self, path: Path, table: str) -> list[int]:
         """Where the pages of a table's rows begin in the file, in the order of the rows."""

@@ -68,7 +68,7 @@ def log(tmp_path) -> Path:
 
 
 def trouble(ran: program.Ran) -> str:
-    """What a terminal would obey or hide of all that a command printed."""
+    """The parts of a command's output that a terminal would obey or hide."""
     found = hostile.unprintable(ran.out) | hostile.unprintable(ran.err)
     lines = [line for line in (ran.out + ran.err).split("\n") if hostile.unprintable(line)]
     return f"{ran.words[:3]} {ran.words[-2:]}: {sorted(found)}\n{lines[:3]}" if found else ""
@@ -201,7 +201,7 @@ WALKS = (
 
 
 def on_screen(app: NsystuiApp) -> set[str]:
-    """What a terminal would get that it obeys or hides: of the screen, and of the clipboard but tabs."""
+    """The parts that a terminal would obey or hide: of the screen, and of the clipboard but tabs."""
     text = "".join(segment.text for strip in app.screen._compositor.render_strips() for segment in strip)
     return hostile.unprintable(text) | hostile.unprintable(app.clipboard.replace("\t", " "))
 
@@ -283,7 +283,7 @@ SEQUENCE = re.compile(
 
 
 def sent(files: list[Path], cache: Path) -> tuple[set[bytes], set[bytes], str]:
-    """What a terminal gets of every screen: the colours, the other sequences but for places, and the rest."""
+    """The output of every screen to a terminal: colours, other sequences but for positions, and the rest."""
     words = [sys.executable, "-m", "nsystui", *map(str, files)]
     with Terminal(words, {"NSYSTUI_CACHE_DIR": str(cache)}, columns=120, lines=36) as terminal:
         terminal.wait_for("Kernels")

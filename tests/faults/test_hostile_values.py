@@ -58,7 +58,7 @@ def little_memory(size: int):
 
 
 def campaign(directory: Path, loose: list[Path], seeds: range, questions: int | None = None) -> list[str]:
-    """What went wrong, with the damage that did it."""
+    """The failures, each with the damage that caused it."""
     trouble = []
     for seed in seeds:
         path = directory / f"seed-{seed}.sqlite"

@@ -90,7 +90,7 @@ def outside(*words: str | Path, before: str = "", **environment: str) -> subproc
 
 
 def of_bad_file(path: Path, good: Path) -> str:
-    """What is said about a file that is none, beside one that is answered as if it were alone."""
+    """The message about a file that is none, beside one that is answered as if it were alone."""
     alone, both = program.run("kernels", good, "--format", "csv"), program.run("kernels", path, good, "--format", "csv")
     assert not program.failures([alone, both])
     assert (both.status, both.out) == (0, alone.out)

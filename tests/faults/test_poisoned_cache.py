@@ -164,7 +164,7 @@ def _poison(cache: Filled, file: Path, way: str) -> None:
 
 
 def _wrong(cache: Filled, file: Path, way: str, asked: list[tuple[str, ...]]) -> list[str]:
-    """What went wrong where the commands that read a file find it poisoned; afterwards it is as it should be."""
+    """The failures of the commands that find a file poisoned; afterwards it is as it should be."""
     failed = []
     for words in asked:
         if not file.is_file():  # an answer may make a file of another name

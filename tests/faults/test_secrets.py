@@ -1,4 +1,4 @@
-"""What is captured of an environment or a command line is for nobody to see: not on a screen, not in any file."""
+"""A captured environment or command line is for nobody to see: not on a screen, not in any file."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class ParaverTrace:
     rows: dict[str, list[str]] = field(default_factory=dict)
 
     def name(self, place: Place) -> str:
-        """What the row is called."""
+        """The name of the row."""
         return self.rows["THREAD"][sum(self.threads[: place[0] - 1]) + place[1] - 1]
 
     def begun(self, kind: int) -> Counter[str]:

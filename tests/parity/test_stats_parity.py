@@ -1,4 +1,4 @@
-"""What ``stats`` prints against what NVIDIA's own ``nsys stats`` printed for the same files, byte for byte."""
+"""The output of ``stats`` against that of NVIDIA's own ``nsys stats`` for the same files, byte for byte."""
 
 from __future__ import annotations
 

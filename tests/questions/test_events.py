@@ -127,7 +127,7 @@ def listed(busy):
 
 @pytest.fixture(scope="module")
 def whole(busy):
-    """What ``listed`` must be."""
+    """The expected value of ``listed``."""
     return plain(busy, Selection(), default_kinds(busy))
 
 

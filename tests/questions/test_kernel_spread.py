@@ -1,4 +1,4 @@
-"""What classes of durations say of a kernel's outliers, against its single launches."""
+"""Outliers of a kernel by classes of durations, against its single launches."""
 
 from __future__ import annotations
 

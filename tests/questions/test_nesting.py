@@ -25,7 +25,7 @@ ANY_RANGES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12), st.integ
 
 @st.composite
 def push_pop_ranges(draw: st.DrawFn) -> list[Range]:
-    """What a program pushes and pops on two threads; equal times, zero lengths and touching ranges included."""
+    """The ranges that a program pushes and pops on two threads, with equal times, zero lengths and touching ranges."""
     ranges: list[Range] = []
     for thread in (7, 300):
         now, open_starts = 0, []

@@ -119,7 +119,7 @@ def job(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is asked of SQLite: the queries of readers, and ``tally`` with the name of a native table."""
+    """The questions asked of SQLite: the queries of readers, and ``tally`` with the name of a native table."""
     asked: list[str] = []
     stream, tally = ArrowReader.stream, on_demand.tally
 

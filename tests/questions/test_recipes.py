@@ -192,7 +192,7 @@ class TestSums:
             assert row["share"] == pytest.approx(100 * sum(values) / sum(one["total"] for one in found))
 
     def test_a_median_of_medians_would_be_another_one(self, job, demo_job):
-        """What NVIDIA's recipe prints as the median of all ranks, and its quartiles."""
+        """The median of all ranks, and its quartiles, as NVIDIA's recipe prints them."""
         expected = by_name(demo_job, KERNELS)
         found = {row["name"]: row for row in table(job, "cuda_gpu_kern_sum")}
         wrong = {name: median([median(own) for own in ranks.values()]) for name, ranks in expected.items()}

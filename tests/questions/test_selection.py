@@ -1,4 +1,4 @@
-"""What a selection leaves in: the same rows in SQL, in memory, and in a plain reading of the rules."""
+"""The rows that a selection leaves in: the same in SQL, in memory, and in a plain reading of the rules."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def ask(session: Any, text: str, selection: Selection = EVERYTHING) -> Any:
 
 
 def lines(session: Any, text: str, selection: Selection = EVERYTHING) -> list[str]:
-    """What the report prints as CSV, without the header."""
+    """The CSV of the report, without the header."""
     printed = io.StringIO(newline="")
     write(ask(session, text, selection), "csv", printed)
     return printed.getvalue().splitlines()[1:]

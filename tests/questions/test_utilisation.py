@@ -1,4 +1,4 @@
-"""What keeps the GPUs busy, against sets of nanoseconds and against the values of real exports.
+"""The busy time of GPUs, against sets of nanoseconds and against the values of real exports.
 
 See docs/contributing.md#reference-data.
 """

@@ -1,4 +1,4 @@
-"""What the tests of triage share: a triage of exports, and how to look into it."""
+"""Shared by the tests of triage: a triage of exports, and how to look into it."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def finding(found: Triage, name: str) -> Finding:
 
 
 def ids(found: Triage) -> set[str]:
-    """What is worse than a remark."""
+    """The findings that are worse than a remark."""
     return {one.id for one in found.findings if one.severity is not Severity.INFO}

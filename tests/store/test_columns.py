@@ -80,7 +80,7 @@ def packed() -> Iterator[Callable[[Path], Session]]:
 
 @pytest.fixture(scope="module")
 def of_packs(packed: Callable[[Path], Session]) -> Callable[[Path], dict[str, object]]:
-    """What every report says of an export that is packed, computed once."""
+    """The output of every report for a packed export, computed once."""
 
     @cache_of
     def ask(path: Path) -> dict[str, object]:

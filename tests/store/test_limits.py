@@ -1,4 +1,4 @@
-"""What the program takes of a shared machine: memory, threads and their priority."""
+"""The resources that the program takes of a shared machine: memory, threads and their priority."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies ahead in an export is asked for in large pieces, each once."""
+"""Pages ahead in an export are asked for in large pieces, each once."""
 
 from __future__ import annotations
 

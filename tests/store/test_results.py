@@ -182,7 +182,7 @@ class TestTheVersion:
 
 
 def printed(code: str, directory: Path) -> str:
-    """What another Python prints that runs ``code`` in ``directory``."""
+    """The output of another Python that runs ``code`` in ``directory``."""
     done = subprocess.run([sys.executable, "-c", code], cwd=directory, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 

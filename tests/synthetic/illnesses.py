@@ -130,7 +130,7 @@ def mpi_waits(folder: Path, schema: str = _SCHEMA) -> Ill:
 
 
 def _mpi_writer(gpu: OneGpu, rank: int) -> Callable[[str, int, int], None]:
-    """What writes an MPI call (name, start, end) as the version of nsys does."""
+    """The writer of an MPI call (name, start, end) in the way of this version of nsys."""
     export, main = gpu.export, gpu.main
     if not export.has("MPI_RANKS"):
         export.nvtx_domain(main, 0, 1, "MPI")

@@ -50,10 +50,10 @@ KEYS = {
     "space": b" ",
     **{f"ctrl+{letter}": bytes([index]) for index, letter in enumerate("abcdefghijklmnopqrstuvwxyz", start=1)},
 }
-"""What xterm sends for a key. Any other single character is sent as it is."""
+"""The bytes that xterm sends for a key. Any other single character is sent as it is."""
 
 CLEAN = ("PATH", "HOME", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
-"""What a child inherits of our environment; the rest (TERM, NO_COLOR, SSH_CONNECTION …) must not decide a test."""
+"""The variables that a child inherits; the rest (TERM, NO_COLOR, SSH_CONNECTION …) must not decide a test."""
 
 
 PATIENCE = 300.0

@@ -1,4 +1,4 @@
-"""What the program sends through a real terminal at 120x36, key by key: a slow line must not feel slow."""
+"""The bytes that the program sends through a real terminal at 120x36, key by key: a slow line must not feel slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the screens share."""
+"""Fixtures of the tests of the screens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the screens share: the program on some files, pressed keys, and the text on the screen."""
+"""Shared by the tests of the screens: the program on some files, pressed keys, and the text on the screen."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def cells(app: Any, key: str) -> list[Any]:
 
 
 def keys_of(text: str) -> list[str]:
-    """What is pressed to type a text."""
+    """The keys that type a text."""
     named = {" ": "space", ",": "comma", "-": "minus"}
     return [named.get(character, character) for character in text]
 

@@ -30,7 +30,7 @@ def overview(app: NsystuiApp) -> OverviewScreen:
 
 @pytest.fixture(scope="session")
 def imported_at_first() -> set[str]:
-    """What is imported when the first window can be painted."""
+    """The modules that are imported when the first window can be painted."""
     code = "import sys, nsystui.ui.app, nsystui.ui.screens.overview; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.split())

@@ -1,4 +1,4 @@
-"""What a table of the application shows for one export is what ``nsystui stats`` prints for it."""
+"""A table of the application shows what ``nsystui stats`` prints for the same export."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def offered(app) -> list[str]:
 
 
 async def open_recipe(app, pilot, name: str) -> None:
-    """What the palette does with a recipe."""
+    """The action of the palette for a recipe."""
     app.screen.open_question(recipe_named(name))
     await rest(app, pilot)
 

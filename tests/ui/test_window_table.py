@@ -257,7 +257,7 @@ class TableApp(App[None]):
     on_window_table_page_failed = on_window_table_row_highlighted
 
     def lines(self) -> list[str]:
-        """What the table draws, without blanks at the right."""
+        """The lines that the table draws, without blanks at the right."""
         return [self.table.render_line(y).text.rstrip() for y in range(self.table.size.height)]
 
     def of(self, kind: type[Message]) -> list[Message]:

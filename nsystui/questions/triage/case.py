@@ -153,7 +153,7 @@ class Case:
 
     @cached_property
     def computed(self) -> Mapping[Task, Computed]:
-        """What each task with GPU work computed in its window."""
+        """The kernels of each task with GPU work in its window, and their time."""
         times: dict[Task, int] = {}
         for device in self.devices:
             task = device.device.task.task
