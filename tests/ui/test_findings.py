@@ -103,13 +103,13 @@ class TestFound:
 
     async def test_v_says_what_to_try_and_shows_the_evidence(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
-            await hit(app, pilot, "v")
+            await hit(app, pilot, "enter")
             assert isinstance(app.screen, FindingScreen)
             first = app.screen.finding
             assert first.advice.text[:20] in line_with(app, "try")
             assert app.screen.table.row_count == len(first.evidence)
             assert "1 of " in screen_text(app)[0]
-            await hit(app, pilot, "n")
+            await hit(app, pilot, "right_square_bracket")
             assert app.screen.finding is not first
             await hit(app, pilot, "p", "p")
             assert app.screen.finding is first
@@ -119,9 +119,9 @@ class TestFound:
     async def test_one_without_evidence_has_its_door_too(self, tmp_path, cache_directory):
         paths = illnesses.synchronous_memsets(tmp_path / "no-nvtx.sqlite").paths
         async with running(paths, cache_directory, NARROW) as (app, pilot):
-            await hit(app, pilot, "v")
+            await hit(app, pilot, "enter")
             place = [one.evidence is None for one in app.screen.found.findings].index(True)
-            await hit(app, pilot, *["n"] * place)
+            await hit(app, pilot, *["right_square_bracket"] * place)
             assert app.screen.finding.evidence is None
             await hit(app, pilot, "enter")
             assert not isinstance(app.screen, FindingScreen)
@@ -162,7 +162,7 @@ class TestHugeJobs:
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             assert "v looks" in line_with(app, "Findings")
             assert overview(app).findings.found is None
-            await hit(app, pilot, "v")
+            await hit(app, pilot, "enter")
             assert rows(app)
             await hit(app, pilot, "r", *"1", "enter")  # asked for once is asked for
             assert rows(app)

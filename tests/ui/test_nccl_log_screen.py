@@ -103,7 +103,7 @@ class TestTables:
             seen = []
             for _ in range(8):
                 seen.append(app.screen.name_of_table)
-                await pilot.press("o")
+                await pilot.press("b")
             assert seen == ["ops", "sizes", "calls", "communicators", "ranks", "gpus", "tuning", "lines"]
             assert app.screen.name_of_table == "ops"
             await pilot.press("O")
@@ -116,8 +116,8 @@ class TestTables:
         [
             (("down", "enter"), "AllReduce calls", 1),
             (("o", "enter"), "Reduce 1MiB–16MiB calls", 1),
-            (("o", "o", "o", "enter"), "0xfe ranks", 2),
-            (("o", "o", "o", "o", "o", "enter"), "n0 pid 1 device 0 ranks", 1),
+            (("b", "b", "b", "enter"), "0xfe ranks", 2),
+            (("o", "o", "b", "b", "b", "enter"), "n0 pid 1 device 0 ranks", 1),
         ],
     )
     async def test_enter_opens_what_a_row_is_made_of(self, log, way, crumb, rows):
@@ -128,7 +128,7 @@ class TestTables:
             await pilot.press(enter)
             await shows(app, pilot, crumb)
             assert len(app.screen.table.answer) == rows
-            await pilot.press("o")
+            await pilot.press("b")
             await shows(app, pilot, "esc goes back to the tables")
             await pilot.press("escape")
             await becomes(pilot, lambda: len(app.screen_stack) == 1)
@@ -145,13 +145,13 @@ class TestTables:
         path = tmp_path / "calls.log"
         path.write_text("".join(line for line in log_text().splitlines(True) if "COMPLETE" not in line))
         async with open_logs(path) as (app, pilot):
-            await pilot.press("o", "o", "o", "enter")
+            await pilot.press("b", "b", "b", "enter")
             await shows(app, pilot, "2 without a name ranks")
             assert len(app.screen.table.answer) == 2
 
     async def test_where_the_log_tells_no_more_it_says_so(self, log):
         async with open_logs(log) as (app, pilot):
-            await pilot.press("o", "o", "enter")
+            await pilot.press("b", "b", "enter")
             await shows(app, pilot, "a log tells no more of this row")
 
     async def test_rows_are_sorted_and_each_table_has_its_own_order(self, log):
@@ -159,7 +159,7 @@ class TestTables:
             assert app.screen.table.sorted_by == ("total_bytes", True)
             await pilot.press("s")
             assert [row[0] for row in app.screen.table.answer.rows] == ["AllReduce", "Reduce"]
-            await pilot.press("o")
+            await pilot.press("b")
             assert app.screen.table.sorted_by is None
 
 
@@ -170,7 +170,7 @@ class TestFilter:
             await type_in(app, pilot, "allr")
             await shows(app, pilot, "1 of 2 rows")
             assert 'filter "allr"' in screen_text(app)[1]
-            await pilot.press("o")
+            await pilot.press("b")
             await shows(app, pilot, "1 of 2 rows")
             await pilot.press("escape")
             await shows(app, pilot, "2 of 2 rows")
@@ -185,7 +185,7 @@ class TestFilter:
             read, app.nccl_log = app.nccl_log, LogState(app.source.logs)
             await pilot.press("escape")
             await shows(app, pilot, "reading")
-            await pilot.press("o")
+            await pilot.press("b")
             await shows(app, pilot, "the log is being read")
             app.nccl_log = read
             app.screen.log_changed()
@@ -212,7 +212,7 @@ class TestKeys:
                 assert app.screen.prompt.value == f"nccl.0-nccl-log-{name}.csv"
                 await type_in(app, pilot, str(tmp_path / f"{name}.csv"))
                 await shows(app, pilot, "wrote ")
-                await pilot.press("o")
+                await pilot.press("b")
         for name in ("ops", "sizes", "calls"):
             assert main(["nccl-log", str(log), "--tables", name, "--format", "csv"]) == 0
             assert (tmp_path / f"{name}.csv").read_text() == capsys.readouterr().out
@@ -281,7 +281,7 @@ class TestReading:
             await shows(app, pilot, "reading log")
             await shows(app, pilot, "AllReduce")
             assert 0 < app.nccl_log.calls < 6001
-            await pilot.press("o", "escape")
+            await pilot.press("b", "escape")
             await shows(app, pilot, "stopping…")
             gate.event.set()
             await shows(app, pilot, "R reads again")
@@ -335,7 +335,7 @@ class TestReading:
     async def test_every_table_of_real_logs_is_painted(self, number, path):
         async with open_logs(path, size=(NARROW, WIDE)[number % 2]) as (app, pilot):
             for _ in range(9):
-                await pilot.press("down", "s", "enter", "escape", "o")
+                await pilot.press("down", "s", "enter", "escape", "b")
                 await pilot.pause()
                 assert has(app, f"[{app.screen.name_of_table}]")
 
@@ -345,7 +345,7 @@ class TestBesideExports:
         async with open_both(job, log) as (app, pilot):
             assert screen_text(app)[-1].startswith("l log")
             await shows(app, pilot, "7 calls of 2 ranks, 4.023 MiB")
-            await pilot.press("l")
+            await pilot.press("V")
             await shows(app, pilot, "3 NCCL › log › Calls and message sizes by op")
             await pilot.press("2")
             await shows(app, pilot, "2 Kernels")
@@ -361,7 +361,7 @@ class TestBesideExports:
             await pilot.press("3")
             await shows(app, pilot, "kernel")
             assert "l log" not in screen_text(app)[-1] and not has(app, "NCCL log")
-            await pilot.press("l")
+            await pilot.press("V")
             await shows(app, pilot, "--nccl-log")
 
     async def test_a_log_that_cannot_be_read_leaves_the_exports_as_they_are(self, job, tmp_path):
@@ -394,7 +394,7 @@ def test_a_slow_line_gets_little(tmp_path):
     path.write_text(INIT.format(rank=0, pid=1) + "".join(calls))
     with Terminal([sys.executable, "-m", "nsystui", str(path)], {}, columns=120, lines=36) as terminal:
         terminal.wait_for("300 calls", timeout=30)
-        terminal.press("o", "o")
+        terminal.press("b", "b")
         terminal.settle(quiet=0.8)
 
         def cost(key: str) -> int:

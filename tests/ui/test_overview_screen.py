@@ -189,7 +189,7 @@ async def test_a_packed_job_without_its_exports_and_a_report_that_is_not_whole(d
     async with running([job], tmp_path / "cache") as (app, pilot):
         assert line_with(app, "3 ranks")
         assert "not a whole packed report" in line_with(app, "rank=1 is left out")
-        await hit(app, pilot, "l")
+        await hit(app, pilot, "F")
         assert "100.0 %" in line_with(app, "rank2 ")
         for screen in "234567":
             await hit(app, pilot, screen)
@@ -201,7 +201,7 @@ async def test_a_file_that_cannot_be_opened_is_named_with_its_reason(demo_job, t
     (tmp_path / "rank1.sqlite").write_bytes(demo_job[1].read_bytes()[:50_000])
     async with running([tmp_path], tmp_path / "cache") as (app, pilot):
         assert "cut short" in line_with(app, "rank1.sqlite is left out")
-        await hit(app, pilot, "l", "down")
+        await hit(app, pilot, "F", "down")
         assert "cut short" in line_with(app, "│ rank1: left out")
 
 

@@ -25,9 +25,9 @@ async def test_the_tables_come_one_after_the_other(demo_job, cache_directory):
         await shows(app, pilot, "4 of 4 ranks")
         line_with(app, "clock: UTC, then")
         for crumb in ("steps", "steps across ranks", "every step", "collectives", "every collective"):
-            await hit(app, pilot, "o")
+            await hit(app, pilot, "v")
             await shows(app, pilot, f"7 Ranks › {crumb}")
-        await hit(app, pilot, "o")
+        await hit(app, pilot, "v")
         await shows(app, pilot, "4 of 4 ranks")
 
 
@@ -44,7 +44,7 @@ async def test_a_rank_is_selected_and_its_gpu_shown(demo_job, cache_directory):
 async def test_a_step_is_a_selection(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "7")
-        await hit(app, pilot, "o", "o", "o")
+        await hit(app, pilot, "v", "v", "v")
         await hit(app, pilot, "down", "t")
         assert app.selection.window is not None
         assert app.screen.values()["step"] == 1
@@ -78,11 +78,11 @@ async def test_one_report_has_one_clock(demo_job, cache_directory):
 
 async def test_the_map_goes_through_figures_and_steps(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "7", "h")
+        await hit(app, pilot, "4", "v")
         await shows(app, pilot, "busy · 4 ranks")
         await hit(app, pilot, "m")
         await shows(app, pilot, "compute · 4 ranks")
-        await hit(app, pilot, "o")
+        await hit(app, pilot, "v")
         await shows(app, pilot, "step time · 4 ranks")
         line_with(app, "│1")
         await hit(app, pilot, "right", "t")
@@ -93,7 +93,7 @@ async def test_the_map_goes_through_figures_and_steps(demo_job, cache_directory)
 
 async def test_ranks_share_lines_where_there_are_too_few(ranks, cache_directory):
     async with running(ranks, cache_directory, (80, 15)) as (app, pilot):
-        await hit(app, pilot, "7", "h")
+        await hit(app, pilot, "4", "v")
         await shows(app, pilot, "mean of 2 ranks a line")
         line_with(app, "14-15")
         await hit(app, pilot, "a")
@@ -109,7 +109,7 @@ async def test_without_gpu_work_the_map_says_why(tmp_path):
     from synthetic import cpu_only_export
 
     async with running([cpu_only_export(tmp_path / "cpu.sqlite")], None, NARROW) as (app, pilot):
-        await hit(app, pilot, "7", "h")
+        await hit(app, pilot, "4", "v")
         await shows(app, pilot, "no GPU work in this export")
 
 

@@ -9,7 +9,7 @@ from jobs import WIDE, becomes, hit, line_with, rest, running, screen_text, show
 
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.recipes import all_recipes, recipe_named
-from nsystui.ui.palette import RecipePalette, words_of
+from nsystui.ui.palette import Palette, words_of
 from nsystui.ui.screens.instances import KernelInstancesScreen
 from nsystui.ui.screens.recipe import RecipeMapScreen, RecipeScreen
 
@@ -35,10 +35,10 @@ async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_d
     async with running(job, cache_directory, WIDE) as (app, pilot):
         await hit(app, pilot, "ctrl+p")
         await shows(app, pilot, "recipe: cuda_api_sum – how long CUDA API calls took, by name")
-        assert isinstance(app.screen, RecipePalette)
+        assert isinstance(app.screen, Palette)
         assert offered(app) == [words_of(recipe) for recipe in all_recipes()]
         await hit(app, pilot, "ctrl+p")
-        assert not isinstance(app.screen, RecipePalette)
+        assert not isinstance(app.screen, Palette)
         await hit(app, pilot, "ctrl+p")
         await pilot.press(*"gaps")
         assert await becomes(pilot, lambda: offered(app)[:1] == [words_of(recipe_named("gpu_gaps"))])
@@ -59,10 +59,10 @@ async def test_a_question_in_a_new_file_is_in_the_palette_and_opens(dummy_questi
 
 async def test_the_views_of_a_question_in_a_new_file_are_shown_by_its_screen(dummy_question, job, cache_directory):
     async with running(job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "7", *"o" * 6)
+        await hit(app, pilot, "7", *"v" * 5)
         line_with(app, "7 Ranks › first words")
         assert line_with(app, "one").split() == ["▸", "2", "one"]
-        await hit(app, pilot, "o")
+        await hit(app, pilot, "v")
         assert line_with(app, "7 Ranks › second words").endswith("1 of 1 words")
         assert line_with(app, "two").split() == ["▸", "2", "two"]
 
@@ -70,7 +70,7 @@ async def test_the_views_of_a_question_in_a_new_file_are_shown_by_its_screen(dum
 async def test_the_palette_of_a_tiny_terminal_takes_pages(job, cache_directory):
     async with running(job, cache_directory, (5, 2)) as (app, pilot):
         await hit(app, pilot, "ctrl+p", "pagedown", "pageup", "pagedown", "escape")
-        assert not isinstance(app.screen, RecipePalette)
+        assert not isinstance(app.screen, Palette)
 
 
 async def test_a_recipe_is_a_table_to_filter_sort_and_export(job, cache_directory, tmp_path):
@@ -105,7 +105,7 @@ async def test_a_map_is_drawn_figure_by_figure_and_is_a_table_too(job, cache_dir
         await hit(app, pilot, "m")
         line_with(app, "NCCL (%) · 2 of 3")
         assert len(app.screen.answer_to_export()) == 2 * app.screen.chart.chart_width
-        await hit(app, pilot, "o")
+        await hit(app, pilot, "v")
         assert isinstance(app.screen, RecipeScreen)
         await hit(app, pilot, "down", "t")
         assert app.selection.window is not None

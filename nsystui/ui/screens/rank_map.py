@@ -21,12 +21,13 @@ from nsystui.ui import keys
 from nsystui.ui.pictures.selection import spans
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.widgets.charts import Lane, StripChart
+from nsystui.ui.widgets.lines import Choice
 from nsystui.ui.widgets.plots import time_axis
 
 _LABEL_WIDTH = 9
 _VALUE_WIDTH = 8
-_FRAME = 7
-"""Lines for the title, the selection, the axis, the details (3) and the keys."""
+_FRAME = 8
+"""Lines for the title, the selection, the views, the axis, the details (3) and the keys."""
 
 _CATEGORIES = {"compute": "compute", "NCCL": "nccl", "exposed NCCL": "nccl", "memory": "memory", "graph": "graph"}
 
@@ -57,7 +58,9 @@ class _Wanted:
 class RankMapScreen(ChartScreen):
     """Utilisation of every rank over time, or the times of its steps."""
 
-    MODE_KEY = "7"
+    MODE_KEY = "4"
+    SCREEN = "rank map"
+    STATE = ("_figure", "_of_steps", "_merge", "_opened")
     PLACES = ("rank map", "everywhere")
     BINDINGS = keys.bindings("rank map", "everywhere")
     chart: StripChart
@@ -67,11 +70,11 @@ class RankMapScreen(ChartScreen):
     """
 
     def __init__(self) -> None:
-        super().__init__("7 Ranks", "map")
+        super().__init__("4 GPU")
         self._figure = "busy"
         self._of_steps = False
         self._merge = {False: Merge.MEAN, True: Merge.LARGEST}
-        self._opened: list[frozenset[Task]] = []
+        self._opened: tuple[frozenset[Task], ...] = ()
         self._wanted = _Wanted()
         self._picture: _Picture | None = None
 
@@ -113,7 +116,7 @@ class RankMapScreen(ChartScreen):
         self._picture = picture
         shown = picture.shown
         if not picture.groups:
-            self.show_empty("\n".join(shown.notes) or f"no rank has {shown.figure} here: m shows another figure")
+            self.show_empty("\n".join(shown.notes) or f"no rank has {shown.figure} here: b shows another figure")
             self.show_title()
             return
         self.show_empty("")
@@ -172,18 +175,24 @@ class RankMapScreen(ChartScreen):
 
     # -- keys -----------------------------------------------------------------------------------------------------
 
-    def action_figure(self) -> None:
-        if self._of_steps:
-            self.say("the map of steps shows their time: o goes back to the map over time")
-            return
-        names = self._picture.figures if self._picture is not None else tuple(PARTS)
-        self._figure = names[(names.index(self._figure) + 1) % len(names)] if self._figure in names else names[0]
-        self.say(self._figure)
-        self.job_changed()
+    def view_name(self) -> str:
+        return "step map" if self._of_steps else "map"
 
-    def action_steps(self) -> None:
-        self._of_steps = not self._of_steps
-        self.job_changed()
+    def take_view(self, name: str, **options: str) -> None:
+        self._of_steps = name == "step map"
+        if self.is_mounted:
+            self.job_changed()
+
+    def choices(self) -> tuple[Choice, ...]:
+        names = self._picture.figures if self._picture is not None else tuple(PARTS)
+        if self._of_steps or self._figure not in names:
+            return super().choices()
+
+        def choose(place: int) -> None:
+            self._figure = names[place]
+            self.job_changed()
+
+        return (*super().choices(), Choice("by", names, names.index(self._figure), choose))
 
     def action_merge(self) -> None:
         modes = list(Merge)
@@ -201,14 +210,14 @@ class RankMapScreen(ChartScreen):
             return
         group, _ = place
         if len(group) > 1:
-            self._opened.append(frozenset(item.task for item in group))
+            self.explorer.remember()
+            self._opened += (frozenset(item.task for item in group),)
             self.chart.cursor_lane = 0
             self.job_changed()
             return
         window = self._window()
         chosen = self.selection.with_tasks(frozenset({group[0].task}))
-        self.explorer.select(chosen if window is None else chosen.with_window(window))
-        self.call_later(self.action_mode, "gpu")
+        self.call_later(self.explorer.go, "gpu", chosen if window is None else chosen.with_window(window))
 
     def action_take_window(self) -> None:
         window = self._window()
@@ -226,13 +235,6 @@ class RankMapScreen(ChartScreen):
         first, last = self.chart.span or (self.chart.cursor_column, self.chart.cursor_column)
         spans_ = [columns[min(cell * len(columns) // width, len(columns) - 1)] for cell in (first, last)]
         return Window(spans_[0].start, max(spans_[1].end, spans_[0].start + 1))
-
-    def action_back(self) -> None:
-        if self._opened:
-            self._opened.pop()
-            self.job_changed()
-        else:
-            super().action_back()
 
     # -- files ----------------------------------------------------------------------------------------------------
 
