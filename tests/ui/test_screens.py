@@ -105,7 +105,7 @@ async def test_filter_is_one_for_all_screens_and_esc_takes_it_back(job):
         await play(app, pilot, ("6",))
         assert 'filter "nccl"' in line(app, SelectionLine)
         assert "nccl" in str(app.screen.values()["name"]).lower()
-        await play(app, pilot, ("escape",))
+        await play(app, pilot, ("escape", "escape"))
         assert line(app, SelectionLine).startswith("all ranks · all time")
 
 

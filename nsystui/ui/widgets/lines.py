@@ -342,6 +342,7 @@ class ChoiceLine(TextLine):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "choice-line--path",
+        "choice-line--key",
         "choice-line--label",
         "choice-line--chosen",
         "choice-line--other",
@@ -350,6 +351,7 @@ class ChoiceLine(TextLine):
     DEFAULT_CSS = """
     ChoiceLine { display: none; }
     ChoiceLine > .choice-line--path { text-style: bold; }
+    ChoiceLine > .choice-line--key { text-style: bold underline; }
     ChoiceLine > .choice-line--label { color: $foreground 75%; }
     ChoiceLine > .choice-line--chosen { text-style: bold; }
     ChoiceLine > .choice-line--other { color: $foreground 75%; }
@@ -389,7 +391,8 @@ class ChoiceLine(TextLine):
         parts = [(self._path, "choice-line--path", -1, -1)] if self._path else []
         for place, choice in enumerate(self._choices):
             between = "    " if parts else ""
-            parts.append((f"{between}{choice.label} ", "choice-line--label", place, -1))
+            parts.append((between + choice.label[0], "choice-line--key", place, -1))
+            parts.append((f"{choice.label[1:]} ", "choice-line--label", place, -1))
             for number, option in enumerate(choice.options):
                 text = safe_text(option)
                 if number == choice.chosen:
