@@ -81,7 +81,7 @@ async def test_x_on_two_ranks_of_the_overview_compares_them(demo_job, cache_dire
 async def test_x_twice_on_a_rank_takes_the_mark_away(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "x", "x")
-        await shows(app, pilot, "rank 0 is not marked any more")
+        await shows(app, pilot, "mark cleared: rank 0")
         await hit(app, pilot, "down", "x")
         assert isinstance(app.screen, OverviewScreen)
 
@@ -157,13 +157,13 @@ async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_di
 # Tables
 
 
-async def test_o_goes_through_the_tables_and_back(demo_job, other_job, cache_directory):
+async def test_v_goes_through_the_tables_and_back(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
         for name in ("kernels", "nvtx", "nccl", "memory", "steps", "summary"):
             await hit(app, pilot, "v")
             assert line_with(app, f"[{name}]")
             assert len(app.screen.table.answer)
-        await hit(app, pilot, "O")
+        await hit(app, pilot, "V")
         assert app.screen.name_of_table == "steps"
 
 
@@ -306,7 +306,7 @@ async def test_another_job_that_cannot_be_read_is_said_on_the_screen_before(demo
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         screen = OtherJobScreen(app.job, app.source, (str(torn),))
         torn.write_bytes(demo_job[0].read_bytes()[:100_000])
-        app.push_screen(screen)
+        app.open_screen(screen)
         await rest(app, pilot)
         await shows(app, pilot, "nothing to compare with:")
         assert isinstance(app.screen, OverviewScreen)

@@ -39,7 +39,7 @@ async def test_wide_screens_tell_the_formulas_too(job, cache_directory):
         await shows(app, pilot, "= load balance × communication × orchestration")
 
 
-async def test_o_goes_through_the_tables_and_u_changes_what_is_useful(job, cache_directory):
+async def test_b_goes_through_the_tables_and_another_key_changes_what_is_useful(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
         await hit(app, pilot, "4", "v", "v", "v")
         names = []
@@ -48,7 +48,7 @@ async def test_o_goes_through_the_tables_and_u_changes_what_is_useful(job, cache
             await hit(app, pilot, "b")
         assert names == ["breakdown", "device", "host", "processes"]
         before = line_with(app, "device parallel efficiency")
-        await hit(app, pilot, "u")
+        await hit(app, pilot, "U")
         assert line_with(app, "device parallel efficiency") != before
         await shows(app, pilot, "useful (talp)")
 
@@ -74,17 +74,19 @@ async def test_a_rank_is_selected_and_its_gpu_shown(job, cache_directory):
 
 async def test_a_time_in_the_selection_is_the_whole(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4", "enter", "p")
+        await hit(app, pilot, "4", "enter", "v", "v", "v")
         assert isinstance(app.screen, EfficiencyScreen)
         await shows(app, pilot, "100 % is the selected time")
 
 
-async def test_it_lies_over_ranks_too_and_goes_back_there(job, cache_directory):
+async def test_a_factor_leads_to_another_tab_and_esc_back(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
         await hit(app, pilot, "4", "v", "v", "v")
-        await shows(app, pilot, "7 Ranks › efficiency")
+        await shows(app, pilot, "[efficiency]")
         await hit(app, pilot, "b", "down", "enter")
         assert isinstance(app.screen, RanksScreen)
+        await hit(app, pilot, "escape")
+        assert isinstance(app.screen, EfficiencyScreen)
 
 
 async def test_without_gpu_work_it_says_so(tmp_path):

@@ -116,7 +116,7 @@ async def test_plus_zooms_around_the_cursor_and_0_shows_all_again(demo_job, cach
         assert window.start <= middle < window.end
         low, high = screen.chart.cursor_times
         assert low <= middle < high
-        assert "of" in screen_text(app)[0]
+        assert "of" in screen_text(app)[1]
         await hit(app, pilot, "right_square_bracket")
         assert screen.picture.window.start > window.start
         await hit(app, pilot, "left_square_bracket", "minus")

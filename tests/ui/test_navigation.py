@@ -164,7 +164,7 @@ async def test_a_view_of_another_screen_stays_in_its_tab(job, cache, key, views)
 async def test_every_key_line_names_the_palette_and_the_help(job, cache, key, size):
     async with running(job, cache, size) as (app, pilot):
         await hit(app, pilot, key)
-        assert screen_text(app)[-1].rstrip().endswith("ctrl+p all commands  ? help")
+        assert "ctrl+p all commands  ? help" in screen_text(app)[-1]
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ async def test_a_resize_bins_the_strip_anew_and_keeps_the_order_of_the_user(demo
 
 async def test_diagnostics_contents_and_files_are_a_key_away(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        for key, kind in (("d", DiagnosticsScreen), ("i", ContentsScreen), ("l", FilesScreen)):
+        for key, kind in (("d", DiagnosticsScreen), ("i", ContentsScreen), ("F", FilesScreen)):
             await hit(app, pilot, key)
             assert isinstance(app.screen, kind)
             assert app.screen.table.row_count >= 3
@@ -156,7 +156,7 @@ async def test_contents_lead_to_the_screen_that_shows_them_or_say_what_to_record
         app.screen.table.move_to(tables.index("os_calls"))
         await hit(app, pilot, "enter")
         assert isinstance(app.screen, KernelsScreen)
-        assert "OS runtime" in screen_text(app)[0]
+        assert "[OS runtime]" in screen_text(app)[2]
 
 
 # What is missing
@@ -321,7 +321,7 @@ async def test_an_export_without_a_kernel_table_says_what_is_missing(shared_expo
         assert "nsys profile -t cuda" in line_with(app, "no GPU work")
         assert "37,392" in line_with(app, "OS runtime")
         await hit(app, pilot, "tab", "enter")
-        assert "OS runtime" in screen_text(app)[0]
+        assert "[OS runtime]" in screen_text(app)[2]
 
 
 async def test_whole_graphs_are_nearly_all_of_the_time_of_a_real_run(shared_export, cache_directory):

@@ -24,9 +24,9 @@ async def test_the_tables_come_one_after_the_other(demo_job, cache_directory):
         await hit(app, pilot, "7")
         await shows(app, pilot, "4 of 4 ranks")
         line_with(app, "clock: UTC, then")
-        for crumb in ("steps", "steps across ranks", "every step", "collectives", "every collective"):
+        for crumb in ("steps", "across", "every step", "kinds", "collectives"):
             await hit(app, pilot, "v")
-            await shows(app, pilot, f"7 Ranks › {crumb}")
+            await shows(app, pilot, f"[{crumb}]")
         await hit(app, pilot, "v")
         await shows(app, pilot, "4 of 4 ranks")
 
@@ -55,7 +55,7 @@ async def test_a_kind_of_collective_opens_the_single_ones_and_one_the_events(dem
         await hit(app, pilot, "7")
         await hit(app, pilot, *"oooo")
         await hit(app, pilot, "enter")
-        await shows(app, pilot, "every collective")
+        await shows(app, pilot, "[collectives]")
         await hit(app, pilot, "enter")
         await shows(app, pilot, "6 Events")
         assert app.selection.window is not None
@@ -80,7 +80,7 @@ async def test_the_map_goes_through_figures_and_steps(demo_job, cache_directory)
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await hit(app, pilot, "4", "v")
         await shows(app, pilot, "busy · 4 ranks")
-        await hit(app, pilot, "m")
+        await hit(app, pilot, "b")
         await shows(app, pilot, "compute · 4 ranks")
         await hit(app, pilot, "v")
         await shows(app, pilot, "step time · 4 ranks")
@@ -88,7 +88,8 @@ async def test_the_map_goes_through_figures_and_steps(demo_job, cache_directory)
         await hit(app, pilot, "right", "t")
         assert app.selection.window is not None
         await hit(app, pilot, "escape")
-        await shows(app, pilot, "4 of 4 ranks")
+        assert app.selection.window is None
+        await shows(app, pilot, "[map of steps]")
 
 
 async def test_ranks_share_lines_where_there_are_too_few(ranks, cache_directory):

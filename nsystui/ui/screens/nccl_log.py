@@ -169,7 +169,8 @@ class NcclLogScreen(FilteredTableScreen):
     def show_count(self) -> None:
         super().show_count()
         if self._remark:
-            self.notes.show_notes((self._remark,))
+            answer = self.table.answer
+            self.notes.show_notes((*(answer.notes if answer is not None and len(answer) else ()), self._remark))
 
     def path(self) -> tuple[str, ...]:
         return () if self.inside is None else ("log", self.inside.crumb)
@@ -178,9 +179,9 @@ class NcclLogScreen(FilteredTableScreen):
         return super().views() if self.inside is None and self.explorer.source.files else ()
 
     def choices(self) -> tuple[Choice, ...]:
-        if self.inside is not None:
+        if self.inside is not None or not self._tables:
             return ()
-        there = self._tables_with_rows() if self._tables else [self.name_of_table]
+        there = self._tables_with_rows()
 
         def choose(place: int) -> None:
             self.name_of_table = there[place]

@@ -73,7 +73,7 @@ class OverviewScreen(TablesScreen):
     """
 
     def __init__(self) -> None:
-        super().__init__("nsystui")
+        super().__init__("1 Overview")
         self.comparison = RankComparison(self)
         self.picture: OverviewPicture | None = None
         self._seen: Selection | None = None

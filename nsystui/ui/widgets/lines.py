@@ -390,8 +390,9 @@ class ChoiceLine(TextLine):
     def _parts(self, shrunk: Sequence[int]) -> list[tuple[str, str, int, int]]:
         parts = [(self._path, "choice-line--path", -1, -1)] if self._path else []
         for place, choice in enumerate(self._choices):
-            between = "    " if parts else ""
-            parts.append((between + choice.label[0], "choice-line--key", place, -1))
+            if parts:
+                parts.append(("    ", "choice-line--label", -1, -1))
+            parts.append((choice.label[0], "choice-line--key", place, -1))
             parts.append((f"{choice.label[1:]} ", "choice-line--label", place, -1))
             for number, option in enumerate(choice.options):
                 text = safe_text(option)
