@@ -244,7 +244,7 @@ class TestKeys:
     async def test_help_has_the_keys_that_act_here_and_no_others(self, log):
         async with open_logs(log, size=WIDE) as (app, pilot):
             await pilot.press("question_mark")
-            await shows(app, pilot, "the next table of the log")
+            await shows(app, pilot, "next and previous grouping")
             for absent in ("NVTX tree", "select ranks", "time window"):
                 assert not has(app, absent)
 

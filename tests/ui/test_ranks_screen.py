@@ -53,7 +53,7 @@ async def test_a_step_is_a_selection(demo_job, cache_directory):
 async def test_a_kind_of_collective_opens_the_single_ones_and_one_the_events(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "7")
-        await hit(app, pilot, *"oooo")
+        await hit(app, pilot, *"vvvv")
         await hit(app, pilot, "enter")
         await shows(app, pilot, "[collectives]")
         await hit(app, pilot, "enter")
@@ -93,7 +93,7 @@ async def test_the_map_goes_through_figures_and_steps(demo_job, cache_directory)
 
 
 async def test_ranks_share_lines_where_there_are_too_few(ranks, cache_directory):
-    async with running(ranks, cache_directory, (80, 15)) as (app, pilot):
+    async with running(ranks, cache_directory, (80, 16)) as (app, pilot):
         await hit(app, pilot, "4", "v")
         await shows(app, pilot, "mean of 2 ranks a line")
         line_with(app, "14-15")
@@ -123,7 +123,7 @@ async def test_a_first_answer_that_takes_long_is_waited_for_in_words(demo_job, c
         try:
             await shows(app, pilot, "computing…")
             app.post_message(Computing(Computation("steps", 3, 64)))
-            await shows(app, pilot, "computing steps: 3 of 64 reports")
+            await shows(app, pilot, "computing steps: 3 of")
         finally:
             may_answer.set()
         app.post_message(Computing(None))

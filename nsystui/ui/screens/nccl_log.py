@@ -147,8 +147,7 @@ class NcclLogScreen(FilteredTableScreen):
             there = self._tables_with_rows()
             lacking = [name for name in _ORDER if name not in there and name != self.name_of_table]
             is_whole = self.nccl_log.is_over and not self.nccl_log.is_stopped
-            remark = f"no {', '.join(lacking)} in it" if lacking and is_whole else ""
-            self._remark = remark
+            self._remark = f"no {', '.join(lacking)} in it" if lacking and is_whole else ""
             answer = tables[self.name_of_table]
         else:
             answer = rows_inside(tables, self.inside)
@@ -170,7 +169,7 @@ class NcclLogScreen(FilteredTableScreen):
         super().show_count()
         if self._remark:
             answer = self.table.answer
-            self.notes.show_notes((*(answer.notes if answer is not None and len(answer) else ()), self._remark))
+            self.notes.show_notes((self._remark, *(answer.notes if answer is not None and len(answer) else ())))
 
     def path(self) -> tuple[str, ...]:
         return () if self.inside is None else ("log", self.inside.crumb)

@@ -192,9 +192,9 @@ class TitleLine(StatusText):
             if sum(width_of(text) for text, _ in tabs) + others <= width:
                 break
         room = width - sum(width_of(text) for text, _ in tabs)
-        right = [(_fewer_phrases(text, room - len(GAP)), name) for text, name in self._right]
-        if sum(width_of(text) for text, _ in right) + len(GAP) > room:
-            right = []
+        room_right = room - len(GAP)
+        right = [(cut(_fewer_phrases(text, room_right), room_right), name) for text, name in self._right]
+        right = right if room_right >= SHORTEST_CUT else []
         room -= sum(width_of(text) + len(GAP) for text, _ in right)
         left: list[StyledText] = []
         if room >= len(self.PROGRAM) + len(BETWEEN):
