@@ -57,7 +57,7 @@ async def test_a_kind_of_collective_opens_the_single_ones_and_one_the_events(dem
         await hit(app, pilot, "enter")
         await shows(app, pilot, "[collectives]")
         await hit(app, pilot, "enter")
-        await shows(app, pilot, "6 Events")
+        await shows(app, pilot, "│6 Evt│")
         assert app.selection.window is not None
 
 
