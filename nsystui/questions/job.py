@@ -76,6 +76,13 @@ class Job:
 
         self.alignment = align(self.session, mode)
 
+    @property
+    def devices(self) -> frozenset[int]:
+        """The CUDA ordinals of the devices that any process used."""
+        from nsystui.questions.tasks import used_devices
+
+        return frozenset(one.device for one in used_devices(self.session))
+
     def tasks_of_ranks(self, numbers: frozenset[int]) -> frozenset[Task]:
         """The tasks with these rank numbers; raises UsageError for a number that no task has."""
         found = {item.rank: item.task for item in self.ranks}

@@ -167,6 +167,14 @@ def _names(
     return int(session.scalar(sa.select(sa.func.count(name.distinct()))) or 0)
 
 
+def kernel_names(session: Session, most: int) -> list[str]:
+    """The full names of kernels, those with most launches first, at most so many."""
+    name = name_of(tables.kernels, Names.FULL).label("name")
+    launches = sa.func.count()
+    query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(launches.desc(), name).limit(most)
+    return [str(row[0]) for row in session.rows(query)]
+
+
 def _group_keys(group: GroupBy, table: sa.Table, ranks: Sequence[RankedTask]) -> list[sa.Label[Any]]:
     columns = table.c
     if group is GroupBy.RANK:

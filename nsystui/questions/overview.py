@@ -65,7 +65,7 @@ def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
     metadata = [report.metadata for report in reports]
     starts = [facts.session_start_utc for facts in metadata if facts.session_start_utc is not None]
     return JobFacts(
-        title=_title(reports),
+        title=title_of(reports),
         commands=_distinct(os.path.basename(facts.command) for facts in metadata),
         reports=len(reports),
         ranks=len(ranks),
@@ -93,7 +93,7 @@ def _distinct(values: Iterable[str]) -> tuple[str, ...]:
 _NUMBERED = re.compile(r"(?:^|[\W_]+)(?:rank|node|task|proc|profile|report|n|r)?[\W_]*\d*[\W_]*$", re.IGNORECASE)
 
 
-def _title(reports: Sequence[Report]) -> str:
+def title_of(reports: Sequence[Report]) -> str:
     """The common beginning of the reports' names before the rank; else their folder, else the command."""
     names = [report.name for report in reports]
     if len(names) == 1:

@@ -104,7 +104,8 @@ class View(NamedTuple):
 
     ``title`` stands behind that of the screen (default: the question's), ``counted`` in "12 of 34 rows". ``values``
     are those of the question's options that differ from their defaults, ``sort`` the column by which the answer comes
-    sorted, and whether it descends. ``tables``: the canonical tables whose rows a user finds there. ``order``: its
+    sorted, and whether it descends. ``label``: the word for it among the views of its screen (default: its name).
+    ``tables``: the canonical tables whose rows a user finds there. ``order``: its
     place among the views of the screen (default: the question's).
     """
 
@@ -115,6 +116,7 @@ class View(NamedTuple):
     sort: tuple[str | None, bool] = (None, True)
     tables: tuple[str, ...] = ()
     order: int = 0
+    label: str = ""
 
 
 class Titled(NamedTuple):

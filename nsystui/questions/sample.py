@@ -58,7 +58,8 @@ class _Sums:
             (100 * duration / everything, count, duration / count, name)
             for name, (count, duration) in self.names.items()
         ]
-        part = f"{100 * self.sampled / rows:.2g} %"
+        share = 100 * self.sampled / rows
+        part = f"{share:.0f} %" if share >= 10 else f"{share:.2g} %"
         note = f"sample: {self.sampled:,} of {rows:,} kernels ({part}); exact numbers follow"
         return TableAnswer("kernel-sample", SAMPLE_COLUMNS, sorted(records, reverse=True), None, (note,))
 

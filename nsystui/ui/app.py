@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
 from textual.app import App
@@ -23,6 +23,7 @@ from nsystui.base.text import safe_text
 from nsystui.questions.opening import Source
 from nsystui.questions.question import SCREENS
 from nsystui.ui.ascii import draw_in_ascii
+from nsystui.ui.history import History, Place
 from nsystui.ui.loading import (
     Advanced,
     Computing,
@@ -38,7 +39,7 @@ from nsystui.ui.loading import (
     SampleTaken,
     Warned,
 )
-from nsystui.ui.screens import screen_of
+from nsystui.ui.screens import TabView, screen_of, views_on
 from nsystui.ui.widgets.lines import progress_bar
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from nsystui.questions.compare import Options
     from nsystui.questions.compare.side import Side
     from nsystui.questions.job import Job
+    from nsystui.questions.triage.run import Triage
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
     from nsystui.store.session import Computation
@@ -60,14 +62,6 @@ class Look:
     few_colors: bool = False
     ascii_only: bool = False
     light: bool = False
-
-
-@dataclass(frozen=True)
-class WayBack:
-    """The screen and the selection from which the timeline was opened."""
-
-    mode: str
-    selection: Selection
 
 
 @dataclass
@@ -86,7 +80,7 @@ class NsystuiApp(App[int]):
     """The screens of nsystui over one job.
 
     Its return code is the exit status; with 2, ``reasons`` are for the terminal that stays, and so is a ``failure``.
-    ``selection`` is what every screen shows; ``select`` and ``undo_selection`` change it.
+    ``selection`` is what every screen shows. ``select``, ``go`` and ``open_screen`` are steps; ``go_back`` undoes one.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -112,11 +106,11 @@ class NsystuiApp(App[int]):
         self.selection = Selection()
         self.files: dict[Path, FileState] = {}
         self.sample: Answer | None = None
+        self.triage: Triage | None = None
         self.loading_now = True
         self.reasons: list[str] = []
         self._paths: tuple[Path, ...] = ()
-        self._history: list[Selection] = []
-        self.way_back: WayBack | None = None
+        self._history = History()
         self._loading: Loading | None = None
         self.nccl_log = LogState(source.logs)
         self.working: Computation | None = None
@@ -169,26 +163,101 @@ class NsystuiApp(App[int]):
         lines = ("\t".join(map(safe_text, line.split("\t"))) for line in text.split("\n"))
         super().copy_to_clipboard("\n".join(lines))
 
-    # -- the selection --------------------------------------------------------------------------------------------
+    # -- the selection, and the way through the screens -----------------------------------------------------------
 
     def select(self, selection: Selection) -> None:
-        """Changes the selection of every screen; `undo_selection` restores the previous one."""
+        """Changes the selection of every screen."""
         if selection != self.selection:
-            self._history.append(self.selection)
+            self.remember()
             self.selection = selection
             self.update_screen()
 
-    def undo_selection(self) -> bool:
-        """Restores the previous selection; ``False`` where there is none."""
-        if not self._history:
+    async def go(self, mode: str, selection: Selection | None = None, view: str = "", **options: str) -> None:
+        """Goes to the screen of a mode in one step, with another selection, to one of its views, where these are given.
+
+        ``options`` are those of the question of the view.
+        """
+        self.remember()
+        if selection is not None:
+            self.selection = selection
+        await self.switch_mode(mode)
+        self._show_screens(self.screen_stack[:1])
+        if view:
+            self.screen.show_view(view, **options)  # type: ignore[attr-defined]
+        self.update_screen()
+
+    async def go_to_tab(self, mode: str) -> None:
+        """Goes to the screen of a mode as it was left; from that screen, to its first view with nothing over it."""
+        self.remember()
+        if mode != self.current_mode:
+            await self.switch_mode(mode)
+            return
+        self._show_screens(self.screen_stack[:1])
+        views = views_on(mode)
+        if views:
+            self.screen.show_view(views[0].name)  # type: ignore[attr-defined]
+
+    def open_screen(self, screen: Screen[None]) -> None:
+        """Opens a screen over the one that is shown, in one step."""
+        self.remember()
+        self.push_screen(screen)
+
+    def open_view(self, view: TabView) -> Any:
+        """Shows the screen of a view of this tab in place of the one that shows another; returns that screen."""
+        root = self.screen_stack[0]
+        if view.screen == self.current_mode:
+            self._show_screens([root])
+            return root
+        screen = screen_of(view.screen)
+        self._show_screens([root, screen])
+        return screen
+
+    def remember(self) -> None:
+        """Remembers this place: the next step begins here."""
+        shown = [screen for screen in self.screen_stack if hasattr(screen, "state")]
+        place = Place(self.current_mode, self.selection, tuple((screen, screen.state()) for screen in shown))
+        for screen in self._history.add(place):
+            if all(screen not in stack for stack in self._screen_stacks.values()):
+                screen.remove()
+
+    async def go_back(self) -> bool:
+        """Undoes the last step; ``False`` where there was none."""
+        place = self._history.take()
+        if place is None:
             return False
-        self.selection = self._history.pop()
+        self.selection = place.selection
+        if place.mode != self.current_mode:
+            await self.switch_mode(place.mode)
+        self._show_screens([screen for screen, _ in place.screens])
+        for screen, state in place.screens:
+            screen.restore(state)  # type: ignore[attr-defined]
         self.update_screen()
         return True
 
-    def remember_way(self) -> None:
-        """Remembers the current screen and selection, to which the timeline returns."""
-        self.way_back = WayBack(self.current_mode, self.selection)
+    def _show_screens(self, screens: Sequence[Screen[Any]]) -> None:
+        """Makes these the screens of the mode, from its own to the one that is shown."""
+        here = list(self.screen_stack)
+        same = 0
+        while same < min(len(here), len(screens)) and here[same] is screens[same]:
+            same += 1
+        for _ in here[same:]:
+            self.pop_screen()
+        for screen in screens[same:]:
+            self.push_screen(screen)
+
+    def is_screen_installed(self, screen: Screen[Any] | str) -> bool:
+        """Textual removes a screen that was closed unless it is installed: one in the history is opened again."""
+        return super().is_screen_installed(screen) or self._history.keeps(screen)
+
+    async def _close_all(self) -> None:
+        """Ends the screens that only the history keeps, besides those that Textual knows of."""
+        while (place := self._history.take()) is not None:
+            for screen, _ in place.screens:
+                if screen.is_running and all(screen not in stack for stack in self._screen_stacks.values()):
+                    await self._prune(screen)
+        await super()._close_all()
+
+    # -- the loading ----------------------------------------------------------------------------------------------
 
     def stop_loading(self) -> bool:
         """Stops the reading of exports and logs; ``False`` where nothing is being read."""
@@ -304,7 +373,7 @@ class NsystuiApp(App[int]):
         self.update_status()
         self.update_screen()
         if message.cancelled:
-            self.say("stopped loading: R resumes")
+            self.say("stopped loading: R resumes loading")
             return
         if not any(state.ready for state in self.files.values()):
             self._leave_with_reasons()
@@ -350,8 +419,25 @@ class NsystuiApp(App[int]):
         self.exit(return_code=2)
 
     @property
+    def job_name(self) -> str:
+        """The name of the open job, for the first line of every screen."""
+        if self.job is None or not self.job.session.reports:
+            return ""
+        from nsystui.questions.overview import title_of
+
+        return title_of(self.job.session.reports)
+
+    @property
+    def state_of_loading(self) -> str:
+        """How much is loaded, when nothing is being loaded or computed any more."""
+        if self.loading_now or not self.files:
+            return ""
+        ready = sum(state.ready for state in self.files.values())
+        return "● loaded" if ready == len(self.files) else f"○ {ready} of {len(self.files)} loaded"
+
+    @property
     def status(self) -> str:
-        """The progress of the loading, for the second line of every screen; empty when nothing is being loaded."""
+        """The progress of the loading, for the first line of every screen; empty when nothing is being loaded."""
         if not self.loading_now:
             log = self.nccl_log.status if self._is_reading_log else ""
             return f"computing {self.working}" if self.working is not None else log

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nsystui.questions.catalogue import view_named
 from nsystui.questions.triage.finding import DIAGNOSTICS
 from nsystui.ui.screens import screen_of
-from nsystui.ui.screens.table import ViewsScreen
 
 if TYPE_CHECKING:
-    from textual.app import App
-
     from nsystui.base.selection import Selection
+    from nsystui.questions.events.listing import EventKey
     from nsystui.questions.triage.finding import Door, Finding
     from nsystui.ui.app import NsystuiApp
 
@@ -20,11 +18,19 @@ _AROUND = 0.25
 """The part of its length that is shown before and after a finding's window: a gap alone shows nothing."""
 
 
-async def show_view(app: App[Any], name: str, **options: str) -> None:
-    """Switches to the screen of a view and shows it, with ``options`` of its question."""
-    await app.switch_mode(view_named(name).question.home)
-    if isinstance(app.screen, ViewsScreen):
-        app.screen.show_view(name, **options)
+async def show_view(app: NsystuiApp, name: str, selection: Selection | None = None, **options: str) -> None:
+    """Goes to a view in one step, with another selection where one is given, and ``options`` of its question."""
+    await app.go(view_named(name).question.home, selection, name, **options)
+
+
+def show_event(app: NsystuiApp, key: EventKey) -> None:
+    """Goes to the list of events, to one of them."""
+
+    async def go() -> None:
+        await app.go("events")
+        app.screen.show_event(key)  # type: ignore[attr-defined]
+
+    app.call_later(go)
 
 
 async def show_finding(app: NsystuiApp, finding: Finding) -> None:
@@ -34,11 +40,9 @@ async def show_finding(app: NsystuiApp, finding: Finding) -> None:
     """
     door = finding.door
     if door.view == DIAGNOSTICS:
-        app.push_screen(screen_of("diagnostics"))
-        return
-    app.remember_way()
-    app.select(_selection(app.selection, door))
-    await show_view(app, door.view)
+        app.open_screen(screen_of("diagnostics"))
+    else:
+        await show_view(app, door.view, _selection(app.selection, door))
 
 
 def _selection(selection: Selection, door: Door) -> Selection:

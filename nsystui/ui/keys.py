@@ -28,6 +28,24 @@ class Key:
     help: str
     place: str
 
+    @property
+    def verb(self) -> str:
+        """The heading of a key in the help that means the same on every screen; empty for keys of one place."""
+        if self.place not in ("table", "everywhere"):
+            return ""
+        action = self.action.partition("(")[0] or self.keys
+        return next((verb for verb, actions in VERBS.items() if action in actions), "Program")
+
+
+VERBS = {
+    "Move": ("up,down",),
+    "Go": ("mode", "timeline", "back"),
+    "View": ("choose", "sort", "sort_reverse"),
+    "Select": ("filter", "take_window", "window", "ranks", "devices"),
+    "Take along": ("export", "copy_row", "copy_table"),
+    "Program": (),
+}
+"""The headings of the help with the actions (or keys without one) under them; all others stand under the last."""
 
 PLACES = {
     "everywhere": "Everywhere",
@@ -41,16 +59,15 @@ PLACES = {
     "nccl": "3 NCCL",
     "nccl calls": "3 NCCL, one row opened",
     "nccl sizes": "3 NCCL by size",
-    "nccl with log": "3 NCCL with --nccl-log",
     "nccl log": "NCCL log",
     "nccl log alone": "NCCL log without exports",
     "gpu": "4 GPU",
-    "efficiency": "Efficiency, on 4 GPU and 7 Ranks",
+    "efficiency": "4 GPU, efficiency",
     "nvtx": "5 NVTX",
     "nvtx names": "5 NVTX by name",
     "events": "6 Events",
     "ranks": "7 Ranks",
-    "rank map": "7 Ranks, the map",
+    "rank map": "4 GPU, the map of ranks",
     "timeline": "L Timeline",
     "recipe": "A recipe, from the palette",
     "recipe map": "A recipe's map",
@@ -80,30 +97,8 @@ TOPICS = {
 
 KEYS: tuple[Key, ...] = (
     # What acts in one place stands first: it is the first that a narrow key line shows.
-    Key(
-        "enter",
-        "⏎",
-        "",
-        "open",
-        "select this rank and show its kernels; the launches of this kernel; the screen that shows this finding",
-        "overview",
-    ),
-    Key(
-        "tab",
-        "tab",
-        "other_table",
-        "table",
-        "the next table: ranks, kernels, findings; e exports the one you are in",
-        "overview",
-    ),
-    Key(
-        "v",
-        "v",
-        "finding",
-        "finding",
-        "what to try against this finding and why, with its evidence; looks for findings in a huge job",
-        "overview",
-    ),
+    Key("enter", "⏎", "", "open", "a finding's page; a rank's kernels; a kernel's launches", "overview"),
+    Key("tab", "tab", "other_table", "table", "the next table, which e then exports", "overview"),
     Key(
         "d",
         "d",
@@ -114,137 +109,84 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("S", "S", "leave_startup_out", "no start-up", "leave start-up out: select the steady state", "overview"),
     Key("i", "i", "contents", "contents", "what the exports hold, and what to record for the rest", "overview"),
-    Key("l", "l", "files", "files", "every file: how far it is read, or why it is left out", "overview"),
+    Key("exclamation_mark", "!", "check", "", "check the rules of a huge job, which waits for you", "overview"),
+    Key("F", "F", "files", "files", "every file: how far it is read, or why it is left out", "overview"),
     Key(
         "x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other", "overview"
     ),
     Key("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7", "overview"),
-    Key("enter", "⏎", "show_finding", "show", "the screen that shows this finding, at its time", "finding"),
-    Key("n", "n p", "next_finding(1)", "next", "next and previous finding", "finding"),
-    Key("p", "p", "next_finding(-1)", "", "the previous one", "finding"),
+    Key("enter", "⏎", "show_finding", "show", "what shows this finding: a screen, at its time", "finding"),
+    Key("right_square_bracket", "[ ]", "next_finding(1)", "next", "previous and next finding", "finding"),
+    Key("left_square_bracket", "[", "next_finding(-1)", "", "", "finding"),
     Key(
         "enter", "⏎", "", "open", "from the summary to a table; this name on its own screen, where A and B are", "diff"
     ),
-    Key("o,tab", "o", "other_table(1)", "other table", "summary, kernels, NVTX, NCCL, memory, steps; O back", "diff"),
-    Key("O,shift+tab", "O", "other_table(-1)", "", "", "diff"),
     Key("x", "x", "swap", "swap", "swap A and B", "diff"),
-    Key("n", "n", "names", "names", "full, short or mangled kernel names", "diff"),
+    Key("tab", "tab", "choose('view', 1)", "", "", "diff"),
+    Key("shift+tab", "shift+tab", "choose('view', -1)", "", "", "diff"),
     Key("d", "d", "fold", "digits", "fold numbered NVTX names (layer 0, layer 1 …) into one row, or not", "diff"),
     Key("slash", "/", "filter", "find", "rows with these words: text, !text, /regex/; empty for all", "diff"),
-    Key("escape", "esc", "back", "back", "take the filter away, close", "diff"),
+    Key("escape", "esc", "back", "back", "undo the last step: the filter, the comparison", "diff"),
     # What A and B are is what is selected here.
     *(Key(key, key, "selection", "", "", "diff") for key in "trDT"),
     Key("f", "f", "filter", "", "", "diff"),
-    *(Key(key, key, "", "", "", "diff alone") for key in ("1", "2", "3", "4", "5", "6", "7", "ctrl+p")),
+    *(Key(key, key, "", "", "", "diff alone") for key in ("1", "2", "3", "4", "5", "6", "7")),
     Key("enter", "⏎", "", "open", "the launches of this kernel, the calls of this name; then the event", "kernels"),
-    Key("o", "o", "other_table", "other table", "kernels, memory operations, sizes, API, OS runtime, MPI", "kernels"),
-    Key("n", "n", "names", "names", "full, short or mangled kernel names", "kernels"),
-    Key("b", "b", "group_by", "group by", "group by rank, device, stream, grid and block, or by name alone", "kernels"),
     Key("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel, shown and copied", "kernels"),
     Key("enter", "⏎", "", "event", "the event", "launches"),
     Key("u", "u", "ncu", "ncu", "the ncu command that profiles this launch, shown and copied", "launches"),
     Key("enter", "⏎", "", "calls", "the single kernels or calls of this row; then the event", "nccl"),
-    Key("v,V", "v", "kernels_or_calls", "view", "GPU kernels, or CPU calls", "nccl"),
-    Key("b", "b", "group_by", "by", "by message size, collective alone, communicator, stream, rank or step", "nccl"),
-    Key(
-        "o",
-        "o",
-        "sizes",
-        "sizes",
-        "kernels by exact message size: durations, their spread, bandwidth, drawings",
-        "nccl",
-    ),
     Key("enter", "⏎", "", "event", "the event", "nccl calls"),
     Key("c", "c", "partner", "partner", "from a call to its kernel and back", "nccl calls"),
     Key("enter", "⏎", "", "kernels", "the single kernels of this size; then the event", "nccl sizes"),
-    Key("b", "b", "group_by", "by", "by exact size, power of two or bucket", "nccl sizes"),
-    Key(
-        "o",
-        "o",
-        "drawing",
-        "drawing",
-        "bandwidth against size, durations against size, or calls and bytes",
-        "nccl sizes",
-    ),
-    Key("l", "l", "log", "log", "the tables of NCCL's debug log", "nccl with log"),
+    Key("d", "d", "drawing", "drawing", "bandwidth by size, durations by size, or calls and bytes", "nccl sizes"),
     Key("enter", "⏎", "", "open", "the calls of this op or size; the ranks of a communicator or GPU", "nccl log"),
-    Key("o,tab", "o", "other_table(1)", "other table", "the next table of the log; O the one before", "nccl log"),
-    Key("O,shift+tab", "O", "other_table(-1)", "", "", "nccl log"),
+    Key("tab", "tab", "choose('by', 1)", "", "", "nccl log"),
+    Key("shift+tab", "shift+tab", "choose('by', -1)", "", "", "nccl log"),
     Key("slash", "/", "filter", "find", "rows with these words: text, !text, /regex/; empty for all", "nccl log"),
-    Key("escape", "esc", "back", "back", "take the filter away, close; stops the reading", "nccl log"),
+    Key("escape", "esc", "back", "back", "undo the last step; stops the reading", "nccl log"),
     Key("R", "R", "resume", "", "read the log again after a stop, or when it has grown", "nccl log"),
     # The selection is of exports: what a log says has no time, and its ranks are not theirs.
     *(Key(key, key, "selection", "", "", "nccl log") for key in "trDT"),
     Key("f", "f", "filter", "", "", "nccl log"),
-    *(Key(key, key, "", "", "", "nccl log alone") for key in ("1", "2", "3", "4", "5", "6", "7", "L", "ctrl+p")),
+    *(Key(key, key, "", "", "", "nccl log alone") for key in ("1", "2", "3", "4", "5", "6", "7", "L")),
     Key("plus,equals_sign", "+", "zoom(1)", "zoom in", "zoom in around the cursor", "gpu"),
     Key("minus", "-", "zoom(-1)", "out", "zoom out", "gpu"),
-    Key("left_square_bracket", "[", "pan(-1)", "] pan", "move the view back by half of its width", "gpu"),
-    Key("right_square_bracket", "]", "pan(1)", "", "move the view on by half of its width", "gpu"),
+    Key("left_square_bracket", "[ ]", "pan(-1)", "pan", "move the view by half of its width", "gpu"),
+    Key("right_square_bracket", "]", "pan(1)", "", "", "gpu"),
     Key("space", "space", "", "mark", "begin and end a marked span at the cursor", "gpu"),
     Key("enter", "⏎", "", "select", "select the marked span (or the cursor's column) for every screen", "gpu"),
     Key("m", "m", "metrics", "metrics", "show or hide GPU metrics", "gpu"),
-    Key("p", "p", "efficiency", "efficiency", "where GPU and host time went, and the efficiencies of POP", "gpu"),
     Key("o", "o", "only_rank", "only this", "select the rank of this lane for every screen", "gpu"),
     Key("t", "t", "take_window", "", "the same as ⏎, as in tables: select this time", "gpu"),
-    Key("0", "0", "whole", "whole", "view the whole selection again", "gpu"),
-    Key(
-        "enter",
-        "⏎",
-        "",
-        "open",
-        "the screen that explains this factor; select this rank and show its GPU",
-        "efficiency",
-    ),
-    Key("o", "o", "other_table", "other table", "GPU time, device factors, host factors, processes", "efficiency"),
-    Key(
-        "u",
-        "u",
-        "useful",
-        "useful",
-        "what counts as useful: kernels but NCCL's (pop), or every kernel (talp)",
-        "efficiency",
-    ),
-    Key("left,right", "← →", "", "", "move the cursor along time; < and > (or shift) by ten columns", "gpu"),
-    Key("right", "→", "expand", "", "open a range", "nvtx"),
-    Key("left", "←", "collapse", "", "close a range, or go to the one around it", "nvtx"),
+    Key("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view", "gpu"),
+    Key("enter", "⏎", "", "open", "the screen that explains this factor; this rank and its GPU", "efficiency"),
+    Key("U", "U", "useful", "useful", "what counts as useful: kernels but NCCL's (pop), or all (talp)", "efficiency"),
+    Key("left,right", "← →", "", "", "move along time, as h and l do; < and > (or shift) by ten columns", "gpu"),
+    Key("right,l", "→", "expand", "", "open a range; l too", "nvtx"),
+    Key("left,h", "←", "collapse", "", "close a range, or go to the one around it; h too", "nvtx"),
     Key("enter", "⏎", "", "open", "open and close; on a single range with nothing inside, its event", "nvtx"),
-    Key("w", "w", "work", "GPU work", "the GPU work launched in this range", "nvtx"),
-    Key("b", "b", "group_by", "by", "by rank and thread, by rank, or all together", "nvtx"),
+    Key("c", "c", "work", "GPU work", "the GPU work launched in this range", "nvtx"),
     Key("d", "d", "fold", "digits", "fold numbered names (layer 0, layer 1 …) into one row, or not", "nvtx"),
-    Key("n", "n", "next_match(1)", "", "next range that passes the filter", "nvtx"),
-    Key("N", "N", "next_match(-1)", "", "previous range that passes the filter", "nvtx"),
-    Key("o", "o", "by_name", "by name", "the ranges by name: their durations, and projected onto the GPU", "nvtx"),
+    Key("n", "n N", "next_match(1)", "", "next and previous range that passes the filter", "nvtx"),
+    Key("N", "N", "next_match(-1)", "", "", "nvtx"),
     Key("enter", "⏎", "", "open", "the single ranges of this name; then the event", "nvtx names"),
-    Key("o", "o", "other_table", "other table", "durations on the CPU, or projected onto the GPU", "nvtx names"),
     Key("c", "c", "partner", "partner", "from an API call to its GPU work, from GPU work to its API call", "events"),
     Key(
         "left_square_bracket", "[ ]", "same_kind(-1)", "same kind", "previous and next event of the same kind", "events"
     ),
-    Key("right_square_bracket", "]", "same_kind(1)", "", "the next one", "events"),
-    Key("slash", "/", "search", "search", "search for a name; n and N go to the next and previous match", "events"),
-    Key("n", "n", "search_on(1)", "", "next match of the search", "events"),
-    Key("N", "N", "search_on(-1)", "", "previous match of the search", "events"),
-    Key("g", "g", "go_to", "go to", "go to a time, such as 1.25s", "events"),
-    Key("k", "k", "kinds", "kinds", "which kinds of events are listed", "events"),
+    Key("right_square_bracket", "]", "same_kind(1)", "", "", "events"),
+    Key("slash", "/", "search", "search", "search for a name", "events"),
+    Key("n", "n N", "search_on(1)", "", "next and previous match of the search", "events"),
+    Key("N", "N", "search_on(-1)", "", "", "events"),
+    Key("colon", ":", "go_to", "go to", "go to a time, such as 1.25s", "events"),
+    Key("K", "K", "kinds", "kinds", "which kinds of events are listed", "events"),
     Key("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel launch, shown and copied", "events"),
     Key("E", "E", "trace", "trace", "write a trace of the selection: .json.gz (Perfetto), .prv (Paraver)", "events"),
-    Key("enter", "⏎", "", "open", "select this rank, step or moment for every screen, and show it", "ranks"),
-    Key(
-        "o",
-        "o",
-        "other_table",
-        "other table",
-        "ranks, steps by rank, across ranks and one by one, kinds of collectives, every collective",
-        "ranks",
-    ),
-    Key("h", "h", "map", "heat map", "every rank over time, or over its steps, in one picture", "ranks"),
+    Key("enter", "⏎", "", "open", "select this rank, step or moment, and show it", "ranks"),
     Key("enter", "⏎", "", "open", "the ranks of this line on lines of their own; of one rank, this time", "rank map"),
-    Key("m", "m", "figure", "figure", "busy, compute, NCCL, exposed NCCL, memory, graph, GPU metrics", "rank map"),
-    Key("o", "o", "steps", "steps", "over steps, or over time", "rank map"),
     Key("a", "a", "merge", "mean", "what stands for several ranks on a line: mean, least, largest", "rank map"),
     Key("t", "t", "take_window", "time", "select the time (or step) of this column for every screen", "rank map"),
-    Key("p", "p", "efficiency", "efficiency", "where GPU and host time went, and the efficiencies of POP", "ranks"),
     Key("x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other", "ranks"),
     Key("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7", "ranks"),
     Key("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none", "ranks"),
@@ -262,9 +204,9 @@ KEYS: tuple[Key, ...] = (
         "less_than_sign,ctrl+left", "< >", "pan(-1)", "pan", "move the view by half of its width; ctrl+← →", "timeline"
     ),
     Key("greater_than_sign,ctrl+right", ">", "pan(1)", "", "move it on", "timeline"),
-    Key("0", "0", "whole", "whole", "view the whole selection again", "timeline"),
+    Key("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view", "timeline"),
     Key("slash", "/", "highlight", "find", "mark the events with such a name: text, !text, /regex/", "timeline"),
-    Key("g", "g", "go_to", "go to", "go to a time, such as 1.25s", "timeline"),
+    Key("colon", ":", "go_to", "go to", "go to a time, such as 1.25s", "timeline"),
     Key("o", "o", "only_rank", "only this", "select the rank of this lane for every screen", "timeline"),
     Key(
         "u",
@@ -286,35 +228,35 @@ KEYS: tuple[Key, ...] = (
     Key("right,l", "→", "move(1)", "", "", "timeline"),
     Key("shift+left", "shift+←", "move(-10)", "", "", "timeline"),
     Key("shift+right", "shift+→", "move(10)", "", "", "timeline"),
-    Key("home", "home", "move(-1000000)", "", "", "timeline"),
-    Key("end", "end", "move(1000000)", "", "", "timeline"),
+    Key("home,g", "home", "move(-1000000)", "", "", "timeline"),
+    Key("end,G", "end", "move(1000000)", "", "", "timeline"),
     Key("up,k", "↑ ↓", "lane(-1)", "", "the lane above or below; k and j too, PgUp and PgDn by a page", "timeline"),
     Key("down,j", "↓", "lane(1)", "", "", "timeline"),
     Key("pageup,ctrl+b", "pgup", "page(-1)", "", "", "timeline"),
     Key("pagedown,ctrl+f", "pgdn", "page(1)", "", "", "timeline"),
-    Key("escape", "esc", "back", "back", "undo the selection made here, then back to where you were", "timeline"),
-    Key("b", "b", "by_rank", "by rank", "each rank by itself, or all ranks together", "recipe"),
-    Key("n", "n", "names", "names", "full, short or mangled kernel names", "recipe"),
     Key("enter", "⏎", "", "open", "the launches, calls or ranges of this name", "recipe"),
-    Key("m", "m", "figure", "figure", "the next figure", "recipe map"),
-    Key("o", "o", "table", "table", "the map as a table, with all figures", "recipe map"),
     Key("t", "t", "take_window", "time", "select the time of this column for every screen; ⏎ too", "recipe map"),
-    Key("left,right", "← →", "", "", "move the cursor along time; < and > (or shift) by ten columns", "recipe map"),
-    Key("slash", "/", "filter", "find", "filter by name: text, !text, /regex/; empty for all", "table"),
-    Key("t", "t", "take_window", "time", "select the time window of this row", "table"),
+    Key("left,right", "← →", "", "", "move along time, as h and l do; < and > by ten columns", "recipe map"),
+    Key("slash", "/", "filter", "filter", "filter by name: text, !text, /regex/; empty for all", "table"),
+    Key("t", "t", "take_window", "this time", "select the time of this row", "table"),
     Key("s", "s", "sort", "sort", "sort by the next column", "table"),
-    Key("S", "S", "sort_reverse", "", "reverse the sort order", "table"),
-    Key("up,down", "↑ ↓", "", "", "move; k and j too, PgUp and PgDn by a page, g and G to the ends", "table"),
+    Key("S", "S", "sort_reverse", "", "reverse sort", "table"),
+    Key("up,down", "↑ ↓", "", "", "move, as k and j do; PgUp and PgDn by a page, g and G to the ends", "table"),
+    Key("v", "v V", "choose('view', 1)", "", "next and previous view of this tab", "everywhere"),
+    Key("V", "V", "choose('view', -1)", "", "", "everywhere"),
+    Key("b", "b B", "choose('by', 1)", "", "next and previous grouping of the rows", "everywhere"),
+    Key("B", "B", "choose('by', -1)", "", "", "everywhere"),
+    Key("n", "n", "choose('names', 1)", "", "the next kind of names of kernels", "everywhere"),
     Key("f", "f", "filter", "", "filter by name, in every screen", "everywhere"),
     Key("r", "r", "ranks", "ranks", "select ranks, such as 0,4-7; empty for all", "everywhere"),
     Key("D", "D", "devices", "", "select devices by CUDA number; empty for all", "everywhere"),
-    Key("T", "T", "window", "", "select a time window by hand, such as 1.2s:1.5s; empty for all", "everywhere"),
+    Key("T", "T", "window", "", "type a time to select, such as 1.2s:1.5s; empty for all", "everywhere"),
     Key("e", "e", "export", "export", "write what is shown to a file: .csv .json .md .parquet .txt", "everywhere"),
     Key("y", "y", "copy_row", "", "copy the row to the terminal's clipboard (OSC 52)", "everywhere"),
     Key("Y", "Y", "copy_table", "", "copy the whole table", "everywhere"),
-    Key("escape", "esc", "back", "back", "go back: close, then undo the selection; stops loading", "everywhere"),
+    Key("escape", "esc", "back", "back", "undo the last step: a jump or a selection; stops loading", "everywhere"),
     Key("R", "R", "resume", "", "resume loading", "everywhere"),
-    Key("1", "1", "mode('overview')", "", "Overview", "everywhere"),
+    Key("1", "1", "mode('overview')", "", "Overview; each of these keys again: the tab's first view", "everywhere"),
     Key("2", "2", "mode('kernels')", "", "Kernels", "everywhere"),
     Key("3", "3", "mode('nccl')", "", "NCCL", "everywhere"),
     Key("4", "4", "mode('gpu')", "", "GPU utilisation", "everywhere"),
@@ -322,7 +264,14 @@ KEYS: tuple[Key, ...] = (
     Key("6", "6", "mode('events')", "", "Events", "everywhere"),
     Key("7", "7", "mode('ranks')", "", "Ranks", "everywhere"),
     Key("L", "L", "timeline", "", "Timeline", "everywhere"),
-    Key("ctrl+p", "ctrl+p", "recipes", "", "recipes of Nsight Systems, by name or by what they answer", "everywhere"),
+    Key(
+        "ctrl+p",
+        "ctrl+p",
+        "palette",
+        "all commands",
+        "commands, views, findings, recipes, kernels by name",
+        "everywhere",
+    ),
     Key("question_mark", "?", "help", "help", "the keys of this place", "everywhere"),
     Key(
         "ctrl+z",
@@ -335,13 +284,23 @@ KEYS: tuple[Key, ...] = (
     Key("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit", "everywhere"),
 )
 
-MODES = tuple(zip("1234567L", SCREENS.values(), strict=True))
-"""The screens with their keys, for the title line."""
+_SHORT = {"Overview": "Ovw", "Kernels": "Krn", "Events": "Evt", "Ranks": "Rnk", "Timeline": "Time"}
+
+TABS = tuple((key, title, _SHORT.get(title, title)) for key, title in zip("1234567L", SCREENS.values(), strict=True))
+"""The screens: key, title, and a short title for narrow terminals."""
+
+MODE_OF = dict(zip("1234567L", SCREENS, strict=True))
+"""The mode of the application that a key goes to."""
 
 
 def with_key(screen: str) -> str:
     """``4 GPU``: the key that goes to the screen of that title, and the title."""
-    return next(f"{key} {title}" for key, title in MODES if title == screen)
+    return next(f"{key} {title}" for key, title, _ in TABS if title == screen)
+
+
+def textual_key(shown: str) -> str:
+    """The first of Textual's names for a key by what the key line calls it."""
+    return next((key.keys.partition(",")[0] for key in KEYS if key.shown == shown), shown)
 
 
 def keys_of(places: Iterable[str]) -> list[Key]:
@@ -349,10 +308,8 @@ def keys_of(places: Iterable[str]) -> list[Key]:
     found: list[Key] = []
     taken: set[str] = set()
     for place in places:
-        for key in KEYS:
-            if key.place == place and key.shown not in taken:
-                found.append(key)
-        taken |= {key.shown for key in found}
+        found += [key for key in KEYS if key.place == place and not taken.issuperset(key.keys.split(","))]
+        taken |= {name for key in found for name in key.keys.split(",")}
     return found
 
 

@@ -119,14 +119,14 @@ class DemoApp(App[None]):
         Binding("w", "work"),
         Binding("q", "quit"),
     ]
-    MODES_SHOWN = (
-        ("1", "Overview"),
-        ("2", "Kernels"),
-        ("3", "NCCL"),
-        ("4", "GPU"),
-        ("5", "NVTX"),
-        ("6", "Events"),
-        ("7", "Ranks"),
+    TABS = (
+        ("1", "Overview", "Ovw"),
+        ("2", "Kernels", "Krn"),
+        ("3", "NCCL", "NCCL"),
+        ("4", "GPU", "GPU"),
+        ("5", "NVTX", "NVTX"),
+        ("6", "Events", "Evt"),
+        ("7", "Ranks", "Rnk"),
     )
     KEYS = (
         ("⏎", "event"),
@@ -155,7 +155,7 @@ class DemoApp(App[None]):
         return ThrottledScreen(id="_default")
 
     def compose(self) -> ComposeResult:
-        yield TitleLine(self.MODES_SHOWN, "2")
+        yield TitleLine(self.TABS, "2")
         yield SelectionLine()
         if self.show == "chart":
             yield SizedChart(self.lane_count)
@@ -167,7 +167,7 @@ class DemoApp(App[None]):
         yield KeyLine(self.KEYS)
 
     def on_mount(self) -> None:
-        self.query_one(TitleLine).update("nsystui", about="llama-70b")
+        self.query_one(TitleLine).update("llama-70b")
         self.query_one(SelectionLine).update("ranks 0-63 · 6.0–7.0 s")
 
     def action_sort(self) -> None:
@@ -190,9 +190,9 @@ class DemoApp(App[None]):
 
         async def report() -> None:
             for percent in range(101):
-                self.query_one(SelectionLine).set_status("loading " + progress_bar(percent / 100))
+                self.query_one(TitleLine).set_status("loading " + progress_bar(percent / 100))
                 await asyncio.sleep(0.02)
-            self.query_one(SelectionLine).set_status("")
+            self.query_one(TitleLine).set_status("")
 
         self.run_worker(report())
 

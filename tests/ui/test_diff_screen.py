@@ -81,7 +81,7 @@ async def test_x_on_two_ranks_of_the_overview_compares_them(demo_job, cache_dire
 async def test_x_twice_on_a_rank_takes_the_mark_away(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "x", "x")
-        await shows(app, pilot, "rank 0 is not marked any more")
+        await shows(app, pilot, "mark cleared: rank 0")
         await hit(app, pilot, "down", "x")
         assert isinstance(app.screen, OverviewScreen)
 
@@ -147,7 +147,7 @@ async def test_enter_goes_from_the_summary_to_a_table_and_to_the_name_on_its_scr
 
 async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "x", "down", "x", "o", "o")
+        await hit(app, pilot, "x", "down", "x", "v", "v")
         place = next(n for n, name in enumerate(cells(app, "name")) if name.endswith("step *"))
         await hit(app, pilot, *["down"] * place, "enter")
         assert app.current_mode == "nvtx"
@@ -157,19 +157,19 @@ async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_di
 # Tables
 
 
-async def test_o_goes_through_the_tables_and_back(demo_job, other_job, cache_directory):
+async def test_v_goes_through_the_tables_and_back(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
         for name in ("kernels", "nvtx", "nccl", "memory", "steps", "summary"):
-            await hit(app, pilot, "o")
+            await hit(app, pilot, "v")
             assert line_with(app, f"[{name}]")
             assert len(app.screen.table.answer)
-        await hit(app, pilot, "O")
+        await hit(app, pilot, "V")
         assert app.screen.name_of_table == "steps"
 
 
 async def test_x_swaps_the_sides(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "o")
+        await hit(app, pilot, "v")
         before = dict(zip(cells(app, "name"), cells(app, "difference"), strict=True))
         await hit(app, pilot, "x")
         assert line_with(app, "A = after   B = before")
@@ -182,13 +182,13 @@ async def test_per_rank_is_on_the_screen_where_the_sides_have_other_numbers_of_r
 ):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
         assert line_with(app, "GPU operation time per rank")
-        await hit(app, pilot, "o")
+        await hit(app, pilot, "v")
         assert line_with(app, "A/rank")
 
 
 async def test_a_filter_leaves_rows_and_escape_takes_it_away(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
-        await hit(app, pilot, "o")
+        await hit(app, pilot, "v")
         count = len(app.screen.table.answer)
         await hit(app, pilot, "/", *"nccl", "enter")
         assert 0 < len(app.screen.table.answer) < count
@@ -226,7 +226,7 @@ async def test_keys_of_other_screens_say_why_they_do_nothing(demo_job, other_job
         for key, words in (("2", "only the comparison is open here"), ("r", "A and B are chosen")):
             await hit(app, pilot, key)
             await shows(app, pilot, words)
-        await hit(app, pilot, "o", "enter")
+        await hit(app, pilot, "v", "enter")
         await shows(app, pilot, "only the comparison is open here")
         assert not any("Overview" in line for line in screen_text(app))
 
@@ -306,7 +306,7 @@ async def test_another_job_that_cannot_be_read_is_said_on_the_screen_before(demo
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         screen = OtherJobScreen(app.job, app.source, (str(torn),))
         torn.write_bytes(demo_job[0].read_bytes()[:100_000])
-        app.push_screen(screen)
+        app.open_screen(screen)
         await rest(app, pilot)
         await shows(app, pilot, "nothing to compare with:")
         assert isinstance(app.screen, OverviewScreen)

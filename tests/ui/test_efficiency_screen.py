@@ -23,7 +23,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 async def test_p_shows_factors_and_the_breakdown_of_each_gpu(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4", "p")
+        await hit(app, pilot, "4", "v", "v", "v")
         for name in ("device parallel efficiency", "├ load balance", "├ communication", "└ orchestration"):
             assert "%" in line_with(app, name)
         assert "unknown: record with `nsys profile -t mpi`" in line_with(app, "MPI parallel")
@@ -35,27 +35,27 @@ async def test_p_shows_factors_and_the_breakdown_of_each_gpu(job, cache_director
 
 async def test_wide_screens_tell_the_formulas_too(job, cache_directory):
     async with running(job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "4", "p")
+        await hit(app, pilot, "4", "v", "v", "v")
         await shows(app, pilot, "= load balance × communication × orchestration")
 
 
-async def test_o_goes_through_the_tables_and_u_changes_what_is_useful(job, cache_directory):
+async def test_b_goes_through_the_tables_and_another_key_changes_what_is_useful(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4", "p")
+        await hit(app, pilot, "4", "v", "v", "v")
         names = []
         for _ in range(4):
             names.append(app.screen.answer_to_export().name)
-            await hit(app, pilot, "o")
+            await hit(app, pilot, "b")
         assert names == ["breakdown", "device", "host", "processes"]
         before = line_with(app, "device parallel efficiency")
-        await hit(app, pilot, "u")
+        await hit(app, pilot, "U")
         assert line_with(app, "device parallel efficiency") != before
         await shows(app, pilot, "useful (talp)")
 
 
 async def test_a_factor_opens_the_screen_that_explains_it(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4", "p", "o", "enter")
+        await hit(app, pilot, "4", "v", "v", "v", "b", "enter")
         await shows(app, pilot, "the product of the factors below")
         await hit(app, pilot, "down", "down", "enter")
         assert app.current_mode == "nccl"
@@ -65,7 +65,7 @@ async def test_a_factor_opens_the_screen_that_explains_it(job, cache_directory):
 
 async def test_a_rank_is_selected_and_its_gpu_shown(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4", "p", "enter")
+        await hit(app, pilot, "4", "v", "v", "v", "enter")
         await shows(app, pilot, "the sum over all GPUs")
         await hit(app, pilot, "down", "down", "enter")
         assert isinstance(app.screen, GpuScreen)
@@ -74,27 +74,29 @@ async def test_a_rank_is_selected_and_its_gpu_shown(job, cache_directory):
 
 async def test_a_time_in_the_selection_is_the_whole(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4", "enter", "p")
+        await hit(app, pilot, "4", "enter", "v", "v", "v")
         assert isinstance(app.screen, EfficiencyScreen)
         await shows(app, pilot, "100 % is the selected time")
 
 
-async def test_it_lies_over_ranks_too_and_goes_back_there(job, cache_directory):
+async def test_a_factor_leads_to_another_tab_and_esc_back(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "7", "p")
-        await shows(app, pilot, "7 Ranks › efficiency")
-        await hit(app, pilot, "o", "down", "enter")
+        await hit(app, pilot, "4", "v", "v", "v")
+        await shows(app, pilot, "[efficiency]")
+        await hit(app, pilot, "b", "down", "enter")
         assert isinstance(app.screen, RanksScreen)
+        await hit(app, pilot, "escape")
+        assert isinstance(app.screen, EfficiencyScreen)
 
 
 async def test_without_gpu_work_it_says_so(tmp_path):
     async with running([cpu_only_export(tmp_path / "cpu.sqlite")], None) as (app, pilot):
-        await hit(app, pilot, "4", "p")
+        await hit(app, pilot, "4", "v", "v", "v")
         await shows(app, pilot, "no GPU work in this export")
 
 
 async def test_runs_without_a_common_clock_ask_for_a_choice(shared_export, cache_directory):
     paths = [shared_export(f"h100-2rank-moe-{when}") for when in ("before", "after")]
     async with running(paths, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4", "p")
+        await hit(app, pilot, "4", "v", "v", "v")
         await shows(app, pilot, "share no clock")

@@ -95,7 +95,8 @@ class TestFound:
             assert isinstance(app.screen, TimelineScreen)
             window = app.selection.window
             assert window.start < gap.window.start and window.end > gap.window.end
-            await hit(app, pilot, "escape", "escape")
+            await hit(app, pilot, "escape")
+            await hit(app, pilot, "escape")
             assert app.selection.is_everything
             await to_finding(app, pilot, "straggler")
             await hit(app, pilot, "enter", "enter")
@@ -116,17 +117,17 @@ class TestFound:
                 assert app.selection.name == (NameFilter("x") if door.filter else None)
                 await hit(app, pilot, "escape")
 
-    async def test_v_says_what_to_try_and_shows_the_evidence(self, stalled, cache_directory):
+    async def test_its_page_says_what_to_try_and_shows_the_evidence(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
-            await hit(app, pilot, "v")
+            await hit(app, pilot, "enter")
             assert isinstance(app.screen, FindingScreen)
             first = app.screen.finding
             assert first.advice.text[:20] in line_with(app, "try")
             assert app.screen.table.row_count == len(first.evidence)
-            assert "1 of " in screen_text(app)[0]
-            await hit(app, pilot, "n")
+            assert "1 of " in screen_text(app)[1]
+            await hit(app, pilot, "right_square_bracket")
             assert app.screen.finding is not first
-            await hit(app, pilot, "p", "p")
+            await hit(app, pilot, "left_square_bracket", "left_square_bracket")
             assert app.screen.finding is first
             await hit(app, pilot, "enter")
             assert isinstance(app.screen, RanksScreen)
@@ -134,9 +135,9 @@ class TestFound:
     async def test_one_without_evidence_has_its_door_too(self, tmp_path, cache_directory):
         paths = illnesses.synchronous_memsets(tmp_path / "no-nvtx.sqlite").paths
         async with running(paths, cache_directory, NARROW) as (app, pilot):
-            await hit(app, pilot, "v")
+            await hit(app, pilot, "enter")
             place = [one.evidence is None for one in app.screen.found.findings].index(True)
-            await hit(app, pilot, *["n"] * place)
+            await hit(app, pilot, *["right_square_bracket"] * place)
             assert app.screen.finding.evidence is None
             await hit(app, pilot, "enter")
             assert not isinstance(app.screen, FindingScreen)
@@ -159,10 +160,10 @@ class TestFound:
 
     async def test_a_healthy_job_is_said_to_be_healthy(self, healthy, cache_directory):
         async with running(healthy, cache_directory, NARROW) as (app, pilot):
-            assert rows(app)[0] == "no issues"
+            assert rows(app)[0] == "no issues found"
             overview(app).findings.focus()
             await hit(app, pilot, "enter")
-            assert "no rule found" in screen_text(app)[-1]
+            assert "no issues found" in screen_text(app)[-1]
 
     async def test_without_gpu_work_there_are_findings_too(self, tmp_path, cache_directory):
         path = empty_export(tmp_path / "empty.sqlite")
@@ -173,11 +174,11 @@ class TestFound:
 class TestHugeJobs:
     """Here every job is huge: see conftest."""
 
-    async def test_nothing_is_looked_for_until_v_asks(self, stalled, cache_directory):
+    async def test_nothing_is_looked_for_until_a_key_asks(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
-            assert "v looks" in line_with(app, "Findings")
+            assert "! looks" in line_with(app, "Findings")
             assert overview(app).findings.found is None
-            await hit(app, pilot, "v")
+            await hit(app, pilot, "exclamation_mark")
             assert rows(app)
             await hit(app, pilot, "r", *"1", "enter")  # asked for once is asked for
             assert rows(app)

@@ -13,12 +13,21 @@ from nsystui.base.errors import UsageError
 from nsystui.ui.ascii import draw_in_ascii, key_name
 from nsystui.ui.screens.dialogs import help_lines
 from nsystui.ui.widgets import lines
-from nsystui.ui.widgets.lines import KeyLine, SelectionLine, TextLine, TitleLine, progress_bar
+from nsystui.ui.widgets.lines import (
+    Choice,
+    ChoiceLine,
+    KeyLine,
+    SelectionLine,
+    StatusText,
+    TextLine,
+    TitleLine,
+    progress_bar,
+)
 from nsystui.ui.widgets.prompt import LinePrompt
 from nsystui.ui.widgets.repainting import ThrottledScreen
 from nsystui.ui.widgets.window_table import WindowTable
 
-MODES = (("1", "Overview"), ("2", "Kernels"), ("3", "NCCL"))
+TABS = (("1", "Overview", "Ovw"), ("2", "Kernels", "Krn"), ("3", "NCCL", "NCCL"))
 KEYS = (("⏎", "open"), ("/", "find"), ("t", "time window"), ("?", "help"), ("q", "quit"))
 
 
@@ -27,8 +36,10 @@ class LinesApp(App[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.title_line = TitleLine(MODES, "2")
+        self.title_line = TitleLine(TABS, "2")
         self.selection_line = SelectionLine()
+        self.status_line = StatusText()
+        self.choices = ChoiceLine()
         self.key_line = KeyLine(KEYS)
         self.prompt = LinePrompt()
         self.answers: list[object] = []
@@ -39,6 +50,8 @@ class LinesApp(App[None]):
     def compose(self) -> ComposeResult:
         yield self.title_line
         yield self.selection_line
+        yield self.status_line
+        yield self.choices
         yield WindowTable()
         yield self.prompt
         yield self.key_line
@@ -49,37 +62,48 @@ def line(widget: TextLine) -> str:
 
 
 @pytest.mark.parametrize(
-    "width,expected",
+    "width,left,right",
     [
-        (80, "2 Kernels › nvjet  64 ranks" + " " * 26 + "1 Overview 2 Kernels 3 NCCL"),
-        (50, "2 Kernels › nvjet  64 ranks" + " " * 10 + "1 2 Kernels 3"),
-        (40, "2 Kernels › nvjet  64 ranks"),
-        (28, "2 Kernels › nvjet  64 ranks"),
-        (26, "2 Kernels › nvjet"),
-        (12, "2 Kernels ›…"),
+        (80, "nsystui  demo-job  1 Overview│2 Kernels│3 NCCL", "● loaded"),
+        (56, "nsystui  1 Overview│2 Kernels│3 NCCL", "● loaded"),
+        (40, "nsystui  1 Ovw│2 Krn│3 NCCL", "● loaded"),
+        (30, "1 Ovw│2 Krn│3 NCCL", "● loaded"),
+        (20, "1 Ovw│2 Krn│3 NCCL", ""),
+        (6, "1│2│3", ""),
     ],
 )
-async def test_the_title_gives_up_the_modes_before_the_place(width, expected):
+async def test_the_title_gives_up_the_job_and_then_the_length_of_names_before_a_tab(width, left, right):
     app = LinesApp()
     async with app.run_test(size=(width, 24)):
-        app.title_line.update("2 Kernels", "nvjet", about="64 ranks")
-        assert line(app.title_line) == expected
+        app.title_line.set_status("● loaded")
+        app.title_line.update("demo-job")
+        assert line(app.title_line) == (left + right.rjust(width - len(left))).rstrip()
 
 
-async def test_a_count_stands_in_place_of_the_modes():
+async def test_a_count_stands_at_the_right_of_the_selection():
     app = LinesApp()
     async with app.run_test(size=(60, 24)):
-        app.title_line.update("2 Kernels", right="9,600 of 9,600 instances")
-        assert line(app.title_line) == "2 Kernels" + " " * 27 + "9,600 of 9,600 instances"
-        app.title_line.update("n" * 80, right="9,600 of 9,600 instances")
-        assert len(line(app.title_line)) == 60
+        app.selection_line.update("all time")
+        app.selection_line.show_count("9,600 of 9,600 instances")
+        assert line(app.selection_line) == "all time" + "9,600 of 9,600 instances".rjust(52)
 
 
 async def test_data_in_a_title_is_safe():
     app = LinesApp()
-    async with app.run_test(size=(80, 24)):
-        app.title_line.update("2 Kernels", "f[bold]\x1b]0;x\x07")
-        assert line(app.title_line).startswith("2 Kernels › f[bold]␛]0;x␇")
+    async with app.run_test(size=(100, 24)):
+        app.title_line.update("f[bold]\x1b]0;x\x07")
+        assert "f[bold]␛]0;x␇" in line(app.title_line)
+
+
+@pytest.mark.parametrize("width", [80, 48, 44])
+async def test_choices_that_do_not_fit_keep_what_is_chosen(width):
+    app = LinesApp()
+    async with app.run_test(size=(width, 24)) as pilot:
+        choices = (Choice("view", ("kernels", "memory", "API"), 0, int), Choice("by", ("name", "rank"), 0, int))
+        app.choices.show_choices(("sgemm",), choices)
+        await pilot.pause()
+        assert [part for part in line(app.choices).split() if part.startswith("[")] == ["[kernels]", "[name]"]
+        assert len(line(app.choices)) <= width
 
 
 async def test_what_says_nothing_new_is_not_drawn_again(monkeypatch):
@@ -99,8 +123,7 @@ async def test_progress_is_shown_twice_a_second_at_most(monkeypatch):
     monkeypatch.setattr(lines.time, "monotonic", lambda: now[0])
     app = LinesApp()
     async with app.run_test(size=(80, 24)):
-        status = app.selection_line
-        status.update("all ranks")
+        status = app.status_line
         now[0] += 1
         status.set_status("1 %")
         assert line(status).endswith("1 %")
@@ -112,16 +135,16 @@ async def test_progress_is_shown_twice_a_second_at_most(monkeypatch):
         status.set_status("3 %")
         assert line(status).endswith("3 %")
         status.set_status("")
-        assert line(status) == "all ranks", "the end is shown at once"
+        assert line(status) == "", "the end is shown at once"
 
 
 async def test_the_last_progress_is_shown_even_if_nothing_follows(monkeypatch):
     monkeypatch.setattr(lines, "UPDATE_INTERVAL", 0.05)
     app = LinesApp()
     async with app.run_test(size=(80, 24)) as pilot:
-        app.selection_line.set_status("1 %")
-        app.selection_line.set_status("2 %")
-        assert await becomes(pilot, lambda: line(app.selection_line).endswith("2 %"))
+        app.status_line.set_status("1 %")
+        app.status_line.set_status("2 %")
+        assert await becomes(pilot, lambda: line(app.status_line).endswith("2 %"))
 
 
 async def test_in_ascii_the_enter_key_has_a_name():
@@ -136,17 +159,16 @@ async def test_in_ascii_the_enter_key_has_a_name():
     ("width", "shown"),
     [
         (80, "loading 0 of 1  ▓░░░░░░░░░ 10 %  344,062 rows"),
-        (54, "loading 0 of 1  ▓░░░░░░░░░ 10 %"),
-        (40, "▓░░░░░░░░░ 10 %"),
+        (40, "loading 0 of 1  ▓░░░░░░░░░ 10 %"),
+        (24, "▓░░░░░░░░░ 10 %"),
     ],
 )
 async def test_progress_leaves_words_away_before_it_cuts_the_bar(width, shown, monkeypatch):
     monkeypatch.setattr(lines, "UPDATE_INTERVAL", 0.0)
     app = LinesApp()
     async with app.run_test(size=(width, 24)):
-        app.selection_line.update("ranks 0-3 all time")
-        app.selection_line.set_status("loading 0 of 1  ▓░░░░░░░░░ 10 %  344,062 rows")
-        assert line(app.selection_line) == "ranks 0-3 all time" + shown.rjust(width - len("ranks 0-3 all time"))
+        app.status_line.set_status("loading 0 of 1  ▓░░░░░░░░░ 10 %  344,062 rows")
+        assert line(app.status_line) == shown.rjust(width)
 
 
 def test_a_full_bar_means_done():
@@ -236,5 +258,5 @@ async def test_a_closed_prompt_takes_no_focus_and_no_room():
         assert not isinstance(app.focused, Input)
         app.prompt.ask("/", "", str, app.answers.append)
         await pilot.pause()
-        assert app.query_one(WindowTable).size.height == height == 21
+        assert app.query_one(WindowTable).size.height == height == 20
         assert app.query_one(Input).cursor_blink is False

@@ -90,23 +90,22 @@ async def type_in(app, pilot, text: str) -> None:
 class TestTables:
     async def test_it_opens_with_the_ops_and_names_the_other_tables(self, log):
         async with open_logs(log) as (app, _):
-            assert "NCCL log › Calls and message sizes by op" in screen_text(app)[0]
+            assert screen_text(app)[0].startswith("nsystui")
             assert "nccl.0.log · " in screen_text(app)[1]
-            assert screen_text(app)[2].startswith("[ops] sizes  calls  communicators  ranks  gpus  tuning  lines")
-            assert "no steps in it" in screen_text(app)[2]
+            assert screen_text(app)[2].startswith("by [ops] sizes  calls  communicators  ranks  gpus  tuning  lines")
+            assert line_with(app, "no steps in it")
             assert "AllReduce" in line_with(app, " 24")
             assert "7 calls in 10 lines; 0 more could not be read" in line_with(app, "calls in")
-            assert "o other table" in screen_text(app)[-1]
 
     async def test_o_goes_through_the_tables_that_have_rows_and_back(self, log):
         async with open_logs(log) as (app, pilot):
             seen = []
             for _ in range(8):
                 seen.append(app.screen.name_of_table)
-                await pilot.press("o")
+                await pilot.press("b")
             assert seen == ["ops", "sizes", "calls", "communicators", "ranks", "gpus", "tuning", "lines"]
             assert app.screen.name_of_table == "ops"
-            await pilot.press("O")
+            await pilot.press("B")
             await shows(app, pilot, "[lines]")
             await pilot.press("tab", "tab")
             await shows(app, pilot, "[sizes]")
@@ -115,9 +114,9 @@ class TestTables:
         ("way", "crumb", "rows"),
         [
             (("down", "enter"), "AllReduce calls", 1),
-            (("o", "enter"), "Reduce 1MiB–16MiB calls", 1),
-            (("o", "o", "o", "enter"), "0xfe ranks", 2),
-            (("o", "o", "o", "o", "o", "enter"), "n0 pid 1 device 0 ranks", 1),
+            (("b", "enter"), "Reduce 1MiB–16MiB calls", 1),
+            (("b", "b", "b", "enter"), "0xfe ranks", 2),
+            (("b", "b", "b", "b", "b", "enter"), "n0 pid 1 device 0 ranks", 1),
         ],
     )
     async def test_enter_opens_what_a_row_is_made_of(self, log, way, crumb, rows):
@@ -128,8 +127,8 @@ class TestTables:
             await pilot.press(enter)
             await shows(app, pilot, crumb)
             assert len(app.screen.table.answer) == rows
-            await pilot.press("o")
-            await shows(app, pilot, "esc goes back to the tables")
+            await pilot.press("b")
+            await shows(app, pilot, "cannot be grouped otherwise")
             await pilot.press("escape")
             await becomes(pilot, lambda: len(app.screen_stack) == 1)
             assert app.screen.table.cursor_row == row
@@ -145,13 +144,13 @@ class TestTables:
         path = tmp_path / "calls.log"
         path.write_text("".join(line for line in log_text().splitlines(True) if "COMPLETE" not in line))
         async with open_logs(path) as (app, pilot):
-            await pilot.press("o", "o", "o", "enter")
+            await pilot.press("b", "b", "b", "enter")
             await shows(app, pilot, "2 without a name ranks")
             assert len(app.screen.table.answer) == 2
 
     async def test_where_the_log_tells_no_more_it_says_so(self, log):
         async with open_logs(log) as (app, pilot):
-            await pilot.press("o", "o", "enter")
+            await pilot.press("b", "b", "enter")
             await shows(app, pilot, "a log tells no more of this row")
 
     async def test_rows_are_sorted_and_each_table_has_its_own_order(self, log):
@@ -159,7 +158,7 @@ class TestTables:
             assert app.screen.table.sorted_by == ("total_bytes", True)
             await pilot.press("s")
             assert [row[0] for row in app.screen.table.answer.rows] == ["AllReduce", "Reduce"]
-            await pilot.press("o")
+            await pilot.press("b")
             assert app.screen.table.sorted_by is None
 
 
@@ -170,7 +169,7 @@ class TestFilter:
             await type_in(app, pilot, "allr")
             await shows(app, pilot, "1 of 2 rows")
             assert 'filter "allr"' in screen_text(app)[1]
-            await pilot.press("o")
+            await pilot.press("b")
             await shows(app, pilot, "1 of 2 rows")
             await pilot.press("escape")
             await shows(app, pilot, "2 of 2 rows")
@@ -185,8 +184,8 @@ class TestFilter:
             read, app.nccl_log = app.nccl_log, LogState(app.source.logs)
             await pilot.press("escape")
             await shows(app, pilot, "reading")
-            await pilot.press("o")
-            await shows(app, pilot, "the log is being read")
+            await pilot.press("b")
+            await shows(app, pilot, "cannot be grouped otherwise")
             app.nccl_log = read
             app.screen.log_changed()
             await shows(app, pilot, "[ops]")
@@ -212,7 +211,7 @@ class TestKeys:
                 assert app.screen.prompt.value == f"nccl.0-nccl-log-{name}.csv"
                 await type_in(app, pilot, str(tmp_path / f"{name}.csv"))
                 await shows(app, pilot, "wrote ")
-                await pilot.press("o")
+                await pilot.press("b")
         for name in ("ops", "sizes", "calls"):
             assert main(["nccl-log", str(log), "--tables", name, "--format", "csv"]) == 0
             assert (tmp_path / f"{name}.csv").read_text() == capsys.readouterr().out
@@ -245,7 +244,7 @@ class TestKeys:
     async def test_help_has_the_keys_that_act_here_and_no_others(self, log):
         async with open_logs(log, size=WIDE) as (app, pilot):
             await pilot.press("question_mark")
-            await shows(app, pilot, "the next table of the log")
+            await shows(app, pilot, "next and previous grouping")
             for absent in ("NVTX tree", "select ranks", "time window"):
                 assert not has(app, absent)
 
@@ -281,7 +280,7 @@ class TestReading:
             await shows(app, pilot, "reading log")
             await shows(app, pilot, "AllReduce")
             assert 0 < app.nccl_log.calls < 6001
-            await pilot.press("o", "escape")
+            await pilot.press("b", "escape")
             await shows(app, pilot, "stopping…")
             gate.event.set()
             await shows(app, pilot, "R reads again")
@@ -335,7 +334,7 @@ class TestReading:
     async def test_every_table_of_real_logs_is_painted(self, number, path):
         async with open_logs(path, size=(NARROW, WIDE)[number % 2]) as (app, pilot):
             for _ in range(9):
-                await pilot.press("down", "s", "enter", "escape", "o")
+                await pilot.press("down", "s", "enter", "escape", "b")
                 await pilot.pause()
                 assert has(app, f"[{app.screen.name_of_table}]")
 
@@ -343,26 +342,24 @@ class TestReading:
 class TestBesideExports:
     async def test_l_opens_the_log_and_esc_goes_back(self, job, log):
         async with open_both(job, log) as (app, pilot):
-            assert screen_text(app)[-1].startswith("l log")
+            assert has(app, "[summary]")
             await shows(app, pilot, "7 calls of 2 ranks, 4.023 MiB")
-            await pilot.press("l")
-            await shows(app, pilot, "3 NCCL › log › Calls and message sizes by op")
+            await pilot.press("V")
+            await shows(app, pilot, "[log]")
             await pilot.press("2")
             await shows(app, pilot, "2 Kernels")
-            await pilot.press("3", "escape")
+            await pilot.press("3", "3")
             await becomes(pilot, lambda: app.screen.__class__.__name__ == "NcclScreen")
             assert has(app, "kernel")
 
-    async def test_without_a_log_the_key_is_not_shown_and_says_how_to_get_one(self, job):
+    async def test_without_a_log_there_is_no_view_of_it(self, job):
         directory, exports = job
         app = NsystuiApp(Source(exports, directory / "cache"))
         async with app.run_test(size=WIDE) as pilot:
             await becomes(pilot, lambda: not app.loading_now)
             await pilot.press("3")
-            await shows(app, pilot, "kernel")
-            assert "l log" not in screen_text(app)[-1] and not has(app, "NCCL log")
-            await pilot.press("l")
-            await shows(app, pilot, "--nccl-log")
+            await shows(app, pilot, "[summary]")
+            assert "log" not in screen_text(app)[2] and not has(app, "NCCL log")
 
     async def test_a_log_that_cannot_be_read_leaves_the_exports_as_they_are(self, job, tmp_path):
         async with open_both(job, tmp_path / "gone.log") as (app, pilot):
@@ -394,7 +391,7 @@ def test_a_slow_line_gets_little(tmp_path):
     path.write_text(INIT.format(rank=0, pid=1) + "".join(calls))
     with Terminal([sys.executable, "-m", "nsystui", str(path)], {}, columns=120, lines=36) as terminal:
         terminal.wait_for("300 calls", timeout=30)
-        terminal.press("o", "o")
+        terminal.press("b", "b")
         terminal.settle(quiet=0.8)
 
         def cost(key: str) -> int:

@@ -79,12 +79,12 @@ async def test_a_row_of_a_group_opens_its_kernels(job, cache_directory):
 
 async def test_o_shows_sizes_and_their_drawings(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "3", "o")
+        await hit(app, pilot, "3", "v")
         await shows(app, pilot, "against message size")
         assert app.screen.values()["busbw"] > 0
-        await hit(app, pilot, "o")
+        await hit(app, pilot, "d")
         await shows(app, pilot, "durations against message size")
-        await hit(app, pilot, "o")
+        await hit(app, pilot, "d")
         await shows(app, pilot, "calls by message size")
         await hit(app, pilot, "b")
         assert "size_from" in [column.key for column in app.screen.table.answer.columns]
@@ -92,7 +92,7 @@ async def test_o_shows_sizes_and_their_drawings(job, cache_directory):
 
 async def test_enter_on_a_size_lists_its_kernels_and_then_the_event(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "3", "o")
+        await hit(app, pilot, "3", "v")
         values = app.screen.values()
         await hit(app, pilot, "enter")
         assert len(app.screen.table.answer) == values["count"]
@@ -105,5 +105,5 @@ async def test_without_sizes_it_says_how_to_get_them(tmp_path):
     from synthetic import two_process_export
 
     async with running([two_process_export(tmp_path / "plain.sqlite")], None) as (app, pilot):
-        await hit(app, pilot, "3", "o")
+        await hit(app, pilot, "3", "v")
         await shows(app, pilot, "no kernel here has a known message size")

@@ -25,10 +25,10 @@ async def test_the_tables_come_one_after_the_other(demo_job, cache_directory):
         await hit(app, pilot, "7")
         await shows(app, pilot, "4 of 4 ranks")
         line_with(app, "clock: UTC, then")
-        for crumb in ("steps", "steps across ranks", "every step", "collectives", "every collective"):
-            await hit(app, pilot, "o")
-            await shows(app, pilot, f"7 Ranks › {crumb}")
-        await hit(app, pilot, "o")
+        for crumb in ("steps", "across", "every step", "kinds", "collectives"):
+            await hit(app, pilot, "v")
+            await shows(app, pilot, f"[{crumb}]")
+        await hit(app, pilot, "v")
         await shows(app, pilot, "4 of 4 ranks")
 
 
@@ -45,7 +45,7 @@ async def test_a_rank_is_selected_and_its_gpu_shown(demo_job, cache_directory):
 async def test_a_step_is_a_selection(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "7")
-        await hit(app, pilot, "o", "o", "o")
+        await hit(app, pilot, "v", "v", "v")
         await hit(app, pilot, "down", "t")
         assert app.selection.window is not None
         assert app.screen.values()["step"] == 1
@@ -54,11 +54,11 @@ async def test_a_step_is_a_selection(demo_job, cache_directory):
 async def test_a_kind_of_collective_opens_the_single_ones_and_one_the_events(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "7")
-        await hit(app, pilot, *"oooo")
+        await hit(app, pilot, *"vvvv")
         await hit(app, pilot, "enter")
-        await shows(app, pilot, "every collective")
+        await shows(app, pilot, "[collectives]")
         await hit(app, pilot, "enter")
-        await shows(app, pilot, "6 Events")
+        await shows(app, pilot, "│6 Evt│")
         assert app.selection.window is not None
 
 
@@ -79,22 +79,23 @@ async def test_one_report_has_one_clock(demo_job, cache_directory):
 
 async def test_the_map_goes_through_figures_and_steps(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "7", "h")
+        await hit(app, pilot, "4", "v")
         await shows(app, pilot, "exposed NCCL % · ")
-        await hit(app, pilot, "m")
+        await hit(app, pilot, "b")
         await shows(app, pilot, "memory % · ")
-        await hit(app, pilot, "o")
+        await hit(app, pilot, "v")
         await shows(app, pilot, "median step · ")
         line_with(app, "│1")
         await hit(app, pilot, "right", "t")
         assert app.selection.window is not None
         await hit(app, pilot, "escape")
-        await shows(app, pilot, "4 of 4 ranks")
+        assert app.selection.window is None
+        await shows(app, pilot, "[map of steps]")
 
 
 async def test_the_map_has_half_a_row_for_each_rank_where_there_are_many(ranks, cache_directory):
     async with running(ranks, cache_directory, (80, 15)) as (app, pilot):
-        await hit(app, pilot, "7", "h")
+        await hit(app, pilot, "4", "v")
         line_with(app, "  14 15 ")
         await hit(app, pilot, *["down"] * 3)
         line_with(app, "▸ 3 ")
@@ -103,13 +104,13 @@ async def test_the_map_has_half_a_row_for_each_rank_where_there_are_many(ranks, 
 async def test_the_map_marks_the_rank_that_is_unlike_the_others(tmp_path):
     job = TrainingJob(ranks=6, steps=6, layers=8, gpu_metrics=False).write(tmp_path)
     async with running(job, None, WIDE) as (app, pilot):
-        await hit(app, pilot, "7", "h")
+        await hit(app, pilot, "4", "v")
         assert [number for number, lane in enumerate(app.screen.chart.lanes) if "◂" in lane.value] == [2]
 
 
 async def test_ranks_share_lines_where_there_are_too_few(ranks, cache_directory):
     async with running(ranks, cache_directory, (80, 11)) as (app, pilot):
-        await hit(app, pilot, "7", "h")
+        await hit(app, pilot, "4", "v")
         await shows(app, pilot, "mean of 2 ranks a line")
         line_with(app, "12-13")
         await hit(app, pilot, "a")
@@ -125,7 +126,7 @@ async def test_without_gpu_work_the_map_says_why(tmp_path):
     from synthetic import cpu_only_export
 
     async with running([cpu_only_export(tmp_path / "cpu.sqlite")], None, NARROW) as (app, pilot):
-        await hit(app, pilot, "7", "h")
+        await hit(app, pilot, "4", "v")
         await shows(app, pilot, "no GPU work in this export")
 
 
@@ -138,7 +139,7 @@ async def test_a_first_answer_that_takes_long_is_waited_for_in_words(demo_job, c
         try:
             await shows(app, pilot, "computing…")
             app.post_message(Computing(Computation("steps", 3, 64)))
-            await shows(app, pilot, "computing steps: 3 of 64 reports")
+            await shows(app, pilot, "computing steps: 3 of")
         finally:
             may_answer.set()
         app.post_message(Computing(None))

@@ -66,7 +66,7 @@ def _report(
 
 def _on_screen(report: Question, title: str, order: int) -> Question:
     """The report as a view of the NVTX ranges by name."""
-    view = View(report.name, title, "names", sort=("total", True), order=order)
+    view = View(report.name, title, "names", sort=("total", True), order=order, label=title)
     return report._replace(home="nvtx names", views=(view,))
 
 

@@ -47,6 +47,6 @@ name, as `nsys stats -r nvtx_sum`.""",
         row="range",
         home="nvtx",
         title="NVTX ranges",
-        views=(View("nvtx", tables=("nvtx_ranges",)),),
+        views=(View("nvtx", tables=("nvtx_ranges",), label="tree"),),
     ),
 )

@@ -150,7 +150,15 @@ Collectives are matched across ranks by communicator and order; who ran shortest
         title="the ranks",
         views=(
             View("ranks", counted="ranks"),
-            View("collective kinds", "collectives", "kinds", {"kinds": True}, ("waiting", True), order=_AFTER_STEPS),
+            View(
+                "collective kinds",
+                "kinds of collectives",
+                "kinds",
+                {"kinds": True},
+                ("waiting", True),
+                order=_AFTER_STEPS,
+                label="kinds",
+            ),
             View(
                 "collectives",
                 "every collective",
@@ -188,7 +196,7 @@ Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) in which half of th
         title="steps",
         views=(
             View("steps"),
-            View("steps across", "steps across ranks", "steps", {"across": True}, ("step", False)),
+            View("steps across", "steps across ranks", "steps", {"across": True}, ("step", False), label="across"),
             View("every step", "every step", "steps", {"every": True}),
         ),
     ),

@@ -139,6 +139,14 @@ INSTANCE_COLUMNS = (
 )
 
 
+def range_names(session: Session, most: int) -> list[str]:
+    """The names of ranges (``domain:text``), the most frequent first, at most so many."""
+    name = LABEL.label("name")
+    count = sa.func.count()
+    query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(count.desc(), name).limit(most)
+    return [str(row[0]) for row in session.rows(query)]
+
+
 def range_instances(session: Session, selection: Selection, name: str, ranks: Sequence[RankedTask] = ()) -> PagedAnswer:
     """The ranges called ``name`` (``domain:text``), a page at a time; start in job time, ns.
 

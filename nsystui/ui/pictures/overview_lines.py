@@ -35,7 +35,7 @@ _IDLE_LINES = 2
 _SEPARATOR = " · "
 _VALUE_WIDTH = 8
 _SHORTEST_TITLE = 15
-_MODES_WIDTH = len("   ") + sum(len(key) + len(name) + 2 for key, name in keys.MODES if key.isdigit())
+_MODES_WIDTH = len("   ● loaded") + sum(len(key) + len(name) + 2 for key, name, _ in keys.TABS)
 
 
 _SILENT = "no diagnostics"

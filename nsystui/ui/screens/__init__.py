@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from nsystui.questions.question import SCREENS
 
@@ -11,12 +11,53 @@ MODES = (*SCREENS, "nccl_log", "diff")
 """The screens that are modes of an application."""
 
 _MAKERS = {
+    "rank map": "screens.rank_map:RankMapScreen",
+    "efficiency": "screens.efficiency:EfficiencyScreen",
+    "nccl sizes": "screens.nccl:NcclSizesScreen",
+    "nvtx names": "screens.nvtx:NvtxNamesScreen",
     "diagnostics": "screens.capture:DiagnosticsScreen",
-    "palette": "palette:RecipePalette",
+    "palette": "palette:Palette",
     "recipe": "screens.recipe:RecipeScreen",
     "recipe map": "screens.recipe:RecipeMapScreen",
     "comparison": "screens.diff:comparison_with",
 }
+
+
+class TabView(NamedTuple):
+    """One of the views of a tab: its name, the word for it on the view bar, and the screen that shows it."""
+
+    name: str
+    label: str
+    screen: str
+
+
+_OF_TAB = {
+    "nccl": (
+        TabView("nccl", "summary", "nccl"),
+        TabView("sizes", "sizes", "nccl sizes"),
+        TabView("log", "log", "nccl_log"),
+    ),
+    "gpu": (
+        TabView("gpu", "lanes", "gpu"),
+        TabView("map", "map of ranks", "rank map"),
+        TabView("step map", "map of steps", "rank map"),
+        TabView("efficiency", "efficiency", "efficiency"),
+    ),
+}
+"""The views of tabs that the catalogue does not tell alone."""
+
+_BESIDE = {"nvtx": "nvtx names"}
+"""The screen with views of its own that stands beside that of a tab."""
+
+
+def views_on(tab: str) -> tuple[TabView, ...]:
+    """The views of a tab, a mode of the application, in the order of ``v``."""
+    from nsystui.questions.catalogue import views_of
+
+    if tab in _OF_TAB:
+        return _OF_TAB[tab]
+    homes = [tab, _BESIDE[tab]] if tab in _BESIDE else [tab]
+    return tuple(TabView(one.name, one.view.label or one.name, home) for home in homes for one in views_of(home))
 
 
 def screen_of(name: str, *arguments: Any) -> Any:

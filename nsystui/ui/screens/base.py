@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,14 +19,15 @@ from textual.app import ComposeResult
 from textual.timer import Timer
 from textual.widget import Widget
 
-from nsystui.base.errors import NsystuiError
+from nsystui.base.errors import NsystuiError, UsageError
 from nsystui.ui import keys
 from nsystui.ui.ascii import key_name
 from nsystui.ui.pictures.selection import describe, spans
-from nsystui.ui.screens import screen_of
-from nsystui.ui.widgets.lines import KeyLine, NoteLines, SelectionLine, TitleLine
+from nsystui.ui.screens import TabView, screen_of, views_on
+from nsystui.ui.widgets.lines import Choice, ChoiceLine, KeyLine, NoteLines, SelectionLine, TitleLine
 from nsystui.ui.widgets.prompt import LinePrompt
-from nsystui.ui.widgets.repainting import ThrottledScreen, in_thread, reason_of
+from nsystui.ui.widgets.repainting import Other, ThrottledScreen, in_thread, reason_of
+from nsystui.ui.widgets.window_table import WindowTable
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -52,16 +55,37 @@ Token = tuple[Hashable, ...]
 Writer = Callable[[Path, bool], int]
 """Writes a file, given the path and whether to overwrite; returns the number of rows."""
 
+_NO_CHOICE = {
+    "view": "this tab has one view only",
+    "by": "these rows cannot be grouped otherwise",
+    "names": "there are no kernel names here",
+}
+"""Why a key has nothing to choose from, by the label of the choice."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a screen showed: the values of its attributes, the rows under the cursors, and the widget with the focus."""
+
+    values: dict[str, Any]
+    cursors: dict[WindowTable, int]
+    focused: Widget | None
+
 
 class JobScreen(ThrottledScreen[None]):
     """The base of all screens on a job.
 
     A screen defines its question (``ask``, called in a thread, so that it must not touch a widget) and how the answer
     is shown (``show``). ``MODE_KEY`` is the key of the mode that it belongs to; ``PLACES`` are the places of its keys
-    (``ui.keys``), the most specific first. A drilled screen lies over its mode's screen; Esc closes it.
+    (``ui.keys``), the most specific first. A drilled screen lies over its mode's screen.
+
+    ``SCREEN`` is its name in `screen_of` if it shows views of a tab. ``STATE`` names the attributes that going back
+    restores, besides the cursors of its tables.
     """
 
     MODE_KEY: ClassVar[str] = ""
+    SCREEN: ClassVar[str] = ""
+    STATE: ClassVar[tuple[str, ...]] = ()
     PLACES: ClassVar[tuple[str, ...]] = ("everywhere",)
     AUTO_FOCUS = "*"
 
@@ -74,6 +98,9 @@ class JobScreen(ThrottledScreen[None]):
         self.file_export = FileExport(self)
         self.selection_prompts = SelectionPrompts(self)
         self._rest_timer: Timer | None = None
+        self._places_back: State | None = None  # until the answer is there that has these rows
+        self._count = ""
+        self._views: tuple[object, tuple[TabView, ...]] = (None, ())  # for a version of the session
 
     @property
     def explorer(self) -> NsystuiApp:
@@ -126,10 +153,10 @@ class JobScreen(ThrottledScreen[None]):
     # -- the frame ------------------------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        title = TitleLine(keys.MODES, self.MODE_KEY, id="title")
-        title.update(*self.crumbs)  # before the first answer, too
-        yield title
+        tabs = [tab for tab in keys.TABS if keys.MODE_OF[tab[0]] in self.explorer.MODES]
+        yield TitleLine(tabs, self.MODE_KEY, id="title")
         yield SelectionLine(id="selection")
+        yield ChoiceLine(id="choices")
         yield from self.body()
         left_out = NoteLines(id="left-out")
         left_out.allow(2)
@@ -142,12 +169,23 @@ class JobScreen(ThrottledScreen[None]):
         self.query_one("#selection", SelectionLine).update(describe(self.selection, self.job_ranks))
 
     def show_status(self, status: str) -> None:
-        """Shows the progress of the loading on the second line."""
-        self.query_one("#selection", SelectionLine).set_status(status)
+        """Shows the progress of the loading on the first line."""
+        self.query_one("#title", TitleLine).set_status(status or self.explorer.state_of_loading)
 
     def show_title(self, right: str = "", about: str = "") -> None:
-        """Updates the first line: the screen, the job, and how many rows."""
-        self.query_one("#title", TitleLine).update(*self.crumbs, about=about, right=right)
+        """Updates the lines above: the job (or what it is ``about``), the way here, and at the ``right`` the count."""
+        self.query_one("#title", TitleLine).update(about or self.explorer.job_name)
+        self.query_one("#selection", SelectionLine).show_count(right)
+        self.show_choices()
+
+    def show_choices(self) -> None:
+        """Updates the third line."""
+        self.query_one("#choices", ChoiceLine).show_choices(self.path(), self.choices())
+
+    def path(self) -> Sequence[str]:
+        """The way down to this screen from its tab."""
+        is_tab = self.crumbs and any(self.crumbs[0] == f"{key} {name}" for key, name, _ in keys.TABS)
+        return self.crumbs[1:] if is_tab else self.crumbs
 
     def say(self, text: str) -> None:
         """Shows one sentence in place of the keys for a few seconds."""
@@ -161,6 +199,7 @@ class JobScreen(ThrottledScreen[None]):
 
     def on_screen_resume(self, event: events.ScreenResume) -> None:
         self.job_changed()
+        self._put_cursors_back()
 
     def job_changed(self) -> None:
         """Asks again if the selection, the session or the parameters have changed."""
@@ -171,6 +210,7 @@ class JobScreen(ThrottledScreen[None]):
             self.show_waiting()
         else:
             self.question.ask(job, (job.session.version, self.selection, *self.parameters()))
+            self._put_cursors_back()
 
     def show_answer(self, result: Any, ranks: Sequence[RankedTask], same_place: bool) -> None:
         """Shows an answer that arrived, with the lines that belong to it; ``ranks`` are those it was asked with."""
@@ -181,6 +221,90 @@ class JobScreen(ThrottledScreen[None]):
         note = left_out_note(self.job.session) if self.job is not None else ""
         self.query_one("#left-out", NoteLines).show_notes((note,) if note else ())
         self.show(result, same_place)
+        self.show_choices()
+        self._put_cursors_back()
+
+    # -- what can be chosen ---------------------------------------------------------------------------------------
+
+    def choices(self) -> tuple[Choice, ...]:
+        """What can be chosen here: the view of the tab, and what a subclass adds, such as how rows are grouped."""
+        views = self.views()
+        if len(views) < 2:
+            return ()
+        names = [view.name for view in views]
+        chosen = names.index(self.view_name()) if self.view_name() in names else 0
+        labels = tuple(view.label for view in views)
+        return (Choice("view", labels, chosen, lambda place: self.show_view(names[place])),)
+
+    def view_name(self) -> str:
+        """The name of the view that is shown."""
+        return next((view.name for view in self.views() if view.screen == self.SCREEN), "")
+
+    def views(self) -> tuple[TabView, ...]:
+        """The views of the tab that there are rows for; none on a drilled screen."""
+        if not self.SCREEN:
+            return ()
+        version = self.job.session.version if self.job is not None else None
+        if self._views[0] != (version, self.view_name_asked()):
+            found = tuple(view for view in views_on(keys.MODE_OF[self.MODE_KEY]) if self.has_view(view))
+            self._views = ((version, self.view_name_asked()), found)
+        return self._views[1]
+
+    def view_name_asked(self) -> str:
+        """The view that is asked for, which is offered whatever rows it has."""
+        return ""
+
+    def has_view(self, view: TabView) -> bool:
+        """Whether a view is offered."""
+        return True
+
+    def show_view(self, name: str, **options: str) -> None:
+        """Shows a view of this tab, here or on the screen that has it; ``options`` are those of its question."""
+        view = next((one for one in views_on(keys.MODE_OF[self.MODE_KEY]) if one.name == name), None)
+        if view is None or not self.is_active:
+            return
+        screen = self if view.screen == self.SCREEN else self.explorer.open_view(view)
+        screen.take_view(name, **options)
+
+    def take_view(self, name: str, **options: str) -> None:
+        """Shows one of the views of this screen."""
+
+    def choose(self, label: str, step: int) -> None:
+        """Changes what can be chosen under a label to the next option, or the one before."""
+        choice = next((one for one in self.choices() if one.label == label), None)
+        if choice is None:
+            self.say(_NO_CHOICE.get(label, "there is nothing to choose here"))
+            return
+        choice.choose((choice.chosen + step) % len(choice.options))
+        if self.is_mounted:
+            self.show_choices()
+
+    def action_choose(self, label: str, step: int) -> None:
+        self.choose(label, step)
+
+    # -- going back here ------------------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """What going back restores."""
+        values = {name: copy(getattr(self, name)) for name in self.STATE}
+        cursors = {table: table.cursor_row for table in self.query(WindowTable)}
+        return State(values, cursors, self.focused)
+
+    def restore(self, state: State) -> None:
+        """Shows again what was shown; the cursors follow when the rows are there."""
+        for name, value in state.values.items():
+            setattr(self, name, copy(value))
+        self._places_back = state
+
+    def _put_cursors_back(self) -> None:
+        state = self._places_back
+        if state is None or not self.question.is_settled:
+            return
+        self._places_back = None
+        for table, row in state.cursors.items():
+            table.move_to(row)
+        if state.focused is not None and state.focused.is_attached and not self.prompt.is_open:
+            self.set_focus(state.focused)
 
     # -- details of the cursor's place ----------------------------------------------------------------------------
 
@@ -207,29 +331,28 @@ class JobScreen(ThrottledScreen[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.is_mounted and not self.is_covered  # before it is mounted an action has no widgets to act on
 
+    def lay_over(self, screen: Screen[Other], then: Callable[[Other | None], None] | None = None) -> None:
+        if self.is_active and isinstance(screen, JobScreen):
+            self.explorer.remember()
+        super().lay_over(screen, then)
+
     async def action_mode(self, name: str) -> None:
-        await self.app.switch_mode(name)
+        await self.explorer.go_to_tab(name)
 
     async def action_timeline(self) -> None:
-        """Opens the timeline of the selection, which goes back to this screen."""
-        if self.app.current_mode == "timeline":
+        """Opens the timeline of the selection."""
+        if self.app.current_mode == "timeline" and not self.is_drilled:
             self.say("this is the timeline")
-            return
-        self.explorer.remember_way()
-        await self.app.switch_mode("timeline")
+        else:
+            await self.explorer.go("timeline")
 
-    def action_back(self) -> None:
-        if self.is_drilled:
-            self.leave()
-        elif not self.explorer.undo_selection():
-            if self.explorer.stop_loading():
-                self.say("stopping…")
-            else:
-                self.say("nothing to go back to: q quits")
+    async def action_back(self) -> None:
+        if not await self.explorer.go_back():
+            self.say("stopping…" if self.explorer.stop_loading() else "nothing to go back to: q quits")
 
     def action_resume(self) -> None:
         if not self.explorer.resume_loading():
-            self.say("everything is loaded")
+            self.say("everything is loaded already")
 
     def action_quit(self) -> None:
         self.explorer.stop_loading()
@@ -240,15 +363,15 @@ class JobScreen(ThrottledScreen[None]):
 
         self.lay_over(HelpScreen(self.places(), partial(key_name, app=self.app)))
 
-    def action_recipes(self) -> None:
-        """Opens the palette."""
-        if self.has_job():
-            self.lay_over(screen_of("palette"))
+    def action_palette(self) -> None:
+        self.lay_over(screen_of("palette"))
 
     def open_question(self, question: Question) -> None:
         """Opens the table of a question, or its map, over this screen."""
         from nsystui.questions.question import COMPARISON
 
+        if not self.has_job():
+            return
         if question.home != COMPARISON:
             self.lay_over(screen_of("recipe" if question.map is None else "recipe map", question))
             return
@@ -525,7 +648,13 @@ class SelectionPrompts:
     def window(self) -> None:
         if self._screen.has_job():
             window = self._screen.selection.window
-            self._ask("time", f"{window.start}:{window.end}" if window else "", self._with_window)
+            self._screen.prompt.ask(
+                "time",
+                f"{window.start}:{window.end}" if window else "",
+                self._with_window,
+                self._screen.explorer.select,
+                lambda selection: _window_words(selection.window) if selection.window else "all time",
+            )
 
     def _ask(self, label: str, value: str, parse: Callable[[str], Selection]) -> None:
         self._screen.prompt.ask(label, value, parse, self._screen.explorer.select)
@@ -542,11 +671,26 @@ class SelectionPrompts:
 
         from nsystui.base.selection import parse_numbers
 
-        return replace(self._screen.selection, devices=parse_numbers(text, "devices") if text.strip() else None)
+        job, devices = self._screen.job, parse_numbers(text, "devices") if text.strip() else None
+        if job is not None and devices is not None and (unknown := devices - (there := job.devices)):
+            known = f"the devices are {spans(there)}" if there else "no GPU work was recorded"
+            raise UsageError(f"device {min(unknown)} is not there: {known}")
+        return replace(self._screen.selection, devices=devices)
 
     def _with_window(self, text: str) -> Selection:
         from nsystui.base.selection import parse_window
 
         job, selection = self._screen.job, self._screen.selection
         assert job is not None
-        return selection.with_window(parse_window(text, job.extent()) if text.strip() else None)
+        if not text.strip():
+            return selection.with_window(None)
+        window, whole = parse_window(text, job.extent()), job.extent()
+        if window.start > whole.end or window.end < whole.start:
+            raise UsageError(f"nothing was recorded {_window_words(window)}: the events are {_window_words(whole)}")
+        return selection.with_window(window)
+
+
+def _window_words(window: Window) -> str:
+    """``from 0.500 s to 0.600 s``, with as many digits as tell the two apart."""
+    digits = next((few for few in (3, 6) if not (window.start % 10 ** (9 - few) or window.end % 10 ** (9 - few))), 9)
+    return f"from {window.start / 1e9:.{digits}f} s to {window.end / 1e9:.{digits}f} s"

@@ -58,8 +58,7 @@ class ContentsScreen(TableScreen):
         elif table == "diagnostics":
             self.lay_over(DiagnosticsScreen())
         elif (view := view_of_table(table)) is not None:
-            self.leave()
-            self.app.call_later(show_view, self.app, view.name)
+            self.app.call_later(show_view, self.explorer, view.name)
         else:
             self.say("no screen shows these rows yet")
 

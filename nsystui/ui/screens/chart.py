@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from nsystui.base.selection import Window
 from nsystui.ui.pictures.zoom import panned, zoomed
-from nsystui.ui.screens.base import JobScreen
+from nsystui.ui.screens.base import JobScreen, State
 from nsystui.ui.widgets.lines import PartLines
 from nsystui.ui.widgets.window_table import WindowTable
 
@@ -104,6 +104,10 @@ class ZoomableChartScreen(ChartScreen):
     def take_position(self, selection: Selection, **changes: Any) -> None:
         """Has another selection begin at the position in this one."""
         self._positions[selection] = replace(self.position, **changes)
+
+    def state(self) -> State:
+        state = super().state()
+        return replace(state, values={**state.values, "_positions": {**self._positions}})
 
     @property
     def view(self) -> Window | None:

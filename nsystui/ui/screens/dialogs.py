@@ -16,6 +16,9 @@ from nsystui.ui import keys
 from nsystui.ui.keys import word_lines
 from nsystui.ui.widgets.repainting import ThrottledScreen
 
+HELP_WIDTH = 110
+"""Cells of the help on a wide terminal: no line of it is wrapped there."""
+
 
 class TextDialog(ModalScreen[None], ThrottledScreen[None]):
     """Shows lines of text; a subclass binds the keys that close it, and may be wider."""
@@ -39,22 +42,21 @@ class TextDialog(ModalScreen[None], ThrottledScreen[None]):
 
 
 def help_lines(places: Sequence[str], name: Callable[[str], str] = str) -> list[str]:
-    """The keys of ``places`` in aligned lines, a title before each place; ``name`` says what a shown key is called.
+    """The keys of ``places`` in aligned lines: those of the screen, then what acts everywhere by its verb.
 
-    Below the keys of a place stand the words of its tables with their definitions.
+    ``name`` says what a shown key is called. Below the keys stand the words of the tables with their definitions.
     """
+    groups: dict[str, list[str]] = {}
+    for key in keys.keys_of(places):
+        if key.help:
+            title = key.verb or keys.PLACES[key.place]
+            groups.setdefault(title, []).append(f"  {name(key.shown):9} {key.help}")
+    of_places = [title for title in groups if title not in keys.VERBS]
     lines: list[str] = []
-    taken: set[str] = set()
-    for place in places:
-        here = [key for key in keys.KEYS if key.place == place and key.shown not in taken]
-        taken |= {key.shown for key in here}
-        explained = [key for key in here if key.help]
-        if explained:
-            lines += [keys.PLACES[place], *(f"  {name(key.shown):7} {key.help}" for key in explained), ""]
-        words = [f"  {line}" for line in word_lines(place)]
-        if words:
-            lines += [*words, ""]
-    return lines
+    for title in (*of_places, *(verb for verb in keys.VERBS if verb in groups)):
+        lines += [title, *groups[title], ""]
+    words = [f"  {line}" for place in places for line in word_lines(place, HELP_WIDTH - 8)]
+    return [*lines, "Words", *words, ""] if words else lines
 
 
 def last_line(places: Sequence[str]) -> str:
@@ -67,6 +69,8 @@ class HelpScreen(TextDialog):
     """Closes with any of the keys that close things."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,question_mark,enter", "dismiss", "close")]
+
+    DEFAULT_CSS = f"HelpScreen VerticalScroll {{ width: {HELP_WIDTH}; }}"
 
     def __init__(self, places: Sequence[str], name: Callable[[str], str] = str) -> None:
         super().__init__([*help_lines(places, name), last_line(places)])

@@ -6,13 +6,12 @@ import os
 import re
 import shlex
 import threading
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from textual import events, on
 from textual.message import Message
-from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Record, Value
 from nsystui.base.errors import NsystuiError, UsageError
@@ -26,8 +25,8 @@ from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.loading import Advanced, ExportFailed, JobStarted, Loading, LoadingEnded
 from nsystui.ui.pictures.selection import spans
-from nsystui.ui.screens.table import FilteredTableScreen, rows_with
-from nsystui.ui.widgets.lines import ChoiceLine, SelectionLine
+from nsystui.ui.screens.table import FilteredTableScreen, names_choice, rows_with
+from nsystui.ui.widgets.lines import Choice, SelectionLine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +50,7 @@ class DiffScreen(FilteredTableScreen):
     """
 
     PLACES = ("diff", "table", "everywhere")
+    STATE = (*FilteredTableScreen.STATE, "name_of_table", "_is_swapped", "options")
     BINDINGS = keys.bindings("diff", "table", "everywhere")
 
     def __init__(self, sides: tuple[Side, Side] | None = None, options: Options | None = None) -> None:
@@ -61,10 +61,6 @@ class DiffScreen(FilteredTableScreen):
         self.name_of_table = _SUMMARY
         self._current = _SUMMARY
         self.answer: TableAnswer | None = None
-
-    def body(self) -> Iterable[Widget]:
-        yield ChoiceLine(id="choice")
-        yield from super().body()
 
     def places(self) -> tuple[str, ...]:
         return self.PLACES if self._is_of_open_job else ("diff alone", *self.PLACES)
@@ -113,7 +109,7 @@ class DiffScreen(FilteredTableScreen):
 
     def job_changed(self) -> None:
         super().job_changed()
-        self._show_choice()
+        self.show_choices()
         if self.answer is None and self.job is not None:
             self.table.empty_text = "comparing A with B…"
             self.table.refresh_rows()
@@ -141,10 +137,7 @@ class DiffScreen(FilteredTableScreen):
         super().show_waiting()
         self.show_title(right="reading")
         self.table.empty_text = "reading: A and B are compared when all of both is read"
-        self._show_choice()
-
-    def _show_choice(self) -> None:
-        self.query_one("#choice", ChoiceLine).show_names(list(TABLES), self.name_of_table)
+        self.show_choices()
 
     def natural_order(self) -> tuple[str | None, bool]:
         return (None, True) if self._current in (_SUMMARY, "steps") else ("difference", True)
@@ -153,10 +146,6 @@ class DiffScreen(FilteredTableScreen):
         if answer.total and self.words is not None:
             return super().empty_text(answer)
         return "\n".join(answer.notes) or "neither A nor B has any"
-
-    def show_count(self) -> None:
-        self.crumbs = ("Comparison", TABLES[self.name_of_table].title)
-        super().show_count()
 
     def counted(self) -> str:
         return "measures" if self._current in (_SUMMARY, "steps") else "names"
@@ -169,15 +158,20 @@ class DiffScreen(FilteredTableScreen):
 
     # -- keys -----------------------------------------------------------------------------------------------------
 
-    def action_other_table(self, step: int) -> None:
-        names = list(TABLES)
-        self._show_table(names[(names.index(self.name_of_table) + step) % len(names)])
+    def choices(self) -> tuple[Choice, ...]:
+        tables = list(TABLES)
+        return (
+            Choice(
+                "view", tuple(tables), tables.index(self.name_of_table), lambda place: self._show_table(tables[place])
+            ),
+            names_choice(self._options().names, self._show_names),
+        )
 
     def _show_table(self, name: str) -> None:
         self.name_of_table = name
         self.words = self._sort = None
         if self.job is None:
-            self._show_choice()
+            self.show_choices()
         else:
             self.job_changed()
 
@@ -187,12 +181,8 @@ class DiffScreen(FilteredTableScreen):
             self.say("A and B are swapped")
             self.job_changed()
 
-    def action_names(self) -> None:
-        order: list[Names] = [names for names in Names if names is not Names.SMART]
-        options = self._options()
-        following = order[(order.index(options.names) + 1) % len(order)]
-        self.options = replace(options, names=following)
-        self.say(f"{following.value} names")
+    def _show_names(self, names: Names) -> None:
+        self.options = replace(self._options(), names=names)
         self._ask_again("kernels")
 
     def action_fold(self) -> None:
@@ -230,7 +220,7 @@ class DiffScreen(FilteredTableScreen):
             if isinstance(table, str):
                 self._show_table(table)
             elif values:
-                self.say("no table tells more of this; o goes through them")
+                self.say("no table tells more of this; v goes through them")
         elif values:
             self.call_later(self._open_name, values)
 
@@ -251,8 +241,7 @@ class DiffScreen(FilteredTableScreen):
             name=_exactly(name),
         )
         names, table = self._options().names, self._current
-        self.explorer.select(own)
-        await show_view(self.app, table, names=names.value)
+        await show_view(self.explorer, table, own, names=names.value)
 
     def answer_to_export(self) -> Answer | None:
         """As on the screen; of the summary the plain values, with their units beside them."""
@@ -438,8 +427,11 @@ class OtherJobScreen(DiffScreen):
     def _give_up(self, message: Unreadable) -> None:
         message.stop()
         if self.is_active:
-            self.leave()
-            self.app.screen.say(f"nothing to compare with: {message.reason}")  # type: ignore[attr-defined]
+            self.app.call_later(self._leave, f"nothing to compare with: {message.reason}")
+
+    async def _leave(self, why: str) -> None:
+        await self.explorer.go_back()
+        self.explorer.say(why)
 
     async def action_mode(self, name: str) -> None:
         self.say("the screens are those of A: esc goes back to them")

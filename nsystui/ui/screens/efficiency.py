@@ -1,4 +1,4 @@
-"""Efficiency, over 4 GPU or 7 Ranks: the factors of POP as a tree, and below it where the time of each GPU went."""
+"""Efficiency, over 4 GPU: the factors of POP as a tree, and below it where the time of each GPU went."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from nsystui.base.columns import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
-from nsystui.questions.catalogue import view_named
 from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.factors import Factor, device_factors, host_factors
 from nsystui.questions.efficiency.result import Efficiency, efficiency
@@ -28,7 +27,7 @@ from nsystui.questions.job import Job
 from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.screens.table import TableScreen
-from nsystui.ui.widgets.lines import Part, PartLines
+from nsystui.ui.widgets.lines import Choice, Part, PartLines
 
 Line = list[Part]
 
@@ -105,7 +104,7 @@ _TABLES: dict[str, tuple[Callable[[Efficiency], TableAnswer], str]] = {
     "host": (host_table, "host factors"),
     "processes": (process_table, "host time of each process"),
 }
-"""The tables in the order of ``o``, with what they show."""
+"""The tables in the order of ``b``, with what they show."""
 _EXPLAINED_BY = {
     "device_load_balance": "ranks",
     "host_offload": "api",
@@ -122,6 +121,8 @@ class EfficiencyScreen(TableScreen):
     """The output of ``nsystui efficiency``: the factors always, and one of its tables, which ``e`` exports."""
 
     MODE_KEY = "4"
+    SCREEN = "efficiency"
+    STATE = (*TableScreen.STATE, "what", "useful")
     ELASTIC = "rank"
     PLACES = ("efficiency", "table", "everywhere")
     BINDINGS = keys.bindings("efficiency", "table", "everywhere")
@@ -131,7 +132,7 @@ class EfficiencyScreen(TableScreen):
     """
 
     def __init__(self) -> None:
-        super().__init__(f"{self.MODE_KEY} {dict(keys.MODES)[self.MODE_KEY]}", "efficiency")
+        super().__init__("4 GPU")
         self.what = "breakdown"
         self.useful = Useful.POP
         self._found: Efficiency | None = None
@@ -185,11 +186,14 @@ class EfficiencyScreen(TableScreen):
 
     # -- the keys -------------------------------------------------------------------------------------------------
 
-    def action_other_table(self) -> None:
-        order = list(_TABLES)
-        self.what = order[(order.index(self.what) + 1) % len(order)]
-        self._sort = None
-        self.job_changed()
+    def choices(self) -> tuple[Choice, ...]:
+        tables = list(_TABLES)
+
+        def choose(place: int) -> None:
+            self.what, self._sort = tables[place], None
+            self.job_changed()
+
+        return (*super().choices(), Choice("by", tuple(tables), tables.index(self.what), choose))
 
     def action_useful(self) -> None:
         self.useful = Useful.TALP if self.useful is Useful.POP else Useful.POP
@@ -207,25 +211,12 @@ class EfficiencyScreen(TableScreen):
         metric, rank = values.get("metric"), values.get("rank")
         if isinstance(metric, str):
             if metric in _EXPLAINED_BY:
-                await self._show_view(_EXPLAINED_BY[metric])
+                await show_view(self.explorer, _EXPLAINED_BY[metric])
             else:
                 self.say("this is the product of the factors below: open one of them")
         elif rank == EVERYTHING:
             self.say("this is the sum over all GPUs: open one of them")
         elif rank is not None and self.job is not None:
             chosen = frozenset(int(word) for word in str(rank).split(","))
-            self.explorer.select(self.selection.with_tasks(self.job.tasks_of_ranks(chosen)))
-            await self._show_view("gpu")
-
-    async def _show_view(self, name: str) -> None:
-        """Goes to the screen of a view; over that screen itself, back to it."""
-        if view_named(name).question.home == self.app.current_mode:
-            self.leave()
-        else:
-            await show_view(self.app, name)
-
-
-class RanksEfficiencyScreen(EfficiencyScreen):
-    """The same over 7 Ranks."""
-
-    MODE_KEY = "7"
+            alone = self.selection.with_tasks(self.job.tasks_of_ranks(chosen))
+            await show_view(self.explorer, "gpu", alone)

@@ -28,7 +28,7 @@ from nsystui.ui import keys
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, name_filter
-from nsystui.ui.widgets.lines import KeyLine, TitleLine
+from nsystui.ui.widgets.lines import KeyLine, SelectionLine
 from nsystui.ui.widgets.repainting import ThrottledScreen, in_thread, reason_of
 from nsystui.ui.widgets.window_table import RowSelected, WindowTable
 
@@ -43,8 +43,9 @@ class PartnersScreen(ModalScreen[EventKey | None], ThrottledScreen[EventKey | No
         self._rows = tuple(rows)
 
     def compose(self) -> ComposeResult:
-        title = TitleLine()
-        title.update("6 Events", "launched by this call", right=f"{len(self._rows):,} operations")
+        title = SelectionLine()
+        title.update("launched by this call")
+        title.show_count(f"{len(self._rows):,} operations")
         yield title
         yield WindowTable(TableAnswer("partners", EVENT_COLUMNS, self._rows))
         yield KeyLine([("⏎", "go there"), ("esc", "back")])
@@ -69,24 +70,32 @@ _CATEGORIES = {
 
 
 class EventsScreen(TableScreen):
-    """The event list; opened on an event (``target``) when another screen jumps to it."""
+    """The event list; shown at an event (``target``) when another screen jumps to it."""
 
     MODE_KEY = "6"
     PLACES = ("events", "table", "everywhere")
+    STATE = (*TableScreen.STATE, "chosen", "searched")
     BINDINGS = keys.bindings("events", "table", "everywhere")
     BACKGROUND = True
 
     def __init__(self, target: EventKey | None = None) -> None:
         super().__init__("6 Events")
         self.target = target
+        self._jumps = 0
         self.chosen: tuple[EventKind, ...] = ()
         self.searched: NameFilter | None = None
+        self._has_hit = False  # whether the search has found anything
 
-    def free_keys(self) -> frozenset[str]:
-        return frozenset({"g", "k"})
+    def show_event(self, key: EventKey) -> None:
+        """Moves the cursor to an event, of whatever kind it is and in order of time."""
+        self.target, self._sort = key, None
+        if self.chosen and key.kind not in self.chosen:
+            self.chosen = ()
+        self._jumps += 1
+        self.job_changed()
 
     def parameters(self) -> tuple[Hashable, ...]:
-        return (self.chosen,)
+        return (self.chosen, self._jumps)
 
     def ask(self, job: Job, selection: Selection) -> tuple[EventList, int | None]:
         events = job.once(
@@ -143,13 +152,17 @@ class EventsScreen(TableScreen):
         if not found.rows:
             self.say(found.reason)
         elif len(found.rows) == 1:
-            self.jump_to(key_of(found.rows[0]))
+            self._go_to_partner(key_of(found.rows[0]))
         else:
             self.lay_over(PartnersScreen(found.rows), self._partner_chosen)
 
     def _partner_chosen(self, key: EventKey | None) -> None:
         if key is not None:
-            self.jump_to(key)
+            self._go_to_partner(key)
+
+    def _go_to_partner(self, key: EventKey) -> None:
+        self.explorer.remember()
+        self.jump_to(key)
 
     def jump_to(self, key: EventKey) -> None:
         """Moves the cursor to an event of this list."""
@@ -179,7 +192,7 @@ class EventsScreen(TableScreen):
         self.prompt.ask("search", self.searched.text if self.searched else "", name_filter, self._search)
 
     def _search(self, name: NameFilter | None) -> None:
-        self.searched = name
+        self.searched, self._has_hit = name, False
         if name is not None:
             self.action_search_on(1)
 
@@ -204,7 +217,12 @@ class EventsScreen(TableScreen):
             self.say("/ searches first")
             return
         wanted = self.searched
-        self._find(direction, f'no more "{wanted.text}"', name=wanted)
+        self._find(direction, self._no_more(wanted, direction), name=wanted)
+
+    def _no_more(self, wanted: NameFilter, direction: int) -> str:
+        if not self._has_hit:
+            return f'no event has "{wanted.text}" in its name'
+        return f'no {"further" if direction > 0 else "earlier"} match of "{wanted.text}"'
 
     def action_same_kind(self, direction: int) -> None:
         values = self.values()

@@ -59,7 +59,7 @@ def findings_answer(found: Triage) -> TableAnswer:
     """A row for each finding, worst first; the last one says how many rules could not judge, where there are any."""
     rows: list[Row] = [_row(number, one) for number, one in enumerate(found.findings)]
     if found.is_healthy:
-        rows.insert(0, (HEALTHY, "no issues", None, None, "no rule found anything wrong", None))
+        rows.insert(0, (HEALTHY, "", None, None, "no issues found", None))
     if found.not_checked:
         rules = ", ".join(one.rule for one in found.not_checked)
         rows.append((NOT_CHECKED, "not checked", None, None, f"{len(found.not_checked)} rules: {rules}", None))
@@ -159,9 +159,9 @@ class FindingsTable(WindowTable):
         kernels = _kernels(job)
         self.waits = kernels > MOST_KERNELS and not self._is_asked_for
         if self.waits:
-            self._say(f"not looked for yet in so many kernels ({kernels:,}): v looks")
+            self._say(f"not looked for yet in so many kernels ({kernels:,}): ! looks")
             return
-        self._say("looking for what is wrong…")
+        self._say("checking…")
         self._look(job, selection, token)
 
     @property
@@ -203,7 +203,7 @@ class FindingsTable(WindowTable):
 
     def _advanced(self, token: object, done: int, rules: int) -> None:
         if token == self._token and self.found is None:
-            self._say(f"looking for what is wrong: {done} of {rules} rules")
+            self._say(f"checking {done} of {rules} rules")
 
     def _failed(self, token: object, error: Exception) -> None:
         if token == self._token:
@@ -231,7 +231,7 @@ _NO_EVIDENCE = TableAnswer("finding", (), ())
 
 
 class FindingScreen(TableScreen):
-    """A finding of a triage by its number; ``n`` and ``p`` go through all. Its table is the evidence."""
+    """A finding of a triage by its number; ``[`` and ``]`` go through all. Its table is the evidence."""
 
     MODE_KEY = "1"
     PLACES = ("finding", "table", "everywhere")
@@ -308,7 +308,6 @@ class FindingScreen(TableScreen):
             self._go_to(replace(self.finding, door=Door("timeline", window=self.finding.window)))
 
     def _go_to(self, finding: Finding) -> None:
-        self.leave()
         self.app.call_later(show_finding, self.explorer, finding)
 
 

@@ -19,8 +19,8 @@ from nsystui.ui.widgets.charts import StripChart
 
 _LABEL_WIDTH = 16
 _VALUE_WIDTH = 7
-_FRAME = 4
-"""Lines for the title, the selection, the time axis and the keys."""
+_FRAME = 5
+"""Lines for the title, the selection, the views, the time axis and the keys."""
 
 
 class GpuScreen(ZoomableChartScreen):
@@ -32,6 +32,7 @@ class GpuScreen(ZoomableChartScreen):
     """
 
     MODE_KEY = "4"
+    SCREEN = "gpu"
     PLACES = ("gpu", "everywhere")
     BINDINGS = keys.bindings("gpu", "everywhere")
     chart: StripChart
@@ -156,11 +157,6 @@ class GpuScreen(ZoomableChartScreen):
         else:
             self.metrics = not picture.shows_metrics
             self.job_changed()
-
-    def action_efficiency(self) -> None:
-        from nsystui.ui.screens.efficiency import EfficiencyScreen
-
-        self.lay_over(EfficiencyScreen())
 
     # -- the selection --------------------------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ from nsystui.questions.mpi import is_by_range
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.nvtx.listing import range_instances
 from nsystui.ui import keys
+from nsystui.ui.doors import show_event
 from nsystui.ui.pictures.details import Details, event_details, event_row
-from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.other_tools import ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.plots import histogram_lines
@@ -89,7 +89,7 @@ class EventRowsScreen(TableScreen):
 
     def open_event(self, report: Value, kind: EventKind, row: Value, start: Value) -> None:
         """Opens the list of events at one of them."""
-        self.lay_over(screen_of("events", EventKey(int(report or 0), kind, int(row or 0), int(start or 0))))
+        show_event(self.explorer, EventKey(int(report or 0), kind, int(row or 0), int(start or 0)))
 
 
 class KernelInstancesScreen(EventRowsScreen):
@@ -100,7 +100,7 @@ class KernelInstancesScreen(EventRowsScreen):
     BINDINGS = keys.bindings("launches", "table", "everywhere")
 
     def __init__(self, name: str, names: Names) -> None:
-        super().__init__("2 Kernels", name)
+        super().__init__("2 Kernels", "launches", name)
         self.kernel = name
         self.names = names
 

@@ -14,27 +14,28 @@ from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui import keys
 from nsystui.ui.screens.instances import KernelInstancesScreen, WorkInstancesScreen
 from nsystui.ui.screens.other_tools import NcuQuestion, show_ncu_commands
-from nsystui.ui.screens.table import ViewsScreen
+from nsystui.ui.screens.table import ViewsScreen, names_choice
+from nsystui.ui.widgets.lines import Choice
 
 if TYPE_CHECKING:
-    from nsystui.questions.question import QuestionView
     from nsystui.questions.trace.ncu import NcuCommand
+    from nsystui.ui.screens import TabView
 
-_GROUPS = ("", "rank", "device", "stream", "shape")
-"""The groupings of kernels that ``b`` goes through besides their name."""
+_GROUPS = {"": "name", "rank": "rank", "device": "device", "stream": "stream", "shape": "grid"}
+"""The groupings of kernels besides their name, with the words for them."""
 
 
 class KernelsScreen(ViewsScreen):
     """Summaries by name."""
 
-    HOME = "kernels"
+    HOME = SCREEN = "kernels"
     MODE_KEY = "2"
     PLACES = ("kernels", "table", "everywhere")
     BINDINGS = keys.bindings("kernels", "table", "everywhere")
 
     def __init__(self) -> None:
         super().__init__("2 Kernels")
-        self.options = {"names": Names.SMART.value, "by": _GROUPS[0]}
+        self.options = {"names": Names.SMART.value, "by": ""}
 
     def empty_text(self, answer: Answer) -> str:
         text = super().empty_text(answer)
@@ -46,11 +47,11 @@ class KernelsScreen(ViewsScreen):
         found = []
         for name, work in WORKS.items():
             view = view_named(name)
-            if self.has_rows(job, view):
+            if has_rows(job.session, work):
                 # MPI calls that are NVTX ranges are no rows of a table of their own.
                 count = job.session.count(work.table)
                 found.append(f"{view.title} ({count:,})" if count else view.title)
-        return f"o shows {', '.join(found)}" if found else ""
+        return f"v shows {', '.join(found)}" if found else ""
 
     def show_waiting(self) -> None:
         """A sample of the kernels, said to be one, until exact numbers are there."""
@@ -73,22 +74,28 @@ class KernelsScreen(ViewsScreen):
         name = values.get("name") if self.view.question.row == "kernel" else None
         return "nccl" if isinstance(name, str) and is_nccl_kernel(name) else None
 
-    def has_rows(self, job: Job, view: QuestionView) -> bool:
-        work = WORKS.get(view.question.row)
-        return work is None or has_rows(job.session, work)
+    def has_view(self, view: TabView) -> bool:
+        work = WORKS.get(view_named(view.name).question.row)
+        if work is None or view.name == self.view.name:
+            return True
+        return self.job is not None and has_rows(self.job.session, work)
 
-    def action_names(self) -> None:
-        order = list(Names)
-        names = order[(order.index(Names(self.options["names"])) + 1) % len(order)]
-        self.options["names"] = names.value
-        self.say(f"{names.value} names")
+    def choices(self) -> tuple[Choice, ...]:
+        views = super().choices()
+        if self.view.question.row != "kernel":
+            return views
+        return (
+            *views,
+            Choice("by", tuple(_GROUPS.values()), list(_GROUPS).index(self.options["by"]), self._group_by),
+            names_choice(Names(self.options["names"]), self._show_names),
+        )
+
+    def _group_by(self, place: int) -> None:
+        self.options["by"] = list(_GROUPS)[place]
         self.job_changed()
 
-    def action_group_by(self) -> None:
-        if self.view.question.row != "kernel":
-            self.say("only kernels can be grouped")
-            return
-        self.options["by"] = _GROUPS[(_GROUPS.index(self.options["by"]) + 1) % len(_GROUPS)]
+    def _show_names(self, names: Names) -> None:
+        self.options["names"] = names.value
         self.job_changed()
 
     def open_row(self) -> None:
@@ -110,7 +117,7 @@ class KernelsScreen(ViewsScreen):
     def _ncu_question(self) -> NcuQuestion | str:
         name, rank = self.values().get("name"), self.values().get("rank")
         if self.answered.question.row != "kernel" or not isinstance(name, str):
-            return "ncu profiles kernels: o goes to their table"
+            return "ncu profiles kernels: v goes to their table"
         names, selection = Names(self.options["names"]), self.selection
 
         def ask(job: Job) -> list[NcuCommand]:

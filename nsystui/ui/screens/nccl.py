@@ -22,12 +22,15 @@ from nsystui.questions.nccl.sizes import SizeBin, bandwidth_by_size, durations_a
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.ui import keys
 from nsystui.ui.screens.instances import EventRowsScreen
-from nsystui.ui.screens.nccl_log import NcclLogScreen, log_note
+from nsystui.ui.screens.nccl_log import log_note
 from nsystui.ui.screens.table import TableScreen
+from nsystui.ui.widgets.lines import Choice
 from nsystui.ui.widgets.plots import framed, histogram_lines, label_width, plot_lines
 
 if TYPE_CHECKING:
     from nsystui.questions.nccl.pairing import NcclPairing
+    from nsystui.ui.screens import TabView
+    from nsystui.ui.screens.base import JobScreen
 
 
 def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:
@@ -102,6 +105,7 @@ class NcclCallsScreen(EventRowsScreen):
 
 
 _SIZES = (By.BYTES, By.POW2, By.SIZE)
+_SIZE_WORDS = ("exact size", "power of two", "bucket")
 _HEIGHT = 11
 
 
@@ -127,6 +131,8 @@ class NcclSizesScreen(TableScreen):
     """Kernels of known size by collective and size; the drawing is of the collective under the cursor."""
 
     MODE_KEY = "3"
+    SCREEN = "nccl sizes"
+    STATE = (*TableScreen.STATE, "by", "drawing")
     PLACES = ("nccl sizes", "table", "everywhere")
     BINDINGS = keys.bindings("nccl sizes", "table", "everywhere")
     HAS_PANEL = True
@@ -142,7 +148,7 @@ class NcclSizesScreen(TableScreen):
     """
 
     def __init__(self) -> None:
-        super().__init__("3 NCCL", "message sizes")
+        super().__init__("3 NCCL")
         self.by = By.BYTES
         self.drawing = Drawing.BANDWIDTH
         self._points: dict[str, Points] = {}
@@ -225,9 +231,15 @@ class NcclSizesScreen(TableScreen):
             *framed(["".join(row) for row in rows], found[1], width, _size_words, _rate_words),
         ]
 
-    def action_group_by(self) -> None:
-        self.by = _SIZES[(_SIZES.index(self.by) + 1) % len(_SIZES)]
-        self.job_changed()
+    def has_view(self, view: TabView) -> bool:
+        return has_nccl_view(self, view)
+
+    def choices(self) -> tuple[Choice, ...]:
+        def choose(place: int) -> None:
+            self.by = _SIZES[place]
+            self.job_changed()
+
+        return (*super().choices(), Choice("by", _SIZE_WORDS, _SIZES.index(self.by), choose))
 
     def action_drawing(self) -> None:
         drawings = list(Drawing)
@@ -290,15 +302,22 @@ def _plot(x: Any, y: Any, width: int) -> list[str]:
 
 
 _GROUPS: tuple[By | None, ...] = (By.SIZE, None, By.COMMUNICATOR, By.STREAM, By.RANK, By.STEP)
-"""The groupings that ``b`` goes through besides the collective."""
+"""The groupings besides the collective."""
+
+
+def has_nccl_view(screen: JobScreen, view: TabView) -> bool:
+    """Whether the tab has a view: the log only where there is one."""
+    return view.name != "log" or bool(screen.explorer.source.logs)
 
 
 class NcclScreen(TableScreen):
     """The summary of GPU kernels, or of CPU calls; ``v`` changes to the other."""
 
     MODE_KEY = "3"
+    SCREEN = "nccl"
+    STATE = (*TableScreen.STATE, "by")
     PLACES = ("nccl", "table", "everywhere")
-    BINDINGS = keys.bindings("nccl with log", "nccl", "table", "everywhere")
+    BINDINGS = keys.bindings("nccl", "table", "everywhere")
     HAS_PANEL = True
     PANEL_BORDER = ""
     ELASTIC = "collective"
@@ -334,20 +353,10 @@ class NcclScreen(TableScreen):
         super().show(answer, same_place)
         self.log_changed()
 
-    def places(self) -> tuple[str, ...]:
-        return ("nccl with log", *self.PLACES) if self.explorer.source.logs else self.PLACES
-
     def log_changed(self) -> None:
         """Shows the state of NCCL's log before the notes of the table."""
         note, answer = log_note(self.explorer.nccl_log), self.table.answer
         self.notes.show_notes([*([note] if note else []), *(answer.notes if answer else ())])
-
-    def action_log(self) -> None:
-        if self.explorer.source.logs:
-            self.explorer.read_log(again=False)
-            self.lay_over(NcclLogScreen())
-        else:
-            self.say("no log of NCCL is open: nsystui FILE… --nccl-log 'nccl*.log'")
 
     def on_resize(self) -> None:
         self._show_bars()
@@ -368,13 +377,17 @@ class NcclScreen(TableScreen):
         self.say("CPU calls" if self.what == CALL else "GPU kernels")
         self.job_changed()
 
-    def action_group_by(self) -> None:
-        self.by = _GROUPS[(_GROUPS.index(self.by) + 1) % len(_GROUPS)]
-        self.say("by collective" + (f" and {self.by.value}" if self.by else " alone"))
-        self.job_changed()
+    def has_view(self, view: TabView) -> bool:
+        return has_nccl_view(self, view)
 
-    def action_sizes(self) -> None:
-        self.lay_over(NcclSizesScreen())
+    def choices(self) -> tuple[Choice, ...]:
+        words = tuple(by.value if by else "collective" for by in _GROUPS)
+
+        def choose(place: int) -> None:
+            self.by = _GROUPS[place]
+            self.job_changed()
+
+        return (*super().choices(), Choice("by", words, _GROUPS.index(self.by), choose))
 
     def open_row(self) -> None:
         values = self.values()

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-
-from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Record, TableAnswer, record
 from nsystui.base.columns import Unit
 from nsystui.base.units import format_value
 from nsystui.questions.nccl.names import bucket_of
-from nsystui.questions.nccl_log.tables import TABLES
 from nsystui.ui import keys
 from nsystui.ui.screens.table import FilteredTableScreen, rows_with
-from nsystui.ui.widgets.lines import ChoiceLine, SelectionLine
+from nsystui.ui.widgets.lines import Choice, SelectionLine
 
 if TYPE_CHECKING:
     from nsystui.ui.loading import LogState
+    from nsystui.ui.screens import TabView
 
 
 _ORDER = ("ops", "sizes", "calls", "communicators", "ranks", "gpus", "tuning", "steps", "lines")
@@ -88,20 +86,18 @@ class NcclLogScreen(FilteredTableScreen):
     """
 
     MODE_KEY = "3"
+    SCREEN = "nccl_log"
+    STATE = (*FilteredTableScreen.STATE, "name_of_table")
     PLACES = ("nccl log", "table", "everywhere")
     BINDINGS = keys.bindings("nccl log", "table", "everywhere")
     ELASTIC = "communicator"
 
     def __init__(self, inside: Inside | None = None) -> None:
-        super().__init__("NCCL log")
+        super().__init__("3 NCCL")
         self.inside = inside
         self.name_of_table = inside.table if inside else _ORDER[0]
         self._tables: Mapping[str, TableAnswer] = {}
-
-    def body(self) -> Iterable[Widget]:
-        if self.inside is None:
-            yield ChoiceLine(id="choice")
-        yield from super().body()
+        self._remark = ""
 
     def places(self) -> tuple[str, ...]:
         return self.PLACES if self.explorer.source.files else ("nccl log alone", *self.PLACES)
@@ -111,6 +107,10 @@ class NcclLogScreen(FilteredTableScreen):
     @property
     def nccl_log(self) -> LogState:
         return self.explorer.nccl_log
+
+    def on_mount(self) -> None:
+        if self.explorer.source.files:
+            self.explorer.read_log(again=False)
 
     def job_changed(self) -> None:
         self.log_changed()
@@ -147,8 +147,7 @@ class NcclLogScreen(FilteredTableScreen):
             there = self._tables_with_rows()
             lacking = [name for name in _ORDER if name not in there and name != self.name_of_table]
             is_whole = self.nccl_log.is_over and not self.nccl_log.is_stopped
-            remark = f"no {', '.join(lacking)} in it" if lacking and is_whole else ""
-            self.query_one("#choice", ChoiceLine).show_names(there, self.name_of_table, remark)
+            self._remark = f"no {', '.join(lacking)} in it" if lacking and is_whole else ""
             answer = tables[self.name_of_table]
         else:
             answer = rows_inside(tables, self.inside)
@@ -167,23 +166,30 @@ class NcclLogScreen(FilteredTableScreen):
         return "nothing of it in what is read so far"
 
     def show_count(self) -> None:
-        where = ("3 NCCL", "log") if self.explorer.source.files else ("NCCL log",)
-        self.crumbs = (*where, self.inside.crumb if self.inside else TABLES[self.name_of_table].title)
         super().show_count()
+        if self._remark:
+            answer = self.table.answer
+            self.notes.show_notes((self._remark, *(answer.notes if answer is not None and len(answer) else ())))
+
+    def path(self) -> tuple[str, ...]:
+        return () if self.inside is None else ("log", self.inside.crumb)
+
+    def views(self) -> tuple[TabView, ...]:
+        return super().views() if self.inside is None and self.explorer.source.files else ()
+
+    def choices(self) -> tuple[Choice, ...]:
+        if self.inside is not None or not self._tables:
+            return ()
+        there = self._tables_with_rows()
+
+        def choose(place: int) -> None:
+            self.name_of_table = there[place]
+            self._sort = None
+            self._show_table(same_place=False)
+
+        return (*super().choices(), Choice("by", tuple(there), there.index(self.name_of_table), choose))
 
     # -- keys -----------------------------------------------------------------------------------------------------
-
-    def action_other_table(self, step: int) -> None:
-        if self.inside is not None:
-            self.say("esc goes back to the tables")
-            return
-        if not self._tables:
-            self.say("the log is being read: its tables come in a second")
-            return
-        there = self._tables_with_rows()
-        self.name_of_table = there[(there.index(self.name_of_table) + step) % len(there)]
-        self._sort = None
-        self._show_table(same_place=False)
 
     def open_row(self) -> None:
         values = self.values()
@@ -197,14 +203,6 @@ class NcclLogScreen(FilteredTableScreen):
 
     def show_filtered(self) -> None:
         self._show_table(same_place=False)
-
-    def action_back(self) -> None:
-        if self.words is not None or self.is_drilled:
-            super().action_back()
-        elif self.explorer.stop_log():
-            self.say("stopping…")
-        else:
-            self.say("nothing to go back to: q quits")
 
     def action_resume(self) -> None:
         if not self.explorer.read_log():

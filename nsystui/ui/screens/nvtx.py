@@ -16,9 +16,10 @@ from nsystui.questions.nvtx.listing import kernels_of, nvtx_tree_table
 from nsystui.questions.nvtx.paths import By, NodeKind
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
 from nsystui.ui import keys
-from nsystui.ui.screens import screen_of
+from nsystui.ui.doors import show_event
 from nsystui.ui.screens.instances import EventRowsScreen, RangeInstancesScreen
 from nsystui.ui.screens.table import TableScreen, ViewsScreen
+from nsystui.ui.widgets.lines import Choice
 
 OUTLINE_COLUMNS = (
     Column("name", header="Range", label="range"),
@@ -181,7 +182,7 @@ def _label(node: Node) -> str:
 class NvtxNamesScreen(ViewsScreen):
     """The two summaries, of durations on the CPU and of projected ones; Enter lists the single ranges of a name."""
 
-    HOME = "nvtx names"
+    HOME = SCREEN = "nvtx names"
     MODE_KEY = "5"
     PLACES = ("nvtx names", "table", "everywhere")
     BINDINGS = keys.bindings("nvtx names", "table", "everywhere")
@@ -215,7 +216,7 @@ class RangeWorkScreen(EventRowsScreen):
         return {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}.get(str(values["kind"]))
 
 
-_BY_WORDS = {By.THREAD: "by rank and thread", By.RANK: "by rank", By.ALL: "all ranks together"}
+_BY_WORDS = {By.THREAD: "rank and thread", By.RANK: "rank", By.ALL: "all ranks together"}
 _KEY_OF_ORDER = {order: key for key, order in ORDERS.items()}
 
 
@@ -223,6 +224,8 @@ class NvtxScreen(TableScreen):
     """The tree; Enter and → open, ← closes."""
 
     MODE_KEY = "5"
+    SCREEN = "nvtx"
+    STATE = ("by", "fold_numbers", "_order")
     PLACES = ("nvtx", "table", "everywhere")
     BINDINGS = [*keys.bindings("nvtx", "table", "everywhere")]
 
@@ -235,7 +238,7 @@ class NvtxScreen(TableScreen):
         self._opened_paths: list[tuple[str, ...]] = []
 
     def free_keys(self) -> frozenset[str]:
-        return frozenset({"left", "right", "<", ">"})
+        return frozenset({"left", "right", "h", "l", "<", ">"})
 
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.by, self.fold_numbers)
@@ -258,7 +261,7 @@ class NvtxScreen(TableScreen):
     def show_count(self) -> None:
         if self.outline is not None:
             ranges = len(self.outline.tree.ranges)
-            self.show_title(right=f"{len(self.outline):,} rows of {ranges:,} ranges, {_BY_WORDS[self.by]}")
+            self.show_title(right=f"{len(self.outline):,} rows of {ranges:,} ranges")
 
     def row_category(self, values: Record) -> str | None:
         return "idle" if values["gpu"] is None else None
@@ -308,7 +311,7 @@ class NvtxScreen(TableScreen):
         if key is None:
             self.say("there is nothing inside")
             return
-        self.lay_over(screen_of("events", key))
+        show_event(self.explorer, key)
 
     def _event_of(self, node: Node) -> EventKey | None:
         if node.index is None or self.outline is None:
@@ -339,17 +342,17 @@ class NvtxScreen(TableScreen):
         ranges, index = self.outline.tree.ranges, node.index
         self.lay_over(RangeWorkScreen(node.label, lambda job: kernels_of(ranges, index, job.ranks)))
 
-    def action_by_name(self) -> None:
-        """The ranges by name instead of by path."""
-        self.lay_over(NvtxNamesScreen())
-
     # -- arranging ------------------------------------------------------------------------------------------------
 
-    def action_group_by(self) -> None:
-        order = list(By)
-        self.by = order[(order.index(self.by) + 1) % len(order)]
-        self.say(_BY_WORDS[self.by])
-        self.job_changed()
+    def choices(self) -> tuple[Choice, ...]:
+        kinds = list(By)
+
+        def choose(place: int) -> None:
+            self.by = kinds[place]
+            self.job_changed()
+
+        words = tuple(_BY_WORDS[kind] for kind in kinds)
+        return (*super().choices(), Choice("by", words, kinds.index(self.by), choose))
 
     def action_fold(self) -> None:
         self.fold_numbers = not self.fold_numbers

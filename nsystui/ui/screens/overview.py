@@ -89,7 +89,7 @@ class OverviewScreen(TablesScreen):
     """
 
     def __init__(self) -> None:
-        super().__init__("nsystui")
+        super().__init__("1 Overview")
         self.comparison = RankComparison(self)
         self.picture: OverviewPicture | None = None
         self.idle: IdlePicture | None = None
@@ -228,6 +228,7 @@ class OverviewScreen(TablesScreen):
     def _findings_changed(self, message: FindingsTable.Changed) -> None:
         message.stop()
         status = self.findings.status
+        self.explorer.triage = self.findings.found
         self.looking.show_lines([[("Findings  ", "bold"), (status, "")]] if status else [])
         if self.picture is not None:
             self._show_head(self.picture)
@@ -290,19 +291,24 @@ class OverviewScreen(TablesScreen):
         most = max(1, _FINDINGS + (self.app.size.height - 24) // 3)
         return 1 + max(1, min(self.findings.row_count, most))
 
-    def action_finding(self) -> None:
-        """Explains the finding under the cursor; looks for findings where that waits for the user."""
-        found, number = self.findings.found, self.findings.number
+    def action_check(self) -> None:
+        """Looks for findings where that waits for the user."""
         if self.findings.waits:
             self.seek_findings(is_asked_for=True)
-        elif found is None:
+        else:
+            self.say(f"findings: {self.findings.status or 'every rule was checked'}")
+
+    def _open_finding(self) -> None:
+        """Explains the finding under the cursor."""
+        found, number = self.findings.found, self.findings.number
+        if found is None:
             self.say(f"findings: {self.findings.status or 'they come when everything is loaded'}")
         elif number is not None:
             self.lay_over(FindingScreen(found, number))
         elif found.not_checked and self.findings.is_last:
             self.lay_over(NotCheckedScreen(found))
         else:
-            self.say("no rule found anything wrong" + ("" if found.not_checked else ", and all of them could judge"))
+            self.say("no issues found" + ("" if found.not_checked else ": every rule was checked"))
 
     # -- room -----------------------------------------------------------------------------------------------------
 
@@ -374,7 +380,7 @@ class OverviewScreen(TablesScreen):
         elif self.picture is None:
             self.say("a moment: the first report is being looked at")
         elif message.table is self.findings:
-            self.action_finding()
+            self._open_finding()
         elif message.table is self.ranks:
             await self._open_rank(self.picture)
         elif self.picture.spent is None:
@@ -387,15 +393,14 @@ class OverviewScreen(TablesScreen):
         rank = self.ranks.current_values.get("rank")
         tasks = frozenset(item.task for item in picture.ranks if item.rank == rank)
         if tasks:
-            self.explorer.select(self.selection.with_tasks(tasks))
-            await self.action_mode("kernels")
+            await self.explorer.go("kernels", self.selection.with_tasks(tasks))
 
     async def _open_held(self, picture: OverviewPicture) -> None:
         """The screen that shows these rows."""
         what = self.kernels.current_values.get("what")
         view = next((view_of_table(held.table) for held in picture.held if held.what == what), None)
         if view is not None:
-            await show_view(self.app, view.name)
+            await show_view(self.explorer, view.name)
 
     def _open_kernel(self) -> None:
         from nsystui.questions.kernels import Names
@@ -406,7 +411,10 @@ class OverviewScreen(TablesScreen):
             self.lay_over(KernelInstancesScreen(name, Names.FULL))
 
     def action_compare(self) -> None:
-        self.comparison.mark(self._rank())
+        if self.table is not self.ranks:
+            self.say("x compares two ranks: tab goes to their table")
+        else:
+            self.comparison.mark(self._rank())
 
     def action_compare_groups(self) -> None:
         self.comparison.ask_for_groups(self._rank())

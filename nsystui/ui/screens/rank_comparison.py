@@ -18,6 +18,10 @@ class RankComparison:
         self._screen = screen
         self._marked: int | None = None
 
+    def is_marked(self, rank: object) -> bool:
+        """Whether this rank waits for another one to be compared with."""
+        return self._marked is not None and str(rank) == str(self._marked)
+
     def mark(self, rank: Value) -> None:
         """Marks a rank, or compares it with the one that is marked."""
         if not self._can_compare():
@@ -29,7 +33,7 @@ class RankComparison:
             self._screen.say(f"A = rank {rank}: x on another rank compares")
         elif self._marked == int(rank):
             self._marked = None
-            self._screen.say(f"rank {rank} is not marked any more")
+            self._screen.say(f"mark cleared: rank {rank}")
         else:
             from nsystui.ui.screens.diff import comparison_of_ranks
 

@@ -21,6 +21,7 @@ from nsystui.ui import keys
 from nsystui.ui.pictures.selection import spans
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.widgets.charts import Lane, StripChart
+from nsystui.ui.widgets.lines import Choice
 from nsystui.ui.widgets.plots import time_axis
 
 _LABEL_WIDTH = 9
@@ -33,8 +34,8 @@ _HIGHEST = 4
 _ODD, _LEAST_ODD = 3.5, 0.2
 """A rank is odd that is further from the median than so many times the usual distance, and than so much of it."""
 
-_FRAME = 7
-"""Lines for the title, the selection, the axis, the details (3) and the keys."""
+_FRAME = 8
+"""Lines for the title, the selection, the views, the axis, the details (3) and the keys."""
 
 _CATEGORIES = {
     "busy": "compute",
@@ -74,7 +75,9 @@ class _Wanted:
 class RankMapScreen(ChartScreen):
     """Utilisation of every rank over time, or the times of its steps."""
 
-    MODE_KEY = "7"
+    MODE_KEY = "4"
+    SCREEN = "rank map"
+    STATE = ("_figure", "_of_steps", "_merge", "_opened")
     PLACES = ("rank map", "everywhere")
     BINDINGS = keys.bindings("rank map", "everywhere")
     chart: StripChart
@@ -84,11 +87,11 @@ class RankMapScreen(ChartScreen):
     """
 
     def __init__(self) -> None:
-        super().__init__("7 Ranks", "map")
+        super().__init__("4 GPU")
         self._figure = _DEFAULT
         self._of_steps = False
         self._merge = {False: Merge.MEAN, True: Merge.LARGEST}
-        self._opened: list[frozenset[Task]] = []
+        self._opened: tuple[frozenset[Task], ...] = ()
         self._wanted = _Wanted()
         self._picture: _Picture | None = None
 
@@ -132,7 +135,7 @@ class RankMapScreen(ChartScreen):
         self._picture = picture
         shown = picture.shown
         if not picture.groups:
-            self.show_empty("\n".join(shown.notes) or f"no rank has {shown.figure} here: m shows another figure")
+            self.show_empty("\n".join(shown.notes) or f"no rank has {shown.figure} here: b shows another figure")
             self.show_title()
             return
         self.show_empty("")
@@ -196,18 +199,24 @@ class RankMapScreen(ChartScreen):
 
     # -- keys -----------------------------------------------------------------------------------------------------
 
-    def action_figure(self) -> None:
-        if self._of_steps:
-            self.say("the map of steps shows their time: o goes back to the map over time")
-            return
-        names = self._picture.figures if self._picture is not None else tuple(PARTS)
-        self._figure = names[(names.index(self._figure) + 1) % len(names)] if self._figure in names else names[0]
-        self.say(self._figure)
-        self.job_changed()
+    def view_name(self) -> str:
+        return "step map" if self._of_steps else "map"
 
-    def action_steps(self) -> None:
-        self._of_steps = not self._of_steps
-        self.job_changed()
+    def take_view(self, name: str, **options: str) -> None:
+        self._of_steps = name == "step map"
+        if self.is_mounted:
+            self.job_changed()
+
+    def choices(self) -> tuple[Choice, ...]:
+        names = self._picture.figures if self._picture is not None else tuple(PARTS)
+        if self._of_steps or self._figure not in names:
+            return super().choices()
+
+        def choose(place: int) -> None:
+            self._figure = names[place]
+            self.job_changed()
+
+        return (*super().choices(), Choice("by", names, names.index(self._figure), choose))
 
     def action_merge(self) -> None:
         modes = list(Merge)
@@ -225,14 +234,14 @@ class RankMapScreen(ChartScreen):
             return
         group, _ = place
         if len(group) > 1:
-            self._opened.append(frozenset(item.task for item in group))
+            self.explorer.remember()
+            self._opened += (frozenset(item.task for item in group),)
             self.chart.cursor_lane = 0
             self.job_changed()
             return
         window = self._window()
         chosen = self.selection.with_tasks(frozenset({group[0].task}))
-        self.explorer.select(chosen if window is None else chosen.with_window(window))
-        self.call_later(self.action_mode, "gpu")
+        self.call_later(self.explorer.go, "gpu", chosen if window is None else chosen.with_window(window))
 
     def action_take_window(self) -> None:
         window = self._window()
@@ -250,13 +259,6 @@ class RankMapScreen(ChartScreen):
         first, last = self.chart.span or (self.chart.cursor_column, self.chart.cursor_column)
         spans_ = [columns[min(cell * len(columns) // width, len(columns) - 1)] for cell in (first, last)]
         return Window(spans_[0].start, max(spans_[1].end, spans_[0].start + 1))
-
-    def action_back(self) -> None:
-        if self._opened:
-            self._opened.pop()
-            self.job_changed()
-        else:
-            super().action_back()
 
     # -- files ----------------------------------------------------------------------------------------------------
 

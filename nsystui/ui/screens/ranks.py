@@ -16,7 +16,7 @@ from nsystui.ui.screens.table import ViewsScreen
 class RanksScreen(ViewsScreen):
     """One table after the other; Enter on a row selects what it is about."""
 
-    HOME = "ranks"
+    HOME = SCREEN = "ranks"
     MODE_KEY = "7"
     PLACES = ("ranks", "table", "everywhere")
     BINDINGS = keys.bindings("ranks", "table", "everywhere")
@@ -33,20 +33,6 @@ class RanksScreen(ViewsScreen):
         view, _ = result
         self.table.elastic = "collective" if view.name.startswith("collective") else "odd"
         super().show(result, same_place)
-
-    def action_other_table(self) -> None:
-        super().action_other_table()
-        self.say(self.view.title)
-
-    def action_map(self) -> None:
-        from nsystui.ui.screens.rank_map import RankMapScreen
-
-        self.lay_over(RankMapScreen())
-
-    def action_efficiency(self) -> None:
-        from nsystui.ui.screens.efficiency import RanksEfficiencyScreen
-
-        self.lay_over(RanksEfficiencyScreen())
 
     def action_clock(self) -> None:
         """Another clock: refined by collectives, UTC alone, none."""
@@ -89,12 +75,11 @@ class RanksScreen(ViewsScreen):
             selection = selection.with_tasks(frozenset(item.task for item in ranks))
         elif window is None:
             if self.answered.name == "collective kinds":
-                self.show_view("collectives")
+                self.take_view("collectives")
             elif values:
                 self.say("this row is over all ranks: open one of them")
             return
-        self.explorer.select(selection)
-        self.call_later(self.action_mode, "events" if self.answered.name == "collectives" else "gpu")
+        self.call_later(self.explorer.go, "events" if self.answered.name == "collectives" else "gpu", selection)
 
     def _ranks_of(self, number: object) -> Sequence[RankedTask]:
         return [item for item in self.job_ranks if str(item.rank) == str(number)]

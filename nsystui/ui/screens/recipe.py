@@ -23,8 +23,9 @@ from nsystui.questions.time_window import edges_of
 from nsystui.ui import keys
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen, RangeInstancesScreen, WorkInstancesScreen
-from nsystui.ui.screens.table import TableScreen
+from nsystui.ui.screens.table import TableScreen, names_choice
 from nsystui.ui.widgets.charts import Lane, StripChart
+from nsystui.ui.widgets.lines import Choice
 
 _LABEL_WIDTH = 16
 _VALUE_WIDTH = 10
@@ -34,6 +35,7 @@ class RecipeScreen(TableScreen):
     """The table of a question. Below it what its numbers need to be understood, and where NVIDIA's recipe errs."""
 
     PLACES = ("recipe", "table", "everywhere")
+    STATE = (*TableScreen.STATE, "option_values")
     BINDINGS = keys.bindings("recipe", "table", "everywhere")
     BACKGROUND = True
 
@@ -63,33 +65,26 @@ class RecipeScreen(TableScreen):
             return super().empty_text(answer)
         return "\n".join((f"none here: {self.recipe.help}", *answer.notes))
 
-    def show_count(self) -> None:
-        by_rank = " by rank" if self.option_values.get("by_rank") else ""
-        self.crumbs = ("recipe", f"{self.recipe.name}{by_rank}")
-        super().show_count()
-
     def row_window(self) -> Window | None:
         values = self.values()
         start, end = values.get("start"), values.get("end")
         return Window(start, end) if isinstance(start, int) and isinstance(end, int) else super().row_window()
 
-    def action_by_rank(self) -> None:
-        if "by-rank" not in self.recipe.takes:
-            has_rank = "rank" in (column.key for column in (self.table.answer.columns if self.table.answer else ()))
-            self.say("each row says its rank" if has_rank else "this recipe has no table for each rank")
-            return
-        self.option_values["by_rank"] = not self.option_values["by_rank"]
+    def choices(self) -> tuple[Choice, ...]:
+        found = []
+        if "by-rank" in self.recipe.takes:
+            found.append(Choice("by", ("all ranks", "rank"), int(bool(self.option_values["by_rank"])), self._by_rank))
+        if "names" in self.recipe.takes:
+            found.append(names_choice(self._names(), self._show_names))
+        return tuple(found)
+
+    def _by_rank(self, place: int) -> None:
+        self.option_values["by_rank"] = bool(place)
         self._sort = None
         self.job_changed()
 
-    def action_names(self) -> None:
-        if "names" not in self.recipe.takes:
-            self.say("only recipes of kernels have other names")
-            return
-        order: list[Names] = [names for names in Names if names is not Names.SMART]
-        names = order[(order.index(self._names()) + 1) % len(order)]
+    def _show_names(self, names: Names) -> None:
         self.option_values["names"] = names.value
-        self.say(f"{names.value} names")
         self.job_changed()
 
     def open_row(self) -> None:
@@ -203,13 +198,16 @@ class RecipeMapScreen(ChartScreen):
 
     # -- keys -----------------------------------------------------------------------------------------------------
 
-    def action_figure(self) -> None:
-        if self._map is not None and self._map.lines:
-            self.figure = (self.figure + 1) % len(self._map.figures)
+    def choices(self) -> tuple[Choice, ...]:
+        views = Choice("view", ("map", "table"), 0, lambda _: self.lay_over(RecipeScreen(self.recipe)))
+        if self._map is None or not self._map.lines:
+            return (views,)
+
+        def choose(place: int) -> None:
+            self.figure = place
             self._show_figure()
 
-    def action_table(self) -> None:
-        self.lay_over(RecipeScreen(self.recipe))
+        return (views, Choice("by", tuple(figure.title for figure in self._map.figures), self.figure, choose))
 
     def action_take_window(self) -> None:
         if self._map is None or not self._map.lines:

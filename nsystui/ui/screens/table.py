@@ -16,8 +16,8 @@ from nsystui.base.selection import NameFilter
 from nsystui.questions.catalogue import views_of
 from nsystui.ui import keys
 from nsystui.ui.pictures.details import Details, doors_of, row_details
-from nsystui.ui.screens.base import JobScreen
-from nsystui.ui.widgets.lines import DetailPane, NoteLines, SidePanel
+from nsystui.ui.screens.base import JobScreen, State
+from nsystui.ui.widgets.lines import Choice, DetailPane, NoteLines, SidePanel
 from nsystui.ui.widgets.repainting import in_thread, reason_of
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nsystui.base.columns import Column
     from nsystui.base.selection import Selection, Window
     from nsystui.questions.job import Job
+    from nsystui.questions.kernels import Names
     from nsystui.questions.question import QuestionView
 
 
@@ -71,6 +72,7 @@ class TableScreen(TablesScreen):
     """
 
     PLACES: ClassVar[tuple[str, ...]] = ("table", "everywhere")
+    STATE: ClassVar[tuple[str, ...]] = ("_sort",)
     HAS_PANEL = False
     HAS_DETAILS = True
     BACKGROUND = False
@@ -280,20 +282,18 @@ class TableScreen(TablesScreen):
 
 
 class ViewsScreen(TableScreen):
-    """The views of a home, one at a time; ``o`` goes through them. The catalogue has them, and their questions.
+    """The views of a home, one at a time. The catalogue has them, and their questions.
 
     ``options`` are of the questions that have such an option, whatever their view says.
     """
 
     HOME: ClassVar[str] = ""
+    STATE = (*TableScreen.STATE, "view", "options")
 
     def __init__(self, screen: str) -> None:
-        super().__init__()
-        self.views = views_of(self.HOME)
-        self.view = self.views[0]
+        super().__init__(screen)
+        self.view = self.answered = views_of(self.HOME)[0]
         self.options: dict[str, str] = {}
-        self._screen_title = screen
-        self._set_answered(self.view)
 
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.view.name, *self.options.items())
@@ -304,13 +304,8 @@ class ViewsScreen(TableScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         view, answer = result
-        self._set_answered(view)
-        super().show(answer, same_place)
-
-    def _set_answered(self, view: QuestionView) -> None:
-        """Sets the view of the answer on the screen, and the title line; the screen's own view needs no title."""
         self.answered = view
-        self.crumbs = (self._screen_title,) if view.name == self.HOME else (self._screen_title, view.title)
+        super().show(answer, same_place)
 
     def counted(self) -> str:
         return self.answered.view.counted
@@ -318,31 +313,20 @@ class ViewsScreen(TableScreen):
     def natural_order(self) -> tuple[str | None, bool]:
         return self.answered.view.sort
 
-    def show_view(self, name: str, **options: str) -> None:
-        """Shows the view of that name."""
-        found = next(view for view in self.views if view.name == name)
+    def view_name(self) -> str:
+        return self.view.name
+
+    def view_name_asked(self) -> str:
+        return self.view.name
+
+    def take_view(self, name: str, **options: str) -> None:
+        found = next((view for view in views_of(self.HOME) if view.name == name), self.view)
         if found is not self.view:
             self._sort = None
         self.view = found
         self.options |= options
-        self.job_changed()
-
-    def has_rows(self, job: Job, view: QuestionView) -> bool:
-        """Whether ``o`` stops at a view."""
-        return True
-
-    def action_other_table(self) -> None:
-        """The next view that has rows."""
-        job = self.job
-        if job is None:
-            return
-        here = self.views.index(self.view)
-        following = [*self.views[here + 1 :], *self.views[:here]]
-        found = next((view for view in following if self.has_rows(job, view)), None)
-        if found is None:
-            self.say("there is no other table in these exports")
-        else:
-            self.show_view(found.name)
+        if self.is_mounted:
+            self.job_changed()
 
 
 class TextTableScreen(TableScreen):
@@ -363,6 +347,8 @@ class TextTableScreen(TableScreen):
 class FilteredTableScreen(TableScreen):
     """A table with a filter of its own, over the words of its rows, in place of the one that all screens share."""
 
+    STATE = (*TableScreen.STATE, "words")
+
     def __init__(self, *crumbs: str) -> None:
         super().__init__(*crumbs)
         self.words: NameFilter | None = None
@@ -375,20 +361,26 @@ class FilteredTableScreen(TableScreen):
         self.prompt.ask("rows with", self.words.text if self.words else "", name_filter, self._filter_rows)
 
     def _filter_rows(self, words: NameFilter | None) -> None:
+        self.explorer.remember()
         self.words = words
         self.show_selection()
         self.show_filtered()
 
-    def action_back(self) -> None:
-        if self.words is not None:
-            self._filter_rows(None)
-        else:
-            super().action_back()
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self.show_selection()
+        self.show_filtered()
 
     def empty_text(self, answer: Answer) -> str:
         if answer.total and self.words is not None:
             return f'none of the {answer.total:,} rows has the words "{self.words.text}": Esc takes the filter away'
         return super().empty_text(answer)
+
+
+def names_choice(names: Names, choose: Callable[[Names], object]) -> Choice:
+    """The choice of the names of kernels."""
+    kinds = list(type(names))
+    return Choice("names", tuple(kind.value for kind in kinds), kinds.index(names), lambda place: choose(kinds[place]))
 
 
 def rows_with(answer: TableAnswer, words: NameFilter | None) -> TableAnswer:

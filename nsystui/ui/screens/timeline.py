@@ -18,6 +18,7 @@ from nsystui.questions.job import Job
 from nsystui.questions.timeline.events import Neighbours, lane_events, range_next_to
 from nsystui.questions.timeline.lanes import Lane
 from nsystui.ui import keys
+from nsystui.ui.doors import show_event
 from nsystui.ui.pictures.selection import describe
 from nsystui.ui.pictures.timeline import (
     HEIGHT,
@@ -29,7 +30,6 @@ from nsystui.ui.pictures.timeline import (
     timeline_picture,
 )
 from nsystui.ui.pictures.zoom import inside
-from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import name_filter
@@ -377,7 +377,7 @@ class TimelineScreen(ZoomableChartScreen):
         if row is None:
             self.say(self.facts.lines[0] if self.facts is not None else "a moment: the event is being looked up")
             return
-        self.lay_over(screen_of("events", key_of(row)))
+        show_event(self.explorer, key_of(row))
 
     def action_open_rank(self) -> None:
         picture, lane = self.picture, self.lane
@@ -452,14 +452,6 @@ class TimelineScreen(ZoomableChartScreen):
         self.take_position(alone, lane=lane)
         self.opened = frozenset({lane.task}) | (picture.opened if self.opened is not None else frozenset())
         self.explorer.select(alone)
-
-    def action_back(self) -> None:
-        """Undoes a selection that was made since the timeline was opened; then goes back to where that was."""
-        way = self.explorer.way_back
-        if self.is_drilled or way is None:
-            super().action_back()
-        elif self.selection == way.selection or not self.explorer.undo_selection():
-            self.app.call_later(self.app.switch_mode, way.mode)
 
     # -- files and other tools ------------------------------------------------------------------------------------
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar, NamedTuple
 
 from rich.segment import Segment
 from rich.style import Style
+from textual import events
 from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.timer import Timer
@@ -16,6 +17,7 @@ from textual.widget import Widget
 
 from nsystui.base.text import fit, safe_text, shorten, width_of
 from nsystui.ui.ascii import key_name
+from nsystui.ui.keys import textual_key
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css, fill_class
 
 CRUMB = " › "
@@ -105,67 +107,6 @@ def _cut(parts: Sequence[StyledText], room: int) -> list[StyledText]:
     return kept
 
 
-class TitleLine(TextLine):
-    """Line 1: where I am and on what; at the right the screens by their keys, or a count.
-
-    Args:
-        modes: Key and name of each screen, ``(("1", "Overview"), ("2", "Kernels"))``.
-        active: Key of the screen this line is on; its name stays longest when the line gets narrow.
-    """
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"title-line--here", "title-line--active", "title-line--mode"}
-
-    DEFAULT_CSS = """
-    TitleLine > .title-line--here { text-style: bold; }
-    TitleLine > .title-line--active { text-style: bold underline; }
-    TitleLine > .title-line--mode { color: $foreground 70%; }
-    """
-
-    def __init__(
-        self,
-        modes: Sequence[tuple[str, str]] = (),
-        active: str = "",
-        *,
-        id: str | None = None,  # noqa: A002
-        classes: str | None = None,
-    ) -> None:
-        super().__init__(id=id, classes=classes)
-        self._modes = tuple(modes)
-        self._active = active
-
-    def update(self, *crumbs: str, about: str = "", right: str = "") -> None:
-        """``crumbs`` lead here (``"2 Kernels", "nvjet_hsh_128x256"``), ``about`` is what is looked at.
-
-        ``right`` stands in the place of the screens' names: ``"9,600 of 9,600 instances"``.
-        """
-        left: list[StyledText] = [(CRUMB.join(safe_text(crumb) for crumb in crumbs), "title-line--here")]
-        if about:
-            left += [("  ", ""), (safe_text(about), "")]
-        self.show_parts(left, [(safe_text(right), "")] if right else [])
-
-    def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
-        if self._right or not self._modes:
-            return self._left, self._right
-        room = width - len(GAP) - sum(width_of(text) for text, _ in self._left)
-        numbered = [mode for mode in self._modes if mode[0].isdigit()]
-        # Every name; those with numbers; only the active one; nothing.
-        for shown, names in ((self._modes, True), (numbered, True), (self._modes, False)):
-            modes = self._mode_parts(shown, names)
-            if sum(width_of(text) for text, _ in modes) <= room:
-                return self._left, modes
-        return self._left, ()
-
-    def _mode_parts(self, shown: Iterable[tuple[str, str]], all_names: bool) -> list[StyledText]:
-        parts: list[StyledText] = []
-        for key, name in shown:
-            active = key == self._active
-            if parts:
-                parts.append((" ", "title-line--mode"))
-            text = f"{key} {name}" if all_names or active else key
-            parts.append((text, "title-line--active" if active else "title-line--mode"))
-        return parts
-
-
 class StatusText(TextLine):
     """Shows the status of a running operation: at most two updates a second, however often it reports."""
 
@@ -207,17 +148,108 @@ class StatusText(TextLine):
         return self._left, [(_fewer_phrases(text, room), name) for text, name in self._right]
 
 
-class SelectionLine(StatusText):
-    """Line 2: the selection, and at the right the progress; empty when everything is selected and nothing runs."""
+class TitleLine(StatusText):
+    """Line 1: the job, every screen by its key with the current one marked, and at the right how far the loading is.
+
+    Args:
+        tabs: Key, name and short name of each screen, ``(("1", "Overview", "Ovw"), ("2", "Kernels", "Krn"))``.
+        active: Key of the screen this line is on.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"title-line--name", "title-line--active", "title-line--tab"}
+
+    DEFAULT_CSS = """
+    TitleLine > .title-line--name { color: $foreground 75%; }
+    TitleLine > .title-line--active { text-style: bold; }
+    TitleLine > .title-line--tab { color: $foreground 75%; }
+    """
+
+    PROGRAM = "nsystui"
+
+    def __init__(
+        self,
+        tabs: Sequence[tuple[str, str, str]] = (),
+        active: str = "",
+        *,
+        id: str | None = None,  # noqa: A002
+        classes: str | None = None,
+    ) -> None:
+        super().__init__(id=id, classes=classes)
+        self._tabs = tuple(tabs)
+        self._active = active
+
+    def update(self, name: str = "") -> None:
+        """Shows the name of the job."""
+        self._text = safe_text(name)
+        self._show()
+
+    def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
+        """The tabs stay; the progress keeps its bar; the name of the job takes what is left."""
+        tabs: list[StyledText] = []
+        beside = len(self.PROGRAM) + len(BETWEEN) + sum(len(GAP) + width_of(text) for text, _ in self._right)
+        for names, others in ((1, beside), (2, 0), (0, 0)):  # long names, short ones, keys alone
+            tabs = self._tab_parts(names)
+            if sum(width_of(text) for text, _ in tabs) + others <= width:
+                break
+        room = width - sum(width_of(text) for text, _ in tabs)
+        room_right = room - len(GAP)
+        right = [(cut(_fewer_phrases(text, room_right), room_right), name) for text, name in self._right]
+        right = right if room_right >= SHORTEST_CUT else []
+        room -= sum(width_of(text) + len(GAP) for text, _ in right)
+        left: list[StyledText] = []
+        if room >= len(self.PROGRAM) + len(BETWEEN):
+            left.append((self.PROGRAM, ""))
+            room -= len(self.PROGRAM) + len(BETWEEN)
+            if self._text and room >= min(width_of(self._text), SHORTEST_CUT) + len(BETWEEN):
+                left.append((BETWEEN + cut(self._text, room - len(BETWEEN)), "title-line--name"))
+            left.append((BETWEEN, ""))
+        return [*left, *tabs], right
+
+    def _tab_parts(self, names: int) -> list[StyledText]:
+        """``1 Overview│2 Kernels│3 NCCL``: between bars stands the current one."""
+        parts: list[StyledText] = []
+        before = False
+        for tab in self._tabs:
+            active = tab[0] == self._active
+            text = f"{tab[0]} {tab[names]}" if names else tab[0]
+            if parts or active:
+                parts.append(("│" if active or before else " ", "title-line--active" if active or before else ""))
+            parts.append((text, "title-line--active" if active else "title-line--tab"))
+            before = active
+        return [*parts, ("│", "title-line--active")] if before else parts
+
+    def on_click(self, event: events.Click) -> None:
+        """Presses the key of the tab."""
+        left, _ = self.parts_for(self.size.width)
+        text = _part_at(left, event.x)
+        key = text[:1]
+        if key in {tab[0] for tab in self._tabs} and text[1:2] in ("", " "):
+            self.app.simulate_key(key)
+
+
+class SelectionLine(TextLine):
+    """Line 2: the selection, and at the right how many rows there are of it."""
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id, classes=classes)
+        self._selection = self._count = ""
 
     def update(self, selection: str) -> None:
-        """Show ``selection``, such as ``ranks 0-63 · 6.0–7.0 s``."""
-        self._text = safe_text(selection)
+        """Shows ``selection``, such as ``ranks 0-63 · 6.0–7.0 s``."""
+        self._selection = safe_text(selection)
         self._show()
+
+    def show_count(self, count: str) -> None:
+        """Shows ``9,600 of 9,600 instances`` at the right."""
+        self._count = safe_text(count)
+        self._show()
+
+    def _show(self) -> None:
+        self.show_parts(*([(text, "")] if text else [] for text in (self._selection, self._count)))
 
 
 class KeyLine(TextLine):
-    """The last line: the keys that act here, as many as fit whole. ``?`` always fits: it explains the others."""
+    """The last line: the keys that act here, as many as fit whole. Those that lead to all others always fit."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"key-line--key", "key-line--label", "key-line--notice"}
 
@@ -229,7 +261,7 @@ class KeyLine(TextLine):
     KeyLine:ansi > .key-line--notice { color: $foreground; }
     """
 
-    ALWAYS = "?"
+    ALWAYS = ("ctrl+p", "?")
 
     def __init__(
         self,
@@ -265,11 +297,11 @@ class KeyLine(TextLine):
             return self._left, ()
         keys = [(key_name(key, self.app), label) for key, label in self._keys]
         sizes = [width_of(key) + 1 + width_of(label) for key, label in keys]
-        room = width - sum(size + 2 for size, (key, _) in zip(sizes, keys, strict=True) if key == self.ALWAYS)
+        room = width - sum(size + 2 for size, (key, _) in zip(sizes, keys, strict=True) if key in self.ALWAYS)
         parts: list[StyledText] = []
         full = False
         for size, (key, label) in zip(sizes, keys, strict=True):
-            if key != self.ALWAYS:
+            if key not in self.ALWAYS:
                 full = full or size > room  # nothing less useful squeezes in after one that did not fit
                 if full:
                     continue
@@ -278,32 +310,131 @@ class KeyLine(TextLine):
             parts += [*gap, (key, "key-line--key"), (" " + label, "key-line--label")]
         return parts, ()
 
+    def on_click(self, event: events.Click) -> None:
+        """Presses the key."""
+        parts, _ = self.parts_for(self.size.width)
+        x = 0
+        for place, (text, name) in enumerate(parts):
+            x += width_of(text)
+            if event.x < x:
+                shown = text if name == "key-line--key" else parts[place - 1][0] if place else ""
+                self.app.simulate_key(textual_key(shown))
+                return
 
-_GAP = "  "
+
+class Choice(NamedTuple):
+    """One thing that is chosen on a screen: ``view  [kernels] memory``. Its label begins with the key that changes it.
+
+    ``choose`` is called with the place of another option.
+    """
+
+    label: str
+    options: tuple[str, ...]
+    chosen: int
+    choose: Callable[[int], object]
 
 
 class ChoiceLine(TextLine):
-    """``ops  [sizes]  calls``. What does not fit is left out from the far end, never the chosen name."""
+    """Line 3: the way down to this screen, its views, how rows are grouped and names; each with the current one.
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"choice-line--chosen", "choice-line--other"}
+    Of choices that do not fit the last ones show the current option alone, first all others of it, then its label.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "choice-line--path",
+        "choice-line--key",
+        "choice-line--label",
+        "choice-line--chosen",
+        "choice-line--other",
+    }
 
     DEFAULT_CSS = """
+    ChoiceLine { display: none; }
+    ChoiceLine > .choice-line--path { text-style: bold; }
+    ChoiceLine > .choice-line--key { text-style: bold underline; }
+    ChoiceLine > .choice-line--label { color: $foreground 75%; }
     ChoiceLine > .choice-line--chosen { text-style: bold; }
     ChoiceLine > .choice-line--other { color: $foreground 75%; }
     """
 
-    def show_names(self, names: Sequence[str], chosen: str, remark: str = "") -> None:
-        """Shows these names, and at the right a ``remark``, if there is room for all of it."""
-        parts: list[StyledText] = []
-        for name in names:
-            style = "choice-line--chosen" if name == chosen else "choice-line--other"
-            text = f"[{safe_text(name)}]" if name == chosen else f" {safe_text(name)} "
-            parts.append((text, style))
-        self.show_parts(parts, [(safe_text(remark), "choice-line--other")] if remark else [])
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id, classes=classes)
+        self._path = ""
+        self._choices: tuple[Choice, ...] = ()
+
+    def show_choices(self, path: Sequence[str], choices: Sequence[Choice]) -> None:
+        """Shows the way here, ``("sgemm", "launches")``, and what can be chosen; without either the line is gone."""
+        self._path = CRUMB.join(map(safe_text, path))
+        self._choices = tuple(choices)
+        self.display = bool(self._path or self._choices)
+        self.show_parts([(self._path, ""), *((f"{one.label} {one.options} {one.chosen}", "") for one in self._choices)])
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
-        taken = sum(width_of(text) for text, _ in (*self._left, *self._right)) + len(_GAP)
-        return (self._left, self._right) if taken <= width else (self._left, ())
+        return [(text, style) for text, style, _, _ in self._laid_out(width)], ()
+
+    def _laid_out(self, width: int) -> list[tuple[str, str, int, int]]:
+        """Text and style of each part, with the choice and the option that it stands for (-1: none)."""
+        shrunk = [0] * len(self._choices)
+        parts = self._parts(shrunk)
+        # The last choice gives up first, the views last.
+        for place in reversed(range(len(self._choices))):
+            if _width(parts) <= width:
+                break
+            shrunk[place] = 1
+            parts = self._parts(shrunk)
+        if self._path and _width(parts) > width:
+            room = max(SHORTEST_CUT, width - _width(parts) + width_of(self._path))
+            parts[0] = (cut(self._path, room), *parts[0][1:])
+        return parts
+
+    def _parts(self, shrunk: Sequence[int]) -> list[tuple[str, str, int, int]]:
+        parts = [(self._path, "choice-line--path", -1, -1)] if self._path else []
+        for place, choice in enumerate(self._choices):
+            if parts:
+                parts.append(("    ", "choice-line--label", -1, -1))
+            parts.append((choice.label[0], "choice-line--key", place, -1))
+            parts.append((f"{choice.label[1:]} ", "choice-line--label", place, -1))
+            for number, option in enumerate(choice.options):
+                text = safe_text(option)
+                if number == choice.chosen:
+                    parts.append((f"[{text}]", "choice-line--chosen", place, number))
+                elif not shrunk[place]:
+                    parts.append((f" {text} ", "choice-line--other", place, number))
+            if shrunk[place]:
+                parts.append((" …", "choice-line--other", place, -1))
+        return parts
+
+    def on_click(self, event: events.Click) -> None:
+        x = 0
+        for text, _, place, number in self._laid_out(self.size.width):
+            x += width_of(text)
+            if event.x < x:
+                if number >= 0:
+                    self._choices[place].choose(number)
+                return
+
+
+def _width(parts: Sequence[tuple[str, str, int, int]]) -> int:
+    return sum(width_of(part[0]) for part in parts)
+
+
+def _part_at(parts: Sequence[StyledText], x: int) -> str:
+    """The text of the part that covers the cell ``x``; empty where there is none."""
+    for text, _ in parts:
+        if x < width_of(text):
+            return text if x >= 0 else ""
+        x -= width_of(text)
+    return ""
+
+
+def cut(text: str, width: int) -> str:
+    """``text`` in at most ``width`` cells, without its end where it does not fit: names begin with what tells most."""
+    if width_of(text) <= width:
+        return text
+    kept = text[: max(width - 1, 0)]
+    while width_of(kept) > width - 1 and kept:
+        kept = kept[:-1]
+    return kept + "…" if width > 0 else ""
 
 
 Part = tuple[str, str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
@@ -45,6 +46,8 @@ class LinePrompt(Widget):
     LinePrompt > .line-prompt--message { display: none; height: auto; color: $text-error; }
     LinePrompt:ansi > .line-prompt--message { color: ansi_red; }
     LinePrompt.-failed > .line-prompt--message { display: block; }
+    LinePrompt.-understood > .line-prompt--message { display: block; color: $foreground; }
+    LinePrompt.-understood:ansi > .line-prompt--message { color: ansi_default; }
     LinePrompt > Horizontal { height: 1; }
     LinePrompt .line-prompt--label { width: auto; text-style: bold; }
     LinePrompt Input { width: 1fr; height: 1; border: none; padding: 0; background: $background; }
@@ -55,6 +58,7 @@ class LinePrompt(Widget):
         super().__init__(id=id, classes=classes)
         self._parse: Callable[[str], Any] | None = None
         self._then: Callable[[Any], object] | None = None
+        self._understood: Callable[[Any], str] | None = None
         self._focus_before: Widget | None = None
         self._message = Static(markup=False, classes="line-prompt--message")
         self._label = Static(markup=False, classes="line-prompt--label")
@@ -90,6 +94,7 @@ class LinePrompt(Widget):
         value: str,
         parse: Callable[[str], Result],
         then: Callable[[Result], object],
+        understood: Callable[[Result], str] | None = None,
     ) -> None:
         """Asks for a text.
 
@@ -98,22 +103,24 @@ class LinePrompt(Widget):
             value: The text to begin with; the cursor stands at its end.
             parse: Called with the text on Enter. The prompt stays open and shows the reason if it raises NsystuiError.
             then: Called with the result of ``parse`` when the prompt is closed.
+            understood: What the text means, in words, which stand above it while it is typed.
         """
         if not self.is_open:
             self._focus_before = self.screen.focused
-        self._parse, self._then = parse, then
+        self._parse, self._then, self._understood = parse, then, understood
         self._label.update(safe_text(label) + " ")
         with self.prevent(Input.Changed):
             self._input.value = value
         self._input.cursor_position = len(value)
-        self.remove_class("-failed")
+        self.remove_class("-failed", "-understood")
         self.add_class("-open")
+        self._show_understood(value)
         self.screen.set_focus(self._input)
 
     def close(self) -> None:
         """Hide the prompt and give the focus back to who had it."""
         if self.is_open:
-            self.remove_class("-open", "-failed")
+            self.remove_class("-open", "-failed", "-understood")
             if self._focus_before is not None and self._focus_before.is_attached:
                 self.screen.set_focus(self._focus_before)  # its own focus() would repaint all of it
             self._focus_before = None
@@ -121,6 +128,7 @@ class LinePrompt(Widget):
     def fail(self, message: str) -> None:
         """Shows the error in the text, on a line above it, until the text changes."""
         self._message.update(safe_text(message))
+        self.remove_class("-understood")
         self.add_class("-failed")
 
     def action_cancel(self) -> None:
@@ -143,3 +151,14 @@ class LinePrompt(Widget):
     def _change(self, event: Input.Changed) -> None:
         event.stop()
         self.remove_class("-failed")
+        self._show_understood(event.value)
+
+    def _show_understood(self, text: str) -> None:
+        """Says what the text means, once it means something."""
+        words = ""
+        if self._understood is not None and self._parse is not None and text.strip():
+            with contextlib.suppress(NsystuiError):
+                words = self._understood(self._parse(text))
+        self.set_class(bool(words), "-understood")
+        if words:
+            self._message.update(safe_text(words))

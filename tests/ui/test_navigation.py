@@ -1,0 +1,216 @@
+"""One history for every jump, tabs that are always there, views by name, and a palette of everything."""
+
+from __future__ import annotations
+
+import pytest
+from jobs import NARROW, WIDE, hit, line_with, running, screen_text
+from synthetic import training_job
+
+from nsystui.ui.screens.dialogs import HelpScreen
+from nsystui.ui.screens.events import EventsScreen
+from nsystui.ui.screens.findings import FindingScreen
+from nsystui.ui.screens.instances import KernelInstancesScreen
+from nsystui.ui.screens.overview import OverviewScreen
+from nsystui.ui.widgets.lines import ChoiceLine
+
+
+@pytest.fixture(scope="module")
+def job(written_once):
+    return written_once("navigation", lambda directory: training_job(directory, ranks=2, steps=4, layers=4))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+def view_bar(app) -> str:
+    return app.screen.query_one(ChoiceLine).render_line(0).text.rstrip()
+
+
+@pytest.mark.parametrize("key", "234567L")
+async def test_every_screen_shows_every_tab_and_marks_its_own(job, cache, key):
+    async with running(job, cache, NARROW) as (app, pilot):
+        await hit(app, pilot, key)
+        first = screen_text(app)[0]
+        assert all(f"{one} " in first for one in "1234567L")
+        assert f"│{key} " in first and first.count("│") == 2
+
+
+async def test_rows_are_counted_beside_the_selection_while_the_tabs_stay(job, cache):
+    async with running(job, cache, WIDE) as (app, pilot):
+        await hit(app, pilot, "2")
+        first, second = screen_text(app)[:2]
+        assert "L Timeline" in first
+        assert second.startswith("all ranks · all time") and second.endswith("names")
+
+
+async def test_a_digit_returns_to_its_tab_and_pressed_again_to_the_tabs_first_view(job, cache):
+    async with running(job, cache) as (app, pilot):
+        await hit(app, pilot, "2", "enter")
+        assert isinstance(app.screen, KernelInstancesScreen)
+        await hit(app, pilot, "enter")
+        assert isinstance(app.screen, EventsScreen) and "│6 " in screen_text(app)[0]
+        await hit(app, pilot, "1")
+        await hit(app, pilot, "2")
+        assert "│2 " in screen_text(app)[0]
+        await hit(app, pilot, "2")
+        assert len(app.screen_stack) == 1 and app.screen.view.name == "kernels"
+
+
+async def test_esc_undoes_one_jump_after_the_other(job, cache):
+    async with running(job, cache) as (app, pilot):
+        await hit(app, pilot, "2", "v", "v", "down")
+        view, row = app.screen.view.name, app.screen.table.cursor_row
+        await hit(app, pilot, "5")
+        await hit(app, pilot, "6")
+        await hit(app, pilot, "escape")
+        assert app.current_mode == "nvtx"
+        await hit(app, pilot, "escape")
+        assert app.current_mode == "kernels"
+        assert (app.screen.view.name, app.screen.table.cursor_row) == (view, row)
+
+
+async def test_esc_reopens_what_a_digit_closed_with_its_cursor(job, cache):
+    async with running(job, cache) as (app, pilot):
+        await hit(app, pilot, "2", "down", "enter")
+        launches = app.screen
+        await hit(app, pilot, "down", "down")
+        await hit(app, pilot, "2")
+        assert len(app.screen_stack) == 1
+        await hit(app, pilot, "escape")
+        assert app.screen is launches and launches.table.cursor_row == 2
+        await hit(app, pilot, "escape")
+        assert len(app.screen_stack) == 1 and app.screen.table.cursor_row == 1
+
+
+async def test_opening_a_rank_is_one_step_with_its_selection_and_view(job, cache):
+    async with running(job, cache) as (app, pilot):
+        await hit(app, pilot, "7", "v", "v", "v")
+        view = app.screen.view.name
+        await hit(app, pilot, "enter")
+        assert app.current_mode == "gpu" and not app.selection.is_everything
+        await hit(app, pilot, "escape")
+        assert app.current_mode == "ranks" and app.selection.is_everything
+        assert app.screen.view.name == view
+
+
+@pytest.mark.findings
+async def test_from_what_a_finding_shows_esc_leads_back_to_the_finding(job, cache):
+    async with running(job, cache) as (app, pilot):
+        await hit(app, pilot, "tab", "tab", "enter")
+        assert isinstance(app.screen, FindingScreen)
+        await hit(app, pilot, "enter")
+        assert not isinstance(app.screen, FindingScreen)
+        await hit(app, pilot, "escape")
+        assert isinstance(app.screen, FindingScreen) and app.selection.is_everything
+        await hit(app, pilot, "escape")
+        assert isinstance(app.screen, OverviewScreen)
+
+
+async def test_undoing_a_selection_restores_the_cursor(job, cache):
+    async with running(job, cache) as (app, pilot):
+        await hit(app, pilot, "2", "down", "down", "down", "slash", *"nccl", "enter")
+        assert app.selection.name is not None
+        await hit(app, pilot, "escape")
+        assert app.selection.is_everything and app.screen.table.cursor_row == 3
+
+
+async def test_the_event_list_goes_to_the_event_and_back_to_the_one_before(job, cache):
+    async with running(job, cache) as (app, pilot):
+        await hit(app, pilot, "2", "enter", "enter")
+        first = app.screen.values()["row"], app.screen.values()["start"]
+        await hit(app, pilot, "c")
+        assert app.screen.values()["kind"] == "api"
+        await hit(app, pilot, "escape")
+        assert (app.screen.values()["row"], app.screen.values()["start"]) == first
+        await hit(app, pilot, "escape", "down", "enter")
+        assert app.screen.values()["start"] > first[1]
+
+
+async def test_views_are_named_and_v_goes_through_them(job, cache):
+    async with running(job, cache, WIDE) as (app, pilot):
+        await hit(app, pilot, "2")
+        assert view_bar(app).startswith("view [kernels]")
+        seen = []
+        for _ in range(3):
+            await hit(app, pilot, "v")
+            seen.append(app.screen.view.name)
+        await hit(app, pilot, "V", "V", "V")
+        assert app.screen.view.name == "kernels" and seen[:2] == ["memory", "memory sizes"]
+        await hit(app, pilot, "b")
+        assert "by  name [rank]" in view_bar(app)
+        await hit(app, pilot, "B")
+        assert "by [name]" in view_bar(app)
+
+
+@pytest.mark.parametrize(
+    ("key", "views"), [("3", ("summary", "sizes")), ("4", ("lanes", "efficiency")), ("5", ("tree", "by name"))]
+)
+async def test_a_view_of_another_screen_stays_in_its_tab(job, cache, key, views):
+    async with running(job, cache, WIDE) as (app, pilot):
+        await hit(app, pilot, key)
+        for _ in range(6):
+            if f"[{views[1]}]" in view_bar(app):
+                break
+            await hit(app, pilot, "v")
+        assert f"│{key} " in screen_text(app)[0] and f"[{views[1]}]" in view_bar(app)
+        await hit(app, pilot, key)
+        assert f"[{views[0]}]" in view_bar(app) and len(app.screen_stack) == 1
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+@pytest.mark.parametrize("key", "1234567L")
+async def test_every_key_line_names_the_palette_and_the_help(job, cache, key, size):
+    async with running(job, cache, size) as (app, pilot):
+        await hit(app, pilot, key)
+        assert "ctrl+p all commands  ? help" in screen_text(app)[-1]
+
+
+@pytest.mark.parametrize(
+    ("typed", "mode"), [("Kernels: OS runtime", "kernels"), ("map of ranks", "gpu"), ("every step", "ranks")]
+)
+async def test_the_palette_opens_views(job, cache, typed, mode):
+    async with running(job, cache, WIDE) as (app, pilot):
+        await hit(app, pilot, "ctrl+p", *typed)
+        await hit(app, pilot, "enter")
+        assert app.current_mode == mode and f"[{typed.removeprefix('Kernels: ')}]" in view_bar(app)
+
+
+async def test_the_palette_opens_a_kernel_by_a_part_of_its_name(job, cache):
+    async with running(job, cache, WIDE) as (app, pilot):
+        await hit(app, pilot, "ctrl+p", *"flash_bwd_dq")
+        await hit(app, pilot, "enter")
+        assert isinstance(app.screen, KernelInstancesScreen) and "flash_bwd_dq" in app.screen.kernel
+
+
+async def test_the_time_prompt_says_what_it_understands(job, cache):
+    async with running(job, cache) as (app, pilot):
+        await hit(app, pilot, "2", "T", *"0.5:0.6")
+        line_with(app, "from 0.500 s to 0.600 s")
+        await hit(app, pilot, "enter")
+        assert (app.selection.window.start, app.selection.window.end) == (500_000_000, 600_000_000)
+
+
+@pytest.mark.parametrize(("keys", "said"), [(("T", *"50s:60s"), "the events are"), (("D", "7"), "the devices are 0")])
+async def test_a_selection_of_nothing_is_refused_with_what_there_is(job, cache, keys, said):
+    async with running(job, cache) as (app, pilot):
+        await hit(app, pilot, "2", *keys, "enter")
+        assert app.screen.prompt.is_open and app.selection.is_everything
+        line_with(app, said)
+
+
+async def test_a_search_without_any_hit_says_so(job, cache):
+    async with running(job, cache) as (app, pilot):
+        await hit(app, pilot, "6", "slash", *"qqqq", "enter")
+        line_with(app, 'no event has "qqqq" in its name')
+
+
+@pytest.mark.parametrize("key", "1234567L")
+async def test_the_help_is_not_wrapped_and_has_its_verbs(job, cache, key):
+    async with running(job, cache, WIDE) as (app, pilot):
+        await hit(app, pilot, key, "question_mark")
+        assert isinstance(app.screen, HelpScreen)
+        room = app.screen.query_one("Static").size.width
+        assert max(map(len, app.screen._lines)) <= room
+        assert {"Go", "View", "Select", "Take along", "Program"} <= set(app.screen._lines)
