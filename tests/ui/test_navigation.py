@@ -98,7 +98,7 @@ async def test_opening_a_rank_is_one_step_with_its_selection_and_view(job, cache
 @pytest.mark.findings
 async def test_from_what_a_finding_shows_esc_leads_back_to_the_finding(job, cache):
     async with running(job, cache) as (app, pilot):
-        await hit(app, pilot, "tab", "tab", "enter")
+        await hit(app, pilot, "enter")
         assert isinstance(app.screen, FindingScreen)
         await hit(app, pilot, "enter")
         assert not isinstance(app.screen, FindingScreen)
@@ -145,7 +145,7 @@ async def test_views_are_named_and_v_goes_through_them(job, cache):
 
 
 @pytest.mark.parametrize(
-    ("key", "views"), [("3", ("summary", "sizes")), ("4", ("lanes", "efficiency")), ("5", ("tree", "by name"))]
+    ("key", "views"), [("3", ("kernels", "sizes")), ("4", ("lanes", "efficiency")), ("5", ("tree", "by name"))]
 )
 async def test_a_view_of_another_screen_stays_in_its_tab(job, cache, key, views):
     async with running(job, cache, WIDE) as (app, pilot):

@@ -342,7 +342,7 @@ class TestReading:
 class TestBesideExports:
     async def test_l_opens_the_log_and_esc_goes_back(self, job, log):
         async with open_both(job, log) as (app, pilot):
-            assert has(app, "[summary]")
+            assert has(app, "[kernels]")
             await shows(app, pilot, "7 calls of 2 ranks, 4.023 MiB")
             await pilot.press("V")
             await shows(app, pilot, "[log]")
@@ -358,7 +358,7 @@ class TestBesideExports:
         async with app.run_test(size=WIDE) as pilot:
             await becomes(pilot, lambda: not app.loading_now)
             await pilot.press("3")
-            await shows(app, pilot, "[summary]")
+            await shows(app, pilot, "[kernels]")
             assert "log" not in screen_text(app)[2] and not has(app, "NCCL log")
 
     async def test_a_log_that_cannot_be_read_leaves_the_exports_as_they_are(self, job, tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import os
 import threading
 from pathlib import Path
@@ -171,10 +173,11 @@ async def test_events_are_searched_in_both_directions(job):
 async def test_nccl_drills_to_calls_and_c_goes_to_the_kernel(job):
     async with running(*job) as (app, pilot):
         await play(app, pilot, ("3",))
-        rows = app.screen.table.answer.page(0, 50)
-        assert {row[2] for row in rows if row[0] == "kernel"} == {"<64KiB", "64KiB–1MiB", "1MiB–16MiB", ">16MiB"}
-        calls = next(i for i, row in enumerate(rows) if row[0] == "call" and row[1] == "AllReduce")
-        app.screen.table.move_to(calls)
+        sizes = {row["bucket"] for row in app.screen.table.answer.records()}
+        assert sizes == {"<64KiB", "64KiB–1MiB", "1MiB–16MiB", ">16MiB"}
+        await play(app, pilot, ("v",))
+        rows = app.screen.table.answer.records()
+        app.screen.table.move_to(next(i for i, row in enumerate(rows) if row["collective"] == "AllReduce"))
         await play(app, pilot, ("enter",))
         partner = app.screen.values()["partner_row"]
         await play(app, pilot, ("c",))
@@ -208,12 +211,11 @@ async def test_e_writes_what_the_command_prints_byte_for_byte(job, tmp_path, cap
     commands = {
         "1": ("overview",),
         "2": ("kernels",),
-        "3": ("nccl",),
         "5": ("nvtx",),
         "6": ("events",),
         "2nn": ("kernels", "--names", "short"),
     }
-    every = [(keys, ending) for keys in commands for ending in (("csv", "json", "md") if keys == "3" else ("csv",))]
+    every = [(keys, ending) for keys in commands for ending in (("csv", "json", "md") if keys == "2" else ("csv",))]
     async with running(directory, files) as (app, pilot):
         for keys, ending in every:
             await play(app, pilot, (*keys, "e"))
@@ -221,6 +223,20 @@ async def test_e_writes_what_the_command_prints_byte_for_byte(job, tmp_path, cap
     for keys, ending in every:
         assert main([*commands[keys], *files, "--format", ending]) == 0
         assert (tmp_path / f"{keys}.{ending}").read_text(encoding="utf-8") == capsys.readouterr().out, keys
+
+
+@pytest.mark.parametrize(("keys", "what"), [("3", "kernel"), ("3v", "call")])
+async def test_e_writes_the_view_of_nccl_as_the_command_prints_it(job, tmp_path, capsys, monkeypatch, keys, what):
+    directory, files = job
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(directory / "cache"))
+    async with running(directory, files) as (app, pilot):
+        await play(app, pilot, (*keys, "e"))
+        await answer(app, pilot, str(tmp_path / "nccl.csv"))
+    assert main(["nccl", *files, "--format", "csv"]) == 0
+    printed = [row for row in csv.DictReader(io.StringIO(capsys.readouterr().out)) if row.pop("What") == what]
+    with open(tmp_path / "nccl.csv", encoding="utf-8", newline="") as written:
+        rows = list(csv.DictReader(written))
+    assert rows == [{name: row[name] for name in rows[0]} for row in printed]
 
 
 @pytest.mark.parametrize(("key", "command"), [("b", ("kernels", "--by", "rank")), ("v", ("memory",))])

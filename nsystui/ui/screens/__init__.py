@@ -33,7 +33,8 @@ class TabView(NamedTuple):
 
 _OF_TAB = {
     "nccl": (
-        TabView("nccl", "summary", "nccl"),
+        TabView("nccl", "kernels", "nccl"),
+        TabView("nccl calls", "CPU calls", "nccl"),
         TabView("sizes", "sizes", "nccl sizes"),
         TabView("log", "log", "nccl_log"),
     ),

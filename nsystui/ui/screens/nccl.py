@@ -311,11 +311,11 @@ def has_nccl_view(screen: JobScreen, view: TabView) -> bool:
 
 
 class NcclScreen(TableScreen):
-    """The summary of GPU kernels, or of CPU calls; ``v`` changes to the other."""
+    """The summary of GPU kernels, or of CPU calls: of these where there are no kernels."""
 
     MODE_KEY = "3"
     SCREEN = "nccl"
-    STATE = (*TableScreen.STATE, "by")
+    STATE = (*TableScreen.STATE, "what", "by")
     PLACES = ("nccl", "table", "everywhere")
     BINDINGS = keys.bindings("nccl", "table", "everywhere")
     HAS_PANEL = True
@@ -333,22 +333,23 @@ class NcclScreen(TableScreen):
         self.what: What = KERNEL
         self.answered: What = KERNEL
         self.by: By | None = By.SIZE
+        self._has_kernels = True
         self._bars: Sequence[SizeBin] = ()
 
     def parameters(self) -> tuple[Hashable, ...]:
         job = self.explorer.job
         return (self.what, self.by, job is not None and job.nccl_log is not None)
 
-    def ask(self, job: Job, selection: Selection) -> tuple[What, Answer, Sequence[SizeBin]]:
+    def ask(self, job: Job, selection: Selection) -> tuple[bool, What, Answer, Sequence[SizeBin]]:
         groups = (By.COLLECTIVE,) if self.by is None else (By.COLLECTIVE, self.by)
         pairing = pairing_for(job, groups)
-        what: What = self.what if len(pairing.kernels) else CALL
+        has_kernels = len(pairing.kernels) > 0
+        what: What = self.what if has_kernels else CALL
         answer = nccl_summary(job.session, selection, job.ranks, pairing, groups, what)
-        return what, answer, size_histogram(pairing, selection)
+        return has_kernels, what, answer, size_histogram(pairing, selection)
 
     def show(self, result: Any, same_place: bool) -> None:
-        self.answered, answer, self._bars = result
-        self.crumbs = ("3 NCCL",) if self.answered == KERNEL else ("3 NCCL", "CPU calls")
+        self._has_kernels, self.answered, answer, self._bars = result
         self._show_bars()
         super().show(answer, same_place)
         self.log_changed()
@@ -372,13 +373,20 @@ class NcclScreen(TableScreen):
     def counted(self) -> str:
         return "rows of kernels" if self.answered == KERNEL else "rows of CPU calls"
 
-    def action_kernels_or_calls(self) -> None:
-        self.what = CALL if self.what == KERNEL else KERNEL
-        self.say("CPU calls" if self.what == CALL else "GPU kernels")
-        self.job_changed()
+    def view_name(self) -> str:
+        return "nccl" if self._has_kernels and self.what == KERNEL else "nccl calls"
+
+    def view_name_asked(self) -> str:
+        return self.view_name()
 
     def has_view(self, view: TabView) -> bool:
-        return has_nccl_view(self, view)
+        return has_nccl_view(self, view) and (self._has_kernels or view.name != "nccl")
+
+    def take_view(self, name: str, **options: str) -> None:
+        self.what = CALL if name == "nccl calls" else KERNEL
+        self._sort = None
+        if self.is_mounted:
+            self.job_changed()
 
     def choices(self) -> tuple[Choice, ...]:
         words = tuple(by.value if by else "collective" for by in _GROUPS)
