@@ -160,7 +160,7 @@ class TestFound:
 
     async def test_a_healthy_job_is_said_to_be_healthy(self, healthy, cache_directory):
         async with running(healthy, cache_directory, NARROW) as (app, pilot):
-            assert rows(app)[0] == "no issues found"
+            line_with(app, "no issues found")
             overview(app).findings.focus()
             await hit(app, pilot, "enter")
             assert "no issues found" in screen_text(app)[-1]

@@ -55,7 +55,7 @@ async def test_all_collectives_are_in_one_chart_of_bandwidth(job, cache_director
     async with running(job, cache_directory, WIDE) as (app, pilot):
         await hit(app, pilot, "3", "v", "v")
         line_with(app, "w/o wait (where known) against message size")
-        title = line_with(app, "● ")
+        title = line_with(app, "  ○ ")
         collectives = set(app.screen.table.answer.cells("collective"))
         shown = {name for name in collectives if f" {name}" in title}
         assert shown == collectives
@@ -98,12 +98,12 @@ async def test_enter_on_a_size_lists_its_kernels_and_then_the_event(job, cache_d
         assert len(app.screen.table.answer) == values["count"]
         assert {row[2] for row in app.screen.table.answer.page(0, 1000)} == {values["message_size"]}
         await hit(app, pilot, "enter")
-        await shows(app, pilot, "6 Events")
+        await shows(app, pilot, "│6 Evt│")
 
 
 async def test_without_sizes_it_says_how_to_get_them(tmp_path):
     from synthetic import two_process_export
 
     async with running([two_process_export(tmp_path / "plain.sqlite")], None) as (app, pilot):
-        await hit(app, pilot, "3", "v", "v")
+        await hit(app, pilot, "3", "v")
         await shows(app, pilot, "no kernel here has a known message size")

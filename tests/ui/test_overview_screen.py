@@ -54,7 +54,7 @@ async def test_80x24_tells_what_ran_where_the_time_went_and_which_kernels(demo_j
         assert all(glyph in line_with(app, "GPU time") for glyph in "█▒▄░")
         parts = line_with(app, "█ compute")
         assert all(word in parts for word in ("▒ exposed NCCL", "▄ memory", "░ idle"))
-        assert "2 Kernels" in screen_text(app)[0]  # the other screens and their keys
+        assert "2 Krn" in screen_text(app)[0]  # the other screens and their keys
         assert line_with(app, "! ranks 1, 3") and "d shows" in line_with(app, "1 more remark")
         assert overview(app).ranks.row_count == 4
         assert sum("gpu-a0" in line for line in screen_text(app)) == 4
@@ -140,6 +140,8 @@ async def test_enter_on_a_rank_selects_it_for_every_screen_and_shows_its_kernels
         assert screen_text(app)[1].startswith("rank 2 ")
         await hit(app, pilot, "1")
         assert overview(app).ranks.row_count == 1
+        await hit(app, pilot, "escape")
+        assert isinstance(app.screen, KernelsScreen)
         await hit(app, pilot, "escape")
         assert app.selection.is_everything
         assert overview(app).ranks.row_count == 4

@@ -17,10 +17,10 @@ from nsystui.store.session import Session
 KEYS = {
     "cuda_gpu_kern_sum": ["2", "n"],
     "cuda_gpu_kern_sum:base": ["2", "n", "n"],
-    "cuda_gpu_mem_time_sum": ["2", "o"],
-    "cuda_api_sum": ["2", "v", "v", "o"],
+    "cuda_gpu_mem_time_sum": ["2", "v"],
+    "cuda_api_sum": ["2", "v", "v", "v"],
     "nvtx_sum": ["5", "v"],
-    "nvtx_gpu_proj_sum": ["5", "v", "o"],
+    "nvtx_gpu_proj_sum": ["5", "v", "v"],
 }
 
 

@@ -94,7 +94,7 @@ async def test_the_map_goes_through_figures_and_steps(demo_job, cache_directory)
 
 
 async def test_the_map_has_half_a_row_for_each_rank_where_there_are_many(ranks, cache_directory):
-    async with running(ranks, cache_directory, (80, 15)) as (app, pilot):
+    async with running(ranks, cache_directory, (80, 16)) as (app, pilot):
         await hit(app, pilot, "4", "v")
         line_with(app, "  14 15 ")
         await hit(app, pilot, *["down"] * 3)
@@ -109,7 +109,7 @@ async def test_the_map_marks_the_rank_that_is_unlike_the_others(tmp_path):
 
 
 async def test_ranks_share_lines_where_there_are_too_few(ranks, cache_directory):
-    async with running(ranks, cache_directory, (80, 11)) as (app, pilot):
+    async with running(ranks, cache_directory, (80, 12)) as (app, pilot):
         await hit(app, pilot, "4", "v")
         await shows(app, pilot, "mean of 2 ranks a line")
         line_with(app, "12-13")

@@ -136,6 +136,7 @@ class NcclLogScreen(FilteredTableScreen):
         what = os.path.basename(names[0]) if len(names) == 1 else f"{len(names):,} logs"
         parts = [what, *([format_value(Unit.BYTES, self.nccl_log.size)] if self.nccl_log.size else [])]
         parts += [f'filter "{self.words.text}"'] if self.words else []
+        parts += [self._remark] if self._remark else []
         self.query_one("#selection", SelectionLine).update(" · ".join(parts))
 
     def _show_table(self, same_place: bool) -> None:
@@ -148,6 +149,7 @@ class NcclLogScreen(FilteredTableScreen):
             lacking = [name for name in _ORDER if name not in there and name != self.name_of_table]
             is_whole = self.nccl_log.is_over and not self.nccl_log.is_stopped
             self._remark = f"no {', '.join(lacking)} in it" if lacking and is_whole else ""
+            self.show_selection()
             answer = tables[self.name_of_table]
         else:
             answer = rows_inside(tables, self.inside)
@@ -164,12 +166,6 @@ class NcclLogScreen(FilteredTableScreen):
         if (answer.total and self.words) or self.nccl_log.is_over or not any(map(len, self._tables.values())):
             return super().empty_text(answer)
         return "nothing of it in what is read so far"
-
-    def show_count(self) -> None:
-        super().show_count()
-        if self._remark:
-            answer = self.table.answer
-            self.notes.show_notes((self._remark, *(answer.notes if answer is not None and len(answer) else ())))
 
     def path(self) -> tuple[str, ...]:
         return () if self.inside is None else ("log", self.inside.crumb)
@@ -234,9 +230,9 @@ def log_note(log: LogState) -> str:
         return ""
     if not log.calls:
         found = (log.failed or "no calls in it") if log.is_over else ""
-        return f"NCCL log: {found}" if found else "NCCL log: l shows its tables"
+        return f"NCCL log: {found}" if found else "NCCL log: the view log shows its tables"
     moved = format_value(Unit.BYTES, log.moved)
     so_far = "" if log.is_over and not log.is_stopped else " so far"
     ranks = f"{log.gpus:,} rank{'s' if log.gpus != 1 else ''}"
     found = f"{log.calls:,} calls of {ranks}, {moved}{so_far}"
-    return f"NCCL log (l shows its tables): {found}"
+    return f"NCCL log (view log): {found}"

@@ -75,7 +75,7 @@ class RecipeScreen(TableScreen):
         if "by-rank" in self.recipe.takes:
             found.append(Choice("by", ("all ranks", "rank"), int(bool(self.option_values["by_rank"])), self._by_rank))
         if "names" in self.recipe.takes:
-            found.append(names_choice(self._names(), self._show_names))
+            found.append(names_choice(self._names(), self._show_names, without={Names.SMART}))
         return tuple(found)
 
     def _by_rank(self, place: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -377,9 +377,9 @@ class FilteredTableScreen(TableScreen):
         return super().empty_text(answer)
 
 
-def names_choice(names: Names, choose: Callable[[Names], object]) -> Choice:
-    """The choice of the names of kernels."""
-    kinds = list(type(names))
+def names_choice(names: Names, choose: Callable[[Names], object], without: Collection[Names] = ()) -> Choice:
+    """The choice of the names of kernels, ``without`` those that a table does not have."""
+    kinds = [kind for kind in type(names) if kind not in without]
     return Choice("names", tuple(kind.value for kind in kinds), kinds.index(names), lambda place: choose(kinds[place]))
 
 
