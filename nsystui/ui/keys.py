@@ -190,12 +190,10 @@ KEYS: tuple[Key, ...] = (
     Key("x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other", "ranks"),
     Key("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7", "ranks"),
     Key("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none", "ranks"),
-    Key(
-        "n,right_square_bracket", "n p", "event(1)", "next", "next and previous event on the lane; ] and [", "timeline"
-    ),
-    Key("p,left_square_bracket", "p", "event(-1)", "", "the previous one", "timeline"),
+    Key("right_square_bracket", "[ ]", "event(1)", "next", "previous and next event on the lane", "timeline"),
+    Key("left_square_bracket", "[", "event(-1)", "", "", "timeline"),
     Key("plus,equals_sign,z", "+ -", "zoom(1)", "zoom", "zoom in and out around the cursor; z and Z", "timeline"),
-    Key("minus,Z", "-", "zoom(-1)", "", "zoom out", "timeline"),
+    Key("minus,Z", "-", "zoom(-1)", "", "", "timeline"),
     Key("space", "space", "open_rank", "streams", "show or hide the streams and NVTX threads of a rank", "timeline"),
     Key("enter", "⏎", "open_event", "event", "the event under the cursor; of a closed rank its streams", "timeline"),
     Key("m", "m", "mark", "mark", "mark this time, to measure from; again to take the mark away", "timeline"),
@@ -203,7 +201,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "less_than_sign,ctrl+left", "< >", "pan(-1)", "pan", "move the view by half of its width; ctrl+← →", "timeline"
     ),
-    Key("greater_than_sign,ctrl+right", ">", "pan(1)", "", "move it on", "timeline"),
+    Key("greater_than_sign,ctrl+right", ">", "pan(1)", "", "", "timeline"),
     Key("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view", "timeline"),
     Key("slash", "/", "highlight", "find", "mark the events with such a name: text, !text, /regex/", "timeline"),
     Key("colon", ":", "go_to", "go to", "go to a time, such as 1.25s", "timeline"),

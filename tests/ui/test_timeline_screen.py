@@ -97,7 +97,7 @@ async def test_only_the_lanes_in_sight_are_computed(many_ranks, cache_directory)
 async def test_zooming_keeps_the_time_under_the_cursor_down_to_the_nanosecond(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "L")
-        await hit(app, pilot, "n")
+        await hit(app, pilot, "right_square_bracket")
         screen = timeline(app)
         time = screen.time
         while view(app).end - view(app).start > screen.chart.chart_width:
@@ -146,7 +146,7 @@ async def test_going_to_a_time_puts_it_into_the_middle(demo_job, cache_directory
 async def test_n_and_p_go_from_event_to_event_and_enter_opens_it(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "L")
-        await hit(app, pilot, "n")
+        await hit(app, pilot, "right_square_bracket")
         screen = timeline(app)
         first = screen.position.event
         assert screen.time == first[0] and line_with(app, str(first[2]))
@@ -154,11 +154,13 @@ async def test_n_and_p_go_from_event_to_event_and_enter_opens_it(demo_job, cache
         await hit(app, pilot, "right_square_bracket")
         second = screen.position.event
         assert second[0] > first[0]
-        await hit(app, pilot, "p")
+        await hit(app, pilot, "left_square_bracket")
         assert screen.position.event == first
-        await hit(app, pilot, "n", "n", "n", "p")
+        await hit(
+            app, pilot, "right_square_bracket", "right_square_bracket", "right_square_bracket", "left_square_bracket"
+        )
         assert screen.position.event[0] > second[0]
-        await hit(app, pilot, "p", "enter")
+        await hit(app, pilot, "left_square_bracket", "enter")
         assert isinstance(app.screen, EventsScreen)
         assert key_of(app.screen.table.current_row) == key_of(second)
         await hit(app, pilot, "escape")
@@ -168,24 +170,24 @@ async def test_n_and_p_go_from_event_to_event_and_enter_opens_it(demo_job, cache
 async def test_the_view_follows_an_event_out_of_sight(demo_job, cache_directory, monkeypatch):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "L")
-        await hit(app, pilot, "n", *["plus"] * 16)
+        await hit(app, pilot, "right_square_bracket", *["plus"] * 16)
         screen = timeline(app)
         before = view(app)
         for _ in range(3):
-            await hit(app, pilot, "n")
+            await hit(app, pilot, "right_square_bracket")
         assert screen.time >= before.end
         assert view(app).start <= screen.time < view(app).end
         await hit(app, pilot, "0", "home")
         said = []  # it is on the screen for a few seconds only
         monkeypatch.setattr(screen, "say", said.append)
-        await pilot.press("p", "p", "p")
+        await pilot.press("left_square_bracket", "left_square_bracket", "left_square_bracket")
         assert await becomes(pilot, lambda: any("no more events" in text for text in said))
 
 
 async def test_the_event_of_a_column_is_its_longest(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "L")
-        await hit(app, pilot, "n")
+        await hit(app, pilot, "right_square_bracket")
         await hit(app, pilot, "left")
         await hit(app, pilot, "right")
         assert "the longest of " in line_with(app, " in this column")
@@ -199,7 +201,7 @@ async def test_ranges_are_events_of_their_lanes(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "L")
         await hit(app, pilot, "space")
-        await hit(app, pilot, "up", "up", "up", "up", "home", "n")
+        await hit(app, pilot, "up", "up", "up", "up", "home", "right_square_bracket")
         assert timeline(app).lane.is_nvtx
         assert line_with(app, "nvtx  ") and line_with(app, "thread ")
         await hit(app, pilot, "enter")
@@ -265,7 +267,7 @@ async def test_e_exports_the_operations_in_sight(demo_job, cache_directory, tmp_
     monkeypatch.chdir(tmp_path)
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "L")
-        await hit(app, pilot, "n")
+        await hit(app, pilot, "right_square_bracket")
         await hit(app, pilot, *["plus"] * 3, "e")
         assert line_with(app, "export to")
         await hit(app, pilot, *["backspace"] * 60, *"lanes.csv", "enter")
@@ -273,7 +275,7 @@ async def test_e_exports_the_operations_in_sight(demo_job, cache_directory, tmp_
         rows = (tmp_path / "lanes.csv").read_text(encoding="utf-8").splitlines()
         starts = [int(row.split(",")[0]) for row in rows[1:]]
         assert starts == sorted(starts) and starts and starts[-1] < view(app).end
-        await hit(app, pilot, "n", "y")
+        await hit(app, pilot, "right_square_bracket", "y")
         assert "copied the row" in screen_text(app)[-1]
 
 
@@ -287,7 +289,22 @@ async def test_without_lanes_it_says_what_to_record_and_keys_say_so(make, tmp_pa
         await hit(app, pilot, "L")
         if not timeline(app).picture.lanes:
             assert line_with(app, "nsys profile -t cuda")
-        for key in ("plus", "n", "space", "enter", "m", "t", "e", "y", "o", "left", "down", "g", "escape", "slash"):
+        for key in (
+            "plus",
+            "right_square_bracket",
+            "space",
+            "enter",
+            "m",
+            "t",
+            "e",
+            "y",
+            "o",
+            "left",
+            "down",
+            "g",
+            "escape",
+            "slash",
+        ):
             await hit(app, pilot, key)
         assert app.is_running
 

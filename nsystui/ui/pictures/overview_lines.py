@@ -309,7 +309,7 @@ def failure_lines(states: Iterable[FileState], width: int) -> list[Line]:
     lines = [line for reason in reasons for line in _wrapped("! ", reason, width)]
     if len(failed) > len(shown):
         rest = _counted(len(failed) - len(shown), "more file")
-        lines.append([("! ", "bold"), (f"{rest} left out: l lists the files with the reasons", "")])
+        lines.append([("! ", "bold"), (f"{rest} left out: F lists the files with the reasons", "")])
     return lines
 
 

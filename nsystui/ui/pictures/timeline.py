@@ -187,7 +187,7 @@ def event_facts(timeline: Timeline, lane: Lane, window: Window, row: Row | None)
         if lane.is_nvtx:
             row, count = longest_range_in(timeline, lane, window)
         elif not has_names(timeline, [lane], window):
-            return EventFacts(None, ("very many events in this column: + zooms in, n goes to the next single one",))
+            return EventFacts(None, ("very many events in this column: + zooms in, ] goes to the next single one",))
         else:
             row, count = longest_in(timeline, lane, window)
     if row is None:

@@ -346,6 +346,8 @@ class NcclScreen(TableScreen):
         has_kernels = len(pairing.kernels) > 0
         what: What = self.what if has_kernels else CALL
         answer = nccl_summary(job.session, selection, job.ranks, pairing, groups, what)
+        if not has_kernels and not answer.total:
+            has_kernels, what = True, self.what  # nor are there calls: then neither stands in for the other
         return has_kernels, what, answer, size_histogram(pairing, selection)
 
     def show(self, result: Any, same_place: bool) -> None:

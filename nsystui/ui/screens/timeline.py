@@ -493,7 +493,7 @@ class TimelineScreen(ZoomableChartScreen):
     def action_ncu(self) -> None:
         row = self.row_to_copy()
         if row is None:
-            show_ncu_commands(self, "there is no event under the cursor: n goes to the next one")
+            show_ncu_commands(self, "there is no event under the cursor: ] goes to the next one")
         else:
             key = key_of(row)
             show_ncu_commands(self, ncu_of_event(key.kind.value, key.report, key.row))
