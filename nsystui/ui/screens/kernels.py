@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsystui.base.answer import Answer, Record
 from nsystui.questions.activities import WORKS, has_rows
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 _GROUPS = ("", "rank", "device", "stream", "shape")
 """The groupings of kernels that ``b`` goes through besides their name."""
+
+
+_BARS = {"kernel": "compute", "memory": "memory", "api": "api", "os": "os", "mpi": "os"}
+"""The category of the bars in the table of each kind of work."""
 
 
 class KernelsScreen(ViewsScreen):
@@ -61,6 +65,10 @@ class KernelsScreen(ViewsScreen):
         self.show_title(right="sample")
         self.table.set_answer(sample, keep_cursor=True)
         self.notes.show_notes(sample.notes)
+
+    def show(self, result: Any, same_place: bool) -> None:
+        self.table.bar_category = _BARS.get(self.view.question.row)
+        super().show(result, same_place)
 
     def shown_names(self) -> Mapping[str, str]:
         return {} if self.options["names"] == Names.FULL.value else super().shown_names()

@@ -41,9 +41,10 @@ _INDENT = re.compile(r"[ │├└─]*(?:[▶▼▸▾] )?")
 
 
 class PieceKind(Enum):
-    """What a piece of a line is: name and bar have the colour of the row's category."""
+    """What a piece of a line is: name, severity and bar have the colour of the row's category."""
 
     NAME = "name"
+    SEVERITY = "severity"
     BAR = "bar"
     OTHER = "other"
 
@@ -247,13 +248,18 @@ class TableLayout:
                 text = set_text(shown[index], cells, own_prefix, self.pan if index == self.elastic else 0)
             else:
                 text = fit(shown[index], cells, "right")
-            pieces.append((text, PieceKind.NAME if index == self.elastic else PieceKind.OTHER))
+            pieces.append((text, self._kind_of(index)))
         room, kept = width, []
         for text, kind in pieces:  # narrower than what may not leave: cut at the edge
             text = text if width_of(text) <= room else set_cell_size(text, room)
             kept.append((text, kind))
             room -= width_of(text)
         return [*kept, (" " * room, PieceKind.OTHER)]
+
+    def _kind_of(self, index: int) -> PieceKind:
+        if self.measures[index].column.key == PieceKind.SEVERITY.value:
+            return PieceKind.SEVERITY
+        return PieceKind.NAME if index == self.elastic else PieceKind.OTHER
 
     def column_at(self, x: int) -> str | None:
         """The key of the column that shows at cell ``x``."""

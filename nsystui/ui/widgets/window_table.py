@@ -24,7 +24,7 @@ from textual.timer import Timer
 
 from nsystui.base.answer import Answer, Record, Row, TableAnswer, Value, record
 from nsystui.base.columns import FILES_ONLY, Unit
-from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
+from nsystui.ui.widgets.categories import CATEGORY_CLASSES, SEVERITIES, category_class, category_css, fill_class
 from nsystui.ui.widgets.repainting import OwnFocus, in_thread
 from nsystui.ui.widgets.table_layout import PieceKind, TableLayout, message_lines
 from nsystui.ui.widgets.window import Window
@@ -139,7 +139,8 @@ class WindowTable(OwnFocus, can_focus=True):
         elastic: Key of the text column that takes the room to spare; else the last text.
         prefix: For a tree: what stands before the first text column of a row (indentation and ``▶``/``▼``).
         row_style: From the values of a row by their columns, its category (``"nccl"``, see ``categories``), which
-            colours its name, or ``None``.
+            colours its name and bar, or ``None``. Of a severity the name stays as it is, and its letter is coloured.
+        bar_category: The category of the bars of rows that have none.
         background: Fetch pages in a thread and draw ``…`` until they arrive: for answers whose pages take time.
         free_keys: Keys of ``BINDINGS`` that this table leaves to its screen, such as ``{"g", "left", "right"}``.
     """
@@ -202,6 +203,7 @@ class WindowTable(OwnFocus, can_focus=True):
         elastic: str | None = None,
         prefix: Callable[[int], str] | None = None,
         row_style: Callable[[Record], str | None] | None = None,
+        bar_category: str | None = None,
         background: bool = False,
         free_keys: Collection[str] = (),
         id: str | None = None,  # noqa: A002 - Textual's name for it
@@ -211,6 +213,7 @@ class WindowTable(OwnFocus, can_focus=True):
         self.empty_text = empty_text
         self.prefix = prefix
         self.row_style = row_style
+        self.bar_category = bar_category
         self.background = background
         self.free_keys = frozenset(free_keys)
         self.elastic = elastic
@@ -553,12 +556,24 @@ class WindowTable(OwnFocus, can_focus=True):
             return [Segment((gutter + "…").ljust(width), style)]
         row = self._cache.row(index) if self._cache else None
         pieces = self._table.row_line(shown, row or (), width - len(gutter), self._prefix_of(index))
-        category = None if at_cursor else self._category_of(index)
-        own = self._style(category_class(category)) if category else style
-        of_bar = own if category or at_cursor else self._style("window-table--bar")
-        styles = {PieceKind.NAME: own, PieceKind.BAR: of_bar, PieceKind.OTHER: style}
-        segments = [Segment(gutter, style), *(Segment(text, styles[kind]) for text, kind in pieces)]
+        segments = [Segment(gutter, style)]
+        styles = self._styles_of(index, style, at_cursor)
+        segments.extend(Segment(text, styles[kind]) for text, kind in pieces)
         return list(Segment.simplify(segment for segment in segments if segment.text))
+
+    def _styles_of(self, index: int, style: Style, at_cursor: bool) -> dict[PieceKind, Style]:
+        """The styles of the pieces of a row: the row under the cursor has one colour throughout."""
+        if at_cursor:
+            return dict.fromkeys(PieceKind, style)
+        category = self._category_of(index)
+        words = self._style(category_class(category)) if category else style
+        of_bar = category or self.bar_category
+        return {
+            PieceKind.NAME: style if category in SEVERITIES else words,
+            PieceKind.SEVERITY: words,
+            PieceKind.BAR: self._style(fill_class(of_bar) if of_bar else "window-table--bar"),
+            PieceKind.OTHER: style,
+        }
 
     def _category_of(self, index: int) -> str | None:
         row = self._cache.row(index) if self._cache and self.row_style else None
