@@ -36,6 +36,10 @@ MAX_PAGES = 32
 """Pages kept (6,400 rows): paging back and forth asks nothing again, and memory stays small."""
 
 
+_PRESSED = Style(reverse=True)
+"""A letter that can be pressed."""
+
+
 class PageCache:
     """The pages of one answer, the least recently used given up first. Pages are numbered from 0."""
 
@@ -228,6 +232,7 @@ class WindowTable(OwnFocus, can_focus=True):
         self._cache: PageCache | None = None
         self._failure: Exception | None = None
         self._fetching = False
+        self._letters: Mapping[str, str] = {}  # while the user picks an order: column keys by letters
         self._sorted: tuple[str, bool] | None = None
         self._order_asked: tuple[str, bool] | None = None  # the screen may still be sorting
         self._patience: Timer | None = None
@@ -306,6 +311,36 @@ class WindowTable(OwnFocus, can_focus=True):
         """Mark the heading of the column that the rows are sorted by (``None``: no column)."""
         self._sorted = self._order_asked = None if key is None else (key, descending)
         self.refresh_rows()
+
+    def pick_order(self) -> bool:
+        """Mark a letter in each heading: the next key sorts by its column, or reverses it where it sorts already.
+
+        ``s`` asks for the next column instead; every other key goes back. ``False`` where there is nothing to sort.
+        """
+        self._show_letters(self._table.sort_letters() if self.row_count else {})
+        return bool(self._letters)
+
+    def _show_letters(self, letters: Mapping[str, str]) -> None:
+        self._letters = letters
+        self.refresh(Region(0, 0, self.size.width, 1))
+
+    def on_key(self, event: events.Key) -> None:
+        if not self._letters:
+            return
+        event.stop()
+        event.prevent_default()
+        letters = self._letters
+        self._show_letters({})
+        if event.key == "s":
+            self.sort_next_column()
+        elif event.key in letters:
+            self._sort_or_reverse(letters[event.key])
+
+    def _sort_or_reverse(self, key: str) -> None:
+        if self._order_asked is not None and self._order_asked[0] == key:
+            self.reverse_sort()
+        else:
+            self.sort_by(key)
 
     def sort_next_column(self, step: int = 1) -> None:
         """Ask for the order of the next column (``step=-1``: the previous), those too narrow to show included."""
@@ -411,6 +446,8 @@ class WindowTable(OwnFocus, can_focus=True):
         self._announce()
 
     def focus_changed(self) -> None:
+        if self._letters:
+            self._show_letters({})
         self._redraw_row(self.cursor_row)
 
     def _redraw_row(self, row: int) -> None:
@@ -475,10 +512,8 @@ class WindowTable(OwnFocus, can_focus=True):
         row = self._window.top + event.y - 1
         if event.y == 0:
             key = self._table.column_at(event.x - len(MARKER))
-            if key is not None and self._order_asked is not None and self._order_asked[0] == key:
-                self.reverse_sort()
-            elif key is not None:
-                self.sort_by(key)
+            if key is not None:
+                self._sort_or_reverse(key)
         elif row < self.row_count:
             if row == self.cursor_row:
                 self.action_select("")
@@ -539,12 +574,18 @@ class WindowTable(OwnFocus, can_focus=True):
         if self._cache is None or self._failure is not None or not self._cache:
             return self._message_line(y, width)
         if y == 0:
-            heading = " " * len(MARKER) + self._table.heading_line(width - len(MARKER), self._sorted)
-            return Strip([Segment(heading, self._style("window-table--header"))], width)
+            return Strip(self._heading_segments(width), width)
         index = self._window.top + y - 1
         if index >= len(self._cache):
             return Strip.blank(width, self.rich_style)
         return Strip(self._row_segments(index, width), width)
+
+    def _heading_segments(self, width: int) -> list[Segment]:
+        style = self._style("window-table--header")
+        pieces = self._table.heading_pieces(width - len(MARKER), self._sorted, self._letters)
+        segments = [Segment(" " * len(MARKER), style)]
+        segments.extend(Segment(text, style + _PRESSED if is_letter else style) for text, is_letter in pieces)
+        return list(Segment.simplify(segment for segment in segments if segment.text))
 
     def _row_segments(self, index: int, width: int) -> list[Segment]:
         """One row as few segments as possible: every change of style costs a line some 25 bytes."""
