@@ -229,7 +229,7 @@ class TableLayout:
     def heading_pieces(
         self, width: int, sorted_by: tuple[str, bool] | None, letters: Mapping[str, str] = {}
     ) -> list[tuple[str, bool]]:
-        """The headings, the sorted one marked ↓ (descending) or ↑, as pieces: text, and whether it is a letter to press.
+        """The headings, the sorted one marked ↓ (descending) or ↑, as pieces: text, and whether it is to be pressed.
 
         ``letters``: as ``sort_letters`` gives them.
         """
