@@ -18,6 +18,7 @@ from nsystui.commands import commands, topic_of
 from nsystui.commands.configuration import keys, read_config
 from nsystui.commands.help import topics
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST
+from nsystui.output.paraver import NCCL_SIZE
 from nsystui.questions.catalogue import questions
 from nsystui.questions.stats import all_reports
 from nsystui.questions.triage.rules import meanings
@@ -138,6 +139,9 @@ def test_the_event_types_of_paraver_are_those_it_names(tmp_path):
     told = " ".join(text_of(DOCS / "other-tools.md").split())
     assert "the default domain are 9003 (there 9600) and of further domains 9600, 9601" in told
     assert "MPI calls are 9300 (there 50000001 to 50000005)" in told
+    assert f"message size of NCCL calls is {NCCL_SIZE} (there the first of the payload's fields" in told
+    for row in ("| CUDA graphs traced as a whole | 63000008 |", "| NCCL calls | 9500 |"):
+        assert row in told
 
 
 def test_the_reports_that_were_compared_with_nsys_are_those_it_names():
@@ -155,6 +159,8 @@ def test_the_reports_that_were_compared_with_nsys_are_those_it_names():
     text = text_of(DOCS / "numbers.md")
     exports = {table.parent for table in tables}
     assert f"{len(tables)} of {len(tables)} tables are equal" in text
+    promise = f"byte for byte where the two were compared: [{len(told)} reports, {len(exports)} exports](#nsys-stats)"
+    assert promise in " ".join(text.split())
     assert f"Tests compare {len(told)} reports with what nsys\n2023.4.4 printed for {len(exports)} real exports" in text
     never = re.findall(r"`([a-z_]+)`", text.partition("No table of nsys was at hand for")[2].partition(":")[0])
     assert {report.name for report in all_reports() if report.name not in told} == set(never)

@@ -262,7 +262,7 @@ def deliver(arguments: argparse.Namespace, answer: Answer) -> int:
         return 0
     if not answer.total and answer.notes:
         return 3
-    complain(f"{answer.name}: {no_rows(arguments)}")
+    complain(f"{answer.name}: {no_rows(arguments, answer.total)}")
     return 0
 
 
@@ -274,13 +274,15 @@ def deliver_empty(arguments: argparse.Namespace, answer: Answer) -> None:
         print("[]")
 
 
-def no_rows(arguments: argparse.Namespace) -> str:
-    """The reason why a table has no rows although the exports lack none of its data."""
+def no_rows(arguments: argparse.Namespace, total: int | None = None) -> str:
+    """The reason why a table has no rows, of ``total``, although the exports lack none of its data."""
     flags = ("time", "devices", "streams", "filter", "filter_time", "filter_nvtx", "instances", "bucket")
     given = vars(arguments)
     ranks = given.get("ranks")
     is_narrowed = any(given.get(flag) for flag in flags) or (ranks and numbering(ranks) is None)
-    return "no rows in this selection" if is_narrowed else "no rows: nothing of this in these exports"
+    if is_narrowed:
+        return "no rows in this selection"
+    return f"no rows: none of {total:,} is as asked for" if total else "no rows: nothing of this in these exports"
 
 
 def _save(arguments: argparse.Namespace, answer: Answer) -> None:

@@ -56,7 +56,11 @@ def add_screen(group: argparse._ArgumentGroup) -> None:
     """How the screens are drawn, and whether they take the mouse."""
     from nsystui.commands.configuration import THEMES
 
-    group.add_argument("--theme", choices=THEMES, help="colours for a dark or a light terminal (default: dark)")
+    group.add_argument(
+        "--theme",
+        choices=THEMES,
+        help="colours for a dark or a light terminal (default: as the terminal says, else dark)",
+    )
     _add_switch(group, "ascii", "draw with ASCII only (automatic without UTF-8)", "only where there is no UTF-8")
     _add_switch(group, "color", "colours, even with NO_COLOR", "no colours")
     _add_switch(group, "mouse", "use the mouse (off by default over SSH)", "leave the mouse to the terminal")
@@ -106,7 +110,7 @@ def look_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Look:
     return Look(
         no_color=no_color,
         few_colors=terminal.few_colors(environ),
-        light=arguments.theme == "light",
+        light=None if arguments.theme is None else arguments.theme == "light",
         ascii_only=arguments.ascii or terminal.wants_ascii(environ, encoding),
     )
 

@@ -300,9 +300,8 @@ class OnDemand:
             return self.loaded[table].rows
         connection = opening.connect(self.path)
         try:
-            with opening.sqlite_errors(self.path):
-                rows, left_out = count(connection, self._parts(table))
-                return self._checked(table, rows, left_out)
+            rows, left_out = count(connection, self.path, self._parts(table))
+            return self._checked(table, rows, left_out)
         finally:
             connection.close()
 
@@ -339,7 +338,7 @@ class OnDemand:
         if missing:
             connection = opening.connect(self.path)
             try:
-                with remembered_damage(self.results), opening.sqlite_errors(self.path):
+                with remembered_damage(self.results):
                     self._tallies.update({name: self._tally(connection, name) for name in missing})
             finally:
                 connection.close()
@@ -359,7 +358,7 @@ class OnDemand:
         if self._is_made(table):
             self.load({table: needed})
         if table not in self.loaded or not needed <= self.loaded[table].names:
-            found, left_out = tally(connection, self._parts(table))
+            found, left_out = tally(connection, self.path, self._parts(table))
             self._checked(table, found.rows, left_out)
             return found
         with self._damage(table):

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nsystui.exports import opening
 from nsystui.exports.sources import REASONS, Source, Transform
 
 if TYPE_CHECKING:
     import sqlite3
 
     import duckdb
+
+Part = tuple[Source, Transform]
 
 
 @dataclass(frozen=True)
@@ -92,27 +96,29 @@ class Tally:
         return cls(rows, first, last, dict(processes))
 
 
-def count(connection: sqlite3.Connection, parts: Iterable[tuple[Source, Transform]]) -> tuple[int, LeftOut]:
+def count(connection: sqlite3.Connection, path: Path, parts: Iterable[Part]) -> tuple[int, LeftOut]:
     """Only the rows of a canonical table: the cheapest question. With those that are left out.
 
-    Raises sqlite3.Error where a file cannot be read.
+    Raises ExportError where the export at ``path`` cannot be read.
     """
     rows, left_out = 0, LeftOut()
     for source, transform in parts:
-        ((possible,),) = _ask(connection, source, "count(*)", transform.condition)
-        rows += possible
-        left_out += _left_out(connection, source, transform, possible)
+        with opening.reading(source.table), opening.sqlite_errors(path):
+            ((possible,),) = _ask(connection, source, "count(*)", transform.condition)
+            rows += possible
+            left_out += _left_out(connection, source, transform, possible)
     return rows, left_out
 
 
-def tally(connection: sqlite3.Connection, parts: Iterable[tuple[Source, Transform]]) -> tuple[Tally, LeftOut]:
+def tally(connection: sqlite3.Connection, path: Path, parts: Iterable[Part]) -> tuple[Tally, LeftOut]:
     """Of a canonical table, by all native tables that make it: one pass over each, two where processes share it.
 
-    With the rows that are left out. Raises sqlite3.Error where a file cannot be read.
+    With the rows that are left out. Raises ExportError where the export at ``path`` cannot be read.
     """
     found, left_out = Tally(), LeftOut()
     for source, transform in parts:
-        of_part, without = _of_part(connection, source, transform)
+        with opening.reading(source.table), opening.sqlite_errors(path):
+            of_part, without = _of_part(connection, source, transform)
         found, left_out = found + of_part, left_out + without
     return found, left_out
 

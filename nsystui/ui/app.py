@@ -56,12 +56,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Look:
-    """How to draw: no colours, only the terminal's 16, only ASCII, on a light page."""
+    """How to draw: no colours, only the terminal's 16, only ASCII, on a light page (``None``: as the terminal says)."""
 
     no_color: bool = False
     few_colors: bool = False
     ascii_only: bool = False
-    light: bool = False
+    light: bool | None = None
 
 
 @dataclass
@@ -97,8 +97,10 @@ class NsystuiApp(App[int]):
     def __init__(self, source: Source, look: Look = Look()) -> None:
         super().__init__(ansi_color=True if look.no_color else None)
         self.animation_level = "none"
-        kind = "ansi" if look.no_color or look.few_colors else "textual"
-        self.theme = f"{kind}-{'light' if look.light and not look.no_color else 'dark'}"
+        self._colours = "ansi" if look.no_color or look.few_colors else "textual"
+        self.asks_page = look.light is None and not look.no_color
+        """Whether the terminal is asked for the colour of its page."""
+        self.page_is(bool(look.light) and not look.no_color)
         if look.ascii_only:
             draw_in_ascii(self)
         self.source = source
@@ -115,6 +117,10 @@ class NsystuiApp(App[int]):
         self.nccl_log = LogState(source.logs)
         self.working: Computation | None = None
         self._log_loading: LogLoading | None = None
+
+    def page_is(self, light: bool) -> None:
+        """Chooses the colours for a light or a dark page."""
+        self.theme = f"{self._colours}-{'light' if light else 'dark'}"
 
     def get_driver_class(self) -> type[Driver]:
         from nsystui.ui.driver import TerminalDriver

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import queue
+import re
 import select
 import signal
 import sys
@@ -51,6 +52,14 @@ _AT_ONCE = 16
 _TYPED_AHEAD = 512
 """Keys and mouse events that wait for the application; what comes beyond is dropped, as a terminal's own queue does."""
 _SOON = 0.01
+
+_ASKED_PAGE = "\x1b]11;?\x07"
+_PAGE = re.compile(
+    r"\x1b\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})[^\x07\x1b]*(?:\x07|\x1b\\)"
+)
+"""The question for the colour of the page (OSC 11), and a terminal's answer to it."""
+_UNFINISHED = re.compile(r"\x1b\][^\x07\x1b]{0,60}\x1b?$")
+"""The beginning of an answer whose end is in the next portion."""
 
 _GIVEN_BACK = "".join(
     (
@@ -110,6 +119,7 @@ class TerminalDriver(LinuxDriver):
         self._typed: deque[Message] = deque()
         self._delivers_soon = False
         self._parser = XTermParser(self._debug)
+        self._unfinished = ""
         self._must_end = False
         self._endings: queue.SimpleQueue[int] = queue.SimpleQueue()
         threading.Thread(target=self._see_to_the_end, name="end", daemon=True).start()
@@ -203,6 +213,8 @@ class TerminalDriver(LinuxDriver):
             self._is_taken = False
             if not os.isatty(self.fileno):
                 self._terminal_is_lost()
+        elif getattr(self._app, "asks_page", False):
+            self.write(_ASKED_PAGE)
 
     def disable_input(self) -> None:
         if self._is_taken:
@@ -260,8 +272,22 @@ class TerminalDriver(LinuxDriver):
             if data == b"" and not os.isatty(self.fileno):
                 self._terminal_is_lost()
                 return
-            for message in self._parsed(decode(data or b"")):
+            for message in self._parsed(self._without_page(decode(data or b""))):
                 self.process_message(message)
+
+    def _without_page(self, text: str) -> str:
+        """The input without the colour of the page, which the application is told."""
+        is_last, text = not text, self._unfinished + text
+        self._unfinished = ""
+        while found := _PAGE.search(text):
+            red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
+            is_light = 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5
+            self._soon(getattr(self._app, "page_is", lambda _: None), is_light)
+            text = text[: found.start()] + text[found.end() :]
+        unfinished = None if is_last else _UNFINISHED.search(text)
+        if unfinished is not None:
+            self._unfinished, text = unfinished.group(), text[: unfinished.start()]
+        return text
 
     def _parsed(self, text: str) -> list[Message]:
         try:

@@ -237,7 +237,7 @@ KEYS: tuple[Key, ...] = (
     Key("left,right", "← →", "", "", "move along time, as h and l do; < and > by ten columns", "recipe map"),
     Key("slash", "/", "filter", "filter", "filter by name: text, !text, /regex/; empty for all", "table"),
     Key("t", "t", "take_window", "this time", "select the time of this row", "table"),
-    Key("s", "s", "sort", "sort", "sort by the next column", "table"),
+    Key("s", "s", "sort", "sort", "then the marked letter of a column; the same again reverses, s: next", "table"),
     Key("S", "S", "sort_reverse", "", "reverse sort", "table"),
     Key("up,down", "↑ ↓", "", "", "move, as k and j do; PgUp and PgDn by a page, g and G to the ends", "table"),
     Key("v", "v V", "choose('view', 1)", "", "next and previous view of this tab", "everywhere"),

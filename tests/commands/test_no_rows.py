@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,12 @@ def test_the_tables_of_other_commands(run, cpu_only, words, status):
 @pytest.mark.parametrize("words", [("cuda_gpu_kern_sum",), ("osrt_sum", "--filter", "no such name"), ("nccl_sum",)])
 def test_recipes(run, cpu_only, words):
     assert_all_alike(run, ("recipe", words[0], cpu_only, *words[1:]), 0 if "--filter" in words else 3)
+
+
+@pytest.mark.parametrize("words", [("gpu_gaps", "--gap", "900000"), ("gpu_time_util", "--threshold", "0")])
+def test_a_recipe_with_a_threshold_says_how_many_there_are_below_it(run, demo_job, words):
+    said = assert_all_alike(run, ("recipe", words[0], *demo_job, *words[1:]), 0)
+    assert re.search(r"no rows: none of [1-9][\d,]* is as asked for", said)
 
 
 @pytest.mark.parametrize("words", [(), ("--tables", "gpus"), ("--tables", "gpus,steps")])

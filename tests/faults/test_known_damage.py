@@ -53,6 +53,14 @@ def test_an_answer_of_other_tables_says_so_once_it_is_known(export, whole):
             assert ran.out == right
 
 
+@pytest.mark.parametrize("words", [("overview",), ("api",), ("events",), ("info",), ("ranks",)], ids=" ".join)
+def test_whatever_meets_the_damage_names_the_table(export, words):
+    refused = program.run(*words, export)
+    assert refused.status == 2 and RUNTIME in refused.err
+    (line,) = said(program.run("kernels", export, *CSV))
+    assert RUNTIME in line
+
+
 def test_it_is_known_of_this_export_alone(export, whole):
     program.run("api", export, *CSV)
     assert said(program.run("kernels", whole, *CSV)) == []

@@ -127,10 +127,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(query)
         return stream(reader, query)
 
-    def spied_tally(connection: object, parts: object) -> object:
+    def spied_tally(connection: object, path: object, parts: object) -> object:
         found = list(parts)  # type: ignore[call-overload]
         asked.extend(f"tally {source.table}" for source, _ in found)
-        return tally(connection, found)  # type: ignore[arg-type]
+        return tally(connection, path, found)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ArrowReader, "stream", spied_stream)
     monkeypatch.setattr(on_demand, "tally", spied_tally)

@@ -195,3 +195,40 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_draws_it_again(job, environment):
         terminal.wait_for("shell$", timeout=30)
         terminal.settle()
         assert modes_left(terminal.received) <= {"?2004h"}
+
+
+def page_of(output: bytes) -> int:
+    """How light the last background is that was set, 0 to 765."""
+    return sum(map(int, re.findall(rb"48;2;(\d+);(\d+);(\d+)", output)[-1]))
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_light"),
+    [
+        ((b"\x1b]11;rgb:fafa/fa", b"fa/f0f0\x1b\\"), True),
+        ((b"\x1b]11;rgb:ff/ff/ff\x07",), True),
+        ((b"\x1b]11;rgb:1010/1010/1010\x07",), False),
+        ((b"\x1b]",), False),
+    ],
+    ids=["in two portions", "short", "dark", "no answer"],
+)
+def test_the_page_is_as_light_as_the_terminal_says(job, environment, answer, is_light):
+    with Terminal([*PROGRAM, *job], {**environment, "COLORTERM": "truecolor"}) as terminal:
+        terminal.wait_for("? help", timeout=60)
+        assert b"\x1b]11;?\x07" in terminal.received
+        for portion in answer:
+            terminal.send(portion)
+            terminal.listen(0.05)
+        terminal.settle()
+        terminal.press("2")
+        terminal.wait_for(" names", timeout=60)
+        terminal.settle()
+        assert (page_of(terminal.received) > 600) is is_light
+        answers(terminal)
+
+
+def test_a_theme_that_was_chosen_is_kept(job, environment):
+    with Terminal([*PROGRAM, *job, "--theme", "dark"], environment) as terminal:
+        terminal.wait_for("? help", timeout=60)
+        assert b"\x1b]11;?" not in terminal.received
+        answers(terminal)

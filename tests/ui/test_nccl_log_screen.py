@@ -156,7 +156,7 @@ class TestTables:
     async def test_rows_are_sorted_and_each_table_has_its_own_order(self, log):
         async with open_logs(log) as (app, pilot):
             assert app.screen.table.sorted_by == ("total_bytes", True)
-            await pilot.press("s")
+            await pilot.press("s", "s")
             assert [row[0] for row in app.screen.table.answer.rows] == ["AllReduce", "Reduce"]
             await pilot.press("b")
             assert app.screen.table.sorted_by is None
@@ -334,7 +334,7 @@ class TestReading:
     async def test_every_table_of_real_logs_is_painted(self, number, path):
         async with open_logs(path, size=(NARROW, WIDE)[number % 2]) as (app, pilot):
             for _ in range(9):
-                await pilot.press("down", "s", "enter", "escape", "b")
+                await pilot.press("down", "s", "s", "enter", "escape", "b")
                 await pilot.pause()
                 assert has(app, f"[{app.screen.name_of_table}]")
 

@@ -162,9 +162,9 @@ async def test_the_table_with_the_focus_is_exported_and_sorted(demo_job, cache_d
     async with running(demo_job, cache_directory) as (app, pilot):
         screen = overview(app)
         assert screen.answer_to_export().name == "overview"
-        await hit(app, pilot, "s")
+        await hit(app, pilot, "s", "s")
         assert screen.ranks.sorted_by == ("rank", True)
-        await hit(app, pilot, "tab", "s")
+        await hit(app, pilot, "tab", "s", "s")
         assert screen.answer_to_export().name == "kernels"
         assert screen.row_to_copy() == screen.kernels.current_row
         assert screen.kernels.sorted_by is not None and screen.ranks.sorted_by == ("rank", True)

@@ -87,7 +87,7 @@ async def test_a_recipe_is_a_table_to_filter_sort_and_export(job, cache_director
         await hit(app, pilot, "b")
         assert {row[0] for row in app.screen.table.answer.page(0, 99)} == {0, 1}
         line_with(app, "[rank]")
-        await hit(app, pilot, "s")
+        await hit(app, pilot, "s", "s")
         target = tmp_path / "recipe.csv"
         await hit(app, pilot, "e", "ctrl+u", *str(target), "enter")
         await shows(app, pilot, "wrote ")

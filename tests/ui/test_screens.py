@@ -142,15 +142,31 @@ async def test_ranks_are_selected_by_number(job):
         assert app.screen.prompt.is_open
 
 
-async def test_sorting_goes_through_the_columns(job):
+@pytest.mark.parametrize("keys", [("s", "s", "S"), ("s", "c"), ("s", "c", "s", "c")])
+async def test_rows_are_sorted_by_the_column_of_a_letter_or_the_next_one(job, keys):
     async with running(*job) as (app, pilot):
-        await play(app, pilot, ("2", "s", "S"))
+        await play(app, pilot, ("2", *keys))
         key, descending = app.screen.table.sorted_by
         values = [
             dict(zip([c.key for c in app.screen.table.answer.columns], row, strict=True))[key]
             for row in app.screen.table.answer.page(0, 100)
         ]
         assert values == sorted(values, reverse=descending)
+
+
+async def test_a_picked_order_is_marked_in_the_heading_and_taken_with_one_letter(job):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, ("2", "s"))
+        table = app.screen.table
+        marked = {segment.text for segment in table.render_line(0) if segment.style and segment.style.reverse}
+        assert len(marked) == len("".join(marked)) > 4
+        await play(app, pilot, ("c",))
+        assert table.sorted_by == ("count", True)
+        await play(app, pilot, ("s", "c"))
+        assert table.sorted_by == ("count", False)
+        await play(app, pilot, ("s", "escape", "s", "tab", "s", "down"))
+        assert table.sorted_by == ("count", False) and table.cursor_row == 0
+        assert not any(segment.style and segment.style.reverse for segment in table.render_line(0))
 
 
 async def test_events_are_searched_in_both_directions(job):
@@ -308,7 +324,7 @@ async def test_every_screen_opens_on_real_exports_and_answers_keys(number, path,
     async with running(tmp_path, [path], size) as (app, pilot):
         for mode in "123456":
             await play(app, pilot, (mode,))
-            await pilot.press("down", "end", "s")
+            await pilot.press("down", "end", "s", "s")
             await play(app, pilot, ("enter",))
             while len(app.screen_stack) > 1:
                 await pilot.press("escape")

@@ -223,8 +223,8 @@ def _kernels(job: Job) -> int:
 
 
 def _category(values: Record) -> str | None:
-    """Draws remarks less prominently than problems."""
-    return "idle" if values["severity"] in ("I", NOT_CHECKED, HEALTHY) else None
+    """Problems have the colour of their severity; remarks are less prominent."""
+    return {"E": "error", "W": "warning"}.get(str(values["severity"]), "idle")
 
 
 _NO_EVIDENCE = TableAnswer("finding", (), ())

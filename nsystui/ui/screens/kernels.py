@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsystui.base.answer import Answer, Record
 from nsystui.questions.activities import WORKS, has_rows
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 _GROUPS = {"": "name", "rank": "rank", "device": "device", "stream": "stream", "shape": "grid"}
 """The groupings of kernels besides their name, with the words for them."""
+
+
+_BARS = {"kernel": "compute", "memory": "memory", "api": "api", "os": "os", "mpi": "os"}
+"""The category of the bars in the table of each kind of work."""
 
 
 class KernelsScreen(ViewsScreen):
@@ -62,6 +66,10 @@ class KernelsScreen(ViewsScreen):
         self.show_title(right="sample")
         self.table.set_answer(sample, keep_cursor=True)
         self.notes.show_notes(sample.notes)
+
+    def show(self, result: Any, same_place: bool) -> None:
+        self.table.bar_category = _BARS.get(self.view.question.row)
+        super().show(result, same_place)
 
     def shown_names(self) -> Mapping[str, str]:
         return {} if self.options["names"] == Names.FULL.value else super().shown_names()

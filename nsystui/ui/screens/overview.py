@@ -105,7 +105,7 @@ class OverviewScreen(TablesScreen):
         self.head = PartLines(id="head")
         self.ranks = WindowTable(id="ranks", elastic="host")
         self.heading = PartLines(id="heading")
-        self.kernels = WindowTable(id="kernels", row_style=_category)
+        self.kernels = WindowTable(id="kernels", row_style=_category, bar_category="compute")
         self.looking = PartLines(id="looking")
         self.findings = FindingsTable(id="findings")
         work = Vertical(self.heading, self.kernels, id="work")

@@ -52,7 +52,12 @@ class TablesScreen(JobScreen):
         return self.table.current_row
 
     def action_sort(self) -> None:
-        self.table.sort_next_column()
+        if self.table.pick_order():
+            self.say(
+                "sort by: the marked letter of a column · the same again reverses · s next column · Esc not at all"
+            )
+        else:
+            self.say("there is nothing to sort")
 
     def action_sort_reverse(self) -> None:
         if self.table.sorted_by is None:

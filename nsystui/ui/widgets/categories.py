@@ -43,6 +43,8 @@ _BOLD = frozenset({"error", "worse"})
 CATEGORIES = tuple(_COLOURS)
 """``compute nccl memory graph idle api os metric nvtx``, and ``error warning better worse``."""
 
+SEVERITIES = frozenset({"error", "warning"})
+
 CATEGORY_CLASSES = {f"category--{name}" for name in CATEGORIES} | {f"fill--{name}" for name in CATEGORIES}
 """The component classes, ``category--compute`` for words and ``fill--compute`` for bars and swatches, and so on."""
 

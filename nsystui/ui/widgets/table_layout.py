@@ -41,9 +41,10 @@ _INDENT = re.compile(r"[ │├└─]*(?:[▶▼▸▾] )?")
 
 
 class PieceKind(Enum):
-    """What a piece of a line is: name and bar have the colour of the row's category."""
+    """What a piece of a line is: name, severity and bar have the colour of the row's category."""
 
     NAME = "name"
+    SEVERITY = "severity"
     BAR = "bar"
     OTHER = "other"
 
@@ -163,6 +164,8 @@ def set_text(shown: str, width: int, prefix: str = "", pan: int = 0) -> str:
     return prefix + fit(shown, room)
 
 
+_LETTERS = frozenset("abcdefghijklmnopqrtuvwxyz")
+
 PAN_STEP = 16
 """Characters by which a reader moves along names that are cut."""
 
@@ -223,14 +226,38 @@ class TableLayout:
         before, self.pan = self.pan, max(0, min(self.pan + steps * PAN_STEP, furthest))
         return self.pan != before
 
-    def heading_line(self, width: int, sorted_by: tuple[str, bool] | None) -> str:
-        """The headings, the sorted one marked ↓ (descending) or ↑."""
-        parts = []
+    def heading_pieces(
+        self, width: int, sorted_by: tuple[str, bool] | None, letters: Mapping[str, str] = {}
+    ) -> list[tuple[str, bool]]:
+        """The headings, the sorted one marked ↓ (descending) or ↑, as pieces: text, and whether it is to be pressed.
+
+        ``letters``: as ``sort_letters`` gives them.
+        """
+        wanted = {key: letter for letter, key in letters.items()}
+        pieces: list[tuple[str, bool]] = []
+        room = width
         for index, cells in ((placed.index, placed.width) for placed in self.placed):
             measure = self.measures[index]
-            mark = ("↓" if sorted_by[1] else "↑") if sorted_by and sorted_by[0] == measure.column.key else ""
-            parts.append(measure.heading(cells, mark))
-        return set_cell_size((" " * GAP).join(parts), width)
+            key = measure.column.key
+            mark = ("↓" if sorted_by[1] else "↑") if sorted_by and sorted_by[0] == key else ""
+            heading = (" " * GAP if pieces else "") + measure.heading(cells, mark)
+            heading = set_cell_size(heading, min(room, width_of(heading)))
+            room -= width_of(heading)
+            at = heading.lower().find(wanted[key]) if key in wanted else -1
+            cut = [heading] if at < 0 else [heading[:at], heading[at], heading[at + 1 :]]
+            pieces.extend((text, number == 1) for number, text in enumerate(cut))
+        return [*pieces, (" " * room, False)]
+
+    def sort_letters(self) -> dict[str, str]:
+        """A letter of each heading that is shown, to the key of its column; none is ``s``, and no two are the same."""
+        letters: dict[str, str] = {}
+        for placed in self.placed:
+            measure = self.measures[placed.index]
+            shown = measure.heading(placed.width, "").lower()
+            letter = next((sign for sign in shown if sign in _LETTERS and sign not in letters), None)
+            if letter is not None:
+                letters[letter] = measure.column.key
+        return letters
 
     def row_line(self, shown: Sequence[str], row: Row, width: int, prefix: str = "") -> list[tuple[str, PieceKind]]:
         """A row in ``width`` cells as pieces."""
@@ -247,13 +274,18 @@ class TableLayout:
                 text = set_text(shown[index], cells, own_prefix, self.pan if index == self.elastic else 0)
             else:
                 text = fit(shown[index], cells, "right")
-            pieces.append((text, PieceKind.NAME if index == self.elastic else PieceKind.OTHER))
+            pieces.append((text, self._kind_of(index)))
         room, kept = width, []
         for text, kind in pieces:  # narrower than what may not leave: cut at the edge
             text = text if width_of(text) <= room else set_cell_size(text, room)
             kept.append((text, kind))
             room -= width_of(text)
         return [*kept, (" " * room, PieceKind.OTHER)]
+
+    def _kind_of(self, index: int) -> PieceKind:
+        if self.measures[index].column.key == PieceKind.SEVERITY.value:
+            return PieceKind.SEVERITY
+        return PieceKind.NAME if index == self.elastic else PieceKind.OTHER
 
     def column_at(self, x: int) -> str | None:
         """The key of the column that shows at cell ``x``."""

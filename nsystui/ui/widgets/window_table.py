@@ -24,7 +24,7 @@ from textual.timer import Timer
 
 from nsystui.base.answer import Answer, Record, Row, TableAnswer, Value, record
 from nsystui.base.columns import FILES_ONLY, Unit
-from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
+from nsystui.ui.widgets.categories import CATEGORY_CLASSES, SEVERITIES, category_class, category_css, fill_class
 from nsystui.ui.widgets.repainting import OwnFocus, in_thread
 from nsystui.ui.widgets.table_layout import PieceKind, TableLayout, message_lines
 from nsystui.ui.widgets.window import Window
@@ -34,6 +34,10 @@ PAGE_ROWS = 200
 
 MAX_PAGES = 32
 """Pages kept (6,400 rows): paging back and forth asks nothing again, and memory stays small."""
+
+
+_PRESSED = Style(reverse=True)
+"""A letter that can be pressed."""
 
 
 class PageCache:
@@ -139,7 +143,8 @@ class WindowTable(OwnFocus, can_focus=True):
         elastic: Key of the text column that takes the room to spare; else the last text.
         prefix: For a tree: what stands before the first text column of a row (indentation and ``▶``/``▼``).
         row_style: From the values of a row by their columns, its category (``"nccl"``, see ``categories``), which
-            colours its name, or ``None``.
+            colours its name and bar, or ``None``. Of a severity the name stays as it is, and its letter is coloured.
+        bar_category: The category of the bars of rows that have none.
         background: Fetch pages in a thread and draw ``…`` until they arrive: for answers whose pages take time.
         free_keys: Keys of ``BINDINGS`` that this table leaves to its screen, such as ``{"g", "left", "right"}``.
     """
@@ -202,6 +207,7 @@ class WindowTable(OwnFocus, can_focus=True):
         elastic: str | None = None,
         prefix: Callable[[int], str] | None = None,
         row_style: Callable[[Record], str | None] | None = None,
+        bar_category: str | None = None,
         background: bool = False,
         free_keys: Collection[str] = (),
         id: str | None = None,  # noqa: A002 - Textual's name for it
@@ -211,6 +217,7 @@ class WindowTable(OwnFocus, can_focus=True):
         self.empty_text = empty_text
         self.prefix = prefix
         self.row_style = row_style
+        self.bar_category = bar_category
         self.background = background
         self.free_keys = frozenset(free_keys)
         self.elastic = elastic
@@ -225,6 +232,7 @@ class WindowTable(OwnFocus, can_focus=True):
         self._cache: PageCache | None = None
         self._failure: Exception | None = None
         self._fetching = False
+        self._letters: Mapping[str, str] = {}  # while the user picks an order: column keys by letters
         self._sorted: tuple[str, bool] | None = None
         self._order_asked: tuple[str, bool] | None = None  # the screen may still be sorting
         self._patience: Timer | None = None
@@ -303,6 +311,36 @@ class WindowTable(OwnFocus, can_focus=True):
         """Mark the heading of the column that the rows are sorted by (``None``: no column)."""
         self._sorted = self._order_asked = None if key is None else (key, descending)
         self.refresh_rows()
+
+    def pick_order(self) -> bool:
+        """Mark a letter in each heading: the next key sorts by its column, or reverses it where it sorts already.
+
+        ``s`` asks for the next column instead; every other key goes back. ``False`` where there is nothing to sort.
+        """
+        self._show_letters(self._table.sort_letters() if self.row_count else {})
+        return bool(self._letters)
+
+    def _show_letters(self, letters: Mapping[str, str]) -> None:
+        self._letters = letters
+        self.refresh(Region(0, 0, self.size.width, 1))
+
+    def on_key(self, event: events.Key) -> None:
+        if not self._letters:
+            return
+        event.stop()
+        event.prevent_default()
+        letters = self._letters
+        self._show_letters({})
+        if event.key == "s":
+            self.sort_next_column()
+        elif event.key in letters:
+            self._sort_or_reverse(letters[event.key])
+
+    def _sort_or_reverse(self, key: str) -> None:
+        if self._order_asked is not None and self._order_asked[0] == key:
+            self.reverse_sort()
+        else:
+            self.sort_by(key)
 
     def sort_next_column(self, step: int = 1) -> None:
         """Ask for the order of the next column (``step=-1``: the previous), those too narrow to show included."""
@@ -408,6 +446,8 @@ class WindowTable(OwnFocus, can_focus=True):
         self._announce()
 
     def focus_changed(self) -> None:
+        if self._letters:
+            self._show_letters({})
         self._redraw_row(self.cursor_row)
 
     def _redraw_row(self, row: int) -> None:
@@ -472,10 +512,8 @@ class WindowTable(OwnFocus, can_focus=True):
         row = self._window.top + event.y - 1
         if event.y == 0:
             key = self._table.column_at(event.x - len(MARKER))
-            if key is not None and self._order_asked is not None and self._order_asked[0] == key:
-                self.reverse_sort()
-            elif key is not None:
-                self.sort_by(key)
+            if key is not None:
+                self._sort_or_reverse(key)
         elif row < self.row_count:
             if row == self.cursor_row:
                 self.action_select("")
@@ -536,12 +574,18 @@ class WindowTable(OwnFocus, can_focus=True):
         if self._cache is None or self._failure is not None or not self._cache:
             return self._message_line(y, width)
         if y == 0:
-            heading = " " * len(MARKER) + self._table.heading_line(width - len(MARKER), self._sorted)
-            return Strip([Segment(heading, self._style("window-table--header"))], width)
+            return Strip(self._heading_segments(width), width)
         index = self._window.top + y - 1
         if index >= len(self._cache):
             return Strip.blank(width, self.rich_style)
         return Strip(self._row_segments(index, width), width)
+
+    def _heading_segments(self, width: int) -> list[Segment]:
+        style = self._style("window-table--header")
+        pieces = self._table.heading_pieces(width - len(MARKER), self._sorted, self._letters)
+        segments = [Segment(" " * len(MARKER), style)]
+        segments.extend(Segment(text, style + _PRESSED if is_letter else style) for text, is_letter in pieces)
+        return list(Segment.simplify(segment for segment in segments if segment.text))
 
     def _row_segments(self, index: int, width: int) -> list[Segment]:
         """One row as few segments as possible: every change of style costs a line some 25 bytes."""
@@ -553,12 +597,24 @@ class WindowTable(OwnFocus, can_focus=True):
             return [Segment((gutter + "…").ljust(width), style)]
         row = self._cache.row(index) if self._cache else None
         pieces = self._table.row_line(shown, row or (), width - len(gutter), self._prefix_of(index))
-        category = None if at_cursor else self._category_of(index)
-        own = self._style(category_class(category)) if category else style
-        of_bar = own if category or at_cursor else self._style("window-table--bar")
-        styles = {PieceKind.NAME: own, PieceKind.BAR: of_bar, PieceKind.OTHER: style}
-        segments = [Segment(gutter, style), *(Segment(text, styles[kind]) for text, kind in pieces)]
+        segments = [Segment(gutter, style)]
+        styles = self._styles_of(index, style, at_cursor)
+        segments.extend(Segment(text, styles[kind]) for text, kind in pieces)
         return list(Segment.simplify(segment for segment in segments if segment.text))
+
+    def _styles_of(self, index: int, style: Style, at_cursor: bool) -> dict[PieceKind, Style]:
+        """The styles of the pieces of a row: the row under the cursor has one colour throughout."""
+        if at_cursor:
+            return dict.fromkeys(PieceKind, style)
+        category = self._category_of(index)
+        words = self._style(category_class(category)) if category else style
+        of_bar = category or self.bar_category
+        return {
+            PieceKind.NAME: style if category in SEVERITIES else words,
+            PieceKind.SEVERITY: words,
+            PieceKind.BAR: self._style(fill_class(of_bar) if of_bar else "window-table--bar"),
+            PieceKind.OTHER: style,
+        }
 
     def _category_of(self, index: int) -> str | None:
         row = self._cache.row(index) if self._cache and self.row_style else None
