@@ -18,10 +18,14 @@ def draw_in_ascii(app: App[Any]) -> None:
     filters.append(AsciiFilter())
 
 
+def draws_ascii(app: App[Any]) -> bool:
+    """Whether an application draws in ASCII."""
+    return any(isinstance(line_filter, AsciiFilter) for line_filter in app._filters)
+
+
 def key_name(shown: str, app: App[Any]) -> str:
     """The name of a key that is ``shown`` as a glyph: ``⏎`` would be ``>`` in ASCII, which is a key itself."""
-    in_ascii = any(isinstance(line_filter, AsciiFilter) for line_filter in app._filters)
-    return "enter" if in_ascii and shown == "⏎" else shown
+    return "enter" if draws_ascii(app) and shown == "⏎" else shown
 
 
 class AsciiFilter(LineFilter):

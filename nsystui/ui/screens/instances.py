@@ -56,14 +56,22 @@ class EventRowsScreen(TableScreen):
         """The kind of the event under the cursor."""
         return EventKind(self.values()["kind"])
 
-    def open_row(self) -> None:
+    def event_here(self) -> EventKey | None:
         values = self.values()
-        if values:
-            self.open_event(values["report"], self.event_kind(), values["row"], values["start"])
+        return _key(values["report"], self.event_kind(), values["row"], values["start"]) if values else None
+
+    def open_row(self) -> None:
+        key = self.event_here()
+        if key is not None:
+            self.lay_over(screen_of("events", key))
 
     def open_event(self, report: Value, kind: EventKind, row: Value, start: Value) -> None:
         """Opens the list of events at one of them."""
-        self.lay_over(screen_of("events", EventKey(int(report or 0), kind, int(row or 0), int(start or 0))))
+        self.lay_over(screen_of("events", _key(report, kind, row, start)))
+
+
+def _key(report: Value, kind: EventKind, row: Value, start: Value) -> EventKey:
+    return EventKey(int(report or 0), kind, int(row or 0), int(start or 0))
 
 
 class KernelInstancesScreen(EventRowsScreen):

@@ -15,7 +15,8 @@ _COLOURS = {
     "memory": ("$text-primary", "$text-primary", "ansi_cyan"),
     "idle": ("$foreground 60%", "$foreground 75%", "ansi_bright_black"),
     "graph": ("$text-secondary", "$text-secondary", "ansi_magenta"),
-    "api": ("$text-accent", "#9a3412", "ansi_bright_blue"),
+    "api": ("#c08cff", "#6128a8", "ansi_bright_blue"),
+    "os": ("#35b5a2", "#005a52", "ansi_cyan"),
     "nvtx": ("$foreground 85%", "$foreground 85%", "ansi_bright_magenta"),
 }
 

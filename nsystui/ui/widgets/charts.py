@@ -1,4 +1,4 @@
-"""Lanes over time with an axis and a cursor: `StripChart` draws shares as blocks, `LaneChart` letters and names.
+"""Lanes over time with an axis and a cursor: `StripChart` draws shares as blocks, `LaneChart` events with names.
 
 A key repaints the cells that changed and no others: Textual sends a line from its beginning to the last cell that
 changed, so that a cursor through sixteen lanes would cost 5 KB for each key.
@@ -6,12 +6,14 @@ changed, so that a cursor through sixteen lanes would cost 5 KB for each key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from rich.color import Color, blend_rgb
 from rich.segment import Segment
 from rich.style import Style
+from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region
 from textual.message import Message
@@ -19,8 +21,9 @@ from textual.reactive import reactive
 from textual.strip import Strip
 
 from nsystui.base.text import fit, safe_text
+from nsystui.ui.ascii import draws_ascii
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css
-from nsystui.ui.widgets.plots import blocks, time_axis
+from nsystui.ui.widgets.plots import BLOCKS, blocks, time_axis
 from nsystui.ui.widgets.repainting import OwnFocus
 from nsystui.ui.widgets.window import Window
 
@@ -86,6 +89,7 @@ class TimeChart(OwnFocus, can_focus=True):
         self._lo, self._hi = 0, 0
         self._window = Window()
         self._painted: dict[int, _Line] = {}
+        self._pressed: int | None = None  # the column in which the mouse was pressed
 
     # -- what a chart defines -------------------------------------------------------------------------------------
 
@@ -101,9 +105,70 @@ class TimeChart(OwnFocus, can_focus=True):
         """A character and a style for each column of a lane, with the cursor where it is drawn."""
         raise NotImplementedError
 
+    def place_of(self, y: int) -> tuple[int, int]:
+        """The lane on a line of the screen, and which of its lines that is; the lane may not be there."""
+        return self._window.top + (y - 1 if self.AXIS_ABOVE else y), 0
+
+    def lines_of(self, lane: int) -> int:
+        """The lines that a lane takes."""
+        return 1
+
+    def cells_of_line(self, lane: int, line: int) -> tuple[str, Sequence[Style]]:
+        """The same of one of the lines of a lane."""
+        return self.cells_of(lane)
+
     def axis_cells(self) -> str:
         """A character for each column of the axis, with the cursor and the marks."""
         raise NotImplementedError
+
+    # -- the mouse ------------------------------------------------------------------------------------------------
+
+    @dataclass
+    class Wheel(Message):
+        """The wheel turned at a column of ``chart``: to zoom in (1) or out (-1)."""
+
+        chart: TimeChart
+        direction: int
+        column: int
+
+    def point(self, lane: int | None, column: int) -> None:
+        """The mouse was pressed on a lane (``None``: on the axis) and a column."""
+
+    def drag(self, first: int, column: int) -> None:
+        """The mouse is drawn from one column to another with its button held down."""
+
+    def column_at(self, x: int) -> int:
+        """The column at a cell of the widget, clamped."""
+        return max(0, min(x - self._left, self.chart_width - 1))
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        if event.button != 1 or not self.lane_count:
+            return
+        event.stop()
+        axis = 0 if self.AXIS_ABOVE else len(self.rows)
+        lane = self.place_of(event.y)[0]
+        self._pressed = self.column_at(event.x)
+        self.capture_mouse()
+        self.point(lane if event.y != axis and lane in self.rows else None, self._pressed)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self._pressed is not None and self.column_at(event.x) != self.cursor_column:
+            event.stop()
+            self.drag(self._pressed, self.column_at(event.x))
+
+    def on_mouse_up(self, event: events.MouseUp) -> None:
+        if self._pressed is not None:
+            event.stop()
+            self._pressed = None
+            self.release_mouse()
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.post_message(self.Wheel(self, 1, self.column_at(event.x)))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.post_message(self.Wheel(self, -1, self.column_at(event.x)))
 
     # -- lanes, columns and times ---------------------------------------------------------------------------------
 
@@ -176,7 +241,7 @@ class TimeChart(OwnFocus, can_focus=True):
     def _line(self, y: int) -> _Line:
         plain = self.rich_style
         axis = 0 if self.AXIS_ABOVE else len(self.rows)
-        lane = self._window.top + (y - 1 if self.AXIS_ABOVE else y)
+        lane, line = self.place_of(y)
         if y == axis and self.lane_count:
             style = self.get_component_rich_style("time-chart--axis")
             cells = self.axis_cells()
@@ -185,10 +250,13 @@ class TimeChart(OwnFocus, can_focus=True):
         if y == axis or lane not in self.rows:
             return _Line(" " * self.size.width, plain, "", (), "", plain)
         is_current = lane == self.cursor_lane
-        label = (MARKER if is_current else " " * len(MARKER)) + fit(safe_text(self.label_of(lane)), self.label_width)
-        value = " " + fit(safe_text(self.value_of(lane)), self.value_width, "right") if self.value_width else ""
+        is_named = line == (self.lines_of(lane) - 1) // 2
+        label = MARKER if is_current and is_named else " " * len(MARKER)
+        label += fit(safe_text(self.label_of(lane) if is_named else ""), self.label_width)
+        value = fit(safe_text(self.value_of(lane) if is_named else ""), self.value_width, "right")
         base = self.get_component_rich_style("time-chart--current") if is_current else plain
-        return _Line(label + " ", base, *self.cells_of(lane), value, plain)
+        cells, styles = self.cells_of_line(lane, line)
+        return _Line(label + " ", base, cells, styles, " " + value if self.value_width else "", plain)
 
 
 # -- shares as blocks -------------------------------------------------------------------------------------------------
@@ -365,6 +433,17 @@ class StripChart(TimeChart):
         if self._lanes:
             self.post_message(self.Selected(self))
 
+    def point(self, lane: int | None, column: int) -> None:
+        self.mark_span(None)
+        if lane is not None:
+            self.cursor_lane = lane
+        self.cursor_column = column
+
+    def drag(self, first: int, column: int) -> None:
+        self._anchor = None
+        self._span = (min(first, column), max(first, column))
+        self.cursor_column = column
+
     def on_resize(self) -> None:
         """Keeps the cursor on its time."""
         width, before = self.chart_width, self._width
@@ -401,28 +480,55 @@ class StripChart(TimeChart):
         return axis[: self.cursor_column] + "▲" + axis[self.cursor_column + 1 :]
 
 
-# -- letters and names ------------------------------------------------------------------------------------------------
+# -- events with names ------------------------------------------------------------------------------------------------
 
 _NOT_COMPUTED = "…"
-_LINES = frozenset({"nvtx"})
-"""Categories that are drawn as lines, never as blocks."""
+_EIGHTHS = 8
+_GROWTH = (*("gpu", "gpu", "stream", "gpu", "stream", "host", "gpu"), *("stream", "gpu", "gpu", "stream", "host"))
+"""Which kind of lanes gets a line more while there is room for all of that kind."""
+
+_SHADE, _DIM, _RANGE, _SECOND_RANGE, _THIN_RANGE = 0.72, 0.35, 0.22, 0.34, 0.5
+"""How much of the colour the second shade, what was not found, and ranges have over the background."""
 
 
 @dataclass(frozen=True)
 class LaneLine:
-    """One lane: a character and a style for each column, see ``questions.timeline.drawing``, and a value at its right.
+    """One lane, see ``questions.timeline.picture.LaneText``, and a value at its right.
 
-    A style is a category, with ``-`` behind it where it is not to be drawn as a block, or nothing.
+    ``letters`` say without colours what the other fields say. ``names`` are written over filled cells: the first
+    column, and the text. ``marked`` are the columns of what is looked for, ``None`` where nothing is.
     """
 
-    text: str
-    styles: tuple[str, ...]
-    marked: frozenset[int] = frozenset()
+    letters: str
+    categories: tuple[str, ...]
+    busy: tuple[float, ...]
+    shades: tuple[int, ...]
+    names: tuple[tuple[int, str], ...] = ()
+    marked: frozenset[int] | None = None
     value: str = ""
 
 
+@dataclass(frozen=True)
+class _Cell:
+    """How a cell is drawn: ``is_filled`` in the colour of its category, else written in it."""
+
+    category: str = ""
+    is_filled: bool = False
+    shade: int = 0
+    is_marked: bool = False
+    is_dim: bool = False
+    is_cursor: bool = False
+
+
+_PLAIN = _Cell()
+
+
 class LaneChart(TimeChart):
-    """Lanes of letters and names below an axis. Lines of lanes that are not given are asked for by ``Scrolled``."""
+    """Lanes of events below an axis, taller where there is room for that.
+
+    Cells are filled with colour, as high as they are busy, and bear names; without colours of its own the terminal
+    gets letters. Lines of lanes that are not given are asked for by ``Scrolled``.
+    """
 
     AXIS_ABOVE = True
 
@@ -435,24 +541,42 @@ class LaneChart(TimeChart):
         def can_replace(self, message: Message) -> bool:
             return isinstance(message, LaneChart.Scrolled)
 
+    @dataclass
+    class Pointed(Message):
+        """The mouse was pressed on a lane (``None``: the axis) and a column, or drawn there from column ``first``."""
+
+        chart: LaneChart
+        lane: int | None
+        column: int
+        first: int | None = None
+
     def __init__(self, *, label_width: int, value_width: int, id: str | None = None) -> None:  # noqa: A002
         super().__init__(label_width=label_width, value_width=value_width, id=id)
         self.labels: tuple[str, ...] = ()
+        self._kinds: tuple[str, ...] = ()
         self._lines: Mapping[int, LaneLine] = {}
+        self._heights: tuple[tuple[int, int], tuple[tuple[int, int], ...]] | None = None
         self._mark: int | None = None
-        self._styles: dict[str, Style] = {}
+        self._styles: dict[_Cell, Style] = {}
+        self._has_colours: bool | None = None
 
     def line(self, lane: int) -> LaneLine | None:
         """The line that is drawn of a lane; ``None`` while it is not known."""
         return self._lines.get(lane)
 
-    def show(self, labels: Sequence[str], lines: Mapping[int, LaneLine], lo: int, hi: int) -> None:
-        """Shows ``lines`` of the lanes with these labels, over the time from ``lo`` to ``hi`` ns."""
+    def show(
+        self, labels: Sequence[str], kinds: Sequence[str], lines: Mapping[int, LaneLine], lo: int, hi: int
+    ) -> None:
+        """Shows ``lines`` of the lanes with these labels, over the time from ``lo`` to ``hi`` ns.
+
+        ``kinds``: ``gpu``, ``stream`` or ``host``, by which lanes grow.
+        """
         is_same_time, is_same_list = (lo, hi) == (self._lo, self._hi), tuple(labels) == self.labels
-        self.labels, self._lo, self._hi = tuple(labels), lo, hi
+        self.labels, self._kinds, self._lo, self._hi = tuple(labels), tuple(kinds), lo, hi
         # Of lanes out of sight the old lines stay only while they are true.
         self._lines = {**self._lines, **lines} if is_same_time and is_same_list else dict(lines)
         self._window.count = len(self.labels)
+        self._heights = None
         self._put_cursor(self.cursor_lane, self.cursor_column)
 
     def move(self, lane: int, column: int, mark: int | None = None) -> None:
@@ -472,10 +596,48 @@ class LaneChart(TimeChart):
     def on_resize(self) -> None:
         self.fit_window()
 
+    # -- the mouse ------------------------------------------------------------------------------------------------
+
+    def point(self, lane: int | None, column: int) -> None:
+        self.post_message(self.Pointed(self, lane, column))
+
+    def drag(self, first: int, column: int) -> None:
+        self.post_message(self.Pointed(self, None, column, first))
+
+    # -- lines of the screen --------------------------------------------------------------------------------------
+
+    def place_of(self, y: int) -> tuple[int, int]:
+        places = self._places()
+        return places[y - 1] if 0 < y <= len(places) else (self.lane_count, 0)
+
+    def lines_of(self, lane: int) -> int:
+        return sum(place[0] == lane for place in self._places())
+
+    def _places(self) -> tuple[tuple[int, int], ...]:
+        """The lane and its line on each line below the axis."""
+        key = (self._window.top, self._window.height)
+        if self._heights is None or self._heights[0] != key:
+            heights = self._shared_out()
+            self._heights = key, tuple((lane, line) for lane in self.rows for line in range(heights[lane]))
+        return self._heights[1]
+
+    def _shared_out(self) -> list[int]:
+        """The lines of each lane: what is left when all have one goes to one kind after the other."""
+        heights = [1] * self.lane_count
+        left = self._window.height - self.lane_count
+        for kind in _GROWTH:
+            growing = [lane for lane, own in enumerate(self._kinds) if own == kind]
+            if growing and len(growing) <= left:
+                left -= len(growing)
+                for lane in growing:
+                    heights[lane] += 1
+        return heights
+
     # -- drawing --------------------------------------------------------------------------------------------------
 
     def notify_style_update(self) -> None:
         self._styles.clear()
+        self._has_colours = None
         super().notify_style_update()
 
     def label_of(self, lane: int) -> str:
@@ -485,48 +647,105 @@ class LaneChart(TimeChart):
         line = self._lines.get(lane)
         return line.value if line is not None else ""
 
-    def cells_of(self, lane: int) -> tuple[str, Sequence[Style]]:
-        line, width = self._lines.get(lane) or LaneLine(_NOT_COMPUTED, ()), self.chart_width
-        # After a change of size the line is still as long as it was asked for.
-        text = line.text.ljust(width)[:width]
-        styles = merged_styles(text, (*line.styles, *[""] * (width - len(line.styles)))[:width])
-        for column in line.marked:
-            if column < width:
-                styles[column] += "*"
+    @property
+    def has_colours(self) -> bool:
+        """Whether cells are filled with colours; else letters say what they hold."""
+        if self._has_colours is None:
+            colour = self.get_component_rich_style(category_class("compute")).color
+            self._has_colours = colour is not None and colour.triplet is not None and not draws_ascii(self.app)
+        return self._has_colours
+
+    def cells_of_line(self, lane: int, line: int) -> tuple[str, Sequence[Style]]:
+        known, width = self._lines.get(lane), self.chart_width
+        if known is None:
+            text, cells = _NOT_COMPUTED.ljust(width)[:width], [_PLAIN] * width
+        elif self.has_colours:
+            text, cells = self._filled(known, line, self.lines_of(lane), width)
+        else:
+            text, cells = _lettered(known, width)
         if lane == self.cursor_lane:
-            styles[min(self.cursor_column, width - 1)] += "!"
-        return text, [self._style(name) for name in styles]
+            column = min(self.cursor_column, width - 1)
+            cells[column] = replace(cells[column], is_cursor=True)
+        return text, [self._style(cell) for cell in cells]
+
+    def _filled(self, known: LaneLine, line: int, lines: int, width: int) -> tuple[str, list[_Cell]]:
+        """A line of a lane in colours, as high as it is busy."""
+        text, cells = [], []
+        for column in range(width):  # after a change of size it is still as long as it was asked for
+            category = known.categories[column] if column < len(known.categories) else ""
+            if not category:
+                text.append(known.letters[column] if column < len(known.letters) else " ")
+                cells.append(_PLAIN)
+                continue
+            full = max(1, round(known.busy[column] * _EIGHTHS * lines))
+            eighths = min(max(full - _EIGHTHS * (lines - 1 - line), 0), _EIGHTHS)
+            is_marked = known.marked is not None and column in known.marked
+            is_filled = eighths == _EIGHTHS
+            text.append(" " if is_filled or not eighths else BLOCKS[eighths - 1])
+            is_dim = known.marked is not None and not is_marked
+            cells.append(_Cell(category, is_filled, known.shades[column], is_marked, is_dim) if eighths else _PLAIN)
+        if line == (lines - 1) // 2:
+            for first, name in known.names:
+                for column, character in enumerate(name, first):
+                    if column < width and cells[column].is_filled:
+                        text[column] = character
+        return "".join(text), cells
 
     def axis_cells(self) -> str:
         cells = list(time_axis(self._lo, self._hi, self.chart_width))
         if self._mark is not None and 0 <= self._mark < len(cells):
+            first, last = sorted((self._mark, min(self.cursor_column, len(cells) - 1)))
+            cells[first : last + 1] = "━" * (last - first + 1)
             cells[self._mark] = "◆"
         cells[min(self.cursor_column, len(cells) - 1)] = "▼"
         return "".join(cells)
 
-    def _style(self, name: str) -> Style:
-        """A category, with ``-`` where it is no block, ``*`` where a name was found, ``!`` under the cursor."""
-        if name not in self._styles:
-            category = name.rstrip("*!").removesuffix("-")
-            style = self.get_component_rich_style(category_class(category)) if category else self.rich_style
-            is_block = bool(category) and category == name.rstrip("*!") and category not in _LINES
-            if "*" in name:
-                style += Style(bold=True, underline=True)
-            self._styles[name] = style + _REVERSE if is_block != ("!" in name) else style
-        return self._styles[name]
+    def _style(self, cell: _Cell) -> Style:
+        if cell not in self._styles:
+            self._styles[cell] = self._made(cell)
+        return self._styles[cell]
+
+    def _made(self, cell: _Cell) -> Style:
+        plain = self.rich_style
+        if not cell.category:
+            return plain + _REVERSE if cell.is_cursor else plain
+        style = self.get_component_rich_style(category_class(cell.category))
+        found = Style(bold=True, underline=True) if cell.is_marked else Style()
+        if not self.has_colours:
+            return style + found + (_REVERSE if cell.is_filled != cell.is_cursor else Style())
+        if cell.is_cursor:
+            return Style(color=plain.bgcolor, bgcolor=plain.color) + found
+        assert style.color is not None and plain.bgcolor is not None and plain.color is not None
+        page, ink = plain.bgcolor.get_truecolor(), plain.color.get_truecolor()
+        colour = style.color.get_truecolor()
+        if cell.category == "nvtx":  # a page of ranges would be a white wall
+            colour = blend_rgb(
+                page, ink, _THIN_RANGE if not cell.is_filled else _SECOND_RANGE if cell.shade else _RANGE
+            )
+        elif cell.shade:
+            colour = blend_rgb(page, colour, _SHADE)
+        if cell.is_dim:
+            colour = blend_rgb(page, colour, _DIM)
+        if not cell.is_filled:
+            return Style(color=Color.from_triplet(colour), bgcolor=plain.bgcolor) + found
+        is_light = cell.category == "nvtx" or cell.is_dim
+        return Style(color=plain.color if is_light else plain.bgcolor, bgcolor=Color.from_triplet(colour)) + found
 
 
-def merged_styles(text: str, styles: Iterable[str]) -> list[str]:
-    """``styles`` with blanks in the colour of what stands before them, where that is no block.
+def _lettered(known: LaneLine, width: int) -> tuple[str, list[_Cell]]:
+    """A lane in letters: capitals stand on their colour, small ones are written in it."""
+    cells = []
+    for column, category in enumerate(known.categories[:width]):
+        is_block = category != "nvtx" and known.busy[column] >= _BLOCK
+        cells.append(_Cell(category, is_block, 0, known.marked is not None and column in known.marked))
+    cells += [_PLAIN] * (width - len(cells))
+    # Blanks take the colour of what stands before them, where that is no block: it saves two changes of colour.
+    for column in range(1, min(width, len(known.letters))):
+        before = cells[column - 1]
+        is_blank = cells[column] == _PLAIN and known.letters[column] == " "
+        if is_blank and before.category and not before.is_filled and not before.is_marked:
+            cells[column] = before
+    return known.letters.ljust(width)[:width], cells
 
-    It looks the same, and saves a terminal two changes of colour.
-    """
-    found: list[str] = []
-    before = ""
-    for character, style in zip(text, styles, strict=True):
-        if character == " " and not style and (before.endswith("-") or before in _LINES):
-            found.append(before)
-        else:
-            found.append(style)
-            before = style
-    return found
+
+_BLOCK = 0.5
