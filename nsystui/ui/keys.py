@@ -121,9 +121,7 @@ KEYS: tuple[Key, ...] = (
     Key("enter", "⏎", "show_finding", "show", "the screen that shows this finding, at its time", "finding"),
     Key("n", "n p", "next_finding(1)", "next", "next and previous finding", "finding"),
     Key("p", "p", "next_finding(-1)", "", "the previous one", "finding"),
-    Key(
-        "enter", "⏎", "", "open", "from the summary to a table; this name on its own screen, where A and B are", "diff"
-    ),
+    Key("enter", "⏎", "", "open", "from the summary to a table; this name on its own screen, in A or in B", "diff"),
     Key("o,tab", "o", "other_table(1)", "other table", "summary, kernels, NVTX, NCCL, memory, steps; O back", "diff"),
     Key("O,shift+tab", "O", "other_table(-1)", "", "", "diff"),
     Key("x", "x", "swap", "swap", "swap A and B", "diff"),
@@ -134,7 +132,7 @@ KEYS: tuple[Key, ...] = (
     # What A and B are is what is selected here.
     *(Key(key, key, "selection", "", "", "diff") for key in "trDT"),
     Key("f", "f", "filter", "", "", "diff"),
-    *(Key(key, key, "", "", "", "diff alone") for key in ("1", "2", "3", "4", "5", "6", "7", "ctrl+p")),
+    Key("ctrl+p", "ctrl+p", "", "", "", "diff alone"),
     Key("enter", "⏎", "", "open", "the launches of this kernel, the calls of this name; then the event", "kernels"),
     Key("o", "o", "other_table", "other table", "kernels, memory operations, sizes, API, OS runtime, MPI", "kernels"),
     Key("n", "n", "names", "names", "full, short or mangled kernel names", "kernels"),

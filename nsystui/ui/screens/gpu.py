@@ -132,6 +132,9 @@ class GpuScreen(ZoomableChartScreen):
             self._lane = (picture.gpus[picture.owners[lane]].key, picture.lanes[lane].label)
         self.cursor_moved()
 
+    def times_of(self, column: int) -> tuple[int, int]:
+        return self.chart.column_times(column)
+
     # -- the view -------------------------------------------------------------------------------------------------
 
     @property

@@ -38,7 +38,7 @@ from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import name_filter
-from nsystui.ui.widgets.charts import LaneChart, TimeChart
+from nsystui.ui.widgets.charts import LaneChart
 from nsystui.ui.widgets.lines import SelectionLine
 from nsystui.ui.widgets.repainting import in_thread, reason_of
 
@@ -578,14 +578,6 @@ class TimelineScreen(ZoomableChartScreen):
         self.move_to(time=(first + last) // 2, lane=lane, event=None, mark=mark)
         self._place_cursor()
         self._follow()
-
-    @on(TimeChart.Wheel)
-    def _wheel(self, message: TimeChart.Wheel) -> None:
-        message.stop()
-        if self.picture is not None and self.picture.lanes:
-            first, last = self.times_of(message.column)
-            self.move_to(time=(first + last) // 2, event=None)
-            self.action_zoom(message.direction)
 
     # -- marks and the selection ----------------------------------------------------------------------------------
 

@@ -17,6 +17,8 @@ _COLOURS = {
     "graph": ("$text-secondary", "$text-secondary", "ansi_magenta"),
     "api": ("#c08cff", "#6128a8", "ansi_bright_blue"),
     "os": ("#35b5a2", "#005a52", "ansi_cyan"),
+    "better": ("#56c271", "#1a6334", "ansi_green"),
+    "worse": ("#ff6b6b", "#a3121f", "ansi_red"),
     "nvtx": ("$foreground 85%", "$foreground 85%", "ansi_bright_magenta"),
 }
 

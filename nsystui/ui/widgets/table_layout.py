@@ -231,6 +231,15 @@ class TableLayout:
             return line[: len(before)], line[len(before) :], ""
         return before, name, set_cell_size(after, width - used)
 
+    def span_of(self, key: str) -> tuple[int, int] | None:
+        """From and to which cell of a line a column reaches; ``None`` where it is not shown."""
+        edge = 0
+        for placed in self.placed:
+            if self.measures[placed.index].column.key == key:
+                return edge, edge + placed.width
+            edge += placed.width + GAP
+        return None
+
     def column_at(self, x: int) -> str | None:
         """The key of the column that shows at cell ``x``."""
         edge = 0

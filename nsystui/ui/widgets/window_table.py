@@ -8,7 +8,7 @@ markup; ``safe_text`` (in ``table_layout``) keeps escape sequences out.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -210,6 +210,8 @@ class WindowTable(OwnFocus, can_focus=True):
         self.empty_text = empty_text
         self.prefix = prefix
         self.row_style = row_style
+        self.cell_styles: Callable[[Record], Mapping[str, str]] | None = None
+        """The categories of columns before the elastic one, by their keys, from the values of a row."""
         self.background = background
         self.free_keys = frozenset(free_keys)
         self.elastic = elastic
@@ -539,10 +541,22 @@ class WindowTable(OwnFocus, can_focus=True):
             return [Segment((gutter + "…").ljust(width), style)]
         before, name, after = self._table.row_line(shown, width - len(gutter), self._prefix_of(index))
         category = None if at_cursor else self._category_of(index)
-        if category is None:
-            return [Segment(gutter + before + name + after, style)]
-        parts = ((gutter + before, style), (name, self._style(category_class(category))), (after, style))
-        return [Segment(text, part_style) for text, part_style in parts if text]
+        name_style = style if category is None else self._style(category_class(category))
+        parts = [(gutter, style), *self._before(index, before, style, at_cursor), (name, name_style), (after, style)]
+        return list(Segment.simplify(Segment(text, part_style) for text, part_style in parts if text))
+
+    def _before(self, index: int, before: str, style: Style, at_cursor: bool) -> Iterator[tuple[str, Style]]:
+        """The columns before the elastic one, those with a category of their own in its colour."""
+        row = self._cache.row(index) if self._cache and self.cell_styles and not at_cursor else None
+        edge = 0
+        if row is not None and self.cell_styles is not None and self._answer is not None:
+            for key, category in self.cell_styles(record(self._answer.columns, row)).items():
+                first, end = self._table.span_of(key) or (0, 0)
+                if edge <= first < end <= len(before):
+                    yield before[edge:first], style
+                    yield before[first:end], self._style(category_class(category))
+                    edge = end
+        yield before[edge:], style
 
     def _category_of(self, index: int) -> str | None:
         row = self._cache.row(index) if self._cache and self.row_style else None
