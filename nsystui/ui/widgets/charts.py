@@ -487,8 +487,8 @@ _EIGHTHS = 8
 _GROWTH = (*("gpu", "gpu", "stream", "gpu", "stream", "host", "gpu"), *("stream", "gpu", "gpu", "stream", "host"))
 """Which kind of lanes gets a line more while there is room for all of that kind."""
 
-_SHADE, _DIM, _RANGE, _SECOND_RANGE, _THIN_RANGE = 0.72, 0.35, 0.22, 0.34, 0.5
-"""How much of the colour the second shade, what was not found, and ranges have over the background."""
+_SHADE, _DIM, _RANGE, _SECOND_RANGE, _THIN_RANGE = 0.62, 0.35, 0.22, 0.34, 0.5
+"""How much of its colour the second shade keeps; what is not found, and ranges, have over the background."""
 
 
 @dataclass(frozen=True)
@@ -723,7 +723,7 @@ class LaneChart(TimeChart):
                 page, ink, _THIN_RANGE if not cell.is_filled else _SECOND_RANGE if cell.shade else _RANGE
             )
         elif cell.shade:
-            colour = blend_rgb(page, colour, _SHADE)
+            colour = blend_rgb(ink, colour, _SHADE)  # towards the ink: names stay readable on it
         if cell.is_dim:
             colour = blend_rgb(page, colour, _DIM)
         if not cell.is_filled:
