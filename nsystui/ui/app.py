@@ -390,7 +390,7 @@ class DiffApp(NsystuiApp):
     compares nothing: half a job would differ from itself.
     """
 
-    MODES: ClassVar[dict[str, object]] = {"diff": lambda: screen_of("diff")}
+    MODES: ClassVar[dict[str, object]] = {**NsystuiApp.MODES, "diff": lambda: screen_of("diff")}
     DEFAULT_MODE = "diff"
 
     def __init__(
@@ -406,6 +406,7 @@ class DiffApp(NsystuiApp):
         self.options = options
         self._sides_of = sides_of
         self._reading = 0
+        self._shown: tuple[str, Side] | None = None
         self._jobs: dict[int, Job] = {}
 
     def _begin(self) -> None:
@@ -464,6 +465,24 @@ class DiffApp(NsystuiApp):
         self.sides = sides
         self.update_screen()
 
+    async def open_side(self, side: Side, letter: str) -> None:
+        """Makes the screens those of one side; screens of the other one are closed, with what they show."""
+        if self._shown == (letter, side):
+            return
+        self._shown = letter, side
+        for mode in set(SCREENS) & set(self._screen_stacks):
+            await self.remove_mode(mode)
+            self.add_mode(mode, type(self).MODES[mode])  # type: ignore[arg-type]
+        self.job, self.selection = side.job, side.selection
+        self._history.clear()
+
+    def undo_selection(self) -> bool:
+        """Restores the previous selection; without one, goes back to the comparison."""
+        if self.current_mode != "diff" and not self._history:
+            self.call_later(self.switch_mode, "diff")
+            return True
+        return super().undo_selection()
+
     def resume_loading(self) -> bool:
         """Resumes the reading that a stop interrupted: ready reports come from the cache, or are read again."""
         if self.loading_now or self.sides is not None:
@@ -475,6 +494,8 @@ class DiffApp(NsystuiApp):
     def status(self) -> str:
         """The progress of the reading, and of which side."""
         words = super().status
+        if self.sides is not None and self._shown is not None and self.current_mode != "diff":
+            return f"{self._shown[0]}: {self._shown[1].label}"
         return f"{'AB'[self._reading]}: {words}" if words and len(self.sources) > 1 else words
 
 

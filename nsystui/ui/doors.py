@@ -39,6 +39,8 @@ async def show_finding(app: NsystuiApp, finding: Finding) -> None:
     app.remember_way()
     app.select(_selection(app.selection, door))
     await show_view(app, door.view)
+    if app.current_mode == "timeline" and finding.ranks:
+        app.screen.open_rank(min(finding.ranks))  # type: ignore[attr-defined]
 
 
 def _selection(selection: Selection, door: Door) -> Selection:

@@ -122,9 +122,7 @@ KEYS: tuple[Key, ...] = (
     Key("enter", "⏎", "show_finding", "show", "the screen that shows this finding, at its time", "finding"),
     Key("n", "n p", "next_finding(1)", "next", "next and previous finding", "finding"),
     Key("p", "p", "next_finding(-1)", "", "the previous one", "finding"),
-    Key(
-        "enter", "⏎", "", "open", "from the summary to a table; this name on its own screen, where A and B are", "diff"
-    ),
+    Key("enter", "⏎", "", "open", "from the summary to a table; this name on its own screen, in A or in B", "diff"),
     Key("o,tab", "o", "other_table(1)", "other table", "summary, kernels, NVTX, NCCL, memory, steps; O back", "diff"),
     Key("O,shift+tab", "O", "other_table(-1)", "", "", "diff"),
     Key("x", "x", "swap", "swap", "swap A and B", "diff"),
@@ -135,7 +133,7 @@ KEYS: tuple[Key, ...] = (
     # What A and B are is what is selected here.
     *(Key(key, key, "selection", "", "", "diff") for key in "trDT"),
     Key("f", "f", "filter", "", "", "diff"),
-    *(Key(key, key, "", "", "", "diff alone") for key in ("1", "2", "3", "4", "5", "6", "7", "ctrl+p")),
+    Key("ctrl+p", "ctrl+p", "", "", "", "diff alone"),
     Key("enter", "⏎", "", "open", "the launches of this kernel, the calls of this name; then the event", "kernels"),
     Key("o", "o", "other_table", "other table", "kernels, memory operations, sizes, API, OS runtime, MPI", "kernels"),
     Key("n", "n", "names", "names", "full, short or mangled kernel names", "kernels"),
@@ -249,13 +247,28 @@ KEYS: tuple[Key, ...] = (
     Key("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7", "ranks"),
     Key("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none", "ranks"),
     Key(
-        "n,right_square_bracket", "n p", "event(1)", "next", "next and previous event on the lane; ] and [", "timeline"
+        "right_square_bracket",
+        "[ ]",
+        "event(1)",
+        "event",
+        "previous and next event on the lane",
+        "timeline",
     ),
-    Key("p,left_square_bracket", "p", "event(-1)", "", "the previous one", "timeline"),
+    Key("left_square_bracket", "[", "event(-1)", "", "", "timeline"),
     Key("plus,equals_sign,z", "+ -", "zoom(1)", "zoom", "zoom in and out around the cursor; z and Z", "timeline"),
     Key("minus,Z", "-", "zoom(-1)", "", "zoom out", "timeline"),
-    Key("space", "space", "open_rank", "streams", "show or hide the streams and NVTX threads of a rank", "timeline"),
+    Key("space", "space", "open_rank", "streams", "show or hide the streams and threads of a rank", "timeline"),
+    Key(
+        "tab",
+        "tab",
+        "next_rank(1)",
+        "rank",
+        "open the next rank in place of this one; shift+tab the previous",
+        "timeline",
+    ),
+    Key("shift+tab", "shift+tab", "next_rank(-1)", "", "", "timeline"),
     Key("enter", "⏎", "open_event", "event", "the event under the cursor; of a closed rank its streams", "timeline"),
+    Key("c", "c", "partner", "partner", "from GPU work to the call that launched it, and back", "timeline"),
     Key("m", "m", "mark", "mark", "mark this time, to measure from; again to take the mark away", "timeline"),
     Key("t", "t", "take_window", "time", "select the time in view, or from the mark to the cursor", "timeline"),
     Key(
@@ -263,7 +276,9 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("greater_than_sign,ctrl+right", ">", "pan(1)", "", "move it on", "timeline"),
     Key("0", "0", "whole", "whole", "view the whole selection again", "timeline"),
-    Key("slash", "/", "highlight", "find", "mark the events with such a name: text, !text, /regex/", "timeline"),
+    Key("slash", "/", "highlight", "find", "find events by name: text, !text, /regex/", "timeline"),
+    Key("n", "n N", "match(1)", "match", "next and previous event found, on any lane", "timeline"),
+    Key("N", "N", "match(-1)", "", "", "timeline"),
     Key("g", "g", "go_to", "go to", "go to a time, such as 1.25s", "timeline"),
     Key("o", "o", "only_rank", "only this", "select the rank of this lane for every screen", "timeline"),
     Key(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer, Row
     from nsystui.base.columns import Column
     from nsystui.base.selection import Selection, Window
+    from nsystui.questions.events.listing import EventKey
     from nsystui.questions.job import Job
     from nsystui.questions.question import Question
     from nsystui.questions.tasks import RankedTask
@@ -211,12 +212,24 @@ class JobScreen(ThrottledScreen[None]):
         await self.app.switch_mode(name)
 
     async def action_timeline(self) -> None:
-        """Opens the timeline of the selection, which goes back to this screen."""
-        if self.app.current_mode == "timeline":
+        """Opens the timeline on the event or time under the cursor; it goes back to this screen."""
+        if self.app.current_mode == "timeline" and not self.is_drilled:
             self.say("this is the timeline")
             return
+        key, window = self.event_here(), self.time_here()
         self.explorer.remember_way()
         await self.app.switch_mode("timeline")
+        while len(self.app.screen_stack) > 1:  # the event was opened from there
+            await self.app.pop_screen()
+        self.app.screen.open_at(key, window)  # type: ignore[attr-defined]
+
+    def event_here(self) -> EventKey | None:
+        """The event under the cursor."""
+        return None
+
+    def time_here(self) -> Window | None:
+        """The time of what is under the cursor."""
+        return None
 
     def action_back(self) -> None:
         if self.is_drilled:

@@ -211,6 +211,8 @@ class WindowTable(OwnFocus, can_focus=True):
         self.empty_text = empty_text
         self.prefix = prefix
         self.row_style = row_style
+        self.cell_styles: Callable[[Record], Mapping[str, str]] | None = None
+        """The categories of columns that have one of their own, by their keys, from the values of a row."""
         self.background = background
         self.free_keys = frozenset(free_keys)
         self.elastic = elastic
@@ -557,8 +559,19 @@ class WindowTable(OwnFocus, can_focus=True):
         own = self._style(category_class(category)) if category else style
         of_bar = own if category or at_cursor else self._style("window-table--bar")
         styles = {PieceKind.NAME: own, PieceKind.BAR: of_bar, PieceKind.OTHER: style}
-        segments = [Segment(gutter, style), *(Segment(text, styles[kind]) for text, kind in pieces)]
+        cells = {} if at_cursor else self._cell_styles(row)
+        segments = [
+            Segment(gutter, style),
+            *(Segment(text, cells.get(key) or styles[kind]) for text, kind, key in pieces),
+        ]
         return list(Segment.simplify(segment for segment in segments if segment.text))
+
+    def _cell_styles(self, row: Row | None) -> dict[str, Style]:
+        """The styles of the columns that have a category of their own, by their keys."""
+        if row is None or self.cell_styles is None or self._answer is None:
+            return {}
+        found = self.cell_styles(record(self._answer.columns, row))
+        return {key: self._style(category_class(category)) for key, category in found.items()}
 
     def _category_of(self, index: int) -> str | None:
         row = self._cache.row(index) if self._cache and self.row_style else None
