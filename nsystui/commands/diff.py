@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sides.add_argument(f"--time-{side}", metavar="A:B", help=f"the window of {name}, in the time of its own job")
     group = parser.add_argument_group("table")
     group.add_argument("--tables", metavar="LIST", help=f"which, separated by commas: {', '.join(_TABLES)} (all)")
-    group.add_argument("--names", choices=("full", "short", "mangled"), default="full", help="which kernel names")
+    group.add_argument("--names", choices=("full", "short", "mangled"), help="which kernel names (default: full)")
     group.add_argument("--no-fold", action="store_true", help="numbered NVTX names (layer 0, layer 1 …) one by one")
     shared.add_step_range(group)
     shared.add_selection(parser)
@@ -84,9 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     _check_sides(arguments)
     names = chosen_tables(arguments.tables, _TABLES, _TABLES)
-    options = Options(Names(arguments.names), not arguments.no_fold, arguments.step_range)
+    options = Options(Names(arguments.names or "full"), not arguments.no_fold, arguments.step_range)
     if arguments.screen or _is_for_screen(arguments):
-        return _open_screen(arguments, options)
+        return _open_screen(arguments, options if arguments.names else replace(options, names=Names.SMART))
     shared.check_output(arguments)
     with closing(shared.open_job(_opened(arguments, "a"))) as job:
         if not arguments.against:

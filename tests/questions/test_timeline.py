@@ -24,6 +24,7 @@ from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
 from nsystui.questions.gpu.device_time import BusyParts
 from nsystui.questions.job import Job
+from nsystui.questions.nvtx.listing import path_at
 from nsystui.questions.timeline.events import (
     Matches,
     Neighbours,
@@ -32,7 +33,6 @@ from nsystui.questions.timeline.events import (
     long_events,
     longest_in,
     longest_range_in,
-    path_at,
     range_next_to,
     thread_spans,
 )
@@ -356,7 +356,7 @@ def test_the_path_to_a_moment_is_what_is_open_then(timeline, opened_lanes):
     level = timeline.events(inner)
     time = int(level.start[0] + level.end[0]) // 2
     names = level.names
-    path = path_at(timeline, inner.task.report, inner.thread, time)
+    path = path_at(timeline.session, inner.task.report, inner.thread, time)
     assert path[1] == names[int(level.name[0])]
     around, _ = longest_range_in(timeline, outer, Window(time, time + 1))
     assert path[0] == around[2]

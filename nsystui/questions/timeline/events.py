@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.answer import Answer, Row, record
-from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import NameFilter, Window
 from nsystui.questions.conditions import Condition, job_start, matches
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind
@@ -148,8 +147,7 @@ def long_events(timeline: Timeline, lanes: Sequence[Lane], window: Window, least
     keys = [rows.c[key] for key in ("report", "process", "device", "stream", "start", "duration", "kind", "name")]
     query = sa.select(*keys).order_by(rows.c.duration.desc(), rows.c.start).limit(_MOST_SPANS)
     for report, process, device, stream, start, duration, kind, name in _part(timeline, lanes).rows(query):
-        is_kernel = kind in (EventKind.KERNEL.value, EventKind.NCCL.value)
-        span = Span(start, start + duration, smart_name(name or "") if is_kernel else name or "", _CATEGORY[kind])
+        span = Span(start, start + duration, timeline.names.get(name, name or ""), _CATEGORY[kind])
         for lane in places.get((report, process, device), ()):
             if lane.stream in (None, stream):
                 found[lane].append(span)

@@ -335,6 +335,8 @@ class Timeline:
     selection: Selection
     ranks: tuple[RankedTask, ...]
     busy: BusyIntervals
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The smart name of every kernel by its full name."""
     _devices: dict[tuple[Task, int], LaneWork] = field(default_factory=dict)
     _reports: OrderedDict[int, ReportLanes] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -345,7 +347,7 @@ class Timeline:
         wide = selection.with_window(None).with_name(None)
 
         def make() -> Timeline:
-            made = cls(job.session, wide, job.ranks, job.busy(wide))
+            made = cls(job.session, wide, job.ranks, job.busy(wide), job.smart_names())
             for item in made.busy.devices:
                 place = (item.device.task.task, item.device.device)
                 made._devices[place] = LaneWork.of_device(item.parts, item.recorded)

@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Row, Value, record
 from nsystui.base.columns import Unit
-from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.data_notes import missing_note
@@ -41,6 +40,8 @@ _FEW_REPORTS = 16
 _MOST_ROWS = 4_000_000
 # The share from which on a column is filled.
 _FULL = 15 / 16
+# The share of the selected time below which a lane stays one row high.
+_QUIET = 0.01
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def timeline_picture(job: Job, selection: Selection, wanted: Wanted) -> Timeline
     lines = {number: line_of(picture) for number, picture in pictures.items()}
     notes = (*timeline.left_out(opened), *timeline.busy.notes)
     notes = notes if lanes else (missing_note(job.session, tables.kernels),)
-    kinds = tuple("host" if lane.is_host else "gpu" if lane.stream is None else "stream" for lane in lanes)
+    kinds = tuple(_kind(timeline, lane, base) if len(lanes) <= wanted.lines else "" for lane in lanes)
     return TimelinePicture(timeline, base, window, lanes, opened, pictures, labels, kinds, lines, is_whole, notes)
 
 
@@ -131,6 +132,14 @@ def _in_sight(lanes: tuple[Lane, ...], wanted: Wanted) -> list[int]:
     first = max(0, min(first, len(lanes) - wanted.lines))
     # A page more on each side would be waiting for the next page key, but costs as much as what is seen.
     return list(range(first, min(first + wanted.lines, len(lanes))))
+
+
+def _kind(timeline: Timeline, lane: Lane, base: Window) -> str:
+    """By which a lane grows where there is room; hardly busy ones do not."""
+    if lane.stream is None and not lane.is_host:
+        return "gpu"
+    is_quiet = timeline.work(lane).busy_within(base) < _QUIET * (base.end - base.start)
+    return "" if is_quiet else "host" if lane.is_host else "stream"
 
 
 def _label(lane: Lane, opened: frozenset[Task], width: int) -> str:
@@ -244,7 +253,7 @@ def _full_name(timeline: Timeline, row: Row) -> str:
     table = tables.kernels.c
     query = sa.select(table.name).where(table.report == key.report, table.row == key.row)
     full = str(timeline.session.part([key.report]).scalar(query) or name)
-    smart = smart_name(full)
+    smart = timeline.names.get(full, full)
     return smart if smart in (name, full) else f"{smart}    {full}"
 
 

@@ -6,8 +6,9 @@ import os
 import re
 import shlex
 import threading
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from textual import events, on
@@ -16,6 +17,7 @@ from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Record, TableAnswer, Value
 from nsystui.base.errors import NsystuiError, UsageError
+from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import NameFilter, Selection
 from nsystui.base.text import shorten, width_of
 from nsystui.questions.compare import TABLES, Options, Side, worded
@@ -107,7 +109,7 @@ class DiffScreen(FilteredTableScreen):
     # -- the question ---------------------------------------------------------------------------------------------
 
     def _options(self) -> Options:
-        return self.options or getattr(self.explorer, "options", None) or Options()
+        return self.options or getattr(self.explorer, "options", None) or Options(Names.SMART)
 
     def parameters(self) -> tuple[Hashable, ...]:
         assert self.sides is not None
@@ -116,6 +118,7 @@ class DiffScreen(FilteredTableScreen):
     def ask(self, job: Job, selection: Selection) -> tuple[str, TableAnswer]:
         name, sides = self.name_of_table, self.sides
         assert sides is not None
+        sides[1].job.smart_names()  # so that they are at hand, as those of A are
         return name, TABLES[name].make(*sides, self._options())
 
     def job_changed(self) -> None:
@@ -154,6 +157,13 @@ class DiffScreen(FilteredTableScreen):
 
     def _show_choice(self) -> None:
         self.query_one("#choice", ChoiceLine).show_names(list(TABLES), self.name_of_table)
+
+    def shown_names(self) -> Mapping[str, str]:
+        """Smart names that are unique among the kernels of both."""
+        if self.sides is None or self._current != "kernels" or self._options().names is not Names.SMART:
+            return {}
+        jobs = [side.job for side in self.sides]
+        return jobs[0].smart_names() if jobs[0] is jobs[1] else smart_names(chain(*(one.smart_names() for one in jobs)))
 
     def natural_order(self) -> tuple[str | None, bool]:
         return (None, True) if self._current in (_SUMMARY, "steps") else ("difference", True)
@@ -199,8 +209,7 @@ class DiffScreen(FilteredTableScreen):
             self.job_changed()
 
     def action_names(self) -> None:
-        order: list[Names] = [names for names in Names if names is not Names.SMART]
-        options = self._options()
+        order, options = list(Names), self._options()
         following = order[(order.index(options.names) + 1) % len(order)]
         self.options = replace(options, names=following)
         self.say(f"{following.value} names")
@@ -262,7 +271,7 @@ class DiffScreen(FilteredTableScreen):
         def chosen(number: int) -> None:
             self.call_later(self._open_in, number, name)
 
-        self.prompt.ask(f"open {shorten(name, 40)} in A or B?", usual, _side_of, chosen)
+        self.prompt.ask(f"open {shorten(self.table.names.get(name, name), 40)} in A or B?", usual, _side_of, chosen)
 
     async def _open_in(self, number: int, name: str) -> None:
         """Shows the screen of a name, with the ranks and the time of one side."""

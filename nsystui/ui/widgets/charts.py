@@ -149,7 +149,7 @@ class TimeChart(OwnFocus, can_focus=True):
 
     def label_words(self, lane: int, part: int, plain: Style) -> Words:
         """The label of a row of a lane, ``label_width`` cells."""
-        return ((fit(safe_text(self.label_of(lane)), self.label_width), plain),)
+        return ((fit("" if part else safe_text(self.label_of(lane)), self.label_width), plain),)
 
     def row_value(self, lane: int, part: int) -> str:
         """The value at the right of a row of a lane."""
@@ -693,8 +693,11 @@ class StripChart(TimeChart):
 
 _NOT_COMPUTED = "…"
 _EIGHTHS = 8
+_GAP_ABOVE = "▔"
 _GROWTH = (*("gpu", "gpu", "stream", "gpu", "stream", "host", "gpu"), *("stream", "gpu", "gpu", "stream", "host"))
-"""Which kind of lanes gets a line more while there is room for all of that kind."""
+"""Which kind of lanes gets a row more, again and again while there is room."""
+
+_HIGHEST = {"gpu": 12, "stream": 12, "host": 4}
 
 _SHADE, _DIM, _RANGE, _SECOND_RANGE, _THIN_RANGE = 0.62, 0.35, 0.22, 0.34, 0.5
 """How much of its colour the second shade keeps; what is not found, and ranges, have over the background."""
@@ -719,10 +722,11 @@ class LaneLine:
 
 @dataclass(frozen=True)
 class _Cell:
-    """How a cell is drawn: ``is_filled`` in the colour of its category, else written in it."""
+    """How a cell is drawn: ``is_filled`` in the colour of its category (but for a gap above), else written in it."""
 
     category: str = ""
     is_filled: bool = False
+    has_gap: bool = False
     shade: int = 0
     is_marked: bool = False
     is_dim: bool = False
@@ -789,7 +793,7 @@ class LaneChart(TimeChart):
     ) -> None:
         """Shows ``lines`` of the lanes with these labels, over the time from ``lo`` to ``hi`` ns.
 
-        ``kinds``: ``gpu``, ``stream`` or ``host``, by which lanes grow.
+        ``kinds``: ``gpu``, ``stream`` or ``host``, by which lanes grow; one that is empty does not.
         """
         is_same_time, is_same_list = (lo, hi) == (self._lo, self._hi), tuple(labels) == self.labels
         self.labels, self._kinds, self._lo, self._hi = tuple(labels), tuple(kinds), lo, hi
@@ -840,15 +844,19 @@ class LaneChart(TimeChart):
         super().fit_window()
 
     def _shared_out(self, room: int) -> tuple[int, ...]:
-        """The rows of each lane: what is left when all have one goes to one kind after the other."""
+        """The rows of each lane: what is left when all have one goes to one kind after the other.
+
+        GPUs are compared with each other: they are all of one height.
+        """
         heights = [1] * self.lane_count
         left = room - self.lane_count
-        for kind in _GROWTH:
-            growing = [lane for lane, own in enumerate(self._kinds) if own == kind]
-            if growing and len(growing) <= left:
-                left -= len(growing)
-                for lane in growing:
-                    heights[lane] += 1
+        for kind in _GROWTH * max(_HIGHEST.values()):
+            growing = [lane for lane, own in enumerate(self._kinds) if own == kind and heights[lane] < _HIGHEST[kind]]
+            if kind == "gpu" and len(growing) > left:
+                continue
+            for lane in growing[: max(left, 0)]:
+                heights[lane] += 1
+                left -= 1
         return tuple(heights)
 
     # -- drawing --------------------------------------------------------------------------------------------------
@@ -872,31 +880,37 @@ class LaneChart(TimeChart):
             text, cells = self._filled(known, part, self._heights[lane], width)
         else:
             text, cells = _lettered(known, width)
-        if lane == self.cursor_lane:
+        if lane == self.cursor_lane and part >= self._heights[lane] - _CURSOR_ROWS:
             column = min(self.cursor_column, width - 1)
             cells[column] = replace(cells[column], is_cursor=True)
+            if self.has_colours and text[column] in _GAP_ABOVE + BLOCKS:
+                text = text[:column] + " " + text[column + 1 :]
         return text, [self._style(cell) for cell in cells]
 
     def _filled(self, known: LaneLine, line: int, lines: int, width: int) -> tuple[str, list[_Cell]]:
-        """A line of a lane in colours, as high as it is busy."""
+        """A line of a lane in colours, as high as it is busy; high lanes keep a gap above them."""
         text, cells = [], []
+        whole = _EIGHTHS * lines - (1 if lines > 1 else 0)
         for column in range(width):  # after a change of size it is still as long as it was asked for
             category = known.categories[column] if column < len(known.categories) else ""
             if not category:
                 text.append(known.letters[column] if column < len(known.letters) else " ")
                 cells.append(_PLAIN)
                 continue
-            full = max(1, round(known.busy[column] * _EIGHTHS * lines))
+            full = max(1, round(known.busy[column] * whole))
             eighths = min(max(full - _EIGHTHS * (lines - 1 - line), 0), _EIGHTHS)
             is_marked = known.marked is not None and column in known.marked
-            is_filled = eighths == _EIGHTHS
-            text.append(" " if is_filled or not eighths else BLOCKS[eighths - 1])
+            has_gap = eighths == _EIGHTHS - 1
+            is_filled = has_gap or eighths == _EIGHTHS
+            # The gap is what is drawn: a block below it would leave a seam to the row below in many fonts.
+            text.append(_GAP_ABOVE if has_gap else " " if is_filled or not eighths else BLOCKS[eighths - 1])
             is_dim = known.marked is not None and not is_marked
-            cells.append(_Cell(category, is_filled, known.shades[column], is_marked, is_dim) if eighths else _PLAIN)
-        if line == (lines - 1) // 2:
+            cell = _Cell(category, is_filled, has_gap, known.shades[column], is_marked, is_dim)
+            cells.append(cell if eighths else _PLAIN)
+        if line == lines // 2:
             for first, name in known.names:
                 for column, character in enumerate(name, first):
-                    if column < width and cells[column].is_filled:
+                    if column < width and cells[column].is_filled and not cells[column].has_gap:
                         text[column] = character
         return "".join(text), cells
 
@@ -936,7 +950,7 @@ class LaneChart(TimeChart):
             colour = blend_rgb(page, colour, _DIM)
         if not cell.is_filled:
             return Style(color=Color.from_triplet(colour), bgcolor=plain.bgcolor) + found
-        is_light = cell.category == "nvtx" or cell.is_dim
+        is_light = (cell.category == "nvtx" or cell.is_dim) and not cell.has_gap
         return Style(color=plain.color if is_light else plain.bgcolor, bgcolor=Color.from_triplet(colour)) + found
 
 
@@ -945,7 +959,7 @@ def _lettered(known: LaneLine, width: int) -> tuple[str, list[_Cell]]:
     cells = []
     for column, category in enumerate(known.categories[:width]):
         is_block = category != "nvtx" and known.busy[column] >= _BLOCK
-        cells.append(_Cell(category, is_block, 0, known.marked is not None and column in known.marked))
+        cells.append(_Cell(category, is_block, False, 0, known.marked is not None and column in known.marked))
     cells += [_PLAIN] * (width - len(cells))
     # Blanks take the colour of what stands before them, where that is no block: it saves two changes of colour.
     for column in range(1, min(width, len(known.letters))):
