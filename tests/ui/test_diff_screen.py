@@ -172,6 +172,25 @@ async def test_o_goes_through_the_tables_and_back(demo_job, other_job, cache_dir
         assert app.screen.name_of_table == "steps"
 
 
+async def test_kernels_have_smart_names_and_files_full_ones(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "7", "x", "down", "x", "o")
+        assert app.screen.name_of_table == "kernels"
+        full = next(name for name in cells(app, "name") if name.startswith("void "))
+        smart = app.screen.table.names[full]
+        assert line_with(app, smart) and not any(full[:20] in line for line in screen_text(app)[:-7])
+        assert any(full in row for row in app.screen.answer_to_export().rows)
+        await hit(app, pilot, "n")
+        assert line_with(app, full[:20]) and app.screen.table.names == {}
+
+
+async def test_the_details_of_a_row_are_named_and_have_no_bar(demo_job, other_job, cache_directory):
+    async with comparing((demo_job, other_job), cache_directory) as (app, pilot):
+        assert app.screen.row_details()[0] == [cells(app, "what")[0].strip()]
+        await hit(app, pilot, "o")
+        assert not any("█" in fact or "more ▲" in fact for facts in app.screen.row_details() for fact in facts)
+
+
 async def test_x_swaps_the_sides(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
         await hit(app, pilot, "o")

@@ -28,7 +28,8 @@ from nsystui.questions.opening import Source
 from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.loading import Advanced, ExportFailed, JobStarted, Loading, LoadingEnded
-from nsystui.ui.pictures.diff import change_styles, with_bars, without_bars
+from nsystui.ui.pictures.details import Details, row_details
+from nsystui.ui.pictures.diff import BAR, change_styles, with_bars, without_bars
 from nsystui.ui.pictures.selection import spans
 from nsystui.ui.screens.table import FilteredTableScreen, rows_with
 from nsystui.ui.widgets.lines import ChoiceLine, SelectionLine
@@ -164,6 +165,15 @@ class DiffScreen(FilteredTableScreen):
             return {}
         jobs = [side.job for side in self.sides]
         return jobs[0].smart_names() if jobs[0] is jobs[1] else smart_names(chain(*(one.smart_names() for one in jobs)))
+
+    def row_details(self) -> Details:
+        """Without the bar, which says what the difference says; a line of the summary is named by what it measures."""
+        answer, row = self.table.answer, self.table.current_row
+        if answer is None or row is None:
+            return []
+        name = "what" if self._current == _SUMMARY else self.table.name_key
+        (title, *_), *others = row_details(answer.columns, row, name, {*self.table.shown_keys, BAR.key})
+        return [[title.strip()], *others]
 
     def natural_order(self) -> tuple[str | None, bool]:
         return (None, True) if self._current in (_SUMMARY, "steps") else ("difference", True)
