@@ -34,7 +34,7 @@ SCENES = (
     Scene("ranks", ("7",)),
     Scene("rank-map", ("7", "h", "m", "m", "m")),
     Scene("diff", ("x", "down", "down", "x")),
-    Scene("timeline", ("L", "n", "plus", "plus", "space", "n")),
+    Scene("timeline", ("L", *["plus"] * 4, "right_square_bracket")),
     Scene("help", ("6", "question_mark")),
 )
 

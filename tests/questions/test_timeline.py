@@ -24,6 +24,7 @@ from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
 from nsystui.questions.gpu.device_time import BusyParts
 from nsystui.questions.job import Job
+from nsystui.questions.nccl.names import COLLECTIVES
 from nsystui.questions.nvtx.listing import path_at
 from nsystui.questions.timeline.events import (
     Matches,
@@ -377,6 +378,12 @@ def test_ranges_that_overlap_one_another_are_all_there(opened, tmp_path: Path):
     assert {(span.name, span.end) for span in spans} == {("range 0", 1000), ("range 1", 1100)}
 
 
+def test_collectives_are_named_as_such(job, timeline, opened_lanes):
+    spans = long_events(timeline, stream_lanes(opened_lanes), job.extent(), 0).values()
+    names = {span.name for own in spans for span in own if span.category == "nccl"}
+    assert "AllReduce" in names and names <= set(COLLECTIVES)
+
+
 # Drawing
 
 
@@ -400,6 +407,8 @@ def test_a_name_stands_in_the_columns_of_its_event():
     assert drawn(12, [2] * 12, full, (Span(20, 100, "sgemm", "compute"),)) == "N" * 12
     assert drawn(12, [5] * 12, full, (Span(0, 70, "a\x1bb", "nvtx"), Span(70, 90, "x", "nvtx"))) == "│a␛b═══│════"
     assert drawn(12, [1] * 12, full, (Span(0, 120, "日本語", "compute"),)) == "│??? KKKKKKK"
+    # It begins where its event takes most of a column.
+    assert drawn(12, [1] * 2 + [2] * 10, full, (Span(10, 120, "AllReduce", "nccl"),)) == "KK│AllRedu…N"
     # Two that share a column: the first leaves its letter before the second begins.
     both = (Span(0, 65, "scale", "compute"), Span(65, 120, "add", "compute"))
     assert drawn(12, [1] * 12, full, both) == "│scalK│add K"

@@ -98,9 +98,12 @@ async def test_lanes_fill_the_height(demo_job, cache_directory):
     async with running(demo_job, cache_directory, (200, 60)) as (app, pilot):
         await hit(app, pilot, "L")
         chart = timeline(app).chart
-        assert sum(last - first + 1 for first, last in map(chart.rows_of, chart.in_sight)) > 0.8 * (
-            chart.size.height - 1
-        )
+        rows = chart.size.height - 1
+        assert sum(last - first + 1 for first, last in map(chart.rows_of, chart.in_sight)) == rows
+        assert len({first - last for first, last in map(chart.rows_of, chart.in_sight)}) > 1
+        # A label stands once, however high its lane is, and lanes with next to nothing stay low.
+        assert sum("rank 0 GPU" in line for line in screen_text(app)) == 1
+        assert {last - first for first, last in [chart.rows_of(labels(app).index("stream 24"))]} == {0}
         await hit(app, pilot, "down")  # a lane, however many lines it has
         assert labels(app)[chart.cursor_lane] == "NVTX python"
 

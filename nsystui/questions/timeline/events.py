@@ -15,6 +15,7 @@ from nsystui.base.selection import NameFilter, Window
 from nsystui.questions.conditions import Condition, job_start, matches
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, columns_of, event_row, key_of
+from nsystui.questions.nccl.names import collective_of_kernel
 from nsystui.questions.tasks import GPU_TABLES
 from nsystui.questions.time_window import event_span, report_at
 from nsystui.questions.timeline.lanes import CALL_KINDS, Lane, ThreadEvents, Timeline
@@ -147,7 +148,10 @@ def long_events(timeline: Timeline, lanes: Sequence[Lane], window: Window, least
     keys = [rows.c[key] for key in ("report", "process", "device", "stream", "start", "duration", "kind", "name")]
     query = sa.select(*keys).order_by(rows.c.duration.desc(), rows.c.start).limit(_MOST_SPANS)
     for report, process, device, stream, start, duration, kind, name in _part(timeline, lanes).rows(query):
-        span = Span(start, start + duration, timeline.names.get(name, name or ""), _CATEGORY[kind])
+        shown = timeline.names.get(name, name or "")
+        if kind == EventKind.NCCL.value:  # in a few cells the collective says more than how the name begins
+            shown = collective_of_kernel(shown) or shown
+        span = Span(start, start + duration, shown, _CATEGORY[kind])
         for lane in places.get((report, process, device), ()):
             if lane.stream in (None, stream):
                 found[lane].append(span)

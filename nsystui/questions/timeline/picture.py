@@ -215,6 +215,7 @@ def _names_of(picture: LanePicture, categories: list[str]) -> tuple[list[Name], 
         # Where something else takes most of the columns, a name would say what is not so.
         if first > last or categories[(first + last) // 2] != span.category:
             continue
+        first += categories[first : last + 1].index(span.category)
         shade = 1 - shade
         for column in range(first, last + 1):
             if categories[column] == span.category:

@@ -158,12 +158,12 @@ def line_of(picture: LanePicture) -> LaneLine:
 
 
 def _names(drawn: LaneText) -> Iterator[tuple[int, str]]:
-    """The names that fit into their events, or of which enough does; a blank stays behind each."""
+    """The names that fit into their events, or of which enough does; a blank stays behind one that is cut."""
     for name in drawn.names:
         full = [column for column in range(name.first, name.last + 1) if drawn.busy[column] >= _FULL]
         room = name.last - full[0] if full else 0
-        text = shown_name(name.text, room)
-        if text and (text.endswith("…") or len(name.text) <= room):
+        text = name.text if full and len(name.text) == room + 1 else shown_name(name.text, room)
+        if text and (text.endswith("…") or text == name.text):
             yield full[0], text
 
 

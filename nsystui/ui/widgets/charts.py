@@ -694,6 +694,8 @@ class StripChart(TimeChart):
 _NOT_COMPUTED = "…"
 _EIGHTHS = 8
 _GAP_ABOVE = "▔"
+_THIN = 2
+"""The shade of ranges that take a part of one row, which would not be seen in the colour of broad ones."""
 _GROWTH = (*("gpu", "gpu", "stream", "gpu", "stream", "host", "gpu"), *("stream", "gpu", "gpu", "stream", "host"))
 """Which kind of lanes gets a row more, again and again while there is room."""
 
@@ -813,8 +815,9 @@ class LaneChart(TimeChart):
     def _put_cursor(self, lane: int, column: int) -> None:
         self.set_reactive(TimeChart.cursor_lane, self.validate_cursor_lane(lane))
         self.set_reactive(TimeChart.cursor_column, self.validate_cursor_column(column))
-        self.fit_window()
-        self.repaint_changes()
+        if self.is_attached:
+            self.fit_window()
+            self.repaint_changes()
 
     def on_resize(self) -> None:
         self.fit_window()
@@ -846,10 +849,10 @@ class LaneChart(TimeChart):
     def _shared_out(self, room: int) -> tuple[int, ...]:
         """The rows of each lane: what is left when all have one goes to one kind after the other.
 
-        GPUs are compared with each other: they are all of one height.
+        GPUs are compared with each other: they are all of one height. Letters would say no more on further rows.
         """
         heights = [1] * self.lane_count
-        left = room - self.lane_count
+        left = room - self.lane_count if self.has_colours else 0
         for kind in _GROWTH * max(_HIGHEST.values()):
             growing = [lane for lane, own in enumerate(self._kinds) if own == kind and heights[lane] < _HIGHEST[kind]]
             if kind == "gpu" and len(growing) > left:
@@ -863,6 +866,7 @@ class LaneChart(TimeChart):
 
     def notify_style_update(self) -> None:
         self._styles.clear()
+        self._room = 0
         super().notify_style_update()
 
     def label_of(self, lane: int) -> str:
@@ -905,7 +909,8 @@ class LaneChart(TimeChart):
             # The gap is what is drawn: a block below it would leave a seam to the row below in many fonts.
             text.append(_GAP_ABOVE if has_gap else " " if is_filled or not eighths else BLOCKS[eighths - 1])
             is_dim = known.marked is not None and not is_marked
-            cell = _Cell(category, is_filled, has_gap, known.shades[column], is_marked, is_dim)
+            shade = _THIN if category == "nvtx" and full < _EIGHTHS - 1 else known.shades[column]
+            cell = _Cell(category, is_filled, has_gap, shade, is_marked, is_dim)
             cells.append(cell if eighths else _PLAIN)
         if line == lines // 2:
             for first, name in known.names:
@@ -941,9 +946,7 @@ class LaneChart(TimeChart):
         page, ink = plain.bgcolor.get_truecolor(), plain.color.get_truecolor()
         colour = style.color.get_truecolor()
         if cell.category == "nvtx":  # a page of ranges would be a white wall
-            colour = blend_rgb(
-                page, ink, _THIN_RANGE if not cell.is_filled else _SECOND_RANGE if cell.shade else _RANGE
-            )
+            colour = blend_rgb(page, ink, (_RANGE, _SECOND_RANGE, _THIN_RANGE)[cell.shade])
         elif cell.shade:
             colour = blend_rgb(ink, colour, _SHADE)  # towards the ink: names stay readable on it
         if cell.is_dim:
