@@ -34,7 +34,7 @@ SCENES = (
     Scene("ranks", ("7",)),
     Scene("rank-map", ("4", "v", "b", "b", "b")),
     Scene("diff", ("x", "down", "down", "x")),
-    Scene("timeline", ("L", "right_square_bracket", "plus", "plus", "space", "right_square_bracket")),
+    Scene("timeline", ("L", *["plus"] * 4, "right_square_bracket")),
     Scene("help", ("6", "question_mark")),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -31,7 +32,7 @@ name, largest difference first. A and B are two jobs, or two ranks, groups of ra
 Where the sides have different numbers of ranks, times and counts are per rank, and say so. NVTX ranges overlap, and so
 do their differences; names that differ in numbers only are one (--no-fold)."""
 EXAMPLES = """  nsystui diff before/ -- after/
-  nsystui diff before/ -- after/ --screen
+  nsystui diff before/ -- after/ --format table
   nsystui diff old.sqlite -- new.sqlite --tables kernels --names short --top 20
   nsystui diff rank*.sqlite --ranks-a 0-3 --ranks-b 4-7
   nsystui diff rank0.sqlite --time-a 1.2s:1.5s --time-b 4.2s:4.5s --format json"""
@@ -63,13 +64,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sides.add_argument(f"--time-{side}", metavar="A:B", help=f"the window of {name}, in the time of its own job")
     group = parser.add_argument_group("table")
     group.add_argument("--tables", metavar="LIST", help=f"which, separated by commas: {', '.join(_TABLES)} (all)")
-    group.add_argument("--names", choices=("full", "short", "mangled"), default="full", help="which kernel names")
+    group.add_argument("--names", choices=("full", "short", "mangled"), help="which kernel names (default: full)")
     group.add_argument("--no-fold", action="store_true", help="numbered NVTX names (layer 0, layer 1 …) one by one")
     shared.add_step_range(group)
     shared.add_selection(parser)
     shared.add_format(parser)
     screen = parser.add_argument_group("screen")
-    screen.add_argument("--screen", action="store_true", help="show the tables on a screen")
+    screen.add_argument(
+        "--screen",
+        action="store_true",
+        help="show the tables on a screen (usual at a terminal without --format, --output, --tables, --top, --sort)",
+    )
     add_screen(screen)
 
 
@@ -79,15 +84,27 @@ def run(arguments: argparse.Namespace) -> int:
 
     _check_sides(arguments)
     names = chosen_tables(arguments.tables, _TABLES, _TABLES)
-    options = Options(Names(arguments.names), not arguments.no_fold, arguments.step_range)
-    if arguments.screen:
-        return _open_screen(arguments, options)
+    options = Options(Names(arguments.names or "full"), not arguments.no_fold, arguments.step_range)
+    if arguments.screen or _is_for_screen(arguments):
+        return _open_screen(arguments, options if arguments.names else replace(options, names=Names.SMART))
     shared.check_output(arguments)
     with closing(shared.open_job(_opened(arguments, "a"))) as job:
         if not arguments.against:
             return _answer(arguments, names, sides_of(arguments, (job,)), options)
         with closing(shared.open_job(_opened(arguments, "b"))) as other:
             return _answer(arguments, names, sides_of(arguments, (job, other)), options)
+
+
+def _is_for_screen(arguments: argparse.Namespace) -> bool:
+    """Whether the tables go to a terminal, and nothing is asked of them that only text has."""
+    from nsystui.base import terminal
+
+    asked = (arguments.format, arguments.output, arguments.tables, arguments.top, arguments.sort)
+    if any(value is not None for value in asked) or sys.stdout is None or not sys.stdout.isatty():
+        return False
+    is_typed_on = sys.stdin is not None and sys.stdin.isatty()
+    is_drawn_on = sys.__stderr__ is not None and sys.__stderr__.isatty()
+    return not terminal.check(terminal.original_environ(), is_typed_on, is_drawn_on, "diff")
 
 
 def _check_sides(arguments: argparse.Namespace) -> None:
@@ -151,6 +168,8 @@ def _tables(
     arguments: argparse.Namespace, answers: dict[str, TableAnswer], sides: tuple[Side, Side]
 ) -> Iterator[Titled]:
     """The tables, sorted and cut, each note with the first that it belongs to; a text omits tables without rows."""
+    from nsystui.base.terminal import text_width
+    from nsystui.output.formats import fitting
     from nsystui.questions.compare import TABLES
 
     is_text = _is_text(arguments)
@@ -163,6 +182,8 @@ def _tables(
             for text in notes:
                 shared.complain(f"note: {text}")
             continue
+        if is_text and not shared.to_file(arguments) and sys.stdout.isatty():
+            answer = fitting(answer, text_width(120))
         title = TABLES[name].title
         title += f": A is {sides[0].label}, B is {sides[1].label}" if not earlier - set(notes) else ""
         title += f" ({len(answer):,} of {len(whole):,}: --top N for more)" if len(answer) < len(whole) else ""

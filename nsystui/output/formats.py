@@ -19,12 +19,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, compress, islice
 from os import PathLike, fspath
 from pathlib import PurePath
 from typing import Protocol
 
-from nsystui.base.answer import Answer, Row, Value, iter_rows
+from nsystui.base.answer import Answer, Row, TableAnswer, Value, iter_rows
 from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.text import ascii_glyphs, safe_text, width_of
@@ -234,6 +235,50 @@ class _TableColumn:
     def cell(self, value: Value) -> str:
         """The value worded and padded; a later one that is wider than all of the first page sticks out."""
         return self._pad(self._wording.cell(value))
+
+
+_LEAST_NAME, _NAME_SHARE = 24, 0.4
+
+
+def fitting(answer: TableAnswer, width: int) -> TableAnswer:
+    """The answer for a text of lines of ``width`` cells: less important columns leave, of equals the last first.
+
+    The last column is cut at its end, if that is text, but keeps 0.4 of a line. Columns of importance 0 stay, and so
+    does other text. A file has all of it.
+    """
+    values: Sequence[Sequence[Value]] = list(zip(*answer.rows, strict=True)) or [()] * len(answer.columns)
+    widths = [_TableColumn(column, held).width for column, held in zip(answer.columns, values, strict=True)]
+    shown = {number for number, column in enumerate(answer.columns) if column.importance < FILES_ONLY}
+    last = max(shown)
+    is_name = answer.columns[last].unit is Unit.TEXT
+    least = min(widths[last], max(_LEAST_NAME, int(_NAME_SHARE * width))) if is_name else widths[last]
+
+    def others() -> int:
+        return sum(widths[number] + 2 for number in shown if number != last)
+
+    for number in sorted(shown - {last}, key=lambda number: (-answer.columns[number].importance, -number)):
+        if others() + least <= width:
+            break
+        if answer.columns[number].importance > 0 and answer.columns[number].unit is not Unit.TEXT:
+            shown.discard(number)
+    columns = tuple(
+        column if number in shown else column.with_importance(FILES_ONLY)
+        for number, column in enumerate(answer.columns)
+    )
+    rows = answer.rows
+    if is_name:
+        room = max(width - others(), least)
+        rows = [(*row[:last], _cut_end(row[last], room), *row[last + 1 :]) for row in rows]
+    return replace(answer, columns=columns, rows=rows)
+
+
+def _cut_end(value: Value, room: int) -> Value:
+    if not isinstance(value, str) or width_of(safe_text(value)) <= room:
+        return value
+    text = safe_text(value)
+    while width_of(text) > room - 1:
+        text = text[:-1]
+    return text + "…"
 
 
 def _write_table(answer: Answer, stream: Writable, ascii_only: bool, progress: Progress | None) -> int:

@@ -255,12 +255,16 @@ class NsystuiApp(App[int]):
         """Textual removes a screen that was closed unless it is installed: one in the history is opened again."""
         return super().is_screen_installed(screen) or self._history.keeps(screen)
 
-    async def _close_all(self) -> None:
-        """Ends the screens that only the history keeps, besides those that Textual knows of."""
+    async def _forget_way(self) -> None:
+        """Forgets every step, and ends the screens that only the history keeps."""
         while (place := self._history.take()) is not None:
             for screen, _ in place.screens:
                 if screen.is_running and all(screen not in stack for stack in self._screen_stacks.values()):
                     await self._prune(screen)
+
+    async def _close_all(self) -> None:
+        """Ends the screens of the history besides those that Textual knows of."""
+        await self._forget_way()
         await super()._close_all()
 
     # -- the loading ----------------------------------------------------------------------------------------------
@@ -482,7 +486,7 @@ class DiffApp(NsystuiApp):
     compares nothing: half a job would differ from itself.
     """
 
-    MODES: ClassVar[dict[str, object]] = {"diff": lambda: screen_of("diff")}
+    MODES: ClassVar[dict[str, object]] = {**NsystuiApp.MODES, "diff": lambda: screen_of("diff")}
     DEFAULT_MODE = "diff"
 
     def __init__(
@@ -498,6 +502,7 @@ class DiffApp(NsystuiApp):
         self.options = options
         self._sides_of = sides_of
         self._reading = 0
+        self._shown: tuple[str, Side] | None = None
         self._jobs: dict[int, Job] = {}
 
     def _begin(self) -> None:
@@ -556,6 +561,17 @@ class DiffApp(NsystuiApp):
         self.sides = sides
         self.update_screen()
 
+    async def open_side(self, side: Side, letter: str) -> None:
+        """Makes the screens those of one side; screens of the other one are closed, with what they show."""
+        if self._shown == (letter, side):
+            return
+        self._shown = letter, side
+        await self._forget_way()
+        for mode in set(SCREENS) & set(self._screen_stacks):
+            await self.remove_mode(mode)
+            self.add_mode(mode, type(self).MODES[mode])  # type: ignore[arg-type]
+        self.job, self.selection = side.job, side.selection
+
     def resume_loading(self) -> bool:
         """Resumes the reading that a stop interrupted: ready reports come from the cache, or are read again."""
         if self.loading_now or self.sides is not None:
@@ -567,6 +583,8 @@ class DiffApp(NsystuiApp):
     def status(self) -> str:
         """The progress of the reading, and of which side."""
         words = super().status
+        if self.sides is not None and self._shown is not None and self.current_mode != "diff":
+            return f"{self._shown[0]}: {self._shown[1].label}"
         return f"{'AB'[self._reading]}: {words}" if words and len(self.sources) > 1 else words
 
 

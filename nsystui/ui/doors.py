@@ -41,8 +41,10 @@ async def show_finding(app: NsystuiApp, finding: Finding) -> None:
     door = finding.door
     if door.view == DIAGNOSTICS:
         app.open_screen(screen_of("diagnostics"))
-    else:
-        await show_view(app, door.view, _selection(app.selection, door))
+        return
+    await show_view(app, door.view, _selection(app.selection, door))
+    if app.current_mode == "timeline" and finding.ranks:
+        app.screen.open_rank(min(finding.ranks))  # type: ignore[attr-defined]
 
 
 def _selection(selection: Selection, door: Door) -> Selection:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from small_answers import COLUMNS, FEW, Many, Rows
 
 from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import COUNT, NAME, Column, Unit
+from nsystui.base.columns import COUNT, FILES_ONLY, NAME, Column, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.text import width_of
 from nsystui.output.findings import plain
-from nsystui.output.formats import format_for_path, write
+from nsystui.output.formats import fitting, format_for_path, write
 from nsystui.output.parquet import write_parquet
 
 STATS = Path(__file__).parents[3] / "shared/data/nsys-stats"
@@ -270,3 +270,22 @@ def test_parquet_keeps_values_that_its_types_do_not_hold(tmp_path: Path) -> None
     with duckdb.connect() as connection:
         rows = connection.read_parquet(str(tmp_path / "x.parquet")).fetchall()
     assert rows == [("18446744073709551615", "r\\udcff", "1·1"), ("1", None, "5")]
+
+
+# Text for a terminal
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200, 400])
+def test_a_table_for_a_terminal_is_as_wide_as_that_and_keeps_what_matters(width):
+    columns = (
+        Column("first", header="First", label="first", unit=Unit.COUNT),
+        *(Column(f"more{n}", header=f"More {n}", label="x" * 20, unit=Unit.COUNT, importance=n) for n in (3, 1, 2)),
+        Column("name", header="Name", label="name"),
+    )
+    answer = TableAnswer("wide", columns, [(1, 2, 3, 4, "a name " * 30), (5, 6, 7, 8, "short")])
+    text = written(fitting(answer, width), "table")
+    lines = text.splitlines()
+    assert all(len(line) <= width for line in lines)
+    shown = [len(column.label) for column in fitting(answer, width).columns if column.importance < FILES_ONLY]
+    assert (len(shown), "…" in text) == {80: (3, True), 100: (4, True), 120: (4, True)}.get(width, (5, width < 283))
+    assert "short" in lines[-1]

@@ -24,16 +24,18 @@ from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
 from nsystui.questions.gpu.device_time import BusyParts
 from nsystui.questions.job import Job
+from nsystui.questions.nccl.names import COLLECTIVES
+from nsystui.questions.nvtx.listing import path_at
 from nsystui.questions.timeline.events import (
+    Matches,
     Neighbours,
     Span,
     lane_events,
     long_events,
     longest_in,
     longest_range_in,
-    nvtx_spans,
-    path_at,
     range_next_to,
+    thread_spans,
 )
 from nsystui.questions.timeline.lanes import CATEGORIES, IDLE, UNSEEN, Columns, Lane, LaneWork, Timeline, columns
 from nsystui.questions.timeline.picture import LanePicture, lane_label, lane_pictures, lane_text
@@ -131,7 +133,7 @@ def test_columns_of_the_demo_are_those_of_its_operations(job, timeline, opened_l
     whole = job.extent()
     middle = (whole.start + whole.end) // 2
     for window in (whole, Window(middle, middle + 1_000_000)):
-        for lane in [lane for lane in opened_lanes if not lane.is_nvtx and lane.rank == 0]:
+        for lane in [lane for lane in opened_lanes if not lane.is_host and lane.rank == 0]:
             own = operations(job, lane)
             count = 50
             found = columns(timeline.work(lane), window, count)
@@ -164,15 +166,19 @@ def covered(ranges: list[tuple[int, int]], low: float, high: float) -> float:
 
 def test_a_closed_rank_is_a_lane_for_each_of_its_gpus(timeline):
     lanes, is_whole = timeline.lanes(frozenset())
-    assert [lane_label(lane) for lane in lanes] == ["  0 d0", "  1 d0", "  2 d0", "  3 d0"] or len(lanes) == 4
+    assert [lane_label(lane) for lane in lanes] == [f"rank {rank} GPU" for rank in range(4)]
     assert is_whole and [lane.rank for lane in lanes] == [0, 1, 2, 3]
 
 
-def test_an_opened_rank_has_its_main_thread_above_and_its_streams_below_by_work(job, timeline, opened_lanes):
+def test_an_opened_rank_has_its_main_thread_below_its_gpu_and_then_its_streams_by_work(job, timeline, opened_lanes):
     own = [lane for lane in opened_lanes if lane.rank == 0]
-    gpu = next(number for number, lane in enumerate(own) if not lane.is_nvtx)
-    assert own[:gpu] and {lane.thread & 0xFFFFFF for lane in own[:gpu]} == {timeline.ranks[0].pid}
-    assert [lane.level for lane in own[:gpu]] == [*range(gpu - 1), None]  # start/end ranges lie below
+    first = next(number for number, lane in enumerate(own) if lane.stream is not None)
+    assert lane_label(own[0], True) == "▾ rank 0 GPU"
+    main = own[1:first]
+    assert main and {lane.thread & 0xFFFFFF for lane in main} == {timeline.ranks[0].pid}
+    ranges = [lane.level for lane in main if lane.calls is None]
+    assert ranges == [*range(len(ranges) - 1), None]  # start/end ranges lie below
+    assert [lane.calls for lane in main if lane.calls is not None] == [EventKind.API, EventKind.OS]
     streams = stream_lanes(own)
     spent = [covered([(a, b) for a, b, *_ in operations(job, lane)], -1, 10**18) for lane in streams]
     assert len(streams) > 1 and spent == sorted(spent, reverse=True)
@@ -193,9 +199,9 @@ def test_the_selection_says_which_ranks_and_streams_there_are(job, timeline, ope
     chosen = Selection(tasks=frozenset({stream.task}), streams=frozenset({stream.stream}))
     lanes, _ = Timeline.of(job, chosen).lanes(frozenset({stream.task}))
     assert {lane.rank for lane in lanes} == {0}
-    assert [lane.stream for lane in lanes if not lane.is_nvtx] == [None, stream.stream]
+    assert [lane.stream for lane in lanes if not lane.is_host] == [None, stream.stream]
     assert (
-        Timeline.of(job, chosen).work(lanes[[lane.is_nvtx for lane in lanes].index(False)]).length
+        Timeline.of(job, chosen).work(lanes[[lane.is_host for lane in lanes].index(False)]).length
         == timeline.work(stream).length
     )
 
@@ -204,7 +210,7 @@ def test_the_selection_says_which_ranks_and_streams_there_are(job, timeline, ope
 
 
 def test_next_and_previous_visit_every_operation_of_a_lane(job, timeline, opened_lanes):
-    for lane in [lane for lane in opened_lanes if not lane.is_nvtx and lane.rank == 0]:
+    for lane in [lane for lane in opened_lanes if not lane.is_host and lane.rank == 0]:
         starts = sorted({start for start, *_ in operations(job, lane)})
         neighbours = Neighbours(timeline)
         time, seen = starts[0] - 1, []
@@ -239,7 +245,7 @@ def test_the_longest_of_a_span_and_how_many_there_are(job, timeline, opened_lane
 
 
 def test_long_events_are_those_of_each_lane(job, timeline, opened_lanes):
-    lanes = [lane for lane in opened_lanes if not lane.is_nvtx]
+    lanes = [lane for lane in opened_lanes if not lane.is_host]
     window = job.extent()
     own = {lane: operations(job, lane) for lane in lanes}
     least = sorted(b - a for a, b, *_ in own[lanes[0]])[-20]
@@ -254,7 +260,7 @@ def test_marked_columns_hold_an_operation_of_that_name(job, timeline, opened_lan
     window, count, wanted = job.extent(), 40, NameFilter("allreduce")
     pictures = {picture.lane: picture for picture in lane_pictures(timeline, lanes, window, count, wanted)}
     length = window.end - window.start
-    for lane in [lane for lane in lanes if not lane.is_nvtx]:
+    for lane in [lane for lane in lanes if not lane.is_host]:
         expected = set()
         for start, end, _, name in operations(job, lane):
             if "allreduce" in name.lower():
@@ -264,17 +270,75 @@ def test_marked_columns_hold_an_operation_of_that_name(job, timeline, opened_lan
     assert any(picture.marked for picture in pictures.values())
 
 
+# Calls
+
+
+def calls_of(job: Job, report: int) -> list[tuple[int, int, str]]:
+    """Thread, start and name of the API calls of a report, from SQLite itself, in job time."""
+    found = next(one for one in job.session.reports if one.index == report)
+    with closing(sqlite3.connect(found.path)) as connection:
+        query = "SELECT globalTid, start, value FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds ON id = nameId"
+        return [(thread, start + found.clock_offset, name) for thread, start, name in connection.execute(query)]
+
+
+def test_the_calls_of_a_thread_are_events_of_its_lanes(job, timeline, opened_lanes):
+    lanes = [lane for lane in opened_lanes if lane.calls is EventKind.API]
+    expected = calls_of(job, lanes[0].task.report)
+    assert {lane.thread for lane in lanes} == {thread for thread, *_ in expected}
+    for lane in lanes:
+        own = timeline.events(lane)
+        assert own.start.tolist() == sorted(start for thread, start, _ in expected if thread == lane.thread)
+        row = range_next_to(timeline, lane, int(own.start[2]), True)
+        assert row[0] == own.start[3] and row[1] == "api"
+        assert timeline.lane_of(dict(zip([column.key for column in EVENT_COLUMNS], row, strict=True))) == lane
+
+
+# Matches
+
+
+@pytest.mark.parametrize("word", ["allreduce", "cudaLaunch", "step"])
+def test_matches_are_visited_in_order_of_time_and_lane_and_counted(job, timeline, opened_lanes, word):
+    window = job.extent()
+    matches = Matches(timeline, tuple(opened_lanes), window, NameFilter(word))
+    expected = []
+    shown = [lane for lane in opened_lanes if lane.is_host or lane.stream is not None or lane.rank != 0]
+    for lane in shown:
+        if lane.is_host:
+            own = timeline.events(lane)
+            names = [own.names[number] for number in own.name.tolist()]
+            starts = own.start.tolist()
+        else:
+            starts, names = zip(*[(start, name) for start, _, _, name in operations(job, lane)], strict=True)
+        found = [start for start, name in zip(starts, names, strict=True) if word.lower() in name.lower()]
+        expected += [(start, opened_lanes.index(lane)) for start in found]
+    assert matches.count() == len(expected)
+    seen, here = [], (window.start - 1, None)
+    for _ in range(40):
+        found = matches.next_to(*here, forward=True)
+        if found is None:
+            break
+        here = (int(found.row[0]), found.lane)
+        seen.append((here[0], opened_lanes.index(found.lane)))
+    assert seen == sorted(expected)[: len(seen)] and seen
+    back = [seen[-1]]
+    while len(back) < len(seen):
+        found = matches.next_to(back[-1][0], opened_lanes[back[-1][1]], forward=False)
+        back.append((int(found.row[0]), opened_lanes.index(found.lane)))
+    assert back[::-1] == seen
+    assert matches.next_to(*seen[0][:1], opened_lanes[seen[0][1]], forward=False) is None
+
+
 # NVTX
 
 
 def test_ranges_of_a_lane_are_named_and_visited_in_order(job, timeline, opened_lanes):
-    lane = opened_lanes[0]
-    level = timeline.nvtx(lane)
+    lane = opened_lanes[1]
+    level = timeline.events(lane)
     whole = job.extent()
-    spans = nvtx_spans(timeline, lane, whole, 10_000_000)
+    spans = thread_spans(timeline, lane, whole, 10_000_000)
     assert [span.start for span in spans] == level.start.tolist()
     assert {"step 0", "step 1", "step 2"} <= {span.name for span in spans}
-    coarse = nvtx_spans(timeline, lane, whole, 7)
+    coarse = thread_spans(timeline, lane, whole, 7)
     width = (whole.end - whole.start) / 7
     assert [(span.start, span.end) for span in coarse] == [
         (a, b) for a, b in zip(level.start.tolist(), level.end.tolist(), strict=True) if b - a >= width
@@ -289,11 +353,11 @@ def test_ranges_of_a_lane_are_named_and_visited_in_order(job, timeline, opened_l
 
 
 def test_the_path_to_a_moment_is_what_is_open_then(timeline, opened_lanes):
-    outer, inner = opened_lanes[0], opened_lanes[1]
-    level = timeline.nvtx(inner)
+    outer, inner = opened_lanes[1], opened_lanes[2]
+    level = timeline.events(inner)
     time = int(level.start[0] + level.end[0]) // 2
-    names = timeline.nvtx_names(inner)
-    path = path_at(timeline, inner.task.report, inner.thread, time)
+    names = level.names
+    path = path_at(timeline.session, inner.task.report, inner.thread, time)
     assert path[1] == names[int(level.name[0])]
     around, _ = longest_range_in(timeline, outer, Window(time, time + 1))
     assert path[0] == around[2]
@@ -310,8 +374,14 @@ def test_ranges_that_overlap_one_another_are_all_there(opened, tmp_path: Path):
     session = opened(path)
     timeline = Timeline.of(Job(session), Selection())
     lanes, _ = timeline.lanes(frozenset({timeline.ranks[0].task}))
-    spans = [span for lane in lanes if lane.is_nvtx for span in nvtx_spans(timeline, lane, Window(0, 1000), 10)]
+    spans = [span for lane in lanes if lane.is_host for span in thread_spans(timeline, lane, Window(0, 1000), 10)]
     assert {(span.name, span.end) for span in spans} == {("range 0", 1000), ("range 1", 1100)}
+
+
+def test_collectives_are_named_as_such(job, timeline, opened_lanes):
+    spans = long_events(timeline, stream_lanes(opened_lanes), job.extent(), 0).values()
+    names = {span.name for own in spans for span in own if span.category == "nccl"}
+    assert "AllReduce" in names and names <= set(COLLECTIVES)
 
 
 # Drawing
@@ -321,7 +391,7 @@ def drawn(count: int, category: list[int], busy: list[float], spans: tuple[Span,
     window = Window(0, 10 * count)
     made = Columns(window, np.array(category, np.int8), np.array(busy), {})
     lane = Lane.__new__(Lane)
-    return lane_text(LanePicture(lane, made, None, spans)).text
+    return lane_text(LanePicture(lane, made, None, spans)).with_names()
 
 
 def test_letters_say_category_and_whether_half_of_the_column_is_busy():
@@ -337,6 +407,8 @@ def test_a_name_stands_in_the_columns_of_its_event():
     assert drawn(12, [2] * 12, full, (Span(20, 100, "sgemm", "compute"),)) == "N" * 12
     assert drawn(12, [5] * 12, full, (Span(0, 70, "a\x1bb", "nvtx"), Span(70, 90, "x", "nvtx"))) == "│a␛b═══│════"
     assert drawn(12, [1] * 12, full, (Span(0, 120, "日本語", "compute"),)) == "│??? KKKKKKK"
+    # It begins where its event takes most of a column.
+    assert drawn(12, [1] * 2 + [2] * 10, full, (Span(10, 120, "AllReduce", "nccl"),)) == "KK│AllRedu…N"
     # Two that share a column: the first leaves its letter before the second begins.
     both = (Span(0, 65, "scale", "compute"), Span(65, 120, "add", "compute"))
     assert drawn(12, [1] * 12, full, both) == "│scalK│add K"
@@ -362,6 +434,11 @@ def test_real_lanes_of_a_job_with_data_loader_threads(opened):
     session = opened(*shared("ddp-a100-rank0of4"))
     timeline = Timeline.of(Job(session), Selection())
     lanes, _ = timeline.lanes(frozenset({timeline.ranks[0].task}))
-    labels = [lane_label(lane).split(maxsplit=1)[1] for lane in lanes if not lane.is_nvtx]
-    assert labels == ["d0", "d0 s7", "d0 s16", "d0 s20", "d0 s17"]
-    assert lanes[0].is_nvtx and lanes[0].thread & 0xFFFFFF == timeline.ranks[0].pid
+    labels = [lane_label(lane).strip() for lane in lanes if not lane.is_host]
+    assert labels == ["rank 0 GPU", "stream 7", "stream 16", "stream 20", "stream 17"]
+    assert lanes[1].is_host and lanes[1].thread & 0xFFFFFF == timeline.ranks[0].pid
+    with closing(sqlite3.connect(shared("ddp-a100-rank0of4")[0])) as connection:
+        query = "SELECT globalTid, count(DISTINCT start || ' ' || rowid) FROM CUPTI_ACTIVITY_KIND_RUNTIME GROUP BY 1"
+        expected = dict(connection.execute(query))
+    api = {lane.thread: len(timeline.events(lane).start) for lane in lanes if lane.calls is EventKind.API}
+    assert api == expected

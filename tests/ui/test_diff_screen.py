@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text, shows
 
+from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import NAME, Column, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.exports.demo import TrainingJob
@@ -19,6 +21,7 @@ from nsystui.questions.compare.side import Side
 from nsystui.questions.opening import Source
 from nsystui.questions.recipes import recipe_named
 from nsystui.ui.app import DiffApp, Look
+from nsystui.ui.pictures.diff import change_styles, with_bars, without_bars
 from nsystui.ui.screens.diff import DiffScreen, OtherJobScreen
 from nsystui.ui.screens.kernels import KernelsScreen
 from nsystui.ui.screens.overview import OverviewScreen
@@ -72,7 +75,7 @@ async def test_x_on_two_ranks_of_the_overview_compares_them(demo_job, cache_dire
         await shows(app, pilot, "A = rank 0: x on another rank compares")
         await hit(app, pilot, "down", "down", "x")
         assert isinstance(app.screen, DiffScreen)
-        assert line_with(app, "A = rank 0   B = rank 2")
+        assert line_with(app, "[A] rank 0   [B] rank 2")
         assert line_with(app, "[summary]")
         await hit(app, pilot, "escape")
         assert isinstance(app.screen, OverviewScreen)
@@ -91,7 +94,7 @@ async def test_x_on_two_rows_of_the_ranks_screen_compares_them(demo_job, cache_d
         await hit(app, pilot, "7")
         ranks = cells(app, "rank")
         await hit(app, pilot, "x", "down", "x")
-        assert line_with(app, f"A = rank {ranks[0]}   B = rank {ranks[1]}")
+        assert line_with(app, f"[A] rank {ranks[0]}   [B] rank {ranks[1]}")
 
 
 @pytest.mark.parametrize("key", ["1", "7"])
@@ -100,13 +103,13 @@ async def test_two_groups_of_ranks_are_typed(demo_job, cache_directory, key):
         await hit(app, pilot, key, "X")
         await hit(app, pilot, "end", *["backspace"] * 5, *keys_of("0,1 -- 2-3"), "enter")
         assert isinstance(app.screen, DiffScreen)
-        assert line_with(app, "A = ranks 0-1   B = ranks 2-3")
+        assert line_with(app, "[A] ranks 0-1   [B] ranks 2-3")
 
 
 async def test_a_group_without_another_is_compared_with_all_others(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "X", "enter")
-        assert line_with(app, "A = rank 0   B = ranks 1-3")
+        assert line_with(app, "[A] rank 0   [B] ranks 1-3")
 
 
 @pytest.mark.parametrize(
@@ -140,16 +143,18 @@ async def test_enter_goes_from_the_summary_to_a_table_and_to_the_name_on_its_scr
         await hit(app, pilot, "n")
         name = cells(app, "name")[0]
         await hit(app, pilot, "enter")
+        assert line_with(app, "in A or B? B")
+        await hit(app, pilot, "backspace", "a", "enter")
         assert isinstance(app.screen, KernelsScreen)
         assert cells(app, "name") == [name]
-        assert [item.rank for item in app.job.ranks if item.task in app.selection.tasks] == [0, 1]
+        assert [item.rank for item in app.job.ranks if item.task in app.selection.tasks] == [0]
 
 
 async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "x", "down", "x", "v", "v")
         place = next(n for n, name in enumerate(cells(app, "name")) if name.endswith("step *"))
-        await hit(app, pilot, *["down"] * place, "enter")
+        await hit(app, pilot, *["down"] * place, "enter", "enter")
         assert app.current_mode == "nvtx"
         assert app.selection.name.matches("step 17") and not app.selection.name.matches("data step 17")
 
@@ -167,12 +172,31 @@ async def test_v_goes_through_the_tables_and_back(demo_job, other_job, cache_dir
         assert app.screen.name_of_table == "steps"
 
 
+async def test_kernels_have_smart_names_and_files_full_ones(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "7", "x", "down", "x", "o")
+        assert app.screen.name_of_table == "kernels"
+        full = next(name for name in cells(app, "name") if name.startswith("void "))
+        smart = app.screen.table.names[full]
+        assert line_with(app, smart) and not any(full[:20] in line for line in screen_text(app)[:-7])
+        assert any(full in row for row in app.screen.answer_to_export().rows)
+        await hit(app, pilot, "n")
+        assert line_with(app, full[:20]) and app.screen.table.names == {}
+
+
+async def test_the_details_of_a_row_are_named_and_have_no_bar(demo_job, other_job, cache_directory):
+    async with comparing((demo_job, other_job), cache_directory) as (app, pilot):
+        assert app.screen.row_details()[0] == [cells(app, "what")[0].strip()]
+        await hit(app, pilot, "o")
+        assert not any("█" in fact or "more ▲" in fact for facts in app.screen.row_details() for fact in facts)
+
+
 async def test_x_swaps_the_sides(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
         await hit(app, pilot, "v")
         before = dict(zip(cells(app, "name"), cells(app, "difference"), strict=True))
         await hit(app, pilot, "x")
-        assert line_with(app, "A = after   B = before")
+        assert line_with(app, "[A] after   [B] before")
         after = dict(zip(cells(app, "name"), cells(app, "difference"), strict=True))
         assert after == pytest.approx({name: -change for name, change in before.items()})
 
@@ -218,17 +242,53 @@ async def test_e_exports_plain_values_of_the_summary(demo_job, other_job, cache_
         assert found["GPU busy"]["unit"] == "%" and isinstance(found["GPU busy"]["a"], float)
 
 
+async def test_a_row_opens_in_either_job_and_esc_goes_back_to_the_comparison(demo_job, other_job, cache_directory):
+    async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "r")
+        await shows(app, pilot, "A and B are chosen")
+        await hit(app, pilot, "o")
+        name = cells(app, "name")[0]
+        totals = {side: cells(app, f"sum_{side}")[0] for side in "ab"}
+        for side in ("b", "a", "b"):
+            await hit(app, pilot, "enter", "backspace", side, "enter")
+            assert isinstance(app.screen, KernelsScreen) and cells(app, "name") == [name]
+            assert cells(app, "total") == [totals[side]]
+            assert f"{side.upper()}: {'after' if side == 'b' else 'before'}" in screen_text(app)[1]
+            await hit(app, pilot, "escape", "escape")
+            assert isinstance(app.screen, DiffScreen)
+        await hit(app, pilot, "1")
+        assert isinstance(app.screen, OverviewScreen) and app.job is app.sides[0].job
+
+
+# Drawing
+
+
+def test_bars_go_to_both_sides_and_are_as_long_as_the_difference():
+    columns = (Column("difference", header="D", label="B − A", unit=Unit.CHANGE), NAME)
+    answer = with_bars(TableAnswer("diff", columns, [(-600, "a"), (300, "b"), (1, "c"), (0, "d"), (None, "e")]))
+    assert answer.cells("bar") == ["▼██████│       ", "       │███▲   ", "       │▲      ", "       │       ", None]
+    assert without_bars(answer).columns == columns and without_bars(answer).rows[0] == (-600, "a")
+    assert answer.sorted_by("bar", descending=True).cells("name")[0] == "b"
+    styles = [change_styles(record).get("bar") for record in answer.records()]
+    assert styles == ["better", "worse", "worse", None, None]
+
+
+@pytest.mark.parametrize(
+    ("what", "difference", "expected"),
+    [
+        ("step time, median", "-13.5 µs", "better"),
+        ("time span", "+2.82 s", "worse"),
+        ("  kernels", "0 ns", None),
+        ("GPU idle", "+0.6 pp", "worse"),
+        ("GPU busy", "+0.6 pp", None),
+        ("kernels launched", "+12", None),
+    ],
+)
+def test_less_time_is_better_and_a_count_is_neither(what, difference, expected):
+    assert change_styles({"what": what, "difference": difference}).get("difference") == expected
+
+
 # Two jobs alone
-
-
-async def test_keys_of_other_screens_say_why_they_do_nothing(demo_job, other_job, cache_directory):
-    async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
-        for key, words in (("2", "only the comparison is open here"), ("r", "A and B are chosen")):
-            await hit(app, pilot, key)
-            await shows(app, pilot, words)
-        await hit(app, pilot, "v", "enter")
-        await shows(app, pilot, "only the comparison is open here")
-        assert not any("Overview" in line for line in screen_text(app))
 
 
 async def test_a_job_that_cannot_be_read_ends_with_its_reason(demo_job, cache_directory, tmp_path):
@@ -270,7 +330,7 @@ async def test_the_palettes_diff_compares_with_another_job(demo_job, other_job, 
         assert isinstance(app.screen, DiffScreen)
         a, b = app.screen.sides
         assert (a.job, len(b.job.ranks)) == (app.job, 2)
-        line_with(app, "A = ")
+        line_with(app, "[A] ")
         await hit(app, pilot, "2")
         await shows(app, pilot, "esc goes back to them")
         await hit(app, pilot, "escape")

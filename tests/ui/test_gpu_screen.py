@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text
 from synthetic import cpu_only_export, whole_graph_export
+from textual import events
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import TrainingJob
@@ -326,3 +327,22 @@ def test_samples_fill_the_bins_before_them_but_no_longer_gap():
 def test_the_mean_leaves_out_what_was_not_recorded():
     assert mean((0.2, NAN, 0.4), (0, 2)) == pytest.approx(0.3)
     assert mean((NAN, NAN), (0, 1)) is None
+
+
+# The mouse
+
+
+async def test_the_mouse_marks_a_span_and_its_wheel_zooms(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "4")
+        chart, whole = app.screen.chart, app.screen.picture.window
+        await pilot.mouse_down(chart, offset=(60, 1))
+        await pilot.hover(chart, offset=(80, 1))
+        await pilot.mouse_up(chart, offset=(80, 1))
+        await rest(app, pilot)
+        first, last = chart.span
+        assert last - first == 20
+        await pilot._post_mouse_events([events.MouseScrollUp], chart, offset=(60, 1), button=0)
+        await rest(app, pilot)
+        seen = app.screen.picture.window
+        assert seen.end - seen.start < whole.end - whole.start

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text
 from synthetic import cpu_only_export, empty_export, whole_graph_export
+from textual import events
 
 from nsystui.base.selection import Window
 from nsystui.questions.events.listing import key_of
-from nsystui.ui.app import NsystuiApp
+from nsystui.questions.opening import Source
+from nsystui.ui.app import Look, NsystuiApp
 from nsystui.ui.screens.events import EventsScreen
 from nsystui.ui.screens.timeline import TimelineScreen
-from nsystui.ui.widgets.charts import LaneChart, LaneLine, merged_styles
+from nsystui.ui.widgets.charts import LaneChart, LaneLine
 
 
 def timeline(app: NsystuiApp) -> TimelineScreen:
@@ -21,6 +23,10 @@ def timeline(app: NsystuiApp) -> TimelineScreen:
 
 def labels(app: NsystuiApp) -> list[str]:
     return [label.strip() for label in timeline(app).chart.labels]
+
+
+def ranks(app: NsystuiApp) -> list[str]:
+    return [label for label in labels(app) if "rank" in label]
 
 
 def view(app: NsystuiApp) -> Window:
@@ -36,7 +42,8 @@ async def test_l_opens_it_everywhere_and_esc_goes_back(demo_job, cache_directory
             await hit(app, pilot, mode)
             before = type(app.screen)
             await hit(app, pilot, "L")
-            assert labels(app) == ["+ 0 d0", "+ 1 d0", "+ 2 d0", "+ 3 d0"]
+            assert [label[2:] for label in ranks(app)] == [f"rank {rank} GPU" for rank in range(4)]
+            assert sum(label.startswith("▾") for label in ranks(app)) == 1
             await hit(app, pilot, "L")
             assert "this is the timeline" in screen_text(app)[-1]
             await hit(app, pilot, "escape")
@@ -49,7 +56,7 @@ async def test_it_opens_on_the_selection_and_esc_undoes_what_was_selected_here_f
         await hit(app, pilot, "L")  # the kernels of the first rank, and their timeline
         chosen = app.selection
         assert line_with(app, "rank 0") and chosen.tasks is not None
-        assert "- 0 d0" in labels(app) and not any(label.startswith("+") for label in labels(app))
+        assert ranks(app) == ["▾ rank 0 GPU"]
         await hit(app, pilot, "plus", "t")
         assert app.selection.window == view(app) and view(app) != app.job.extent()
         await hit(app, pilot, "escape")
@@ -61,34 +68,60 @@ async def test_it_opens_on_the_selection_and_esc_undoes_what_was_selected_here_f
 # Lanes
 
 
-async def test_space_opens_a_rank_into_its_threads_and_streams(demo_job, cache_directory):
+async def test_the_first_rank_is_open_and_space_opens_and_closes_ranks(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await hit(app, pilot, "L")
+        own = labels(app)[: labels(app).index("▸ rank 1 GPU")]
+        assert own[:2] == ["▾ rank 0 GPU", "NVTX python"] and {"API", "OS", "stream 7"} <= set(own)
+        assert labels(app)[timeline(app).chart.cursor_lane] == "▾ rank 0 GPU"
+        await hit(app, pilot, "space")
+        assert labels(app) == ["▸ rank 0 GPU", "▸ rank 1 GPU", "▸ rank 2 GPU", "▸ rank 3 GPU"]
         await hit(app, pilot, "down", "space")
-        own = [label for label in labels(app) if label.startswith(("1 ", "- 1"))]
-        assert "python" in own[0] and "- 1 d0" in own and "1 d0 s7" in own
-        assert labels(app)[timeline(app).chart.cursor_lane] == "- 1 d0"
-        assert line_with(app, "│step 1")
+        assert ranks(app) == ["▸ rank 0 GPU", "▾ rank 1 GPU", "▸ rank 2 GPU", "▸ rank 3 GPU"]
+        assert line_with(app, "step 1")
         await hit(app, pilot, "down", "space")
-        assert labels(app) == ["+ 0 d0", "+ 1 d0", "+ 2 d0", "+ 3 d0"]
-        assert labels(app)[timeline(app).chart.cursor_lane] == "+ 1 d0"
+        assert labels(app)[timeline(app).chart.cursor_lane] == "▸ rank 1 GPU"
         await hit(app, pilot, "enter")
-        assert "1 d0 s7" in labels(app)
+        assert "stream 7" in labels(app)
+
+
+async def test_tab_opens_the_next_rank_in_place_of_this_one(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "L", "tab")
+        assert ranks(app) == ["▸ rank 0 GPU", "▾ rank 1 GPU", "▸ rank 2 GPU", "▸ rank 3 GPU"]
+        assert labels(app)[timeline(app).chart.cursor_lane] == "▾ rank 1 GPU"
+        await hit(app, pilot, "shift+tab", "shift+tab")
+        assert "first rank" in screen_text(app)[-1] and ranks(app)[0] == "▾ rank 0 GPU"
+
+
+async def test_lanes_fill_the_height(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, (200, 60)) as (app, pilot):
+        await hit(app, pilot, "L")
+        chart = timeline(app).chart
+        rows = chart.size.height - 1
+        assert sum(last - first + 1 for first, last in map(chart.rows_of, chart.in_sight)) == rows
+        assert len({first - last for first, last in map(chart.rows_of, chart.in_sight)}) > 1
+        # A label stands once, however high its lane is, and lanes with next to nothing stay low.
+        assert sum("rank 0 GPU" in line for line in screen_text(app)) == 1
+        assert {last - first for first, last in [chart.rows_of(labels(app).index("stream 24"))]} == {0}
+        await hit(app, pilot, "down")  # a lane, however many lines it has
+        assert labels(app)[chart.cursor_lane] == "NVTX python"
 
 
 async def test_only_the_lanes_in_sight_are_computed(many_ranks, cache_directory):
     async with running(many_ranks, cache_directory, (80, 14)) as (app, pilot):
         await hit(app, pilot, "L")
         chart = timeline(app).chart
-        assert chart.lane_count == 16 and len(chart.rows) == 6
-        assert sorted(timeline(app).picture.pictures) == list(chart.rows)
-        for _ in range(3):
+        await hit(app, pilot, "space")
+        assert chart.lane_count == 16 and len(chart.in_sight) == 5
+        assert sorted(timeline(app).picture.pictures) == list(chart.in_sight)
+        for _ in range(4):
             await hit(app, pilot, "pagedown")
-        assert chart.cursor_lane == 15 and 15 in chart.rows
-        assert sorted(timeline(app).picture.pictures) == list(chart.rows)
-        assert all(chart.line(lane) is not None for lane in chart.rows)
-        await hit(app, pilot, "pageup", "pageup", "pageup")
-        assert chart.cursor_lane == 0 and all(chart.line(lane) is not None for lane in chart.rows)
+        assert chart.cursor_lane == 15 and 15 in chart.in_sight
+        assert sorted(timeline(app).picture.pictures) == list(chart.in_sight)
+        assert all(chart.line(lane) is not None for lane in chart.in_sight)
+        await hit(app, pilot, "pageup", "pageup", "pageup", "pageup")
+        assert chart.cursor_lane == 0 and all(chart.line(lane) is not None for lane in chart.in_sight)
 
 
 # The view
@@ -143,14 +176,14 @@ async def test_going_to_a_time_puts_it_into_the_middle(demo_job, cache_directory
 # From event to event
 
 
-async def test_n_and_p_go_from_event_to_event_and_enter_opens_it(demo_job, cache_directory):
+async def test_brackets_go_from_event_to_event_and_enter_opens_it(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "L")
         await hit(app, pilot, "right_square_bracket")
         screen = timeline(app)
         first = screen.position.event
         assert screen.time == first[0] and line_with(app, str(first[2]))
-        assert line_with(app, "rank 0 d0 s") and line_with(app, "launched ")
+        assert line_with(app, "rank 0 device 0 stream") and line_with(app, "launched ")
         await hit(app, pilot, "right_square_bracket")
         second = screen.position.event
         assert second[0] > first[0]
@@ -192,7 +225,6 @@ async def test_the_event_of_a_column_is_its_longest(demo_job, cache_directory):
         await hit(app, pilot, "right")
         assert "the longest of " in line_with(app, " in this column")
         facts = timeline(app).facts
-        await hit(app, pilot, "space")
         await hit(app, pilot, "enter")
         assert key_of(app.screen.table.current_row) == key_of(facts.row)
 
@@ -200,10 +232,9 @@ async def test_the_event_of_a_column_is_its_longest(demo_job, cache_directory):
 async def test_ranges_are_events_of_their_lanes(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "L")
-        await hit(app, pilot, "space")
-        await hit(app, pilot, "up", "up", "up", "up", "home", "right_square_bracket")
-        assert timeline(app).lane.is_nvtx
-        assert line_with(app, "nvtx  ") and line_with(app, "thread ")
+        await hit(app, pilot, "down", "home", "right_square_bracket")
+        assert timeline(app).lane.is_host
+        assert line_with(app, "· nvtx · rank 0 thread ")
         await hit(app, pilot, "enter")
         assert app.screen.values()["kind"] == "nvtx"
 
@@ -236,26 +267,87 @@ async def test_t_on_everything_says_so(demo_job, cache_directory):
         assert "all of the selection" in screen_text(app)[-1] and app.selection.is_everything
 
 
-async def test_found_names_are_marked_and_nothing_is_hidden(demo_job, cache_directory):
+async def test_found_names_are_marked_and_counted_and_n_goes_from_one_to_the_next(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "L")
-        before = [timeline(app).chart.line(lane).text for lane in range(4)]
+        await hit(app, pilot, "L", "space")
+        before = [timeline(app).chart.line(lane).letters for lane in range(4)]
+        await hit(app, pilot, "n")
+        assert "/ finds names first" in screen_text(app)[-1]
         await hit(app, pilot, "slash", *"allreduce", "enter")
-        assert 'marks "allreduce"' in screen_text(app)[1]
+        count = timeline(app).match_count
+        assert count and f'"allreduce" {count:,} matches' in screen_text(app)[1]
         lines = [timeline(app).chart.line(lane) for lane in range(4)]
-        assert [line.text for line in lines] == before
-        assert all(line.marked and len(line.marked) < len(line.text) for line in lines)
+        assert [line.letters for line in lines] == before
+        assert all(line.marked and len(line.marked) < len(line.letters) for line in lines)
+        await hit(app, pilot, "home")
+        seen = []
+        for _ in range(6):
+            await hit(app, pilot, "n")
+            seen.append((timeline(app).time, timeline(app).chart.cursor_lane))
+            assert "AllReduce" in timeline(app).position.event[2]
+        assert seen == sorted(seen) and len({lane for _, lane in seen}) > 1
+        await hit(app, pilot, "N")
+        assert (timeline(app).time, timeline(app).chart.cursor_lane) == seen[-2]
+        await hit(app, pilot, "slash", *["backspace"] * 9, *"qqqq", "enter")
+        assert "0 matches" in screen_text(app)[1]
+        await hit(app, pilot, "n")
+        assert "nothing has such a name" in screen_text(app)[-1]
         await hit(app, pilot, "slash", *["backspace"] * 9, "enter")
         assert not any(timeline(app).chart.line(lane).marked for lane in range(4))
         await hit(app, pilot, "f", *"norm", "enter")
         assert any(timeline(app).chart.line(lane).marked for lane in range(4))
 
 
+async def test_c_goes_from_a_kernel_to_its_call_and_back(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        await hit(app, pilot, "L", "home", "right_square_bracket", "c")
+        screen = timeline(app)
+        kernel = screen.facts
+        assert screen.lane.calls is not None and screen.position.event[1] == "api"
+        assert line_with(app, "launched ") and kernel is not None
+        await hit(app, pilot, "c")
+        assert screen.lane.stream is not None
+        assert line_with(app, "launched ")
+
+
+async def test_l_on_an_event_centres_on_it_in_its_lane(demo_job, cache_directory):
+    async with running(demo_job, cache_directory) as (app, pilot):
+        for keys in (("6", *["pagedown"] * 30), ("2", "enter", "down", "down")):
+            await hit(app, pilot, *keys)
+            key = app.screen.event_here()
+            await hit(app, pilot, "L")
+            screen = timeline(app)
+            assert screen.time == key.start and key_of(screen.position.event) == key
+            assert view(app).start <= key.start < view(app).end
+            assert view(app).end - view(app).start < app.job.extent().end - app.job.extent().start
+            assert screen.lane in screen.picture.lanes
+            await hit(app, pilot, "escape")
+
+
+async def test_the_mouse_draws_a_span_and_its_wheel_zooms(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "L")
+        screen, chart = timeline(app), timeline(app).chart
+        await pilot.mouse_down(chart, offset=(60, 5))
+        await pilot.hover(chart, offset=(80, 5))
+        await pilot.mouse_up(chart, offset=(80, 5))
+        await rest(app, pilot)
+        left = chart.size.width - chart.chart_width - chart.value_width - 1
+        assert screen.position.mark == screen.times_of(60 - left)[0]
+        assert chart.cursor_column == 80 - left and line_with(app, "from the mark")
+        await hit(app, pilot, "t")
+        assert app.selection.window is not None
+        whole = view(app).end - view(app).start
+        await pilot._post_mouse_events([events.MouseScrollUp], chart, offset=(60, 5), button=0)
+        await rest(app, pilot)
+        assert view(app).end - view(app).start < whole
+
+
 async def test_o_leaves_only_the_rank_of_the_lane(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "L")
-        await hit(app, pilot, "down", "down", "o")
-        assert screen_text(app)[1].startswith("rank 2 ") and "- 2 d0" in labels(app)
+        await hit(app, pilot, "tab", "tab", "o")
+        assert screen_text(app)[1].strip() == "rank 2" and "▾ rank 2 GPU" in labels(app)
         await hit(app, pilot, "o")
         assert "the only one" in screen_text(app)[-1]
 
@@ -269,6 +361,8 @@ async def test_e_exports_the_operations_in_sight(demo_job, cache_directory, tmp_
         await hit(app, pilot, "L")
         await hit(app, pilot, "right_square_bracket")
         await hit(app, pilot, *["plus"] * 3, "e")
+        assert line_with(app, "export lanes (as drawn) or events?")
+        await hit(app, pilot, *["backspace"] * 5, *"events", "enter")
         assert line_with(app, "export to")
         await hit(app, pilot, *["backspace"] * 60, *"lanes.csv", "enter")
         assert "wrote " in screen_text(app)[-1]
@@ -277,6 +371,10 @@ async def test_e_exports_the_operations_in_sight(demo_job, cache_directory, tmp_
         assert starts == sorted(starts) and starts and starts[-1] < view(app).end
         await hit(app, pilot, "right_square_bracket", "y")
         assert "copied the row" in screen_text(app)[-1]
+        await hit(app, pilot, "e", "enter")
+        await hit(app, pilot, *["backspace"] * 60, *"drawn.csv", "enter")
+        chart = timeline(app).chart
+        assert f"wrote {len(chart.in_sight) * chart.chart_width:,} rows" in screen_text(app)[-1]
 
 
 # What is missing
@@ -291,6 +389,10 @@ async def test_without_lanes_it_says_what_to_record_and_keys_say_so(make, tmp_pa
             assert line_with(app, "nsys profile -t cuda")
         for key in (
             "plus",
+            "n",
+            "N",
+            "c",
+            "tab",
             "right_square_bracket",
             "space",
             "enter",
@@ -309,13 +411,21 @@ async def test_without_lanes_it_says_what_to_record_and_keys_say_so(make, tmp_pa
         assert app.is_running
 
 
-async def test_whole_graphs_are_letters_of_their_own(tmp_path):
+async def test_whole_graphs_have_names(tmp_path):
     path = whole_graph_export(tmp_path / "graph.sqlite")
     async with running([path], tmp_path / "cache") as (app, pilot):
         await hit(app, pilot, "L")
-        assert line_with(app, "│CUDG│CUDG")
+        assert timeline(app).chart.line(0).letters.endswith("│CUDG│CUDG")
         await hit(app, pilot, *["plus"] * 3)
-        assert line_with(app, "│CUDA graph") and line_with(app, "GGGG")
+        assert line_with(app, "CUDA graph") and "GG" not in "".join(screen_text(app))
+
+
+async def test_without_colours_letters_say_what_a_column_holds(demo_job, cache_directory):
+    app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), Look(no_color=True))
+    async with app.run_test(size=NARROW) as pilot:
+        await rest(app, pilot)
+        await hit(app, pilot, "L", "space")
+        assert "kKKK" in line_with(app, "rank 1 GPU") and "MM" in line_with(app, "rank 0 GPU")
 
 
 # Real exports
@@ -327,18 +437,12 @@ async def test_real_kernels_have_names_once_zoomed_in(shared_export, cache_direc
         await hit(app, pilot, "L")
         await hit(app, pilot, *["plus"] * 11)
         await rest(app, pilot)
-        texts = [timeline(app).chart.line(lane).text for lane in timeline(app).chart.rows]
+        texts = [timeline(app).chart.line(lane).letters for lane in timeline(app).chart.in_sight]
         assert any("sm80_xmma" in text or "nchw" in text for text in texts)
         assert all(len(line) <= size[0] for line in screen_text(app))
 
 
 # Drawing
-
-
-def test_blanks_after_thin_letters_keep_their_colour():
-    assert merged_styles("k  K m", ("compute-", "", "", "compute", "", "memory-")) == [
-        *("compute-", "compute-", "compute-", "compute", "", "memory-")
-    ]
 
 
 async def test_a_change_of_size_draws_what_was_asked_for_before_in_the_new_width(demo_job, cache_directory):
@@ -352,5 +456,6 @@ async def test_a_change_of_size_draws_what_was_asked_for_before_in_the_new_width
 
 def test_lines_that_are_unknown_say_that_they_are_being_computed():
     chart = LaneChart(label_width=5, value_width=3)
-    chart.show(("a", "b"), {0: LaneLine("KK", ("compute", "compute"))}, 0, 10)
-    assert chart.line(0).text == "KK" and chart.line(1) is None
+    line = LaneLine("KK", ("compute", "compute"), (1.0, 1.0), (0, 0))
+    chart.show(("a", "b"), ("gpu", "gpu"), {0: line}, 0, 10)
+    assert chart.line(0) is line and chart.line(1) is None

@@ -74,7 +74,7 @@ def laid_out(
 
 def line_of(layout: TableLayout, row: Row, width: int) -> str:
     """A row as it is drawn."""
-    return "".join(text for text, _ in layout.row_line(layout.format(row), row, width))
+    return "".join(text for text, *_ in layout.row_line(layout.format(row), row, width))
 
 
 def shown_keys(layout: TableLayout) -> list[str]:
@@ -141,7 +141,7 @@ def test_a_name_in_front_takes_no_more_than_it_needs():
     layout.format(("step", 96))
     layout.place(100, None)
     row = ("step", 96)
-    assert layout.row_line(["step", "96"], row, 100)[0] == ("step ", PieceKind.NAME)
+    assert layout.row_line(["step", "96"], row, 100)[0][:2] == ("step ", PieceKind.NAME)
     assert line_of(layout, row, 40).rstrip() == "step       96"
 
 

@@ -38,7 +38,8 @@ _BYTES = (Extra("bytes", "Bytes", "bytes", Unit.BYTES, None, 2, is_sum=True),)
 
 def kernels(a: Side, b: Side, names: Names = Names.FULL) -> Compared:
     """Kernels by name, with the counts and times of `kernel_summary`."""
-    found = [kernel_summary(side.job.session, side.selection, names) for side in (a, b)]
+    kept = Names.FULL if names is Names.SMART else names  # a screen shows smart names in place of the full ones
+    found = [kernel_summary(side.job.session, side.selection, kept) for side in (a, b)]
     basis = Basis(a.gpu_ranks, b.gpu_ranks)
     notes = (*basis.note("ranks with a GPU"), *both(found[0].notes, found[1].notes))
     return compared("diff-kernels", _NAME, (by_name(found[0]), by_name(found[1])), basis, notes)

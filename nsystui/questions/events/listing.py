@@ -236,6 +236,15 @@ def columns_of(rows: Any) -> list[sa.ColumnElement[Any]]:
     return [made[key] if key in made else rows.c[key] for key in _KEYS]
 
 
+def event_row(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Row | None:
+    """An event as a row of the event list; ``None`` where there is none."""
+    table = KIND_TABLES[key.kind].table
+    conditions = [table.c.report == key.report, table.c.row == key.row, _at(table, key)]
+    rows = events_query(key.kind, Selection(), ranks, conditions).subquery()
+    found = session.part([key.report]).rows(sa.select(*columns_of(rows)).limit(1))
+    return tuple(found[0]) if found else None
+
+
 def _sort_key(row: Row) -> tuple[int, int, int, int]:
     key = key_of(row)
     return key.start, key.kind.order, key.report, key.row

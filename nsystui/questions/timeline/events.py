@@ -1,23 +1,24 @@
-"""The single events of lanes: GPU operations and NVTX ranges, the longest, the neighbours, those that match a name."""
+"""The single events of lanes: GPU operations, NVTX ranges, calls; the longest, neighbours, matches of a name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Answer, Row
-from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.base.answer import Answer, Row, record
+from nsystui.base.selection import NameFilter, Window
 from nsystui.questions.conditions import Condition, job_start, matches
-from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind, events_query
-from nsystui.questions.events.listing import EventList, columns_of, key_of
+from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind
+from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, columns_of, event_row, key_of
+from nsystui.questions.nccl.names import collective_of_kernel
 from nsystui.questions.tasks import GPU_TABLES
 from nsystui.questions.time_window import event_span, report_at
-from nsystui.questions.timeline.lanes import Lane, NvtxLevel, Timeline
+from nsystui.questions.timeline.lanes import CALL_KINDS, Lane, ThreadEvents, Timeline
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -42,11 +43,16 @@ class Span:
 # -- the common shape -------------------------------------------------------------------------------------------------
 
 
-def _operations(timeline: Timeline, lanes: Sequence[Lane], extra: Any) -> sa.CompoundSelect[Any] | sa.Select[Any]:
-    """The GPU operations of some lanes in the shape of the event list; ``extra`` gives conditions for a table."""
+def _operations(
+    timeline: Timeline, lanes: Sequence[Lane], extra: Any, has_full_names: bool = False
+) -> sa.CompoundSelect[Any] | sa.Select[Any]:
+    """The GPU operations of some lanes in the shape of the event list; ``extra`` gives conditions for a table.
+
+    Of kernels the short names, or the full ones.
+    """
     parts = []
     for table, name in (
-        (tables.kernels, tables.kernels.c.short_name),
+        (tables.kernels, tables.kernels.c.name if has_full_names else tables.kernels.c.short_name),
         (tables.memory_ops, KIND_TABLES[EventKind.MEMORY].name),
         (tables.graph_launches, KIND_TABLES[EventKind.GRAPH].name),
     ):
@@ -134,12 +140,18 @@ def long_events(timeline: Timeline, lanes: Sequence[Lane], window: Window, least
         return found
     inside, places = _overlapping(timeline, lanes, window), _by_device(lanes)
     rows = _operations(
-        timeline, lanes, lambda table, name: [*inside(table, name), table.c.end - table.c.start >= least]
+        timeline,
+        lanes,
+        lambda table, name: [*inside(table, name), table.c.end - table.c.start >= least],
+        has_full_names=True,
     ).subquery()
     keys = [rows.c[key] for key in ("report", "process", "device", "stream", "start", "duration", "kind", "name")]
     query = sa.select(*keys).order_by(rows.c.duration.desc(), rows.c.start).limit(_MOST_SPANS)
     for report, process, device, stream, start, duration, kind, name in _part(timeline, lanes).rows(query):
-        span = Span(start, start + duration, name or "", _CATEGORY[kind])
+        shown = timeline.names.get(name, name or "")
+        if kind == EventKind.NCCL.value:  # in a few cells the collective says more than how the name begins
+            shown = collective_of_kernel(shown) or shown
+        span = Span(start, start + duration, shown, _CATEGORY[kind])
         for lane in places.get((report, process, device), ()):
             if lane.stream in (None, stream):
                 found[lane].append(span)
@@ -258,21 +270,22 @@ class Neighbours:
             edge, width = further, width * _GROWTH
 
 
-def nvtx_spans(timeline: Timeline, lane: Lane, window: Window, count: int) -> list[Span]:
-    """The ranges of a lane that take a column or more of ``count`` columns of ``window``, by start.
+def thread_spans(timeline: Timeline, lane: Lane, window: Window, count: int) -> list[Span]:
+    """The ranges or calls of a lane that take a column or more of ``count`` columns of ``window``, by start.
 
     Push/pop ranges of one thread and level follow one another; start/end ranges may overlap.
     """
-    level, names = timeline.nvtx(lane), timeline.nvtx_names(lane)
+    own = timeline.events(lane)
     least = (window.end - window.start) / count
-    rows = _last_of_columns(level, window, count) if level.follow else _inside(level, window)
-    rows = rows[(level.end[rows] - level.start[rows] >= least) & (level.end[rows] > window.start)]
+    rows = _last_of_columns(own, window, count) if own.follow else _inside(own, window)
+    rows = rows[(own.end[rows] - own.start[rows] >= least) & (own.end[rows] > window.start)]
+    category = CALL_KINDS.get(own.kind, "nvtx")
     return [
-        Span(int(level.start[row]), int(level.end[row]), names[int(level.name[row])], "nvtx") for row in rows.tolist()
+        Span(int(own.start[row]), int(own.end[row]), own.names[int(own.name[row])], category) for row in rows.tolist()
     ]
 
 
-def _last_of_columns(level: NvtxLevel, window: Window, count: int) -> NDArray[np.int64]:
+def _last_of_columns(level: ThreadEvents, window: Window, count: int) -> NDArray[np.int64]:
     """The last range that starts before the end of each column: whatever is as long as a column is among them.
 
     Of ranges that follow one another, no other can start in the same column after it.
@@ -282,16 +295,16 @@ def _last_of_columns(level: NvtxLevel, window: Window, count: int) -> NDArray[np
     return np.asarray(rows[rows >= 0], np.int64)
 
 
-def _inside(level: NvtxLevel, window: Window) -> NDArray[np.int64]:
+def _inside(level: ThreadEvents, window: Window) -> NDArray[np.int64]:
     """The ranges that overlap ``window``."""
     last = int(np.searchsorted(level.start, window.end, side="left"))
     return np.flatnonzero(level.end[:last] > window.start)
 
 
 def matching_ranges(timeline: Timeline, lane: Lane, window: Window, count: int, wanted: NameFilter) -> set[int]:
-    """Which of ``count`` columns of ``window`` hold a range of a lane whose name passes."""
-    level, names = timeline.nvtx(lane), timeline.nvtx_names(lane)
-    passes = np.array([wanted.matches(name) for name in names], bool)
+    """Which of ``count`` columns of ``window`` hold a range or call of a lane whose name passes."""
+    level = timeline.events(lane)
+    passes = np.array([wanted.matches(name) for name in level.names], bool)
     rows = _inside(level, window)
     rows = rows[passes[level.name[rows]]]
     width = max(window.end - window.start, 1)
@@ -308,14 +321,14 @@ def matching_ranges(timeline: Timeline, lane: Lane, window: Window, count: int, 
 
 def range_next_to(timeline: Timeline, lane: Lane, time: int, forward: bool) -> Row | None:
     """The first range of a lane that starts after ``time``, or the last that starts before it; a row of events."""
-    level = timeline.nvtx(lane)
+    level = timeline.events(lane)
     place = int(np.searchsorted(level.start, time, side="right" if forward else "left")) - (0 if forward else 1)
     return _row(timeline, lane, level, place) if 0 <= place < len(level.start) else None
 
 
 def longest_range_in(timeline: Timeline, lane: Lane, window: Window) -> tuple[Row | None, int]:
     """The range that takes up most of ``window``, a row of the event list, and how many overlap it."""
-    level = timeline.nvtx(lane)
+    level = timeline.events(lane)
     rows = _inside(level, window)
     if not len(rows):
         return None, 0
@@ -323,27 +336,18 @@ def longest_range_in(timeline: Timeline, lane: Lane, window: Window) -> tuple[Ro
     return _row(timeline, lane, level, int(rows[int(np.argmax(inside))])), len(rows)
 
 
-def _row(timeline: Timeline, lane: Lane, level: NvtxLevel, place: int) -> Row | None:
-    table = tables.nvtx_ranges
-    start = int(level.start[place]) - timeline.clock_offset(lane)
-    conditions = [
-        table.c.report == lane.task.report,
-        table.c.start == start,
-        table.c.row == int(level.row[place]),
-    ]
-    ranks = [item for item in timeline.ranks if item.task == lane.task]
-    rows = events_query(EventKind.NVTX, Selection(), ranks, conditions).subquery()
-    found = timeline.session.part([lane.task.report]).rows(sa.select(*columns_of(rows)))
-    return found[0] if found else None
+def _row(timeline: Timeline, lane: Lane, level: ThreadEvents, place: int) -> Row | None:
+    key = EventKey(lane.task.report, level.kind, int(level.row[place]), int(level.start[place]))
+    return event_row(timeline.session, key, timeline.ranks)
 
 
 def lane_events(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> Answer:
     """The events of the ranks, devices and streams of ``lanes`` that overlap ``window``, in order of start.
 
-    A lane of a GPU stands for all of its streams; NVTX ranges are in it where one of the lanes is of NVTX, of every
-    level and thread of the ranks.
+    A lane of a GPU stands for all of its streams; NVTX ranges and calls are in it where one of the lanes is of that
+    kind, of every level and thread of the ranks.
     """
-    gpu = [lane for lane in lanes if not lane.is_nvtx]
+    gpu = [lane for lane in lanes if not lane.is_host]
     streams = {lane.stream for lane in gpu}
     whole = timeline.selection.streams
     chosen = frozenset(stream for stream in streams if stream is not None)
@@ -356,7 +360,127 @@ def lane_events(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> An
         else timeline.selection.devices,
         streams=whole if None in streams or not streams else chosen,
     )
-    kinds = [EventKind.NVTX] if len(gpu) < len(lanes) and timeline.session.count(tables.nvtx_ranges) else []
+    hosts = {lane.calls or EventKind.NVTX for lane in lanes if lane.is_host}
+    kinds = [kind for kind in EventKind if kind in hosts and timeline.session.count(KIND_TABLES[kind].table)]
     if gpu:
         kinds = [*GPU_KINDS, *kinds]
     return replace(EventList.build(timeline.session, selection, timeline.ranks, kinds), name="timeline")
+
+
+# -- matches of a name over all lanes ---------------------------------------------------------------------------------
+
+
+_KEYS = tuple(column.key for column in EVENT_COLUMNS)
+_TIES = 256
+"""Operations that start together, at most, among which the one on the next lane is looked for."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """An event whose name passes, a row of the event list, and the lane on which it is shown."""
+
+    lane: Lane
+    row: Row
+
+
+@dataclass(frozen=True, eq=False)
+class Matches:
+    """The events of some lanes whose names pass ``wanted`` and that start in ``window``, in order of start and lane.
+
+    A lane of a GPU whose streams are shown too stands back behind these: no operation counts twice.
+    """
+
+    timeline: Timeline
+    lanes: tuple[Lane, ...]
+    window: Window
+    wanted: NameFilter
+
+    def count(self) -> int:
+        """How many there are."""
+        total = sum(len(self._starts(lane)) for lane in self.lanes if lane.is_host)
+        gpu = self._gpu()
+        if gpu:
+            rows = self._operations(gpu, self.window.start, self.window.end).subquery()
+            query = sa.select(sa.func.count()).select_from(rows)
+            total += int(_part(self.timeline, gpu).scalar(query) or 0)
+        return total
+
+    def next_to(self, time: int, lane: Lane | None, forward: bool) -> Match | None:
+        """The first after an event that starts at ``time`` on ``lane`` (before the first lane: ``None``), or before."""
+        place = self.lanes.index(lane) if lane in self.lanes else -1
+        here = (time, place)
+        found: list[tuple[tuple[int, int], Row | int]] = []
+        for number, one in enumerate(self.lanes):
+            if one.is_host:
+                starts = self._starts(one)
+                # On lanes further on what starts at the same time counts as well.
+                further = number > place if forward else number < place
+                side: Literal["left", "right"] = "left" if forward == further else "right"
+                index = int(np.searchsorted(starts, time, side=side)) - (0 if forward else 1)
+                if 0 <= index < len(starts):
+                    found.append(((int(starts[index]), number), index))
+        gpu = self._gpu()
+        for row in self._near(gpu, time, forward) if gpu else ():
+            key = (key_of(row).start, self._lane_of(row, gpu))
+            if key > here if forward else key < here:
+                found.append((key, row))
+        if not found:
+            return None
+        (_, number), what = (min if forward else max)(found, key=lambda item: item[0])
+        chosen = self.lanes[number]
+        if not isinstance(what, int):
+            return Match(
+                chosen, tuple(chosen.rank if key == "rank" else value for key, value in zip(_KEYS, what, strict=True))
+            )
+        own = self.timeline.events(chosen)
+        shown = _row(self.timeline, chosen, own, int(self._rows(chosen)[what]))
+        return None if shown is None else Match(chosen, shown)
+
+    def _gpu(self) -> list[Lane]:
+        """The lanes of GPUs on which operations are shown."""
+        with_streams = {(lane.task, lane.device) for lane in self.lanes if lane.stream is not None}
+        return [
+            lane
+            for lane in self.lanes
+            if not lane.is_host and (lane.stream is not None or (lane.task, lane.device) not in with_streams)
+        ]
+
+    def _rows(self, lane: Lane) -> NDArray[np.int64]:
+        """The places of the matches of a lane of a thread among its events."""
+        own = self.timeline.events(lane)
+        passes = np.array([self.wanted.matches(name) for name in own.names], bool)
+        inside = (own.start >= self.window.start) & (own.start < self.window.end)
+        return np.flatnonzero(inside & passes[own.name])
+
+    def _starts(self, lane: Lane) -> NDArray[np.int64]:
+        return self.timeline.events(lane).start[self._rows(lane)]
+
+    def _operations(self, gpu: list[Lane], low: int, high: int) -> sa.CompoundSelect[Any] | sa.Select[Any]:
+        """The operations that pass and start in ``[low, high)``."""
+        chosen = self.timeline.selection.streams
+
+        def conditions(table: sa.Table, name: sa.ColumnElement[Any]) -> list[Condition]:
+            start = job_start(table)
+            found = [start >= low, start < high, matches(name, self.wanted)]
+            return found if chosen is None else [*found, table.c.stream.in_(sorted(chosen))]
+
+        return _operations(self.timeline, gpu, conditions)
+
+    def _near(self, gpu: list[Lane], time: int, forward: bool) -> Sequence[Row]:
+        """The next operations on one side of a moment, with those that start at it."""
+        low, high = (time, self.window.end) if forward else (self.window.start, time + 1)
+        rows = self._operations(gpu, low, high).subquery()
+        order = (rows.c.start, rows.c.row)
+        query = sa.select(*columns_of(rows)).order_by(*[column if forward else column.desc() for column in order])
+        return _part(self.timeline, gpu).rows(query.limit(_TIES))
+
+    def _lane_of(self, row: Row, gpu: list[Lane]) -> int:
+        values = record(EVENT_COLUMNS, row)
+        for lane in gpu:
+            same = (lane.task.report, lane.task.process, lane.device)
+            if same == (values["report"], values["process"], values["device"]) and lane.stream in (
+                None,
+                values["stream"],
+            ):
+                return self.lanes.index(lane)
+        return 0

@@ -1,4 +1,4 @@
-"""The lanes of a selection: for each rank its GPUs, and where it is opened, its streams and NVTX threads as well.
+"""The lanes of a selection: for each rank its GPUs, and where it is opened, its streams and its threads as well.
 
 A column of a lane is dominated by the category that covers most of it, each category by itself: U(X) as in
 ``nsystui.questions.gpu.device_time``. How busy the column is, is the union of them all.
@@ -21,7 +21,9 @@ from nsystui.exports.identifiers import process_of, tid_of
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.derived import of_each_report
+from nsystui.questions.events.kinds import KIND_TABLES, EventKind
 from nsystui.questions.gpu.device_time import STREAM_KEYS, BusyParts, busy_parts, of_arrays, to_arrays
+from nsystui.questions.nvtx.loading import Texts, coded_arrays
 from nsystui.questions.nvtx.ranges import ranges_of
 from nsystui.questions.tasks import GPU_TABLES, selected_ranks
 from nsystui.questions.time_window import recorded, report_at
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
 
-CATEGORIES = ("idle", "compute", "nccl", "memory", "graph", "nvtx")
+CATEGORIES = ("idle", "compute", "nccl", "memory", "graph", "nvtx", "api", "os")
 """The categories that may dominate a column, by their numbers in ``Columns.category``."""
 
 IDLE = CATEGORIES.index("idle")
@@ -127,13 +129,23 @@ Stream = tuple[int, int, int]
 """(process, CUDA ordinal of the device, stream)."""
 
 
-@dataclass(frozen=True, eq=False)
-class NvtxLevel:
-    """The push/pop ranges of a thread at one nesting level, or its start/end ranges.
+CALL_KINDS = {EventKind.API: "api", EventKind.OS: "os", EventKind.MPI: "os"}
+"""The kinds of calls that have lanes, and their categories."""
 
-    There are n of them by start, in job time (ns); arrays have the shape ``(n,)``. ``name``: index into the
-    names of the report; ``row``: the row in ``nvtx_ranges``. ``work`` is their union.
+MOST_CALLS = 8_000_000
+"""Calls of one kind in a report that are read for lanes: they stay in memory, about thirty bytes each."""
+
+
+@dataclass(frozen=True, eq=False)
+class ThreadEvents:
+    """The push/pop ranges of a thread at one nesting level, its start/end ranges, or its calls of one kind.
+
+    There are n of them by start, in job time (ns); arrays have the shape ``(n,)``. ``name``: index into ``names``;
+    ``row``: the row in the table of their ``kind``. ``work`` is their union.
     """
+
+    kind: EventKind
+    names: tuple[str, ...]
 
     start: Times
     end: Times
@@ -141,30 +153,32 @@ class NvtxLevel:
     row: NDArray[np.int64]
     work: LaneWork
     follow: bool
-    """Whether no range starts before the one before it ends (start/end ranges may)."""
+    """Whether none starts before the one before it ends (start/end ranges and nested calls may)."""
 
 
 @dataclass(frozen=True, eq=False)
 class ReportLanes:
     """The lanes of a report. ``threads`` has the levels of each thread (globalTid), outermost first, and
-    last, as level ``None``, its start/end ranges."""
+    last, as level ``None``, its start/end ranges; ``calls`` has the calls of each thread by kind."""
 
     streams: Mapping[Stream, LaneWork]
-    threads: Mapping[int, Mapping[int | None, NvtxLevel]]
-    names: tuple[str, ...]
+    threads: Mapping[int, Mapping[int | None, ThreadEvents]]
+    calls: Mapping[int, Mapping[EventKind, ThreadEvents]]
     thread_names: Mapping[int, str]
 
     @property
     def size(self) -> int:
         """The number of intervals in memory: about eight bytes each, of ranges three times that."""
         held = sum(len(blocks) for work in self.streams.values() for blocks in work.apart)
-        return held + 3 * sum(len(level.start) for levels in self.threads.values() for level in levels.values())
+        ranges = sum(len(events.start) for levels in self.threads.values() for events in levels.values())
+        return held + 3 * (ranges + sum(len(events.start) for own in self.calls.values() for events in own.values()))
 
     @classmethod
     def load(cls, session: Session, report: Report) -> ReportLanes:
         """Reads the lanes of ``report``; what is expensive to compute is kept next to the pack."""
-        names, threads = _threads(session, report)
-        return cls(_streams(session, report), threads, names, _thread_names(session, report))
+        return cls(
+            _streams(session, report), _ranges(session, report), _calls(session, report), _thread_names(session, report)
+        )
 
 
 def _streams(session: Session, report: Report) -> dict[Stream, LaneWork]:
@@ -190,11 +204,12 @@ def _stream_arrays(session: Session, report: Report) -> Arrays:
     return to_arrays({place[1:]: found for place, found in zip(places, parts, strict=True)}, STREAM_KEYS)
 
 
-def _threads(session: Session, report: Report) -> tuple[tuple[str, ...], dict[int, Mapping[int | None, NvtxLevel]]]:
+def _ranges(session: Session, report: Report) -> dict[int, Mapping[int | None, ThreadEvents]]:
     if not report.count(tables.nvtx_ranges):
-        return (), {}
+        return {}
     ranges = ranges_of(session, report)
-    found: dict[int, Mapping[int | None, NvtxLevel]] = {}
+    names = tuple(json_of(ranges["names"]))
+    found: dict[int, Mapping[int | None, ThreadEvents]] = {}
     is_outer = np.flatnonzero(ranges["level"] < LEVELS)
     # One sort by thread and level; ranges lie by start already, and a stable sort leaves them so.
     level_of = np.where(ranges["is_push_pop"], ranges["level"], LEVELS)[is_outer]
@@ -202,22 +217,74 @@ def _threads(session: Session, report: Report) -> tuple[tuple[str, ...], dict[in
     order = is_outer[np.argsort(place, kind="stable")]
     edges = np.searchsorted(np.sort(place, kind="stable"), np.arange(len(ranges["threads"]) * _LANES + 1))
     for number, thread in enumerate(ranges["threads"].tolist()):
-        levels: dict[int | None, NvtxLevel] = {}
+        levels: dict[int | None, ThreadEvents] = {}
         for level in range(_LANES):
             rows = order[edges[number * _LANES + level] : edges[number * _LANES + level + 1]]
             if len(rows):
-                levels[level if level < LEVELS else None] = _level(ranges, rows, report)
+                levels[level if level < LEVELS else None] = _level(ranges, rows, names, report)
         found[thread] = levels
-    return tuple(json_of(ranges["names"])), found
+    return found
 
 
-def _level(ranges: Arrays, rows: NDArray[np.int64], report: Report) -> NvtxLevel:
+def _level(ranges: Arrays, rows: NDArray[np.int64], names: tuple[str, ...], report: Report) -> ThreadEvents:
     start = ranges["start"][rows] + report.clock_offset
     end = start + ranges["length"][rows]
+    name = ranges["name"][rows].astype(np.int32)
+    return _thread_events(EventKind.NVTX, names, (start, end), name, ranges["row"][rows], report)
+
+
+def _thread_events(
+    kind: EventKind,
+    names: tuple[str, ...],
+    times: tuple[Times, Times],
+    name: NDArray[np.int32],
+    row: NDArray[np.int64],
+    report: Report,
+) -> ThreadEvents:
+    start, end = times
     blocks = blocks_of(union(start, end))
-    work = LaneWork((("nvtx", blocks),), (blocks,), recorded(report))
-    follow = bool((start[1:] >= end[:-1]).all())
-    return NvtxLevel(start, end, ranges["name"][rows].astype(np.int32), ranges["row"][rows], work, follow)
+    work = LaneWork(((CALL_KINDS.get(kind, "nvtx"), blocks),), (blocks,), recorded(report))
+    return ThreadEvents(kind, names, start, end, name, row, work, bool((start[1:] >= end[:-1]).all()))
+
+
+_CALL_TYPES: dict[str, type[np.generic]] = {
+    "start": np.int64,
+    "end": np.int64,
+    "thread": np.int64,
+    "name": np.int32,
+    "row": np.int64,
+}
+
+
+def _calls(session: Session, report: Report) -> dict[int, Mapping[EventKind, ThreadEvents]]:
+    found: dict[int, dict[EventKind, ThreadEvents]] = {}
+    for kind in CALL_KINDS:
+        table = KIND_TABLES[kind].table
+        if 0 < report.count(table) <= MOST_CALLS:
+            for thread, events in _calls_of(session, report, kind, table).items():
+                found.setdefault(thread, {})[kind] = events
+    return dict(found)
+
+
+def _calls_of(session: Session, report: Report, kind: EventKind, table: sa.Table) -> dict[int, ThreadEvents]:
+    columns, texts = table.c, Texts()
+    query = sa.select(
+        columns.start,
+        sa.func.greatest(columns.start, sa.func.coalesce(columns.end, columns.start)).label("end"),
+        columns.thread,
+        sa.func.coalesce(columns.name, "").label("name"),
+        columns.row,
+    ).where(columns.report == report.index, columns.start.is_not(None), columns.thread.is_not(None))
+    rows = coded_arrays(session.part([report.index]), query, _CALL_TYPES, {"name": texts})
+    order = np.lexsort((rows["start"], rows["thread"]))
+    rows = {key: values[order] for key, values in rows.items()}
+    threads, firsts = np.unique(rows["thread"], return_index=True)
+    found, names = {}, tuple(texts.texts)
+    for thread, first, last in zip(threads.tolist(), firsts, [*firsts[1:], len(order)], strict=True):
+        own = {key: values[first:last] for key, values in rows.items()}
+        times = own["start"] + report.clock_offset, own["end"] + report.clock_offset
+        found[thread] = _thread_events(kind, names, times, own["name"].astype(np.int32), own["row"], report)
+    return found
 
 
 def _thread_names(session: Session, report: Report) -> dict[int, str]:
@@ -234,10 +301,10 @@ _MOST_HELD = 16_000_000
 
 @dataclass(frozen=True)
 class Lane:
-    """The identity of a lane: a GPU of a rank, one stream of it, or NVTX ranges of one of its threads.
+    """The identity of a lane: a GPU of a rank, one stream of it, or NVTX ranges or calls of one of its threads.
 
     ``device`` is the CUDA ordinal, ``thread`` NVIDIA's globalTid; ``level`` is the nesting level of push/pop ranges, 0
-    for the outermost, and ``None`` for start/end ranges.
+    for the outermost, and ``None`` for start/end ranges. ``calls`` is the kind of the calls, ``None`` for NVTX.
     """
 
     task: Task
@@ -246,11 +313,13 @@ class Lane:
     stream: int | None = None
     thread: int | None = None
     level: int | None = 0
+    calls: EventKind | None = None
     name: str = field(default="", compare=False)
-    """That of the thread."""
+    """That of the thread, on the first of its lanes; of a GPU its number, where the rank has several."""
 
     @property
-    def is_nvtx(self) -> bool:
+    def is_host(self) -> bool:
+        """Whether it is of a thread, not of a GPU."""
         return self.thread is not None
 
 
@@ -266,6 +335,8 @@ class Timeline:
     selection: Selection
     ranks: tuple[RankedTask, ...]
     busy: BusyIntervals
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The smart name of every kernel by its full name."""
     _devices: dict[tuple[Task, int], LaneWork] = field(default_factory=dict)
     _reports: OrderedDict[int, ReportLanes] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -276,7 +347,7 @@ class Timeline:
         wide = selection.with_window(None).with_name(None)
 
         def make() -> Timeline:
-            made = cls(job.session, wide, job.ranks, job.busy(wide))
+            made = cls(job.session, wide, job.ranks, job.busy(wide), job.smart_names())
             for item in made.busy.devices:
                 place = (item.device.task.task, item.device.device)
                 made._devices[place] = LaneWork.of_device(item.parts, item.recorded)
@@ -294,8 +365,8 @@ class Timeline:
     def lanes(self, opened: frozenset[Task], wait: bool = True) -> tuple[tuple[Lane, ...], bool]:
         """The lanes by rank, and whether they are all.
 
-        Of an opened rank the NVTX ranges of its main thread lie above the GPUs, those of others below; each GPU is
-        followed by its streams, the busiest first.
+        Of an opened rank the lanes of its main thread follow its first GPU, then the streams of each GPU, the busiest
+        first, then the lanes of other threads.
 
         Unless ``wait``, an opened rank whose report is not in memory shows its GPUs alone for now.
         """
@@ -310,31 +381,69 @@ class Timeline:
     def has_inside(self, task: Task) -> bool:
         """Whether a rank has lanes that it shows only when it is opened."""
         report = report_at(self.session, task.report)
-        return any(report.count(table) for table in (tables.kernels, tables.memory_ops, tables.nvtx_ranges))
+        calls = [KIND_TABLES[kind].table for kind in CALL_KINDS]
+        return any(report.count(table) for table in (tables.kernels, tables.memory_ops, tables.nvtx_ranges, *calls))
+
+    def rows_inside(self, task: Task) -> int:
+        """How many ranges and calls opening a rank reads."""
+        report = report_at(self.session, task.report)
+        calls = [report.count(KIND_TABLES[kind].table) for kind in CALL_KINDS]
+        return report.count(tables.nvtx_ranges) + sum(count for count in calls if count <= MOST_CALLS)
+
+    def left_out(self, opened: frozenset[Task]) -> tuple[str, ...]:
+        """Notes on the calls of opened ranks that are too many for lanes."""
+        found = []
+        for item in self.tasks:
+            if item.task in opened:
+                report = report_at(self.session, item.task.report)
+                for kind in CALL_KINDS:
+                    count = report.count(KIND_TABLES[kind].table)
+                    if count > MOST_CALLS:
+                        found.append(
+                            f"rank {item.rank}: no lanes of its {count:,} {kind.value} calls, which are too many: "
+                            "6 Events lists them"
+                        )
+        return tuple(found)
 
     def _lanes_of(self, item: RankedTask, inside: ReportLanes | None) -> Iterator[Lane]:
         threads = [] if inside is None else self._threads(item, inside)
-        for thread in threads[:1]:
-            yield from self._nvtx_lanes(item, thread, inside)
-        for device in item.devices:
-            if (item.task, device) in self._devices:
-                yield Lane(item.task, item.rank, device)
-                if inside is not None:
-                    yield from self._stream_lanes(item, device, inside)
-        for thread in threads[1:]:
-            yield from self._nvtx_lanes(item, thread, inside)
+        devices = [device for device in item.devices if (item.task, device) in self._devices]
+        main, others = (threads[:1], threads[1:]) if devices else ([], threads)
+        for number, device in enumerate(devices):
+            yield Lane(item.task, item.rank, device, name=str(device) if len(devices) > 1 else "")
+            if inside is not None:
+                for thread in main if number == 0 else ():
+                    yield from self._thread_lanes(item, thread, inside)
+                yield from self._stream_lanes(item, device, inside)
+        for thread in others:
+            yield from self._thread_lanes(item, thread, inside)
 
     def _threads(self, item: RankedTask, inside: ReportLanes) -> list[int]:
-        """The threads of a rank with NVTX ranges: the main thread, then those that spend the most time in ranges."""
-        own = {thread: levels for thread, levels in inside.threads.items() if process_of(thread) == item.task.process}
-        main = item.pid
-        return sorted(own, key=lambda thread: (tid_of(thread) != main, -_outermost(own[thread]).work.length, thread))
+        """The threads of a rank: the main thread, then by the time that they spend in ranges, and in calls."""
+        own = {thread for thread in (*inside.threads, *inside.calls) if process_of(thread) == item.task.process}
 
-    def _nvtx_lanes(self, item: RankedTask, thread: int, inside: ReportLanes | None) -> Iterator[Lane]:
+        def in_ranges(thread: int) -> int:
+            return next((level.work.length for level in inside.threads.get(thread, {}).values()), 0)
+
+        def in_calls(thread: int, kind: EventKind) -> int:
+            events = inside.calls.get(thread, {}).get(kind)
+            return 0 if events is None else events.work.length
+
+        def place(thread: int) -> tuple[Any, ...]:
+            calls = (-in_calls(thread, kind) for kind in CALL_KINDS)
+            return tid_of(thread) != item.pid, -in_ranges(thread), *calls, thread
+
+        return sorted(own, key=place)
+
+    def _thread_lanes(self, item: RankedTask, thread: int, inside: ReportLanes | None) -> Iterator[Lane]:
         assert inside is not None
-        name = inside.thread_names.get(thread, "")
-        for level in inside.threads[thread]:
+        name = inside.thread_names.get(thread) or f"t{tid_of(thread)}"
+        for level in inside.threads.get(thread, ()):
             yield Lane(item.task, item.rank, thread=thread, level=level, name=name)
+            name = ""
+        for kind in inside.calls.get(thread, ()):
+            yield Lane(item.task, item.rank, thread=thread, calls=kind, name=name)
+            name = ""
 
     def _stream_lanes(self, item: RankedTask, device: int, inside: ReportLanes) -> Iterator[Lane]:
         chosen = self.selection.streams
@@ -351,18 +460,36 @@ class Timeline:
     def work(self, lane: Lane) -> LaneWork:
         """The busy times of a lane. Raises ``KeyError`` for a lane that is not of this timeline."""
         if lane.thread is not None:
-            return self.nvtx(lane).work
+            return self.events(lane).work
         if lane.device is not None and lane.stream is not None:
             return self._inside_now(lane.task).streams[lane.task.process, lane.device, lane.stream]
         return self._devices[lane.task, lane.device or 0]
 
-    def nvtx(self, lane: Lane) -> NvtxLevel:
-        """The ranges of an NVTX lane."""
-        return self._inside_now(lane.task).threads[lane.thread or 0][lane.level]
+    def events(self, lane: Lane) -> ThreadEvents:
+        """The ranges or calls of a lane of a thread."""
+        inside, thread = self._inside_now(lane.task), lane.thread or 0
+        return inside.threads[thread][lane.level] if lane.calls is None else inside.calls[thread][lane.calls]
 
-    def nvtx_names(self, lane: Lane) -> tuple[str, ...]:
-        """The names that ``NvtxLevel.name`` is the index in."""
-        return self._inside_now(lane.task).names
+    def lane_of(self, values: Mapping[str, Any]) -> Lane | None:
+        """The lane of a row of the event list, in an opened rank; ``None`` where events of its kind have none.
+
+        Blocks while what is inside the rank is read.
+        """
+        same = (values["report"], values["process"])
+        item = next((item for item in self.tasks if (item.task.report, item.task.process) == same), None)
+        kind = EventKind(values["kind"])
+        if item is None:
+            return None
+        if kind.on_gpu:
+            return Lane(item.task, item.rank, values["device"], values["stream"])
+        thread = int(values["process"] or 0) | int(values["tid"] or 0)
+        inside = self._inside_now(item.task)
+        if kind in inside.calls.get(thread, {}):
+            return Lane(item.task, item.rank, thread=thread, calls=kind)
+        for level, events in inside.threads.get(thread, {}).items():
+            if kind is EventKind.NVTX and values["row"] in events.row:
+                return Lane(item.task, item.rank, thread=thread, level=level)
+        return None
 
     def _inside_now(self, task: Task) -> ReportLanes:
         found = self._inside(task, True)
@@ -385,7 +512,3 @@ class Timeline:
     def clock_offset(self, lane: Lane) -> int:
         """The clock offset of the lane's report: added to its times it gives job time, ns."""
         return report_at(self.session, lane.task.report).clock_offset
-
-
-def _outermost(levels: Mapping[int | None, NvtxLevel]) -> NvtxLevel:
-    return next(iter(levels.values()))

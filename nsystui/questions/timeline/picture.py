@@ -10,13 +10,14 @@ from nsystui.base import terminal
 from nsystui.base.answer import Answer, Row, TableAnswer
 from nsystui.base.columns import DEVICE, DURATION, RANK, START, STREAM, Column, Unit
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.base.text import fit, safe_text, shorten, width_of
+from nsystui.base.text import fit, safe_text, width_of
 from nsystui.base.units import format_value
 from nsystui.exports.identifiers import tid_of
+from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.job import Job
 from nsystui.questions.question import Drawing
 from nsystui.questions.tasks import GPU_TABLES
-from nsystui.questions.timeline.events import Span, long_events, matching_columns, matching_ranges, nvtx_spans
+from nsystui.questions.timeline.events import Span, long_events, matching_columns, matching_ranges, thread_spans
 from nsystui.questions.timeline.lanes import CATEGORIES, IDLE, UNSEEN, Columns, Lane, Timeline, columns
 
 NAMED_COLUMNS = 5
@@ -28,7 +29,8 @@ _MOST_OPERATIONS = 150_000
 
 @dataclass(frozen=True, eq=False)
 class LanePicture:
-    """One lane over a window. ``spans`` are its widest events by start; ``marked`` the columns with a name looked for.
+    """One lane over a window. ``spans`` are its widest events by start; ``marked`` the columns with a name looked for,
+    ``None`` where none is.
 
     ``busy`` is the share of the window in which anything ran, 0 to 1; ``None`` of no time, or outside the recording.
     """
@@ -37,7 +39,7 @@ class LanePicture:
     columns: Columns
     busy: float | None
     spans: tuple[Span, ...] = ()
-    marked: frozenset[int] = frozenset()
+    marked: frozenset[int] | None = None
 
 
 def lane_pictures(
@@ -46,20 +48,26 @@ def lane_pictures(
     """The pictures of ``lanes`` in ``count`` columns, with the events of at least ``NAMED_COLUMNS`` and the matches."""
     spans, marked = _names(timeline, lanes, window, count), _matches(timeline, lanes, window, count, wanted)
     return [
-        LanePicture(one.lane, one.columns, one.busy, tuple(spans[one.lane]), frozenset(marked.get(one.lane, ())))
+        LanePicture(
+            one.lane,
+            one.columns,
+            one.busy,
+            tuple(spans[one.lane]),
+            None if wanted is None else frozenset(marked.get(one.lane, ())),
+        )
         for one in plain_pictures(timeline, lanes, window, count)
     ]
 
 
 def plain_pictures(timeline: Timeline, lanes: Sequence[Lane], window: Window, count: int) -> list[LanePicture]:
-    """The same without names and matches: no query, milliseconds a lane at any length. NVTX ranges have their names."""
+    """The same without names and matches: no query, milliseconds a lane at any length. Ranges and calls have names."""
     found = []
     for lane in lanes:
         work = timeline.work(lane)
         length = window.end - window.start
         seen = window.start < work.recorded.end and window.end > work.recorded.start
         busy = min(work.busy_within(window) / length, 1.0) if length > 0 and seen else None
-        spans = tuple(nvtx_spans(timeline, lane, window, count)) if lane.is_nvtx else ()
+        spans = tuple(thread_spans(timeline, lane, window, count)) if lane.is_host else ()
         found.append(LanePicture(lane, columns(work, window, count), busy, spans))
     return found
 
@@ -73,7 +81,7 @@ def operations(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> int
     """About how many operations of the lanes' reports lie in ``window``."""
     total = 0.0
     for report in timeline.session.reports:
-        lane = next((lane for lane in lanes if lane.task.report == report.index and not lane.is_nvtx), None)
+        lane = next((lane for lane in lanes if lane.task.report == report.index and not lane.is_host), None)
         if lane is not None:
             seen = timeline.work(lane).recorded
             rows = sum(report.count(table) for table in GPU_TABLES)
@@ -85,14 +93,14 @@ def operations(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> int
 
 
 def _names(timeline: Timeline, lanes: Sequence[Lane], window: Window, count: int) -> dict[Lane, list[Span]]:
-    gpu = [lane for lane in lanes if not lane.is_nvtx]
+    gpu = [lane for lane in lanes if not lane.is_host]
     found: dict[Lane, list[Span]] = {lane: [] for lane in gpu}
     if has_names(timeline, gpu, window):
         least = -(-(window.end - window.start) * (NAMED_COLUMNS - 1) // count)
         found = long_events(timeline, gpu, window, least)
     for lane in lanes:
-        if lane.is_nvtx:
-            found[lane] = nvtx_spans(timeline, lane, window, count)
+        if lane.is_host:
+            found[lane] = thread_spans(timeline, lane, window, count)
     return found
 
 
@@ -101,48 +109,77 @@ def _matches(
 ) -> dict[Lane, set[int]]:
     if wanted is None:
         return {}
-    found = matching_columns(timeline, [lane for lane in lanes if not lane.is_nvtx], window, count, wanted)
+    found = matching_columns(timeline, [lane for lane in lanes if not lane.is_host], window, count, wanted)
     for lane in lanes:
-        if lane.is_nvtx:
+        if lane.is_host:
             found[lane] = matching_ranges(timeline, lane, window, count, wanted)
     return found
 
 
-LETTERS = {"compute": "K", "nccl": "N", "memory": "M", "graph": "G"}
-"""The letter of each category of GPU work: upper case where a column is busy for half of its time or more."""
+LETTERS = {"compute": "K", "nccl": "N", "memory": "M", "graph": "G", "api": "A", "os": "O"}
+"""The letter of each category of work: upper case where a column is busy for half of its time or more."""
 
 RANGE, THIN_RANGE = "═", "─"
 """NVTX ranges that cover half of a column or more, and less."""
 
 NOTHING, NO_DATA = " ", "·"
 BEGIN, BEGAN_BEFORE = "│", "‹"
-LEGEND = "K compute  N NCCL  M memory  G graph  (lower case: busy for less than half of the column)"
+LEGEND = "K compute  N NCCL  M memory  G graph  A API  O OS, MPI  (lower case: less than half of the column)"
 _HALF = 0.5
-_SHORTEST_MIDDLE_CUT = 10
+_LEAST_CUT = 6
+"""Cells in which the beginning of a name says something."""
+
+
+@dataclass(frozen=True)
+class Name:
+    """The name of an event on a lane: the columns that it may take, and whether it began before the first of them."""
+
+    first: int
+    last: int
+    text: str
+    is_cut: bool
 
 
 @dataclass(frozen=True)
 class LaneText:
-    """A lane of n columns: the characters, and for each the category and whether it fills the column, or ``""``."""
+    """A lane of n columns: the letters, the category of each column or ``""``, and the share of it that is busy.
+
+    ``shades``: 1 where a column belongs to an event whose neighbour has shade 0. ``names`` do not overlap.
+    """
 
     text: str
-    styles: tuple[str, ...]
-    """``"compute"`` where the column is busy for half of its time, ``"compute-"`` where it is less."""
-    marked: frozenset[int] = frozenset()
+    categories: tuple[str, ...]
+    busy: tuple[float, ...]
+    shades: tuple[int, ...]
+    names: tuple[Name, ...] = ()
+    marked: frozenset[int] | None = None
+
+    def with_names(self) -> str:
+        """The letters with the names written over them."""
+        cells = list(self.text)
+        for name in self.names:
+            # The last column keeps its letter, which says what it is.
+            is_range = self.categories[name.first] == "nvtx"
+            room = name.last - name.first + 1 - (1 if is_range else 2)
+            text = (BEGAN_BEFORE if name.is_cut else BEGIN) + shown_name(name.text, room)
+            if not is_range and len(text) <= room:
+                text += " "
+            cells[name.first : name.first + len(text)] = text
+        return "".join(cells)
 
 
 def lane_text(picture: LanePicture) -> LaneText:
     """Draws a lane."""
-    cells, styles = [], []
+    cells, categories = [], []
     for category, busy in zip(picture.columns.category.tolist(), picture.columns.busy.tolist(), strict=True):
-        cell, style = _cell(category, busy)
+        cell, name = _cell(category, busy)
         cells.append(cell)
-        styles.append(style)
-    window, count = picture.columns.window, len(cells)
-    firsts = [*(column_of(span.start, window, count) for span in picture.spans), count]
-    for span, following in zip(picture.spans, firsts[1:], strict=True):
-        _write_name(cells, styles, span, window, following)
-    return LaneText("".join(cells), tuple(styles), picture.marked)
+        categories.append(name)
+    busy_parts = tuple(
+        float(busy) if name else 0.0 for busy, name in zip(picture.columns.busy, categories, strict=True)
+    )
+    names, shades = _names_of(picture, categories)
+    return LaneText("".join(cells), tuple(categories), busy_parts, tuple(shades), tuple(names), picture.marked)
 
 
 def _cell(category: int, busy: float) -> tuple[str, str]:
@@ -155,7 +192,7 @@ def _cell(category: int, busy: float) -> tuple[str, str]:
     if name == "nvtx":
         return (RANGE if is_full else THIN_RANGE), name
     letter = LETTERS[name]
-    return (letter, name) if is_full else (letter.lower(), f"{name}-")
+    return (letter if is_full else letter.lower()), name
 
 
 def column_of(time: int, window: Window, count: int) -> int:
@@ -163,59 +200,68 @@ def column_of(time: int, window: Window, count: int) -> int:
     return (time - window.start) * count // max(window.end - window.start, 1)
 
 
-def _write_name(cells: list[str], styles: list[str], span: Span, window: Window, following: int) -> None:
-    """Writes the name of an event from its first column on, as far as it reaches, and before that of the next one."""
-    count = len(cells)
-    first, last = column_of(span.start, window, count), column_of(max(span.end - 1, span.start), window, count)
-    is_cut = first < 0
-    first, last = max(first, 0), min(last, count - 1)
-    if following > first:
-        last = min(last, following - 1)
-    room = last - first + 1
-    # Where something else takes most of the columns, a name would say what is not so.
-    if room < (2 if span.category == "nvtx" else NAMED_COLUMNS) or not _is_of(span, styles[(first + last) // 2]):
-        return
-    # The last column keeps its letter, which says without colour what it is.
-    room_of_name = room - 1 if span.category == "nvtx" else room - 2
-    name = _cut(safe_text(span.name), room_of_name) if room >= NAMED_COLUMNS else ""
-    if width_of(name) != len(name):  # wide characters would move what follows
-        name = "".join(char if width_of(char) == 1 else "?" for char in name)[:room_of_name]
-    text = (BEGAN_BEFORE if is_cut else BEGIN) + name
-    if len(name) < room_of_name and span.category != "nvtx":
-        text += " "
-    cells[first : first + len(text)] = text
+def _names_of(picture: LanePicture, categories: list[str]) -> tuple[list[Name], list[int]]:
+    """The names that have room, and the shades of the columns: events side by side have different ones."""
+    window, count = picture.columns.window, len(categories)
+    firsts = [*(column_of(span.start, window, count) for span in picture.spans), count]
+    names, shades = [], [0] * count
+    shade = 0
+    for span, following in zip(picture.spans, firsts[1:], strict=True):
+        first, last = column_of(span.start, window, count), column_of(max(span.end - 1, span.start), window, count)
+        is_cut = first < 0
+        first, last = max(first, 0), min(last, count - 1)
+        if following > first:
+            last = min(last, following - 1)
+        # Where something else takes most of the columns, a name would say what is not so.
+        if first > last or categories[(first + last) // 2] != span.category:
+            continue
+        first += categories[first : last + 1].index(span.category)
+        shade = 1 - shade
+        for column in range(first, last + 1):
+            if categories[column] == span.category:
+                shades[column] = shade
+        room = last - first + 1
+        if room >= (2 if span.category == "nvtx" else NAMED_COLUMNS):
+            names.append(Name(first, last, span.name if room >= NAMED_COLUMNS else "", is_cut))
+    return names, shades
 
 
-def _cut(name: str, room: int) -> str:
-    """In a few cells a beginning says more than two ends."""
-    return shorten(name, room) if room >= _SHORTEST_MIDDLE_CUT else name[:room]
+def cut_end(text: str, room: int) -> str:
+    """A text in so many cells, cut at its end; characters of one cell each."""
+    text = "".join(char if width_of(char) == 1 else "?" for char in safe_text(text))
+    return text if len(text) <= room else text[: max(room - 1, 0)] + "…"
 
 
-def _is_of(span: Span, style: str) -> bool:
-    return style.removesuffix("-") == span.category
+def shown_name(name: str, room: int) -> str:
+    """A name in so many cells; in a few its beginning says more than a sign that it goes on."""
+    return cut_end(name, room) if room >= _LEAST_CUT else cut_end(name, len(name))[: max(room, 0)]
+
+
+_WORDS = {EventKind.API: "API", EventKind.OS: "OS", EventKind.MPI: "MPI"}
 
 
 def lane_label(lane: Lane, is_open: bool | None = None) -> str:
-    """``0 d1 s7``: rank, device, stream; for NVTX the thread, for what is nested the level, or ``start/end``.
+    """``rank 0 GPU``, and below it ``stream 7``, ``NVTX python``, ``API``; of nested ranges the level.
 
-    ``is_open`` puts a sign before it: whether the rank's streams are shown, ``None`` for no sign.
+    ``is_open`` puts a sign before the rank: whether its lanes are shown, ``None`` for no sign.
     """
-    sign = "" if is_open is None else "- " if is_open else "+ "
+    if lane.calls is not None:
+        return f"  {_WORDS[lane.calls]} {lane.name}".rstrip()
     if lane.thread is not None:
         if lane.level is None:
-            return f"  {lane.rank} t{tid_of(lane.thread)} start/end"
-        if lane.level:
-            return f"  {lane.rank}   ·{lane.level + 1}"
-        return f"  {lane.rank} t{tid_of(lane.thread)} {lane.name}".rstrip()
+            return f"  start/end {lane.name}".rstrip()
+        return f"  NVTX {lane.name}".rstrip() if not lane.level else f"       ·{lane.level + 1} {lane.name}".rstrip()
     if lane.stream is not None:
-        return f"  {lane.rank} d{lane.device} s{lane.stream}"
-    return f"{sign or '  '}{lane.rank} d{lane.device}"
+        return f"  stream {lane.stream}"
+    sign = "" if is_open is None else "▾ " if is_open else "▸ "
+    return f"{sign}rank {lane.rank} GPU {lane.name}".rstrip()
 
 
-_SHARES = ("compute", "nccl", "memory", "graph", "nvtx")
+_SHARES = ("compute", "nccl", "memory", "graph", "nvtx", "api", "os")
 
 TIMELINE_COLUMNS = (
     RANK,
+    Column("lane", header="Lane", label="lane"),
     DEVICE,
     STREAM,
     Column("tid", header="Tid", label="tid", unit=Unit.NUMBER, importance=1),
@@ -238,12 +284,25 @@ def timeline_table(pictures: Sequence[LanePicture], notes: tuple[str, ...] = ())
     return TableAnswer("timeline", TIMELINE_COLUMNS, rows, notes=notes)
 
 
+def _kind_of(lane: Lane) -> str:
+    if lane.is_host:
+        return "NVTX" if lane.calls is None else _WORDS[lane.calls]
+    return "GPU" if lane.stream is None else "stream"
+
+
 def _rows(picture: LanePicture) -> Iterator[Row]:
     lane, found = picture.lane, picture.columns
     count = len(found.category)
     lo, length = found.window.start, found.window.end - found.window.start
     thread = None if lane.thread is None else tid_of(lane.thread)
-    place = (lane.rank, lane.device, lane.stream, thread, lane.level if lane.is_nvtx else None)
+    place = (
+        lane.rank,
+        _kind_of(lane),
+        lane.device,
+        lane.stream,
+        thread,
+        lane.level if lane.is_host and lane.calls is None else None,
+    )
     for number, (category, busy) in enumerate(zip(found.category.tolist(), found.busy.tolist(), strict=True)):
         first, last = lo + number * length // count, lo + (number + 1) * length // count
         seen = category != UNSEEN
@@ -292,6 +351,6 @@ def _lines(pictures: list[LanePicture]) -> list[str]:
     lines = [f"{start} + {length}, a column is {column}; {LEGEND}"]
     for picture in pictures:
         busy = "–" if picture.busy is None else format_value(Unit.PERCENT, 100 * picture.busy)
-        label = fit(safe_text(lane_label(picture.lane).strip()), _LABEL - 1)
-        lines.append(f"{label} {lane_text(picture).text}{busy.rjust(_VALUE)}")
+        label = fit(safe_text(lane_label(picture.lane)), _LABEL - 1)
+        lines.append(f"{label} {lane_text(picture).with_names()}{busy.rjust(_VALUE)}")
     return lines

@@ -11,7 +11,6 @@ from nsystui.ui import keys
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Row, Value
-    from nsystui.questions.events.listing import EventKey
     from nsystui.questions.tasks import RankedTask
     from nsystui.store.session import Session
 
@@ -75,22 +74,6 @@ def event_details(session: Session, row: Row, ranks: Sequence[RankedTask]) -> De
     time = f"{format_value(Unit.DURATION, values['duration'])} from {format_value(Unit.TIME, values['start'])}"
     path = _path(session, call if call is not None else row)
     return [[str(name or "")], partner, path, [time, *_place(values)], [*shapes, *others]]
-
-
-def event_row(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Row | None:
-    """The row of an event in the event list; ``None`` where there is none."""
-    import sqlalchemy as sa
-
-    from nsystui.base.selection import Selection
-    from nsystui.questions.events.kinds import KIND_TABLES, events_query
-    from nsystui.questions.events.listing import columns_of
-
-    table = KIND_TABLES[key.kind].table
-    start = table.c.start == key.start - table.c.clock_offset  # it lets Parquet skip all but one row group
-    conditions = [table.c.report == key.report, table.c.row == key.row, start]
-    rows = events_query(key.kind, Selection(), ranks, conditions).subquery()
-    found = session.part([key.report]).rows(sa.select(*columns_of(rows)).limit(1))
-    return tuple(found[0]) if found else None
 
 
 def _place(values: Mapping[str, Value]) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
 
 from nsystui.base.answer import Row, Value, record
 from nsystui.base.columns import Unit
@@ -11,7 +13,7 @@ from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.events.kinds import EventKind
-from nsystui.questions.events.listing import EVENT_COLUMNS, key_of, launch, partners
+from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, event_row, key_of, launch, partners
 from nsystui.questions.job import Job
 from nsystui.questions.nvtx.listing import path_at
 from nsystui.questions.timeline.events import longest_in, longest_range_in
@@ -19,11 +21,14 @@ from nsystui.questions.timeline.lanes import Lane, Timeline
 from nsystui.questions.timeline.picture import (
     LETTERS,
     LanePicture,
+    LaneText,
+    cut_end,
     has_names,
     lane_label,
     lane_pictures,
     lane_text,
     plain_pictures,
+    shown_name,
 )
 from nsystui.store import tables
 from nsystui.ui.pictures.zoom import inside
@@ -32,7 +37,11 @@ from nsystui.ui.widgets.lines import Part
 
 # A query plans for every open report: up to so many, names come with the first picture.
 _FEW_REPORTS = 16
-_MOST_RANGES = 2_000_000
+_MOST_ROWS = 4_000_000
+# The share from which on a column is filled.
+_FULL = 15 / 16
+# The share of the selected time below which a lane stays one row high.
+_QUIET = 0.01
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,7 @@ class Wanted:
     opened: frozenset[Task] | None
     rests: bool
     found: NameFilter | None
-    label_width: int = 20
+    label_width: int = 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +77,7 @@ class TimelinePicture:
     opened: frozenset[Task]
     pictures: Mapping[int, LanePicture]
     labels: tuple[str, ...]
+    kinds: tuple[str, ...]
     lines: Mapping[int, LaneLine]
     is_whole: bool
     notes: tuple[str, ...]
@@ -78,26 +88,30 @@ def timeline_picture(job: Job, selection: Selection, wanted: Wanted) -> Timeline
     timeline = Timeline.of(job, selection)
     base = job.extent(selection)
     window = (inside(wanted.view, base) or base) if wanted.view is not None else base
-    opened = _opened_first(job, timeline) if wanted.opened is None else wanted.opened
+    opened = wanted.opened
+    if opened is None or (opened and not opened & {item.task for item in timeline.tasks}):
+        opened = _opened_first(timeline, wanted.lane)
     lanes, has_all = timeline.lanes(opened, wanted.rests)
     sight = _in_sight(lanes, wanted)
     chosen = [lanes[number] for number in sight]
     with_names = wanted.rests or (len(job.session.reports) <= _FEW_REPORTS and wanted.found is None)
     draw = lane_pictures if with_names else plain_pictures
     pictures = dict(zip(sight, _drawn(draw is lane_pictures, timeline, chosen, window, wanted), strict=True))
-    gpu = [lane for lane in chosen if not lane.is_nvtx]
+    gpu = [lane for lane in chosen if not lane.is_host]
     is_whole = has_all and (with_names or not (wanted.found or has_names(timeline, gpu, window)))
     labels = tuple(_label(lane, opened, wanted.label_width) for lane in lanes)
     lines = {number: line_of(picture) for number, picture in pictures.items()}
-    notes = timeline.busy.notes if lanes else (missing_note(job.session, tables.kernels),)
-    return TimelinePicture(timeline, base, window, lanes, opened, pictures, labels, lines, is_whole, notes)
+    notes = (*timeline.left_out(opened), *timeline.busy.notes)
+    notes = notes if lanes else (missing_note(job.session, tables.kernels),)
+    kinds = tuple(_kind(timeline, lane, base) if len(lanes) <= wanted.lines else "" for lane in lanes)
+    return TimelinePicture(timeline, base, window, lanes, opened, pictures, labels, kinds, lines, is_whole, notes)
 
 
-def _opened_first(job: Job, timeline: Timeline) -> frozenset[Task]:
-    """A rank that is alone is opened, unless that takes much time and memory."""
+def _opened_first(timeline: Timeline, lane: Lane | None) -> frozenset[Task]:
+    """The rank of the cursor is opened, unless that takes much time and memory."""
     tasks = [item.task for item in timeline.tasks]
-    ranges = sum(report.count(tables.nvtx_ranges) for report in job.session.reports)
-    return frozenset(tasks if len(tasks) == 1 and ranges <= _MOST_RANGES else ())
+    first = lane.task if lane is not None and lane.task in tasks else next(iter(tasks), None)
+    return frozenset({first} if first is not None and timeline.rows_inside(first) <= _MOST_ROWS else ())
 
 
 def _drawn(
@@ -120,24 +134,51 @@ def _in_sight(lanes: tuple[Lane, ...], wanted: Wanted) -> list[int]:
     return list(range(first, min(first + wanted.lines, len(lanes))))
 
 
+def _kind(timeline: Timeline, lane: Lane, base: Window) -> str:
+    """By which a lane grows where there is room; hardly busy ones do not."""
+    if lane.stream is None and not lane.is_host:
+        return "gpu"
+    is_quiet = timeline.work(lane).busy_within(base) < _QUIET * (base.end - base.start)
+    return "" if is_quiet else "host" if lane.is_host else "stream"
+
+
 def _label(lane: Lane, opened: frozenset[Task], width: int) -> str:
-    """The label of a lane; the name of a thread only where there is room for it."""
-    is_gpu = lane.stream is None and not lane.is_nvtx
-    label = lane_label(lane, lane.task in opened if is_gpu else None)
-    return lane_label(replace(lane, name="")) if lane.name and len(label) > width else label
+    """The label of a lane, cut at its end."""
+    is_gpu = lane.stream is None and not lane.is_host
+    return cut_end(lane_label(lane, lane.task in opened if is_gpu else None), width)
 
 
 def line_of(picture: LanePicture) -> LaneLine:
     """The line of a lane, with how busy it is at the right."""
     drawn = lane_text(picture)
     value = "–" if picture.busy is None else format_value(Unit.PERCENT, 100 * picture.busy)
-    return LaneLine(drawn.text, drawn.styles, drawn.marked, value)
+    return LaneLine(
+        drawn.with_names(), drawn.categories, drawn.busy, drawn.shades, tuple(_names(drawn)), drawn.marked, value
+    )
+
+
+def _names(drawn: LaneText) -> Iterator[tuple[int, str]]:
+    """The names that fit into their events, or of which enough does; a blank stays behind one that is cut."""
+    for name in drawn.names:
+        full = [column for column in range(name.first, name.last + 1) if drawn.busy[column] >= _FULL]
+        room = name.last - full[0] if full else 0
+        text = name.text if full and len(name.text) == room + 1 else shown_name(name.text, room)
+        if text and (text.endswith("…") or text == name.text):
+            yield full[0], text
 
 
 Line = list[Part]
-HEIGHT = 4
+HEIGHT = 5
 _WIDE = 100
-_WORDS = {"compute": "compute", "nccl": "NCCL", "memory": "memory", "graph": "graph", "nvtx": "ranges"}
+_WORDS = {
+    "compute": "compute",
+    "nccl": "NCCL",
+    "memory": "memory",
+    "graph": "graph",
+    "nvtx": "ranges",
+    "api": "API",
+    "os": "calls",
+}
 
 
 @dataclass(frozen=True)
@@ -165,7 +206,7 @@ def column_line(
     for name, shares in picture.columns.shares.items():
         if shares[column] > 0:
             word = _WORDS[name] if width >= _WIDE or name not in LETTERS else ""
-            words = [LETTERS.get(name, ""), word, _percent(shares[column])]
+            words = [word or LETTERS.get(name, ""), _percent(shares[column])]
             parts.append(("  " + " ".join(filter(None, words)), name))
     idle = 1 - float(picture.columns.busy[column])
     if idle > 0:
@@ -184,52 +225,131 @@ def event_facts(timeline: Timeline, lane: Lane, window: Window, row: Row | None)
     """The event ``row``, or the one that takes up most of ``window`` on a lane. Blocks: call it in a thread."""
     count = 1
     if row is None:
-        if lane.is_nvtx:
+        if lane.is_host:
             row, count = longest_range_in(timeline, lane, window)
         elif not has_names(timeline, [lane], window):
-            return EventFacts(None, ("very many events in this column: + zooms in, ] goes to the next single one",))
+            return EventFacts(None, ("too many events in this column: + zooms in, ] goes to the next one",))
         else:
             row, count = longest_in(timeline, lane, window)
     if row is None:
-        return EventFacts(None, ("no event here: n and p go to the next and the previous one",))
+        return EventFacts(None, (*_meanwhile(timeline, lane, window), "] and [ go to the next and the previous event"))
     values = record(EVENT_COLUMNS, row)
     start, duration = (format_value(unit, values[key]) for unit, key in _TIMES)
     which = f"the longest of {count:,} in this column, " if count > 1 else ""
     return EventFacts(
         row,
         (
-            f"{values['kind']}  {values['name'] or ''}",
-            f"{which}{duration} from {start} · {_place(values)}",
-            _origin(timeline, row),
+            _full_name(timeline, row),
+            f"{which}{duration} from {start} · {values['kind']} · {_place(values)}",
+            *_origin(timeline, row),
         ),
     )
 
 
+def _full_name(timeline: Timeline, row: Row) -> str:
+    key, name = key_of(row), str(record(EVENT_COLUMNS, row)["name"] or "")
+    if key.kind not in (EventKind.KERNEL, EventKind.NCCL):
+        return name
+    table = tables.kernels.c
+    query = sa.select(table.name).where(table.report == key.report, table.row == key.row)
+    full = str(timeline.session.part([key.report]).scalar(query) or name)
+    smart = timeline.names.get(full, full)
+    return smart if smart in (name, full) else f"{smart}    {full}"
+
+
+def _meanwhile(timeline: Timeline, lane: Lane, window: Window) -> Iterator[str]:
+    """What the main thread did while nothing ran on a lane: its ranges, and the longest call."""
+    item = next((item for item in timeline.tasks if item.task == lane.task), None)
+    if lane.is_host or item is None or item.pid is None:
+        yield "nothing here"
+        return
+    middle = (window.start + window.end) // 2
+    thread = lane.task.process | item.pid
+    path = path_at(timeline.session, lane.task.report, thread, middle)
+    yield f"nothing ran here; the main thread was in {' › '.join(path)}" if path else "nothing ran here"
+    lanes, _ = timeline.lanes(frozenset({lane.task}), wait=False)
+    calls = [one for one in lanes if one.task == lane.task and one.thread == thread and one.calls is not None]
+    found = [row for row in (longest_range_in(timeline, one, window)[0] for one in calls) if row is not None]
+    if found:
+        values = record(EVENT_COLUMNS, max(found, key=lambda row: record(EVENT_COLUMNS, row)["duration"] or 0))
+        yield f"in the call {values['name']}, {format_value(Unit.DURATION, values['duration'])}"
+
+
 def _place(values: dict[str, Value]) -> str:
-    """Where it ran, in as few words as a lane's label."""
+    """Where it ran."""
     if values["device"] is None:
         return f"rank {values['rank']} thread {values['tid']}"
-    stream = "" if values["stream"] is None else f" s{values['stream']}"
-    return f"rank {values['rank']} d{values['device']}{stream}"
+    stream = "" if values["stream"] is None else f" stream {values['stream']}"
+    return f"rank {values['rank']} device {values['device']}{stream}"
 
 
 _TIMES = ((Unit.TIME, "start"), (Unit.DURATION, "duration"))
 
 
-def _origin(timeline: Timeline, row: Row) -> str:
-    """The launching call and the NVTX ranges around it; of a range those around itself."""
+def _origin(timeline: Timeline, row: Row) -> Iterator[str]:
+    """The launching call and the NVTX ranges around it; of a range those around itself, of a call its GPU work."""
     key = key_of(row)
     values = record(EVENT_COLUMNS, row)
-    if key.kind is EventKind.NVTX:
-        thread = int(values["process"] or 0) | int(values["tid"] or 0)
-        around = [name for name in path_at(timeline.session, key.report, thread, key.start) if name != values["name"]]
-        return f"in {' › '.join(around)}" if around else "in no other range"
+    if key.kind.on_gpu:
+        found = partners(timeline.session, key, timeline.ranks)
+        if not found.rows:
+            yield found.reason
+            return
+        call = record(EVENT_COLUMNS, found.rows[0])
+        delay = format_value(Unit.DURATION, launch(found.rows[0], row).delay)
+        yield f"launched {delay} before by {call['name']}, thread {call['tid']} · c goes there"
+        yield _around(_path_of(timeline, key.report, call))
+        return
+    path = _path_of(timeline, key.report, values)
+    if key.kind is EventKind.API:
+        found = partners(timeline.session, key, timeline.ranks)
+        if len(found.rows) > 1:
+            yield f"launched {len(found.rows):,} operations · c goes to the first"
+        elif found.rows:
+            work = record(EVENT_COLUMNS, found.rows[0])
+            delay = format_value(Unit.DURATION, launch(row, found.rows[0]).delay)
+            yield f"launched {work['name']}, which began {delay} later · c goes there"
+    yield _around(tuple(name for name in path if key.kind is not EventKind.NVTX or name != values["name"]))
+
+
+def _path_of(timeline: Timeline, report: int, values: dict[str, Value]) -> tuple[str, ...]:
+    """The NVTX ranges around an event of a thread."""
+    thread = int(values["process"] or 0) | int(values["tid"] or 0)
+    return path_at(timeline.session, report, thread, int(values["start"] or 0))
+
+
+def _around(path: tuple[str, ...]) -> str:
+    return f"NVTX  {' › '.join(path)}" if path else "in no NVTX range"
+
+
+# -- from event to event ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """An event and its lane, or the reason why there is none."""
+
+    row: Row | None
+    lane: Lane | None
+    reason: str = ""
+
+
+def partner_of(timeline: Timeline, row: Row) -> Place:
+    """The call that launched an operation, or the first operation that a call launched. Blocks."""
+    key = key_of(row)
+    if key.kind is not EventKind.API and not key.kind.on_gpu:
+        return Place(None, None, f"{key.kind.value} events launch nothing: c goes between a call and its GPU work")
     found = partners(timeline.session, key, timeline.ranks)
     if not found.rows:
-        return found.reason
-    call = record(EVENT_COLUMNS, found.rows[0])
-    thread = int(call["process"] or 0) | int(call["tid"] or 0)
-    path = path_at(timeline.session, key.report, thread, int(call["start"] or 0))
-    inside = f" in {' › '.join(path)}" if path else ""
-    delay = format_value(Unit.DURATION, launch(found.rows[0], row).delay)
-    return f"launched {delay} before by {call['name']}{inside}"
+        return Place(None, None, found.reason)
+    lane = timeline.lane_of(record(EVENT_COLUMNS, found.rows[0]))
+    if lane is None:
+        return Place(None, None, "it has no lane in the selection: ⏎ opens the event, c there goes to it")
+    return Place(found.rows[0], lane)
+
+
+def place_of(timeline: Timeline, key: EventKey) -> Place:
+    """An event by its key. Blocks."""
+    row = event_row(timeline.session, key, timeline.ranks)
+    lane = None if row is None else timeline.lane_of(record(EVENT_COLUMNS, row))
+    return Place(row, lane, "" if lane is not None else "the timeline has no lane of this event in the selection")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer, Row
     from nsystui.base.columns import Column
     from nsystui.base.selection import Selection, Window
+    from nsystui.questions.events.listing import EventKey
     from nsystui.questions.job import Job
     from nsystui.questions.question import Question
     from nsystui.questions.tasks import RankedTask
@@ -340,11 +341,21 @@ class JobScreen(ThrottledScreen[None]):
         await self.explorer.go_to_tab(name)
 
     async def action_timeline(self) -> None:
-        """Opens the timeline of the selection."""
+        """Opens the timeline on the event or time under the cursor."""
         if self.app.current_mode == "timeline" and not self.is_drilled:
             self.say("this is the timeline")
-        else:
-            await self.explorer.go("timeline")
+            return
+        key, window = self.event_here(), self.time_here()
+        await self.explorer.go("timeline")
+        self.app.screen.open_at(key, window)  # type: ignore[attr-defined]
+
+    def event_here(self) -> EventKey | None:
+        """The event under the cursor."""
+        return None
+
+    def time_here(self) -> Window | None:
+        """The time of what is under the cursor."""
+        return None
 
     async def action_back(self) -> None:
         if not await self.explorer.go_back():

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from textual import events
+from textual import events, on
 from textual.widget import Widget
 
 from nsystui.base.selection import Window
 from nsystui.ui.pictures.zoom import panned, zoomed
 from nsystui.ui.screens.base import JobScreen, State
+from nsystui.ui.widgets.charts import TimeChart
 from nsystui.ui.widgets.lines import PartLines
 from nsystui.ui.widgets.window_table import WindowTable
 
@@ -150,6 +151,19 @@ class ZoomableChartScreen(ChartScreen):
             self.say("this is all of the selection: Esc goes back to the one before")
         else:
             self.look_at(zoomed(view, base, self.time, direction > 0, self.columns), self.time)
+
+    def times_of(self, column: int) -> tuple[int, int]:
+        """From and to which ns a column of the chart reaches."""
+        raise NotImplementedError
+
+    @on(TimeChart.Wheel)
+    def _wheel(self, message: TimeChart.Wheel) -> None:
+        """Zooms around the time under the mouse."""
+        message.stop()
+        if not self.why_empty():
+            first, last = self.times_of(message.column)
+            self.move_to(time=(first + last) // 2)
+            self.action_zoom(message.direction)
 
     def action_pan(self, direction: int) -> None:
         base, view = self.base, self.view

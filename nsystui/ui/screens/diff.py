@@ -6,24 +6,29 @@ import os
 import re
 import shlex
 import threading
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from textual import events, on
 from textual.message import Message
 
-from nsystui.base.answer import Answer, Record, Value
+from nsystui.base.answer import Answer, Record, TableAnswer, Value
 from nsystui.base.errors import NsystuiError, UsageError
+from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import NameFilter, Selection
 from nsystui.base.text import shorten, width_of
 from nsystui.questions.compare import TABLES, Options, Side, worded
+from nsystui.questions.compare.pairs import GONE
 from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.opening import Source
 from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.loading import Advanced, ExportFailed, JobStarted, Loading, LoadingEnded
+from nsystui.ui.pictures.details import Details, row_details
+from nsystui.ui.pictures.diff import BAR, change_styles, with_bars, without_bars
 from nsystui.ui.pictures.selection import spans
 from nsystui.ui.screens.table import FilteredTableScreen, names_choice, rows_with
 from nsystui.ui.widgets.lines import Choice, SelectionLine
@@ -31,8 +36,8 @@ from nsystui.ui.widgets.lines import Choice, SelectionLine
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nsystui.base.answer import TableAnswer
     from nsystui.questions.job import Job
+    from nsystui.ui.app import DiffApp
 
 
 _SUMMARY = "summary"
@@ -91,12 +96,17 @@ class DiffScreen(FilteredTableScreen):
         words = [f'filter "{self.words.text}"'] if self.words is not None else []
         room = self.app.size.width - sum(width_of(text) + 2 for text in words)
         a, b = (shorten(side.label, max(10, room // 2 - 6)) for side in self.sides)
-        line.update("  ".join([f"A = {a}   B = {b}", *words]))
+        line.update("  ".join([f"[A] {a}   [B] {b}", *words]))
+
+    @property
+    def _own_app(self) -> DiffApp | None:
+        """The application, where A and B are all that it has open."""
+        return None if self._sides is not None or self.sides is None else self.app  # type: ignore[return-value]
 
     # -- the question ---------------------------------------------------------------------------------------------
 
     def _options(self) -> Options:
-        return self.options or getattr(self.explorer, "options", None) or Options()
+        return self.options or getattr(self.explorer, "options", None) or Options(Names.SMART)
 
     def parameters(self) -> tuple[Hashable, ...]:
         assert self.sides is not None
@@ -105,6 +115,7 @@ class DiffScreen(FilteredTableScreen):
     def ask(self, job: Job, selection: Selection) -> tuple[str, TableAnswer]:
         name, sides = self.name_of_table, self.sides
         assert sides is not None
+        sides[1].job.smart_names()  # so that they are at hand, as those of A are
         return name, TABLES[name].make(*sides, self._options())
 
     def job_changed(self) -> None:
@@ -122,7 +133,9 @@ class DiffScreen(FilteredTableScreen):
         if self.answer is None:
             return
         answer = worded(self.answer) if self._current == _SUMMARY else self.answer
-        super().show(rows_with(answer, self.words), same_place)
+        found = rows_with(answer, self.words)
+        self.table.cell_styles = change_styles
+        super().show(found if self._current == _SUMMARY else with_bars(found), same_place)
         self._share_room()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -139,6 +152,22 @@ class DiffScreen(FilteredTableScreen):
         self.table.empty_text = "reading: A and B are compared when all of both is read"
         self.show_choices()
 
+    def shown_names(self) -> Mapping[str, str]:
+        """Smart names that are unique among the kernels of both."""
+        if self.sides is None or self._current != "kernels" or self._options().names is not Names.SMART:
+            return {}
+        jobs = [side.job for side in self.sides]
+        return jobs[0].smart_names() if jobs[0] is jobs[1] else smart_names(chain(*(one.smart_names() for one in jobs)))
+
+    def row_details(self) -> Details:
+        """Without the bar, which says what the difference says; a line of the summary is named by what it measures."""
+        answer, row = self.table.answer, self.table.current_row
+        if answer is None or row is None:
+            return []
+        name = "what" if self._current == _SUMMARY else self.table.name_key
+        (title, *_), *others = row_details(answer.columns, row, name, {*self.table.shown_keys, BAR.key})
+        return [[title.strip()], *others]
+
     def natural_order(self) -> tuple[str | None, bool]:
         return (None, True) if self._current in (_SUMMARY, "steps") else ("difference", True)
 
@@ -151,6 +180,8 @@ class DiffScreen(FilteredTableScreen):
         return "measures" if self._current in (_SUMMARY, "steps") else "names"
 
     def row_category(self, values: Record) -> str | None:
+        if self._current == _SUMMARY:
+            return change_styles(values).get("difference")
         name = values.get("name")
         if self.name_of_table == "kernels" and isinstance(name, str):
             return "nccl" if is_nccl_kernel(name) else None
@@ -207,8 +238,11 @@ class DiffScreen(FilteredTableScreen):
     async def action_mode(self, name: str) -> None:
         if self._is_of_open_job:
             await super().action_mode(name)
+        elif self._own_app is not None and self.sides is not None:
+            await self._own_app.open_side(self.sides[0], "A")
+            await super().action_mode(name)
         else:
-            self.say("only the comparison is open here: `nsystui FILE…` shows a job")
+            self.say("a moment: A and B are being read")
 
     # -- going on -------------------------------------------------------------------------------------------------
 
@@ -222,32 +256,40 @@ class DiffScreen(FilteredTableScreen):
             elif values:
                 self.say("no table tells more of this; v goes through them")
         elif values:
-            self.call_later(self._open_name, values)
+            self._open_name(values)
 
-    async def _open_name(self, values: dict[str, Value]) -> None:
+    def _open_name(self, values: dict[str, Value]) -> None:
         name = values.get("collective" if self._current == "nccl" else "name")
         if self._current not in _WITH_VIEW or not isinstance(name, str):
             self.say("there is no screen of this row alone")
             return
-        if not self._is_of_open_job:
+        sides = self.sides
+        if sides is None or not (self._is_of_open_job or self._own_app is not None):
             self.say("only the comparison is open here: `nsystui FILE…` shows a job, f filters by name there")
             return
-        assert self._sides is not None
-        tasks = [side.selection.tasks for side in self._sides]
-        windows = {side.selection.window for side in self._sides}
-        own = Selection(
-            window=windows.pop() if len(windows) == 1 else None,
-            tasks=None if None in tasks else frozenset().union(*filter(None, tasks)),
-            name=_exactly(name),
-        )
-        names, table = self._options().names, self._current
-        await show_view(self.explorer, table, own, names=names.value)
+        usual = "A" if values.get("status") == GONE else "B"
+
+        def chosen(number: int) -> None:
+            self.call_later(self._open_in, number, name)
+
+        self.prompt.ask(f"open {shorten(self.table.names.get(name, name), 40)} in A or B?", usual, _side_of, chosen)
+
+    async def _open_in(self, number: int, name: str) -> None:
+        """Shows the screen of a name, with the ranks and the time of one side."""
+        sides, table, names = self.sides, self._current, self._options().names
+        assert sides is not None
+        side = sides[number]
+        chosen = replace(side.selection, name=_exactly(name))
+        if self._own_app is not None:
+            await self._own_app.open_side(side, "AB"[number])
+        await show_view(self.explorer, table, chosen, names=names.value)
 
     def answer_to_export(self) -> Answer | None:
         """As on the screen; of the summary the plain values, with their units beside them."""
         if self.answer is not None and self._current == _SUMMARY:
             return rows_with(self.answer, self.words)
-        return self.table.answer
+        shown = self.table.answer
+        return without_bars(shown) if isinstance(shown, TableAnswer) else shown
 
     def proposed_name(self, answer: Answer) -> str | None:
         from nsystui.output.files import propose_name
@@ -256,6 +298,14 @@ class DiffScreen(FilteredTableScreen):
             return None
         labels = [side.label for side in self.sides]
         return propose_name([f"{labels[0]}-{labels[1]}"], answer.name, self.words.text if self.words else None, ".csv")
+
+
+def _side_of(text: str) -> int:
+    """0 for A, 1 for B; raises UsageError."""
+    word = text.strip().upper()
+    if word not in ("A", "B"):
+        raise UsageError("A or B")
+    return "AB".index(word)
 
 
 def _exactly(name: str) -> NameFilter:

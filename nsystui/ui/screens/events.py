@@ -130,6 +130,10 @@ class EventsScreen(TableScreen):
         window = window_of(row)
         return Window(window.start, max(window.end, window.start + 1))
 
+    def event_here(self) -> EventKey | None:
+        row = self.table.current_row
+        return None if row is None else key_of(row)
+
     # -- details --------------------------------------------------------------------------------------------------
 
     def details_question(self) -> Callable[[Job], Details] | None:

@@ -140,6 +140,7 @@ class FindingsTable(WindowTable):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id, elastic="sentence", row_style=_category)
+        self.cell_styles = _severity
         self.found: Triage | None = None
         self.status = ""
         """The line in place of the table until there are findings."""
@@ -222,9 +223,16 @@ def _kernels(job: Job) -> int:
     return job.session.count(tables.kernels)
 
 
-def _category(values: Record) -> str | None:
+def _category(values: Record) -> str:
     """Problems have the colour of their severity; remarks are less prominent."""
-    return {"E": "error", "W": "warning"}.get(str(values["severity"]), "idle")
+    return _SEVERITIES.get(str(values["severity"]), "idle")
+
+
+_SEVERITIES = {"E": "error", "W": "warning"}
+
+
+def _severity(values: Record) -> dict[str, str]:
+    return {"severity": _category(values)}
 
 
 _NO_EVIDENCE = TableAnswer("finding", (), ())

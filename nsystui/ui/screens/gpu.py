@@ -59,7 +59,7 @@ class GpuScreen(ZoomableChartScreen):
         size = self.app.size
         lines = size.height - _FRAME - self._detail_height
         columns = max(1, size.width - len("▸ ") - _LABEL_WIDTH - 1 - _VALUE_WIDTH - 1)
-        self._wanted = Wanted(self.position.view, columns, lines, self.metrics, self.chart.can_halve)
+        self._wanted = Wanted(self.position.view, columns, lines, self.metrics, self.chart.has_colours)
         return (self._wanted,)
 
     @property
@@ -133,6 +133,9 @@ class GpuScreen(ZoomableChartScreen):
             lane = self.chart.cursor_lane
             self._lane = (picture.gpus[picture.owners[lane]].key, picture.lanes[lane].label)
         self.cursor_moved()
+
+    def times_of(self, column: int) -> tuple[int, int]:
+        return self.chart.column_times(column)
 
     # -- the view -------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from nsystui.questions.activities import MPI, Work, work_instances
 from nsystui.questions.algebra.distributions import Distribution, distribution
 from nsystui.questions.catalogue import view_named
 from nsystui.questions.events.kinds import EventKind
-from nsystui.questions.events.listing import EventKey
+from nsystui.questions.events.listing import EventKey, event_row
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, durations, kernel_instances
 from nsystui.questions.mpi import is_by_range
@@ -21,7 +21,7 @@ from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.nvtx.listing import range_instances
 from nsystui.ui import keys
 from nsystui.ui.doors import show_event
-from nsystui.ui.pictures.details import Details, event_details, event_row
+from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.other_tools import ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.plots import histogram_lines
@@ -58,16 +58,12 @@ class EventRowsScreen(TableScreen):
         """The kind of the event under the cursor."""
         return EventKind(self.values()["kind"])
 
-    def event_key(self) -> EventKey | None:
-        """The event under the cursor."""
+    def event_here(self) -> EventKey | None:
         values = self.values()
-        if not values:
-            return None
-        report, row, start = (int(values[key] or 0) for key in ("report", "row", "start"))
-        return EventKey(report, self.event_kind(), row, start)
+        return _key(values["report"], self.event_kind(), values["row"], values["start"]) if values else None
 
     def details_question(self) -> Callable[[Job], Details] | None:
-        key, own = self.event_key(), self.row_details()
+        key, own = self.event_here(), self.row_details()
         if key is None:
             return None
 
@@ -83,13 +79,17 @@ class EventRowsScreen(TableScreen):
         return ask
 
     def open_row(self) -> None:
-        values = self.values()
-        if values:
-            self.open_event(values["report"], self.event_kind(), values["row"], values["start"])
+        key = self.event_here()
+        if key is not None:
+            show_event(self.explorer, key)
 
     def open_event(self, report: Value, kind: EventKind, row: Value, start: Value) -> None:
         """Opens the list of events at one of them."""
-        show_event(self.explorer, EventKey(int(report or 0), kind, int(row or 0), int(start or 0)))
+        show_event(self.explorer, _key(report, kind, row, start))
+
+
+def _key(report: Value, kind: EventKind, row: Value, start: Value) -> EventKey:
+    return EventKey(int(report or 0), kind, int(row or 0), int(start or 0))
 
 
 class KernelInstancesScreen(EventRowsScreen):

@@ -106,7 +106,7 @@ class RankMapScreen(ChartScreen):
         within = self._opened[-1] if self._opened else None
         merge = self._merge[self._of_steps]
         lines = max(1, size.height - _FRAME)
-        places = 2 * lines if self.chart.can_halve else lines
+        places = 2 * lines if self.chart.has_colours else lines
         self._wanted = _Wanted(self._figure, self._of_steps, merge, within, columns, places)
         return (self._wanted,)
 

@@ -205,6 +205,9 @@ class TableScreen(TablesScreen):
             return None
         return Window(start, start + max(duration, 1))
 
+    def time_here(self) -> Window | None:
+        return self.row_window()
+
     def columns_to_copy(self) -> Sequence[Column]:
         return self.table.answer.columns if self.table.answer is not None else ()
 

@@ -1,4 +1,4 @@
-"""L Timeline: from event to event on the lanes of ranks, GPUs, streams and NVTX threads, down to the single kernel."""
+"""L Timeline: from event to event on the lanes of ranks, GPUs, streams and threads, down to the single kernel."""
 
 from __future__ import annotations
 
@@ -11,22 +11,27 @@ from textual import events, on
 
 from nsystui.base.answer import Answer, Row
 from nsystui.base.columns import Column, Unit
+from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value, parse_duration
-from nsystui.questions.events.listing import EVENT_COLUMNS, key_of, window_of
+from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, key_of, window_of
 from nsystui.questions.job import Job
-from nsystui.questions.timeline.events import Neighbours, lane_events, range_next_to
-from nsystui.questions.timeline.lanes import Lane
+from nsystui.questions.timeline.events import Match, Matches, Neighbours, lane_events, range_next_to
+from nsystui.questions.timeline.lanes import Lane, Timeline
+from nsystui.questions.timeline.picture import cut_end, lane_pictures, timeline_table
 from nsystui.ui import keys
 from nsystui.ui.doors import show_event
 from nsystui.ui.pictures.selection import describe
 from nsystui.ui.pictures.timeline import (
     HEIGHT,
     EventFacts,
+    Place,
     TimelinePicture,
     Wanted,
     column_line,
     event_facts,
+    partner_of,
+    place_of,
     timeline_picture,
 )
 from nsystui.ui.pictures.zoom import inside
@@ -37,11 +42,15 @@ from nsystui.ui.widgets.charts import LaneChart
 from nsystui.ui.widgets.lines import SelectionLine
 from nsystui.ui.widgets.repainting import in_thread, reason_of
 
-_LABEL_WIDTH, _WIDE_LABEL_WIDTH = 11, 20
+_LABEL_WIDTH, _WIDE_LABEL_WIDTH = 14, 22
+_WIDE = 100
 _VALUE_WIDTH = 7
 _FRAME = 3
 """Lines for the title, the selection and the keys."""
 _AXIS = 1
+_AROUND_EVENT, _AROUND_WINDOW = 20, 2
+"""How many times as long as an event, or a span of time, the view is that is opened on it."""
+_EXPORTS = ("lanes", "events")
 
 
 class TimelineScreen(ZoomableChartScreen):
@@ -64,6 +73,7 @@ class TimelineScreen(ZoomableChartScreen):
         super().__init__("L Timeline")
         self.opened: frozenset[Task] | None = None
         self.found: NameFilter | None = None
+        self.match_count: int | None = None
         self.picture: TimelinePicture | None = None
         self.facts: EventFacts | None = None
         """The details of the event under the cursor, once they are looked up."""
@@ -81,7 +91,7 @@ class TimelineScreen(ZoomableChartScreen):
 
     def parameters(self) -> tuple[Hashable, ...]:
         width, height = self.app.size
-        self.chart.label_width = _LABEL_WIDTH if width < 100 else _WIDE_LABEL_WIDTH
+        self.chart.label_width = _LABEL_WIDTH if width < _WIDE else _WIDE_LABEL_WIDTH
         columns = max(1, width - len("▸ ") - self.chart.label_width - 1 - _VALUE_WIDTH - 1)
         lines = max(1, height - _FRAME - HEIGHT - _AXIS)
         position = self.position
@@ -89,7 +99,7 @@ class TimelineScreen(ZoomableChartScreen):
             position.view,
             columns,
             lines,
-            self.chart.rows.start,
+            self.chart.in_sight.start,
             position.lane,
             self.opened,
             self._rests,
@@ -112,6 +122,8 @@ class TimelineScreen(ZoomableChartScreen):
         if self.picture is None or self.picture.timeline is not picture.timeline:
             self._neighbours = Neighbours(picture.timeline)
         self.picture = picture
+        if self.opened is None:
+            self.opened = picture.opened
         if not picture.lanes:
             why = picture.notes or ("no GPU work and no NVTX range is in the selection: Esc goes back",)
             self.show_title()
@@ -119,7 +131,7 @@ class TimelineScreen(ZoomableChartScreen):
             return
         self.show_empty("")
         window = picture.window
-        self.chart.show(picture.labels, picture.lines, window.start, window.end)
+        self.chart.show(picture.labels, picture.kinds, picture.lines, window.start, window.end)
         self._place_cursor()
         self.show_selection()
         self._show_view(picture)
@@ -141,7 +153,9 @@ class TimelineScreen(ZoomableChartScreen):
             start, length = format_value(Unit.TIME, view.start), format_value(Unit.DURATION, view.end - view.start)
             text += f" · in view {start} + {length}"
         if self.found is not None:
-            text += f' · marks "{self.found.text}"'
+            text += f' · "{self.found.text}"'
+            if self.match_count is not None:
+                text += f" {self.match_count:,} match{'' if self.match_count == 1 else 'es'}"
         self.query_one("#selection", SelectionLine).update(text)
 
     def on_resize(self, event: events.Resize) -> None:
@@ -192,7 +206,7 @@ class TimelineScreen(ZoomableChartScreen):
         if position.lane is not None:
             lane = self._nearest(picture, position.lane)
         else:  # kernels are what a timeline is opened for
-            lane = next((number for number, one in enumerate(picture.lanes) if not one.is_nvtx), 0)
+            lane = next((number for number, one in enumerate(picture.lanes) if not one.is_host), 0)
         mark = None if position.mark is None else self._column_of(position.mark)
         self.chart.move(lane, self._column_of(self.time), mark)
 
@@ -224,7 +238,7 @@ class TimelineScreen(ZoomableChartScreen):
         lines = [column_line(shown, column, times, self.time, self.position.mark, width)]
         if self.facts is not None:
             first, *others = self.facts.lines
-            lines += [[(first, "bold")], *([(line, "")] for line in others)]
+            lines += [[(cut_end(first, width), "bold")], *([(line, "")] for line in others)]
         elif picture is not None and not picture.is_whole and self._waits_for_lanes(picture):
             lines.append([("reading the streams and ranges of this rank…", "dim")])
         elif picture is not None:
@@ -236,12 +250,15 @@ class TimelineScreen(ZoomableChartScreen):
         return (
             lane is not None
             and lane.task in picture.opened
-            and not any(one.task == lane.task and (one.is_nvtx or one.stream is not None) for one in picture.lanes)
+            and not any(one.task == lane.task and (one.is_host or one.stream is not None) for one in picture.lanes)
         )
 
     def cursor_rests(self) -> None:
         picture, lane = self.picture, self.lane
-        if picture is None or lane is None or not self.question.is_settled:
+        if picture is None or lane is None:
+            return
+        if not self.question.is_settled:
+            self.cursor_moved()
             return
         if not picture.is_whole and not self._rests:
             self._rests = True
@@ -287,7 +304,7 @@ class TimelineScreen(ZoomableChartScreen):
         self._follow()
 
     def action_page(self, direction: int) -> None:
-        self.action_lane(direction * len(self.chart.rows))
+        self.action_lane(direction * len(self.chart.in_sight))
 
     def why_empty(self) -> str:
         if self.picture is None:
@@ -332,7 +349,7 @@ class TimelineScreen(ZoomableChartScreen):
         time, forward = self.time, direction > 0
 
         def find() -> Row | None:
-            if lane.is_nvtx:
+            if lane.is_host:
                 return range_next_to(picture.timeline, lane, time, forward)
             return neighbours.find(lane, time, forward)
 
@@ -353,16 +370,103 @@ class TimelineScreen(ZoomableChartScreen):
         if not picture.base.start <= window.start < picture.base.end:
             self.say("the next one lies outside of the selection: Esc goes back, T selects a time")
             return
-        self.move_to(time=window.start, event=row)
-        view = self._view_of(picture)
-        if view.start <= window.start < view.end:
-            self._place_cursor()
-            self._follow()
-        else:
-            self._center(window.start)
+        self._show_event(row, lane)
         if steps:
             self._steps = steps - (1 if steps > 0 else -1)
             self.action_event(1 if steps > 0 else -1)
+
+    def _show_event(self, row: Row, lane: Lane) -> None:
+        """Puts the cursor on an event, and that into view."""
+        picture, start = self.picture, window_of(row).start
+        assert picture is not None
+        self.move_to(time=start, event=row, lane=lane)
+        view = self._view_of(picture)
+        if not view.start <= start < view.end:
+            self._center(start)
+        elif lane not in picture.lanes:
+            self.opened = picture.opened | {lane.task}
+            self._changed()
+        else:
+            self._place_cursor()
+            self._follow()
+
+    def action_partner(self) -> None:
+        """Goes from GPU work to the call that launched it, and back."""
+        picture, row = self.picture, self.row_to_copy()
+        if self._is_empty() or picture is None:
+            return
+        if row is None:
+            self.say("there is no event under the cursor: ] goes to the next one")
+            return
+        in_thread(self, "partner", lambda: partner_of(picture.timeline, row), self._go_to_place, self._say_reason)
+
+    def _go_to_place(self, place: Place) -> None:
+        picture = self.picture
+        if place.row is None or place.lane is None or picture is None:
+            self.say(place.reason)
+        elif not picture.base.start <= window_of(place.row).start < picture.base.end:
+            self.say("it lies outside of the selected time: Esc goes back, T selects a time")
+        else:
+            self.opened = picture.opened | {place.lane.task}
+            self._show_event(place.row, place.lane)
+
+    def _say_reason(self, error: Exception) -> None:
+        self.say(reason_of(error))
+
+    def open_at(self, key: EventKey | None, window: Window | None) -> None:
+        """Shows an event or a span of time of another screen in the middle of the view."""
+        job = self.job
+        if job is None or (key is None and window is None):
+            return
+        base = job.extent(self.selection)
+        window = window or Window(key.start if key is not None else 0, (key.start if key is not None else 0) + 1)
+        around = _AROUND_WINDOW if key is None else _AROUND_EVENT
+        length = max((window.end - window.start) * around, self.app.size.width)
+        middle = (window.start + window.end) // 2
+        time = middle if key is None else key.start
+        if not base.start <= time < base.end:
+            return
+        view = inside(Window(middle - length // 2, middle - length // 2 + length), base)
+        self.move_to(view=view, time=time, event=None)
+        self._changed()
+        if key is not None:
+            selection = self.selection
+            in_thread(
+                self,
+                "place",
+                lambda: place_of(Timeline.of(job, selection), key),
+                self._opened_at,
+                self._say_reason,
+            )
+
+    def _opened_at(self, place: Place) -> None:
+        if place.row is None or place.lane is None:
+            self.say(place.reason)
+            return
+        self.opened = frozenset({place.lane.task})
+        self.move_to(time=window_of(place.row).start, event=place.row, lane=place.lane)
+        self._changed()
+
+    def open_rank(self, rank: int) -> None:
+        """Opens one rank, the others closed, with the cursor on its first GPU."""
+        item = next((item for item in self.job.ranks if item.rank == rank), None) if self.job is not None else None
+        if item is not None:
+            self.opened = frozenset({item.task})
+            self.move_to(lane=Lane(item.task, item.rank, item.devices[0] if item.devices else None))
+            self._changed()
+
+    def action_next_rank(self, step: int) -> None:
+        """Opens the next rank in place of this one."""
+        picture, lane = self.picture, self.lane
+        if self._is_empty() or picture is None or lane is None:
+            return
+        tasks = [item.task for item in picture.timeline.tasks]
+        place = tasks.index(lane.task) + step
+        if not 0 <= place < len(tasks):
+            self.say("this is the last rank" if step > 0 else "this is the first rank")
+            return
+        self.move_to(time=self.time)
+        self.open_rank(picture.timeline.tasks[place].rank)
 
     def action_open_event(self) -> None:
         picture, lane = self.picture, self.lane
@@ -407,12 +511,73 @@ class TimelineScreen(ZoomableChartScreen):
         self._follow()
 
     def action_highlight(self) -> None:
-        self.prompt.ask("mark names", self.found.text if self.found else "", name_filter, self._highlight)
+        self.prompt.ask("find", self.found.text if self.found else "", name_filter, self._highlight)
 
     def _highlight(self, name: NameFilter | None) -> None:
-        self.found = name
+        self.found, self.match_count = name, None
         self.show_selection()
         self._changed()
+        matches = self._matches()
+        if name is None or matches is None:
+            return
+
+        def counted(count: int) -> None:
+            if self.found == name:
+                self.match_count = count
+                self.show_selection()
+                self.say(
+                    "nothing on these lanes has such a name" if not count else f"{count:,} found: n and N go to them"
+                )
+
+        in_thread(self, "count", matches.count, counted, self._say_reason)
+
+    def _matches(self) -> Matches | None:
+        """What is looked for on the lanes that are shown, and has its start in the selection."""
+        picture, wanted = self.picture, self._to_mark
+        if picture is None or wanted is None:
+            return None
+        return Matches(picture.timeline, picture.lanes, picture.base, wanted)
+
+    def action_match(self, direction: int) -> None:
+        """Goes to the next event, on any lane, whose name is looked for."""
+        if self._is_empty():
+            return
+        matches, lane, time = self._matches(), self.lane, self.time
+        if matches is None:
+            self.say("/ finds names first; ] and [ go to the next and previous event")
+            return
+        if self._searching:
+            return
+        self._searching = True
+
+        def go(match: Match | None) -> None:
+            self._searching = False
+            if match is None:
+                self.say(f'no more "{matches.wanted.text}"' if self.match_count != 0 else "nothing has such a name")
+            else:
+                self._show_event(match.row, match.lane)
+
+        def failed(error: Exception) -> None:
+            self._searching = False
+            self.say(reason_of(error))
+
+        in_thread(self, "neighbour", lambda: matches.next_to(time, lane, direction > 0), go, failed)
+
+    # -- the mouse ------------------------------------------------------------------------------------------------
+
+    @on(LaneChart.Pointed)
+    def _pointed(self, message: LaneChart.Pointed) -> None:
+        """A press moves the cursor, and takes the mark away; drawing sets the mark where it began."""
+        message.stop()
+        picture = self.picture
+        if picture is None or not picture.lanes:
+            return
+        first, last = self.times_of(message.column)
+        mark = None if message.first is None else self.times_of(message.first)[0]
+        lane = self.lane if message.lane is None else picture.lanes[message.lane]
+        self.move_to(time=(first + last) // 2, lane=lane, event=None, mark=mark)
+        self._place_cursor()
+        self._follow()
 
     # -- marks and the selection ----------------------------------------------------------------------------------
 
@@ -459,17 +624,28 @@ class TimelineScreen(ZoomableChartScreen):
         return self._listed
 
     def action_export(self) -> None:
-        self._list_events(super().action_export)
+        """Exports the lanes as they are drawn, a row for each lane and column, or the events on them."""
+        if not self._is_empty():
+            self.prompt.ask("export lanes (as drawn) or events?", "lanes", _what_to_export, self._export)
+
+    def _export(self, what: str) -> None:
+        self._list(what, super().action_export)
 
     def action_copy_table(self) -> None:
-        self._list_events(super().action_copy_table)
+        self._list("events", super().action_copy_table)
 
-    def _list_events(self, then: Callable[[], None]) -> None:
-        """Lists the events of the lanes in sight, which is a query, and goes on when they are counted."""
+    def _list(self, what: str, then: Callable[[], None]) -> None:
+        """Lists the lanes in sight or their events, which is a query, and goes on when they are counted."""
         picture = self.picture
         if self._is_empty() or picture is None:
             return
-        lanes, window = [picture.lanes[number] for number in self.chart.rows], self._view_of(picture)
+        lanes, window = [picture.lanes[number] for number in self.chart.in_sight], self._view_of(picture)
+        columns = self.chart.chart_width
+
+        def make() -> Answer:
+            if what == "events":
+                return lane_events(picture.timeline, lanes, window)
+            return timeline_table(lane_pictures(picture.timeline, lanes, window, columns), picture.timeline.busy.notes)
 
         def listed(answer: Answer) -> None:
             self._listed = answer
@@ -479,7 +655,7 @@ class TimelineScreen(ZoomableChartScreen):
             self._listed = None
             self.say(reason_of(error))
 
-        in_thread(self, "list", lambda: lane_events(picture.timeline, lanes, window), listed, failed)
+        in_thread(self, "list", make, listed, failed)
 
     def row_to_copy(self) -> Row | None:
         """The event under the cursor."""
@@ -500,3 +676,12 @@ class TimelineScreen(ZoomableChartScreen):
 
     def action_trace(self) -> None:
         export_trace(self)
+
+
+def _what_to_export(text: str) -> str:
+    """``lanes`` or ``events``, or the beginning of one; raises UsageError."""
+    word = text.strip().lower()
+    found = [name for name in _EXPORTS if word and name.startswith(word)]
+    if not found:
+        raise UsageError("lanes or events")
+    return found[0]

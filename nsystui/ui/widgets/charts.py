@@ -1,4 +1,4 @@
-"""Lanes over time with an axis and a cursor: `StripChart` draws shares as blocks, `LaneChart` letters and names.
+"""Lanes over time with an axis and a cursor: `StripChart` draws shares as blocks, `LaneChart` events with names.
 
 A key repaints the cells that changed and no others: Textual sends a line from its beginning to the last cell that
 changed, so that a cursor through sixteen lanes would cost 5 KB for each key.
@@ -6,13 +6,14 @@ changed, so that a cursor through sixteen lanes would cost 5 KB for each key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from rich.color import Color
+from rich.color import Color, blend_rgb
 from rich.segment import Segment
 from rich.style import Style
+from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region
 from textual.message import Message
@@ -22,7 +23,7 @@ from textual.strip import Strip
 from nsystui.base.text import fit, safe_text, width_of
 from nsystui.ui.ascii import draws_in_ascii
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, SHADES, category_class, category_css, fill_class
-from nsystui.ui.widgets.plots import NO_DATA, blocks, tick_line, time_axis
+from nsystui.ui.widgets.plots import BLOCKS, NO_DATA, blocks, tick_line, time_axis
 from nsystui.ui.widgets.repainting import OwnFocus
 from nsystui.ui.widgets.stacks import (
     SHADE_LEVELS,
@@ -103,9 +104,10 @@ class TimeChart(OwnFocus, can_focus=True):
         self.label_width = label_width
         self.value_width = value_width
         self._lo, self._hi = 0, 0
-        self._window = Window()
+        self._window = Window()  # on the rows of the lanes
+        self._places: tuple[tuple[int, int], ...] = ()  # by row: lane and row of the lane
         self._painted: dict[int, _Line] = {}
-        self._fills: dict[tuple[str, ...], Style] = {}
+        self._pressed: int | None = None  # the column in which the mouse was pressed
 
     # -- what a chart defines -------------------------------------------------------------------------------------
 
@@ -133,17 +135,21 @@ class TimeChart(OwnFocus, can_focus=True):
         """How many lines the axis has."""
         return 1
 
+    @property
+    def lane_count(self) -> int:
+        raise NotImplementedError
+
     def lane_at(self, row: int) -> tuple[int, int]:
         """The (first) lane of a row, and which row of the lane it is."""
-        return row, 0
+        return self._places[row]
 
     def rows_of(self, lane: int) -> tuple[int, int]:
         """The first and the last row of a lane."""
-        return lane, lane
+        raise NotImplementedError
 
     def label_words(self, lane: int, part: int, plain: Style) -> Words:
         """The label of a row of a lane, ``label_width`` cells."""
-        return ((fit(safe_text(self.label_of(lane)), self.label_width), plain),)
+        return ((fit("" if part else safe_text(self.label_of(lane)), self.label_width), plain),)
 
     def row_value(self, lane: int, part: int) -> str:
         """The value at the right of a row of a lane."""
@@ -153,16 +159,55 @@ class TimeChart(OwnFocus, can_focus=True):
         """Whether the cursor is in the row of this (first) lane."""
         return lane == self.cursor_lane
 
+    # -- the mouse ------------------------------------------------------------------------------------------------
+
+    @dataclass
+    class Wheel(Message):
+        """The wheel turned at a column of ``chart``: to zoom in (1) or out (-1)."""
+
+        chart: TimeChart
+        direction: int
+        column: int
+
+    def point(self, lane: int | None, column: int) -> None:
+        """The mouse was pressed on a lane (``None``: on the axis) and a column."""
+
+    def drag(self, first: int, column: int) -> None:
+        """The mouse is drawn from one column to another with its button held down."""
+
+    def column_at(self, x: int) -> int:
+        """The column at a cell of the widget, clamped."""
+        return max(0, min(x - self._left, self.chart_width - 1))
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        if event.button != 1 or not self.lane_count:
+            return
+        event.stop()
+        row = self._row_at(event.y)
+        self._pressed = self.column_at(event.x)
+        self.capture_mouse()
+        self.point(None if row is None else self.lane_at(row)[0], self._pressed)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self._pressed is not None and self.column_at(event.x) != self.cursor_column:
+            event.stop()
+            self.drag(self._pressed, self.column_at(event.x))
+
+    def on_mouse_up(self, event: events.MouseUp) -> None:
+        if self._pressed is not None:
+            event.stop()
+            self._pressed = None
+            self.release_mouse()
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.post_message(self.Wheel(self, 1, self.column_at(event.x)))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.post_message(self.Wheel(self, -1, self.column_at(event.x)))
+
     # -- lanes, columns and times ---------------------------------------------------------------------------------
-
-    @property
-    def lane_count(self) -> int:
-        return self._window.count
-
-    @property
-    def rows(self) -> range:
-        """The lanes in sight."""
-        return self._window.rows()
 
     @property
     def chart_width(self) -> int:
@@ -178,9 +223,18 @@ class TimeChart(OwnFocus, can_focus=True):
         return max(0, min(column, self.chart_width - 1))
 
     def validate_cursor_lane(self, lane: int) -> int:
-        return self._window.clamp(lane)
+        return max(0, min(lane, self.lane_count - 1))
 
     # -- drawing --------------------------------------------------------------------------------------------------
+
+    @property
+    def has_colours(self) -> bool:
+        """Whether a cell may be of any colour, not only of the 16 of a terminal, or of none."""
+        return not self._is_plain and not self.app.current_theme.ansi
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.app.no_color or draws_in_ascii(self.app)
 
     def fit_window(self) -> None:
         """Notices how many lanes there is room for."""
@@ -243,8 +297,8 @@ class TimeChart(OwnFocus, can_focus=True):
         axis = y if self.AXIS_ABOVE else y - len(rows)
         if 0 <= axis < self.axis_lines() and self.lane_count:
             return self._axis_line(axis)
-        row = self._window.top + (y - self.axis_lines() if self.AXIS_ABOVE else y)
-        if row not in rows:
+        row = self._row_at(y)
+        if row is None:
             return _Line(((" " * self.size.width, plain),), "", (), "", plain)
         lane, part = self.lane_at(row)
         is_current = self.is_current(lane)
@@ -253,6 +307,11 @@ class TimeChart(OwnFocus, can_focus=True):
         base = self.get_component_rich_style("time-chart--current") if is_current and not part else plain
         label = ((marker, base), *self.label_words(lane, part, base), (" ", base))
         return _Line(label, *self.cells_of(lane, part), f" {value}" if value else "", plain)
+
+    def _row_at(self, y: int) -> int | None:
+        """The row of lanes on a line of the widget."""
+        row = self._window.top + (y - self.axis_lines() if self.AXIS_ABOVE else y)
+        return row if row in self._window.rows() else None
 
     def _axis_line(self, number: int) -> _Line:
         """A line of the axis; the first has the cursor, which never takes the place of a label."""
@@ -356,11 +415,11 @@ class StripChart(TimeChart):
         self._axis = axis
         self._is_ramp = is_ramp
         self._lanes: tuple[Lane, ...] = ()
-        self._places: tuple[tuple[int, int], ...] = ()  # by row: lane and row of the lane
         self._halves = False
         self._ticks: tuple[tuple[int, str], ...] = ()
         self._drawn: dict[tuple[int, int], tuple[int, str, Sequence[Style]]] = {}  # by lane and row, with the width
         self._span: tuple[int, int] | None = None
+        self._fills: dict[tuple[str, ...], Style] = {}
         self._anchor: int | None = None
         self._width = 0  # in columns, before the last change of size
 
@@ -374,22 +433,13 @@ class StripChart(TimeChart):
     def lane_count(self) -> int:
         return len(self._lanes)
 
-    @property
-    def can_halve(self) -> bool:
-        """Whether half a row can tell anything: not by the 16 colours of a terminal, nor without any."""
-        return not self._is_plain and not self.app.current_theme.ansi
-
-    @property
-    def _is_plain(self) -> bool:
-        return self.app.no_color or draws_in_ascii(self.app)
-
     def set_lanes(
         self, lanes: Sequence[Lane], lo: int, hi: int, halves: bool = False, ticks: Sequence[tuple[int, str]] = ()
     ) -> None:
         """Show ``lanes`` over the time from ``lo`` to ``hi`` ns. The cursor stays, as far as there is such a place.
 
-        A marked span stays while the times do, and leaves with them. With ``halves`` two lanes share a row (see
-        ``can_halve``). ``ticks``, times with their labels, have a line of their own below the axis.
+        A marked span stays while the times do, and leaves with them. With ``halves`` two lanes share a row, which
+        only colours can tell apart. ``ticks``, times with their labels, have a line of their own below the axis.
         """
         if (lo, hi) != (self._lo, self._hi):
             self._span = self._anchor = None
@@ -404,12 +454,6 @@ class StripChart(TimeChart):
         self.set_reactive(TimeChart.cursor_lane, self.validate_cursor_lane(self.cursor_lane))
         self.fit_window()
         self.repaint_changes()
-
-    def validate_cursor_lane(self, lane: int) -> int:
-        return max(0, min(lane, len(self._lanes) - 1))
-
-    def lane_at(self, row: int) -> tuple[int, int]:
-        return self._places[row]
 
     def rows_of(self, lane: int) -> tuple[int, int]:
         if self._halves or not self._lanes:
@@ -496,6 +540,17 @@ class StripChart(TimeChart):
     def action_select(self) -> None:
         if self._lanes:
             self.post_message(self.Selected(self))
+
+    def point(self, lane: int | None, column: int) -> None:
+        self.mark_span(None)
+        if lane is not None:
+            self.cursor_lane = lane
+        self.cursor_column = column
+
+    def drag(self, first: int, column: int) -> None:
+        self._anchor = None
+        self._span = (min(first, column), max(first, column))
+        self.cursor_column = column
 
     def on_resize(self) -> None:
         """Keeps the cursor on its time."""
@@ -588,7 +643,7 @@ class StripChart(TimeChart):
 
     def _ramp_cells(self, shown: Lane, width: int) -> list[Cell]:
         category = shown.category or "nvtx"
-        if self.can_halve:
+        if self.has_colours:
             fills = shades(shown.bins, width, category)
             return half_cells(fills, fills)
         return [(shade, category, "") for shade in shade_blocks(shown.bins, width)]
@@ -634,28 +689,61 @@ class StripChart(TimeChart):
         return axis
 
 
-# -- letters and names ------------------------------------------------------------------------------------------------
+# -- events with names ------------------------------------------------------------------------------------------------
 
 _NOT_COMPUTED = "…"
-_LINES = frozenset({"nvtx"})
-"""Categories that are drawn as lines, never as blocks."""
+_EIGHTHS = 8
+_GAP_ABOVE = "▔"
+_THIN = 2
+"""The shade of ranges that take a part of one row, which would not be seen in the colour of broad ones."""
+_GROWTH = (*("gpu", "gpu", "stream", "gpu", "stream", "host", "gpu"), *("stream", "gpu", "gpu", "stream", "host"))
+"""Which kind of lanes gets a row more, again and again while there is room."""
+
+_HIGHEST = {"gpu": 12, "stream": 12, "host": 4}
+
+_SHADE, _DIM, _RANGE, _SECOND_RANGE, _THIN_RANGE = 0.62, 0.35, 0.22, 0.34, 0.5
+"""How much of its colour the second shade keeps; what is not found, and ranges, have over the background."""
 
 
 @dataclass(frozen=True)
 class LaneLine:
-    """One lane: a character and a style for each column, see ``questions.timeline.drawing``, and a value at its right.
+    """One lane, see ``questions.timeline.picture.LaneText``, and a value at its right.
 
-    A style is a category, with ``-`` behind it where it is not to be drawn as a block, or nothing.
+    ``letters`` say without colours what the other fields say. ``names`` are written over filled cells: the first
+    column, and the text. ``marked`` are the columns of what is looked for, ``None`` where nothing is.
     """
 
-    text: str
-    styles: tuple[str, ...]
-    marked: frozenset[int] = frozenset()
+    letters: str
+    categories: tuple[str, ...]
+    busy: tuple[float, ...]
+    shades: tuple[int, ...]
+    names: tuple[tuple[int, str], ...] = ()
+    marked: frozenset[int] | None = None
     value: str = ""
 
 
+@dataclass(frozen=True)
+class _Cell:
+    """How a cell is drawn: ``is_filled`` in the colour of its category (but for a gap above), else written in it."""
+
+    category: str = ""
+    is_filled: bool = False
+    has_gap: bool = False
+    shade: int = 0
+    is_marked: bool = False
+    is_dim: bool = False
+    is_cursor: bool = False
+
+
+_PLAIN = _Cell()
+
+
 class LaneChart(TimeChart):
-    """Lanes of letters and names below an axis. Lines of lanes that are not given are asked for by ``Scrolled``."""
+    """Lanes of events below an axis, taller where there is room for that.
+
+    Cells are filled with colour, as high as they are busy, and bear names; without colours of its own the terminal
+    gets letters. Lines of lanes that are not given are asked for by ``Scrolled``.
+    """
 
     AXIS_ABOVE = True
     CARET = "▼"
@@ -669,24 +757,51 @@ class LaneChart(TimeChart):
         def can_replace(self, message: Message) -> bool:
             return isinstance(message, LaneChart.Scrolled)
 
+    @dataclass
+    class Pointed(Message):
+        """The mouse was pressed on a lane (``None``: the axis) and a column, or drawn there from column ``first``."""
+
+        chart: LaneChart
+        lane: int | None
+        column: int
+        first: int | None = None
+
     def __init__(self, *, label_width: int, value_width: int, id: str | None = None) -> None:  # noqa: A002
         super().__init__(label_width=label_width, value_width=value_width, id=id)
         self.labels: tuple[str, ...] = ()
+        self._kinds: tuple[str, ...] = ()
         self._lines: Mapping[int, LaneLine] = {}
+        self._heights: tuple[int, ...] = ()
+        self._room = 0  # rows that the heights are for
         self._mark: int | None = None
-        self._styles: dict[str, Style] = {}
+        self._styles: dict[_Cell, Style] = {}
+
+    @property
+    def lane_count(self) -> int:
+        return len(self.labels)
+
+    @property
+    def in_sight(self) -> range:
+        """The lanes in sight."""
+        lanes = [self.lane_at(row)[0] for row in self._window.rows()]
+        return range(lanes[0], lanes[-1] + 1) if lanes else range(0)
 
     def line(self, lane: int) -> LaneLine | None:
         """The line that is drawn of a lane; ``None`` while it is not known."""
         return self._lines.get(lane)
 
-    def show(self, labels: Sequence[str], lines: Mapping[int, LaneLine], lo: int, hi: int) -> None:
-        """Shows ``lines`` of the lanes with these labels, over the time from ``lo`` to ``hi`` ns."""
+    def show(
+        self, labels: Sequence[str], kinds: Sequence[str], lines: Mapping[int, LaneLine], lo: int, hi: int
+    ) -> None:
+        """Shows ``lines`` of the lanes with these labels, over the time from ``lo`` to ``hi`` ns.
+
+        ``kinds``: ``gpu``, ``stream`` or ``host``, by which lanes grow; one that is empty does not.
+        """
         is_same_time, is_same_list = (lo, hi) == (self._lo, self._hi), tuple(labels) == self.labels
-        self.labels, self._lo, self._hi = tuple(labels), lo, hi
+        self.labels, self._kinds, self._lo, self._hi = tuple(labels), tuple(kinds), lo, hi
         # Of lanes out of sight the old lines stay only while they are true.
         self._lines = {**self._lines, **lines} if is_same_time and is_same_list else dict(lines)
-        self._window.count = len(self.labels)
+        self._room = 0
         self._put_cursor(self.cursor_lane, self.cursor_column)
 
     def move(self, lane: int, column: int, mark: int | None = None) -> None:
@@ -698,18 +813,60 @@ class LaneChart(TimeChart):
             self.post_message(self.Scrolled(self))
 
     def _put_cursor(self, lane: int, column: int) -> None:
-        self.set_reactive(TimeChart.cursor_lane, self._window.clamp(lane))
+        self.set_reactive(TimeChart.cursor_lane, self.validate_cursor_lane(lane))
         self.set_reactive(TimeChart.cursor_column, self.validate_cursor_column(column))
-        self._window.reveal(self.cursor_lane)
-        self.repaint_changes()
+        if self.is_attached:
+            self.fit_window()
+            self.repaint_changes()
 
     def on_resize(self) -> None:
         self.fit_window()
+
+    # -- the mouse ------------------------------------------------------------------------------------------------
+
+    def point(self, lane: int | None, column: int) -> None:
+        self.post_message(self.Pointed(self, lane, column))
+
+    def drag(self, first: int, column: int) -> None:
+        self.post_message(self.Pointed(self, None, column, first))
+
+    # -- rows of lanes --------------------------------------------------------------------------------------------
+
+    def rows_of(self, lane: int) -> tuple[int, int]:
+        if not self._heights:
+            return 0, 0
+        first = sum(self._heights[:lane])
+        return first, first + self._heights[lane] - 1
+
+    def fit_window(self) -> None:
+        room = max(1, self.size.height - self.axis_lines())
+        if room != self._room:
+            self._room, self._heights = room, self._shared_out(room)
+            self._places = tuple((lane, part) for lane, height in enumerate(self._heights) for part in range(height))
+            self._window.count = len(self._places)
+        super().fit_window()
+
+    def _shared_out(self, room: int) -> tuple[int, ...]:
+        """The rows of each lane: what is left when all have one goes to one kind after the other.
+
+        GPUs are compared with each other: they are all of one height. Letters would say no more on further rows.
+        """
+        heights = [1] * self.lane_count
+        left = room - self.lane_count if self.has_colours else 0
+        for kind in _GROWTH * max(_HIGHEST.values()):
+            growing = [lane for lane, own in enumerate(self._kinds) if own == kind and heights[lane] < _HIGHEST[kind]]
+            if kind == "gpu" and len(growing) > left:
+                continue
+            for lane in growing[: max(left, 0)]:
+                heights[lane] += 1
+                left -= 1
+        return tuple(heights)
 
     # -- drawing --------------------------------------------------------------------------------------------------
 
     def notify_style_update(self) -> None:
         self._styles.clear()
+        self._room = 0
         super().notify_style_update()
 
     def label_of(self, lane: int) -> str:
@@ -720,46 +877,100 @@ class LaneChart(TimeChart):
         return line.value if line is not None else ""
 
     def cells_of(self, lane: int, part: int) -> tuple[str, Sequence[Style]]:
-        line, width = self._lines.get(lane) or LaneLine(_NOT_COMPUTED, ()), self.chart_width
-        # After a change of size the line is still as long as it was asked for.
-        text = line.text.ljust(width)[:width]
-        styles = merged_styles(text, (*line.styles, *[""] * (width - len(line.styles)))[:width])
-        for column in line.marked:
-            if column < width:
-                styles[column] += "*"
-        if lane == self.cursor_lane:
-            styles[min(self.cursor_column, width - 1)] += "!"
-        return text, [self._style(name) for name in styles]
+        known, width = self._lines.get(lane), self.chart_width
+        if known is None:
+            text, cells = _NOT_COMPUTED.ljust(width)[:width], [_PLAIN] * width
+        elif self.has_colours:
+            text, cells = self._filled(known, part, self._heights[lane], width)
+        else:
+            text, cells = _lettered(known, width)
+        if lane == self.cursor_lane and part >= self._heights[lane] - _CURSOR_ROWS:
+            column = min(self.cursor_column, width - 1)
+            cells[column] = replace(cells[column], is_cursor=True)
+            if self.has_colours and text[column] in _GAP_ABOVE + BLOCKS:
+                text = text[:column] + " " + text[column + 1 :]
+        return text, [self._style(cell) for cell in cells]
+
+    def _filled(self, known: LaneLine, line: int, lines: int, width: int) -> tuple[str, list[_Cell]]:
+        """A line of a lane in colours, as high as it is busy; high lanes keep a gap above them."""
+        text, cells = [], []
+        whole = _EIGHTHS * lines - (1 if lines > 1 else 0)
+        for column in range(width):  # after a change of size it is still as long as it was asked for
+            category = known.categories[column] if column < len(known.categories) else ""
+            if not category:
+                text.append(known.letters[column] if column < len(known.letters) else " ")
+                cells.append(_PLAIN)
+                continue
+            full = max(1, round(known.busy[column] * whole))
+            eighths = min(max(full - _EIGHTHS * (lines - 1 - line), 0), _EIGHTHS)
+            is_marked = known.marked is not None and column in known.marked
+            has_gap = eighths == _EIGHTHS - 1
+            is_filled = has_gap or eighths == _EIGHTHS
+            # The gap is what is drawn: a block below it would leave a seam to the row below in many fonts.
+            text.append(_GAP_ABOVE if has_gap else " " if is_filled or not eighths else BLOCKS[eighths - 1])
+            is_dim = known.marked is not None and not is_marked
+            shade = _THIN if category == "nvtx" and full < _EIGHTHS - 1 else known.shades[column]
+            cell = _Cell(category, is_filled, has_gap, shade, is_marked, is_dim)
+            cells.append(cell if eighths else _PLAIN)
+        if line == lines // 2:
+            for first, name in known.names:
+                for column, character in enumerate(name, first):
+                    if column < width and cells[column].is_filled and not cells[column].has_gap:
+                        text[column] = character
+        return "".join(text), cells
 
     def axis_cells(self, number: int) -> str:
         cells = list(time_axis(self._lo, self._hi, self.chart_width))
         if self._mark is not None and 0 <= self._mark < len(cells):
+            first, last = sorted((self._mark, min(self.cursor_column, len(cells) - 1)))
+            cells[first : last + 1] = "━" * (last - first + 1)
             cells[self._mark] = "◆"
         return "".join(cells)
 
-    def _style(self, name: str) -> Style:
-        """A category, with ``-`` where it is no block, ``*`` where a name was found, ``!`` under the cursor."""
-        if name not in self._styles:
-            category = name.rstrip("*!").removesuffix("-")
-            style = self.get_component_rich_style(fill_class(category)) if category else self.rich_style
-            is_block = bool(category) and category == name.rstrip("*!") and category not in _LINES
-            if "*" in name:
-                style += Style(bold=True, underline=True)
-            self._styles[name] = style + _REVERSE if is_block != ("!" in name) else style
-        return self._styles[name]
+    def _style(self, cell: _Cell) -> Style:
+        if cell not in self._styles:
+            self._styles[cell] = self._made(cell)
+        return self._styles[cell]
+
+    def _made(self, cell: _Cell) -> Style:
+        plain = self.rich_style
+        if not cell.category:
+            return plain + _REVERSE if cell.is_cursor else plain
+        style = self.get_component_rich_style(fill_class(cell.category))
+        found = Style(bold=True, underline=True) if cell.is_marked else Style()
+        if not self.has_colours:
+            return style + found + (_REVERSE if cell.is_filled != cell.is_cursor else Style())
+        if cell.is_cursor:
+            return Style(color=plain.bgcolor, bgcolor=plain.color) + found
+        assert style.color is not None and plain.bgcolor is not None and plain.color is not None
+        page, ink = plain.bgcolor.get_truecolor(), plain.color.get_truecolor()
+        colour = style.color.get_truecolor()
+        if cell.category == "nvtx":  # a page of ranges would be a white wall
+            colour = blend_rgb(page, ink, (_RANGE, _SECOND_RANGE, _THIN_RANGE)[cell.shade])
+        elif cell.shade:
+            colour = blend_rgb(ink, colour, _SHADE)  # towards the ink: names stay readable on it
+        if cell.is_dim:
+            colour = blend_rgb(page, colour, _DIM)
+        if not cell.is_filled:
+            return Style(color=Color.from_triplet(colour), bgcolor=plain.bgcolor) + found
+        is_light = (cell.category == "nvtx" or cell.is_dim) and not cell.has_gap
+        return Style(color=plain.color if is_light else plain.bgcolor, bgcolor=Color.from_triplet(colour)) + found
 
 
-def merged_styles(text: str, styles: Iterable[str]) -> list[str]:
-    """``styles`` with blanks in the colour of what stands before them, where that is no block.
+def _lettered(known: LaneLine, width: int) -> tuple[str, list[_Cell]]:
+    """A lane in letters: capitals stand on their colour, small ones are written in it."""
+    cells = []
+    for column, category in enumerate(known.categories[:width]):
+        is_block = category != "nvtx" and known.busy[column] >= _BLOCK
+        cells.append(_Cell(category, is_block, False, 0, known.marked is not None and column in known.marked))
+    cells += [_PLAIN] * (width - len(cells))
+    # Blanks take the colour of what stands before them, where that is no block: it saves two changes of colour.
+    for column in range(1, min(width, len(known.letters))):
+        before = cells[column - 1]
+        is_blank = cells[column] == _PLAIN and known.letters[column] == " "
+        if is_blank and before.category and not before.is_filled and not before.is_marked:
+            cells[column] = before
+    return known.letters.ljust(width)[:width], cells
 
-    It looks the same, and saves a terminal two changes of colour.
-    """
-    found: list[str] = []
-    before = ""
-    for character, style in zip(text, styles, strict=True):
-        if character == " " and not style and (before.endswith("-") or before in _LINES):
-            found.append(before)
-        else:
-            found.append(style)
-            before = style
-    return found
+
+_BLOCK = 0.5

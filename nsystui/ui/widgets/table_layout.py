@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from rich.cells import set_cell_size
 
@@ -41,12 +42,19 @@ _INDENT = re.compile(r"[ │├└─]*(?:[▶▼▸▾] )?")
 
 
 class PieceKind(Enum):
-    """What a piece of a line is: name, severity and bar have the colour of the row's category."""
+    """What a piece of a line is: name and bar have the colour of the row's category."""
 
     NAME = "name"
-    SEVERITY = "severity"
     BAR = "bar"
     OTHER = "other"
+
+
+class Piece(NamedTuple):
+    """A piece of a line: its text, and the key of its column; empty for what stands between columns."""
+
+    text: str
+    kind: PieceKind = PieceKind.OTHER
+    key: str = ""
 
 
 @dataclass
@@ -259,33 +267,29 @@ class TableLayout:
                 letters[letter] = measure.column.key
         return letters
 
-    def row_line(self, shown: Sequence[str], row: Row, width: int, prefix: str = "") -> list[tuple[str, PieceKind]]:
+    def row_line(self, shown: Sequence[str], row: Row, width: int, prefix: str = "") -> list[Piece]:
         """A row in ``width`` cells as pieces."""
-        pieces: list[tuple[str, PieceKind]] = []
+        pieces: list[Piece] = []
         for placed in self.placed:
             index, cells = placed.index, placed.width - placed.bar
             measure = self.measures[index]
+            key = measure.column.key
             if pieces:
-                pieces.append((" " * GAP, PieceKind.OTHER))
+                pieces.append(Piece(" " * GAP))
             if placed.bar:
-                pieces.append((bar(row[index], measure.full, placed.bar - 1) + " ", PieceKind.BAR))
+                pieces.append(Piece(bar(row[index], measure.full, placed.bar - 1) + " ", PieceKind.BAR, key))
             if measure.is_text:
                 own_prefix = prefix if index == self.tree_column else ""
                 text = set_text(shown[index], cells, own_prefix, self.pan if index == self.elastic else 0)
             else:
                 text = fit(shown[index], cells, "right")
-            pieces.append((text, self._kind_of(index)))
+            pieces.append(Piece(text, PieceKind.NAME if index == self.elastic else PieceKind.OTHER, key))
         room, kept = width, []
-        for text, kind in pieces:  # narrower than what may not leave: cut at the edge
-            text = text if width_of(text) <= room else set_cell_size(text, room)
-            kept.append((text, kind))
+        for piece in pieces:  # narrower than what may not leave: cut at the edge
+            text = piece.text if width_of(piece.text) <= room else set_cell_size(piece.text, room)
+            kept.append(piece._replace(text=text))
             room -= width_of(text)
-        return [*kept, (" " * room, PieceKind.OTHER)]
-
-    def _kind_of(self, index: int) -> PieceKind:
-        if self.measures[index].column.key == PieceKind.SEVERITY.value:
-            return PieceKind.SEVERITY
-        return PieceKind.NAME if index == self.elastic else PieceKind.OTHER
+        return [*kept, Piece(" " * room)]
 
     def column_at(self, x: int) -> str | None:
         """The key of the column that shows at cell ``x``."""

@@ -218,6 +218,8 @@ class WindowTable(OwnFocus, can_focus=True):
         self.prefix = prefix
         self.row_style = row_style
         self.bar_category = bar_category
+        self.cell_styles: Callable[[Record], Mapping[str, str]] | None = None
+        """The categories of columns that have one of their own, by their keys, from the values of a row."""
         self.background = background
         self.free_keys = frozenset(free_keys)
         self.elastic = elastic
@@ -597,21 +599,29 @@ class WindowTable(OwnFocus, can_focus=True):
             return [Segment((gutter + "…").ljust(width), style)]
         row = self._cache.row(index) if self._cache else None
         pieces = self._table.row_line(shown, row or (), width - len(gutter), self._prefix_of(index))
-        segments = [Segment(gutter, style)]
         styles = self._styles_of(index, style, at_cursor)
-        segments.extend(Segment(text, styles[kind]) for text, kind in pieces)
+        cells = {} if at_cursor else self._cell_styles(row)
+        segments = [
+            Segment(gutter, style),
+            *(Segment(text, cells.get(key) or styles[kind]) for text, kind, key in pieces),
+        ]
         return list(Segment.simplify(segment for segment in segments if segment.text))
+
+    def _cell_styles(self, row: Row | None) -> dict[str, Style]:
+        """The styles of the columns that have a category of their own, by their keys."""
+        if row is None or self.cell_styles is None or self._answer is None:
+            return {}
+        found = self.cell_styles(record(self._answer.columns, row))
+        return {key: self._style(category_class(category)) for key, category in found.items()}
 
     def _styles_of(self, index: int, style: Style, at_cursor: bool) -> dict[PieceKind, Style]:
         """The styles of the pieces of a row: the row under the cursor has one colour throughout."""
         if at_cursor:
             return dict.fromkeys(PieceKind, style)
         category = self._category_of(index)
-        words = self._style(category_class(category)) if category else style
         of_bar = category or self.bar_category
         return {
-            PieceKind.NAME: style if category in SEVERITIES else words,
-            PieceKind.SEVERITY: words,
+            PieceKind.NAME: self._style(category_class(category)) if category and category not in SEVERITIES else style,
             PieceKind.BAR: self._style(fill_class(of_bar) if of_bar else "window-table--bar"),
             PieceKind.OTHER: style,
         }
