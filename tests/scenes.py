@@ -26,14 +26,14 @@ SCENES = (
     Scene("instances", ("2", "enter")),
     Scene("nccl", ("3",)),
     Scene("nccl-calls", ("3", "enter")),
-    Scene("nccl-sizes", ("3", "v", "down", "d")),
+    Scene("nccl-sizes", ("3", "v", "v", "down", "d")),
     Scene("gpu", ("4",)),
     Scene("efficiency", ("4", "v", "v", "v")),
     Scene("nvtx", ("5", "down", "right", "down", "right")),
     Scene("events", ("6", "pagedown", "pagedown")),
     Scene("ranks", ("7",)),
     Scene("rank-map", ("4", "v", "b", "b", "b")),
-    Scene("diff", ("x", "down", "down", "x")),
+    Scene("diff", ("7", "x", "down", "down", "x")),
     Scene("timeline", ("L", *["plus"] * 4, "right_square_bracket")),
     Scene("help", ("6", "question_mark")),
 )
@@ -48,7 +48,7 @@ async def settle(app: NsystuiApp, pilot: object, seconds: float = 60.0) -> None:
         awaited = not getattr(app.screen, "is_settled", True)  # dialogs ask nothing
         findings = getattr(app.screen, "findings", None)
         # A worker is at its end before what it has found is shown.
-        awaited |= findings is not None and findings.status.startswith("looking for")
+        awaited |= findings is not None and findings.status.startswith("checking")
         busy = awaited or app.loading_now or any(not worker.is_finished for worker in app.workers)
         quiet = 0 if busy else quiet + 1
         assert asyncio.get_running_loop().time() < deadline, "the screen did not come to rest"

@@ -189,14 +189,14 @@ def test_what_bash_runs_of_it_is_the_program_itself(text, tmp_path):
 
 WALKS = (
     *(scene.keys for scene in SCENES),
-    ("1", "v"), ("1", "d"), ("1", "i"), ("1", "tab", "enter", "n", "n"),
-    ("2", "n", "o", "o", "o"), ("2", "u", "y"), ("2", "y", "Y", "e"), ("2", "enter", "u"), ("2", "slash"),
-    ("3", "b", "b"), ("3", "o", "o", "enter"), ("3", "enter", "c", "c"),
-    ("4", "o", "m", "p", "o", "enter"),
-    ("5", "b", "n", "w"), ("5", "o", "n", "enter"), ("5", "d", "y"),
-    ("6", "enter", "down", "c", "y"), ("6", "k"), ("6", "E"),
-    ("7", "o", "o", "o", "o"), ("7", "C"), ("7", "p"),
-    ("L", "space", "down", "space", "n", "enter"), ("L", "o"), ("L", "u"), ("ctrl+p",),
+    ("1", "enter", "enter"), ("1", "d"), ("1", "i"), ("1", "tab", "enter", "n", "n"),
+    ("2", "n", "v", "v", "v"), ("2", "u", "y"), ("2", "y", "Y", "e"), ("2", "enter", "u"), ("2", "slash"),
+    ("3", "b", "b"), ("3", "v", "v", "d", "enter"), ("3", "enter", "c", "c"),
+    ("4", "o", "m", "V", "b", "enter"),
+    ("5", "b", "n", "c"), ("5", "v", "n", "enter"), ("5", "d", "y"),
+    ("6", "enter", "down", "c", "y"), ("6", "K"), ("6", "E"),
+    ("7", "v", "v", "v", "v"), ("7", "C"),
+    ("L", "space", "down", "space", "right_square_bracket", "enter"), ("L", "o"), ("L", "u"), ("ctrl+p",),
 )  # fmt: skip
 
 
@@ -268,7 +268,7 @@ async def test_the_screens_of_a_log_show_printable_text(log):
     app = LogApp(Source((), logs=(str(log),)))
     async with app.run_test(size=jobs.WIDE) as pilot:
         await jobs.shows(app, pilot, "calls in")
-        for key in ("o", "enter", "y", "escape", *"oooooo"):
+        for key in ("b", "enter", "y", "escape", *"bbbbbb"):
             await pilot.press(key)
             await jobs.becomes(pilot, lambda: all(worker.is_finished for worker in app.workers))
             await pilot.pause(0.05)

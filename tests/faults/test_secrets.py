@@ -63,7 +63,7 @@ def test_no_command_tells_it_in_any_form(exports, tmp_path, monkeypatch):
 async def test_no_screen_shows_it(exports, tmp_path):
     shown = []
     async with jobs.running(exports, tmp_path / "cache", jobs.WIDE) as (app, pilot):
-        for keys in ("d", "i", "l", "2", "u", "4", "6", "7"):
+        for keys in ("d", "i", "F", "2", "u", "4", "6", "7"):
             await jobs.hit(app, pilot, keys)
             shown += jobs.screen_text(app)
     assert any("python" in line or "rank" in line for line in shown)

@@ -105,5 +105,7 @@ async def test_without_sizes_it_says_how_to_get_them(tmp_path):
     from synthetic import two_process_export
 
     async with running([two_process_export(tmp_path / "plain.sqlite")], None) as (app, pilot):
-        await hit(app, pilot, "3", "v")
+        await hit(app, pilot, "3")
+        await shows(app, pilot, "[kernels]")
+        await hit(app, pilot, "v", "v")
         await shows(app, pilot, "no kernel here has a known message size")

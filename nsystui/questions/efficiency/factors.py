@@ -110,11 +110,11 @@ _HOST = {
     ),
     "mpi_parallel": (
         "MPI parallel", 1, "MPI load balance × MPI communication",
-        "time in MPI calls: 2 Kernels: MPI",
+        "time in MPI calls: 2 Kernels, MPI",
     ),
     "mpi_load_balance": (
         "MPI load balance", 2, "mean / max of the time outside of MPI",
-        "ranks wait for others in MPI: 2 Kernels: MPI",
+        "ranks wait for others in MPI: 2 Kernels, MPI",
     ),
     "mpi_communication": (
         "MPI communication", 2, "max time outside of MPI / time",
@@ -122,7 +122,7 @@ _HOST = {
     ),
     "offload": (
         "device offload", 1, "time outside of MPI and CUDA calls / time outside of MPI",
-        "launching or waiting in CUDA: 2 Kernels: API",
+        "launching or waiting in CUDA: 2 Kernels, API",
     ),
 }  # fmt: skip
 _SCALING = {
