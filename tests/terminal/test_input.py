@@ -185,7 +185,7 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_draws_it_again(job, environment):
             terminal.wait_for("shell$", timeout=30)
             terminal.settle()
             terminal.send(b"fg\n")
-            terminal.wait_for("2 Kernels" if screen == "2" else "5 NVTX", timeout=60)
+            terminal.wait_for("│2 Krn│" if screen == "2" else "│5 NVTX│", timeout=60)
             terminal.settle()
             if prompt:
                 terminal.press("escape")

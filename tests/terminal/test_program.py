@@ -133,4 +133,4 @@ def test_resizing_while_it_runs_draws_the_new_size(job):
         assert "stddev" in terminal.text or "max" in terminal.text
         terminal.resize(60, 15)
         terminal.settle(quiet=0.7)
-        assert "2 Kernels" in terminal.text
+        assert "│2 Krn│" in terminal.text

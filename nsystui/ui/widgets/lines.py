@@ -55,13 +55,16 @@ class TextLine(Widget):
         super().__init__(id=id, classes=classes)
         self._left: tuple[StyledText, ...] = ()
         self._right: tuple[StyledText, ...] = ()
+        self._drawn = Strip([])
 
     def show_parts(self, left: Iterable[StyledText], right: Iterable[StyledText] = ()) -> None:
-        """Draw these parts; nothing happens if they stand there already."""
+        """Draw these parts, from the first cell that changes; nothing happens if they stand there already."""
         new = (tuple(left), tuple(right))
         if new != (self._left, self._right):
             self._left, self._right = new
-            self.refresh(Region(0, 0, self.size.width, 1))
+            width = self.size.width
+            same = _same_cells(self._drawn, self.render_line(0)) if width and self._drawn.cell_length == width else 0
+            self.refresh(Region(same, 0, width - same, 1))
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
         """Left and right parts for a line of ``width`` cells."""
@@ -83,7 +86,21 @@ class TextLine(Widget):
             for text, name in (*left, (" " * filler, ""), *right)
             if text
         ]
-        return Strip(Segment.simplify(segments), width)
+        strip = Strip(Segment.simplify(segments), width)
+        if y == 0:
+            self._drawn = strip
+        return strip
+
+
+def _same_cells(before: Strip, now: Strip) -> int:
+    """The cells at the left that are alike in two lines."""
+    same = 0
+    cells = ([(char, segment.style) for segment in strip for char in segment.text] for strip in (before, now))
+    for old, new in zip(*cells, strict=False):
+        if old != new:
+            break
+        same += width_of(new[0])
+    return same
 
 
 def _fewer_phrases(text: str, room: int) -> str:
