@@ -174,7 +174,7 @@ async def test_v_goes_through_the_tables_and_back(demo_job, other_job, cache_dir
 
 async def test_kernels_have_smart_names_and_files_full_ones(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "7", "x", "down", "x", "o")
+        await hit(app, pilot, "7", "x", "down", "x", "v")
         assert app.screen.name_of_table == "kernels"
         full = next(name for name in cells(app, "name") if name.startswith("void "))
         smart = app.screen.table.names[full]
@@ -187,7 +187,7 @@ async def test_kernels_have_smart_names_and_files_full_ones(demo_job, cache_dire
 async def test_the_details_of_a_row_are_named_and_have_no_bar(demo_job, other_job, cache_directory):
     async with comparing((demo_job, other_job), cache_directory) as (app, pilot):
         assert app.screen.row_details()[0] == [cells(app, "what")[0].strip()]
-        await hit(app, pilot, "o")
+        await hit(app, pilot, "v")
         assert not any("█" in fact or "more ▲" in fact for facts in app.screen.row_details() for fact in facts)
 
 
@@ -246,7 +246,7 @@ async def test_a_row_opens_in_either_job_and_esc_goes_back_to_the_comparison(dem
     async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
         await hit(app, pilot, "r")
         await shows(app, pilot, "A and B are chosen")
-        await hit(app, pilot, "o")
+        await hit(app, pilot, "v")
         name = cells(app, "name")[0]
         totals = {side: cells(app, f"sum_{side}")[0] for side in "ab"}
         for side in ("b", "a", "b"):

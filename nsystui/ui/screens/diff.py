@@ -195,7 +195,7 @@ class DiffScreen(FilteredTableScreen):
             Choice(
                 "view", tuple(tables), tables.index(self.name_of_table), lambda place: self._show_table(tables[place])
             ),
-            names_choice(self._options().names, self._show_names, without={Names.SMART}),
+            names_choice(self._options().names, self._show_names),
         )
 
     def _show_table(self, name: str) -> None:
