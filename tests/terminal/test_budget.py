@@ -12,7 +12,7 @@ from synthetic import training_job
 
 CURSOR, PAGE, SWITCH = 600, 8 * 1024, 15 * 1024
 DETAILS = 2 * 1024
-MODES = {"2": "2 Kernels", "3": "3 NCCL", "4": "4 GPU", "5": "5 NVTX", "6": "6 Events", "1": "nsystui"}
+MODES = {"2": "│2 Kernels│", "3": "│3 NCCL│", "4": "│4 GPU│", "5": "│5 NVTX│", "6": "│6 Events│", "1": "│1 Overview│"}
 
 
 @pytest.fixture(scope="module")
