@@ -580,11 +580,14 @@ class DiffApp(NsystuiApp):
         return True
 
     @property
+    def job_name(self) -> str:
+        """``B: after``: which side the screens show."""
+        return super().job_name if self._shown is None else f"{self._shown[0]}: {self._shown[1].label}"
+
+    @property
     def status(self) -> str:
         """The progress of the reading, and of which side."""
         words = super().status
-        if self.sides is not None and self._shown is not None and self.current_mode != "diff":
-            return f"{self._shown[0]}: {self._shown[1].label}"
         return f"{'AB'[self._reading]}: {words}" if words and len(self.sources) > 1 else words
 
 

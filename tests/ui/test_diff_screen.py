@@ -253,8 +253,8 @@ async def test_a_row_opens_in_either_job_and_esc_goes_back_to_the_comparison(dem
             await hit(app, pilot, "enter", "backspace", side, "enter")
             assert isinstance(app.screen, KernelsScreen) and cells(app, "name") == [name]
             assert cells(app, "total") == [totals[side]]
-            assert f"{side.upper()}: {'after' if side == 'b' else 'before'}" in screen_text(app)[1]
-            await hit(app, pilot, "escape", "escape")
+            assert f"{side.upper()}: {'after' if side == 'b' else 'before'}" in screen_text(app)[0]
+            await hit(app, pilot, "escape")
             assert isinstance(app.screen, DiffScreen)
         await hit(app, pilot, "1")
         assert isinstance(app.screen, OverviewScreen) and app.job is app.sides[0].job
