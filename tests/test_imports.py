@@ -187,6 +187,7 @@ HEADLESS = {
     "events": ["--top", "5"],
     "diff": ["--ranks-a", "0", "--ranks-b", "0"],
     "memory": [],
+    "gpu-memory": [],
     "api": [],
     "osrt": [],
     "mpi": [],
