@@ -191,6 +191,7 @@ HEADLESS = {
     "api": [],
     "osrt": [],
     "mpi": [],
+    "libraries": [],
     "stats": ["-r", "cuda_gpu_kern_sum"],
     "recipe": ["nccl_gpu_time_util_map"],
     "budget": [],

@@ -162,6 +162,12 @@ OS_CALLS = _table(
     "record with `nsys profile -t osrt`",
     "row start end thread process name:t return_value",
 )
+LIBRARY_CALLS = _table(
+    "library_calls",
+    "cuBLAS and cuDNN calls",
+    "record with `nsys profile -t cublas,cudnn`",
+    "row start end thread process name:t library:t",
+)
 PROFILER_OVERHEAD = _table(
     "profiler_overhead",
     "times that the profiler itself took",
