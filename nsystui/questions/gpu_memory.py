@@ -31,6 +31,7 @@ from nsystui.base.columns import (
 )
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.identifiers import tid_of
+from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.conditions import duration, is_launched_by, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.job import Job
@@ -451,29 +452,33 @@ class _Calls:
 
 def ranges_around(ranges: NvtxRanges, moments: Sequence[tuple[int, int, int]]) -> list[str | None]:
     """The names of the push/pop ranges around each (report, thread, job time), the outermost first."""
+    if not len(ranges):
+        return [None] * len(moments)
     lanes = {(lane.report, lane.thread): number for number, lane in enumerate(ranges.lanes)}
-    found: list[str | None] = []
-    of_lane: dict[int, NDArray[np.int64]] = {}
-    for report, thread, time in moments:
-        lane = lanes.get((report, thread))
-        if lane is None:
-            found.append(None)
-            continue
-        if lane not in of_lane:
-            mine = np.flatnonzero((ranges.lane == lane) & ranges.is_push_pop)
-            of_lane[lane] = mine[np.lexsort((ranges.level[mine], ranges.start[mine]))]
-        mine = of_lane[lane]
-        last = int(np.searchsorted(ranges.start[mine], time, side="right")) - 1
-        number = int(mine[last]) if last >= 0 else -1
-        # What began last before the moment is over, or is the innermost; all others around the moment are around it.
-        while number >= 0 and ranges.end[number] <= time:
-            number = int(ranges.parent[number])
-        path: list[str] = []
-        while number >= 0:
-            path.append(ranges.names[ranges.name[number]])
-            number = int(ranges.parent[number])
-        found.append(_BETWEEN.join(reversed(path)) or None)
-    return found
+    lane_of = np.array([lanes.get(moment[:2], -1) for moment in moments], np.int64)
+    times = np.array([time for *_, time in moments], np.int64)
+    innermost = np.full(len(moments), NO_PARENT, np.int64)
+    for lane in np.unique(lane_of[lane_of >= 0]).tolist():
+        chosen = np.flatnonzero(lane_of == lane)
+        mine = np.flatnonzero((ranges.lane == lane) & ranges.is_push_pop)
+        mine = mine[np.lexsort((ranges.level[mine], ranges.start[mine]))]
+        place = np.searchsorted(ranges.start[mine], times[chosen], side="right") - 1
+        # What began last before a moment is the innermost, or it is over: then one around it is.
+        innermost[chosen] = np.where(place >= 0, mine[place], NO_PARENT) if len(mine) else NO_PARENT
+    while len(over := np.flatnonzero((innermost >= 0) & (ranges.end[innermost] <= times))):
+        innermost[over] = ranges.parent[innermost[over]]
+    numbers, places = np.unique(innermost, return_inverse=True)
+    paths = [_path(ranges, number) for number in numbers.tolist()]
+    return [paths[place] for place in places.tolist()]
+
+
+def _path(ranges: NvtxRanges, number: int) -> str | None:
+    """``outer › inner`` for a range; nothing for none."""
+    names: list[str] = []
+    while number != NO_PARENT:
+        names.append(ranges.names[ranges.name[number]])
+        number = int(ranges.parent[number])
+    return _BETWEEN.join(reversed(names)) or None
 
 
 def pool_table(job: Job, selection: Selection) -> TableAnswer:

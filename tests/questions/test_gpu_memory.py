@@ -270,6 +270,15 @@ class TestAllocations:
         rows = records(allocation_table(Job(opened(path)), Selection()))
         assert [(row["bytes"], row["nvtx"]) for row in rows] == [(3, None), (2, "outer › inner"), (1, "outer")]
 
+    def test_calls_without_any_range_have_none(self, opened, tmp_path):
+        path = tmp_path / "x.sqlite"
+        with ExportWriter(path) as export:
+            process = export.process(70)
+            export.api(export.thread(process, 70, "python"), 10, 60, "cudaMalloc_v3020", 1)
+            export.gpu_memory(process, 0, 50, 64, address=64, correlation_id=1)
+        [row] = records(allocation_table(Job(opened(path)), Selection()))
+        assert (row["call"], row["duration"], row["tid"], row["nvtx"]) == ("cudaMalloc", 50, 70, None)
+
 
 class TestPools:
     def test_fragmentation_is_what_is_reserved_and_not_used_at_the_peak(self, opened, tmp_path):
