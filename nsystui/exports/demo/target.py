@@ -79,6 +79,8 @@ class Session:
     """``Graph`` (whole launches) or ``Node``: how CUDA graphs were traced."""
     driver_version: str = "580.95.05"
     cuda_driver_version: str = "13000"
+    sampling_period: int | None = None
+    """ns on a CPU between two samples of a thread; None: no samples are taken, and no scheduling recorded."""
     include_json: bool = False
     """``--include-json=true``: payloads as ``jsonText``."""
     include_blobs: bool = False
@@ -101,6 +103,11 @@ class TargetInfo(TableSink):
         thread = Thread(process, tid, name, process.global_id | tid)
         self.rows("ThreadNames").append((self.intern(name), priority, thread.global_id))
         return thread
+
+    def output(self, process: Process, text: str, stream: str = "stdout") -> None:
+        """The text that a process printed, in the file in which nsys kept it."""
+        file = f"/tmp/nvidia/nsight_systems/streams/pid_{process.pid}_{stream}.log"
+        self.rows("ProcessStreams").append((process.global_id, self.intern(file), self.intern(text)))
 
     def gpu(self, gpu_id: int, model: GpuModel = H100) -> str:
         """Declare a GPU of the machine (`gpu_id` is the system's number, not CUDA's); returns its UUID.
@@ -198,6 +205,12 @@ class TargetInfo(TableSink):
         variables = [
             ("PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="{value}"') for name, value in session.environment.items()
         ]
+        perf = {}
+        if session.sampling_period is not None:
+            perf = {
+                "COLLECT_CPU_CTXSW_TRACE": "true", "SAMPLING_PERIOD": str(session.sampling_period),
+                "COLLECT_IP_BACKTRACE_SAMPLES": "true", "SAMPLES_PER_BACKTRACE": "1", "CPU_IP_TRIGGER_TYPE": "Software",
+            }  # fmt: skip
         return [
             ("DEVICE_ID", "Local (CLI)"),
             *(("CAPTURE_EVENT_TYPE", kind) for kind in session.event_types),
@@ -210,6 +223,7 @@ class TargetInfo(TableSink):
             ("PROCESS_0:WORKING_DIR", "/home/demo/llm"),
             *variables,
             (graph_mode, session.graph_mode),
+            *((f"LINUX_PERF_OPTIONS:{name}", value) for name, value in perf.items()),
             ("RUN_DURATION_MS", str(duration // 1_000_000)),
         ]
 
