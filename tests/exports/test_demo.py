@@ -17,6 +17,7 @@ from synthetic import ExportWriter, training_job
 
 from nsystui.exports import demo
 from nsystui.exports.demo import NcclPayloads, Session, TrainingJob
+from nsystui.exports.demo.host import Frame, Pool
 from nsystui.exports.demo.nccl import encode_payload, payload_schema
 from nsystui.exports.demo.schema import schema_version
 
@@ -337,6 +338,114 @@ class TestTrainingJob:
     def test_impossible_job_is_refused(self) -> None:
         with pytest.raises(ValueError, match="at least 1"):
             TrainingJob(ranks=0)
+
+
+GB = 1024**3
+
+
+class TestHostOfTheJob:
+    def test_thread_takes_and_leaves_its_cpu_in_turns(self, job: list[Path]) -> None:
+        for path in job:
+            rows = query(path, "SELECT globalTid, isSchedIn, start, threadState FROM SCHED_EVENTS ORDER BY 1, 3, rowid")
+            threads = {thread for thread, *_ in rows}
+            assert len(threads) == 5
+            for thread in threads:
+                mine = [(is_in, state) for one, is_in, _, state in rows if one == thread]
+                assert [is_in for is_in, _ in mine] == [1, 0] * (len(mine) // 2)
+                assert all((state is None) == is_in for is_in, state in mine)
+
+    def test_samples_are_of_threads_on_a_cpu(self, job: list[Path]) -> None:
+        path = job[2]
+        rows = query(path, "SELECT globalTid, cpu, start FROM SCHED_EVENTS ORDER BY globalTid, start, rowid")
+        runs = list(zip(rows[::2], rows[1::2], strict=True))
+        samples = query(path, "SELECT globalTid, cpu, start FROM COMPOSITE_EVENTS")
+        assert len(samples) > 100
+        assert all(any(a[:2] == s[:2] and a[2] <= s[2] <= b[2] for a, b in runs) for s in samples)
+
+    def test_sample_stands_for_its_period_of_running(self, job: list[Path]) -> None:
+        path = job[0]
+        [(main,)] = query(
+            path, "SELECT globalTid FROM ThreadNames JOIN StringIds ON id = nameId WHERE value = 'python'"
+        )
+        rows = query(path, f"SELECT start FROM SCHED_EVENTS WHERE globalTid = {main} ORDER BY start, rowid")
+        running = sum(b - a for (a,), (b,) in zip(rows[::2], rows[1::2], strict=True))
+        assert abs(count(path, "COMPOSITE_EVENTS", f"globalTid = {main}") - running / 1e6) < 15
+
+    def test_every_sample_has_a_whole_stack(self, job: list[Path]) -> None:
+        stacks = query(job[1], "SELECT count(*), max(stackDepth) FROM SAMPLING_CALLCHAINS GROUP BY id")
+        assert len(stacks) == count(job[1], "COMPOSITE_EVENTS")
+        assert all(frames == depth + 1 >= 5 for frames, depth in stacks)
+
+    def test_loader_pins_memory_while_the_main_thread_waits_in_cuda_malloc(self, job: list[Path]) -> None:
+        for path in job:
+            [(begin, end)] = query(
+                path,
+                "SELECT start, end FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds ON id = nameId "
+                "WHERE value = 'cudaMalloc_v3020' AND end - start > 100000000",
+            )
+            during = query(
+                path,
+                "SELECT n.value, f.value, count(*) FROM COMPOSITE_EVENTS c JOIN SAMPLING_CALLCHAINS s USING (id) "
+                "JOIN ThreadNames t USING (globalTid) JOIN StringIds n ON n.id = nameId "
+                "JOIN StringIds f ON f.id = symbol "
+                f"WHERE stackDepth = 0 AND start BETWEEN {begin} AND {end} GROUP BY 1, 2",
+            )
+            [(thread, function, samples)] = [row for row in during if row[2] > 1]
+            assert (thread, samples) == ("pt_data_worker", 119)
+            assert "direct_copy_kernel" in function
+            stack = query(
+                path,
+                "SELECT f.value FROM OSRT_API JOIN StringIds n ON n.id = nameId JOIN OSRT_CALLCHAINS o "
+                "ON o.id = callchainId JOIN StringIds f ON f.id = symbol "
+                f"WHERE n.value = 'ioctl' AND start > {begin} ORDER BY stackDepth",
+            )
+            assert ("cudaMalloc",) in stack
+
+    def test_memory_grows_to_a_few_tens_of_gigabytes(self, job: list[Path]) -> None:
+        used = "sum(iif(memoryOperationType, -bytes, bytes))"
+        table = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+        for path in job:
+            kinds = dict(query(path, f"SELECT memKind, {used} FROM {table} GROUP BY 1"))
+            assert kinds == {1: 512 * 1024, 2: 34 * GB + 192 * 1024**2}
+            called = query(
+                path,
+                f"SELECT u.bytes FROM {table} u JOIN CUPTI_ACTIVITY_KIND_RUNTIME r USING (correlationId) "
+                "JOIN StringIds ON id = nameId WHERE value LIKE 'cudaMalloc%' AND u.start BETWEEN r.start AND r.end",
+            )
+            assert sorted(size for (size,) in called) == [2 * GB, 2 * GB, 4 * GB, 4 * GB, 4 * GB, 6 * GB, 12 * GB]
+
+
+class TestHostEvents:
+    def test_known_amount_of_samples_can_be_given(self, tmp_path: Path) -> None:
+        stack = (Frame("inner", "a.so"), Frame("0xffff", "[kernel.kallsyms]", is_kernel=True, is_unresolved=True))
+        path = tmp_path / "x.sqlite"
+        with ExportWriter(path) as export:
+            main = export.thread(export.process(7), 7, "python")
+            assert export.on_cpu(main, 1_000, 1_000 + 20_500, stack, cpu=3, period=1_000) == 20
+            export.osrt(main, 0, 900, "poll", stack=stack)
+            export.api(main, 0, 900, "cudaMalloc_v3020", 1, stack=stack)
+        assert query(path, "SELECT start, cpu, isSchedIn, threadState FROM SCHED_EVENTS") == [
+            (1_000, 3, 1, None), (21_500, 3, 0, 2)
+        ]  # fmt: skip
+        assert query(path, "SELECT count(*), min(start), max(start), sum(cpuCycles) FROM COMPOSITE_EVENTS") == [
+            (20, 1_500, 20_500, 20)
+        ]
+        frames = "value, kernelMode, unresolved, stackDepth FROM SAMPLING_CALLCHAINS JOIN StringIds s ON s.id = symbol"
+        assert query(path, f"SELECT DISTINCT {frames}") == [("inner", None, None, 0), ("0xffff", 1, 1, 1)]
+        for events, chains in (("OSRT_API", "OSRT_CALLCHAINS"), ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA_CALLCHAINS")):
+            assert query(path, f"SELECT count(*) FROM {events} JOIN {chains} c ON c.id = callchainId") == [(2,)]
+
+    def test_memory_can_come_from_a_pool(self, tmp_path: Path) -> None:
+        path, pool = tmp_path / "x.sqlite", Pool(address=64, size=4_096, used=1_024)
+        with ExportWriter(path) as export:
+            process = export.process(7)
+            export.memory_pool(process, 0, 10, pool)
+            export.gpu_memory(process, 0, 20, 1_024, address=4_160, pool=pool)
+        sizes = "localMemoryPoolSize, localMemoryPoolUtilizedSize"
+        assert query(path, f"SELECT address, {sizes} FROM CUDA_GPU_MEMORY_POOL_EVENTS") == [(64, 4_096, 1_024)]
+        assert query(path, f"SELECT localMemoryPoolAddress, {sizes} FROM CUDA_GPU_MEMORY_USAGE_EVENTS") == [
+            (64, 4_096, 1_024)
+        ]
 
 
 class TestNcclPayloads:

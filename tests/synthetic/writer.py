@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
+from nsystui.exports.demo.host import Pool
 from nsystui.exports.demo.schema import GPU_OPERATION, TABLES, Tables
 from nsystui.exports.demo.target import Process, Thread
 from nsystui.exports.demo.writer import CATEGORY, METRICS_LIST
@@ -30,6 +31,12 @@ _TABLES: Final = {
         "sourceLine@3.28"
     ),
     "CUDA_UM_GPU_PAGE_FAULT_EVENTS": ("start! end! globalPid! deviceId! address! numberOfPageFaults! faultAccessType!"),
+    "CUDA_GPU_MEMORY_POOL_EVENTS@3.0": (
+        "start! globalPid! deviceId! address! operationType! poolType! correlationId minBytesToKeep "
+        "localMemoryPoolReleaseThreshold localMemoryPoolSize localMemoryPoolUtilizedSize"
+    ),
+    "CUBLAS_EVENTS": "start! end! eventClass! globalTid nameId!",
+    "CUDNN_EVENTS": "start! end! eventClass! globalTid nameId!",
     "MPI_RANKS@3.1": "globalTid! rank!",
     "MPI_P2P_EVENTS@3.1": "start! end globalTid textId commHandle tag remoteRank size requestHandle",
     "MPI_COLLECTIVES_EVENTS@3.1": "start! end globalTid textId commHandle rootRank size recvSize requestHandle",
@@ -117,6 +124,22 @@ class ExportWriter(DemoWriter):
         self.rows("CUDA_UM_GPU_PAGE_FAULT_EVENTS").append(
             (start, end, process.global_id, device, address, count, access)
         )
+
+    def memory_pool(
+        self, process: Process, device: int, time: int, pool: Pool, *, operation: int = 1, keep: int | None = None
+    ) -> None:
+        """A memory pool is made (1), destroyed (2) or trimmed (3), to `keep` bytes at least."""
+        state = (pool.release_threshold, pool.size, pool.used)
+        row = (time, process.global_id, device, pool.address, operation, 1, None, keep, *state)
+        self.rows("CUDA_GPU_MEMORY_POOL_EVENTS").append(row)
+
+    def library_call(self, thread: Thread, start: int, end: int, name: str, *, library: str = "CUBLAS") -> None:
+        """A call of cuBLAS, or with `library` ``CUDNN`` of cuDNN."""
+        self.rows(f"{library}_EVENTS").append((start, end, 0, thread.global_id, self.intern(name)))
+
+    def stream_output(self, process: Process, file: str, text: str) -> None:
+        """What a process wrote into its standard output or error, which nsys kept in a file of that name."""
+        self.rows("ProcessStreams").append((process.global_id, self.intern(file), self.intern(text)))
 
     def nvtx_category(self, thread: Thread, time: int, category: int, name: str, *, domain_id: int = 0) -> None:
         """The program names a category of a domain."""

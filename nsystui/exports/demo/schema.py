@@ -3,7 +3,7 @@
 One compact description per table covers all versions. A column is written ``name:T!*@3.7<3.25``:
 
 * ``:T`` TEXT, ``:R`` REAL, otherwise INTEGER;
-* ``!`` NOT NULL, ``*`` primary key;
+* ``!`` NOT NULL, ``*`` (part of the) primary key;
 * ``@3.7`` exists from schema 3.7 on, ``<3.25`` exists before schema 3.25 only.
 
 A table name may carry ``@`` and ``<`` too. Versions are those in which a change was first *seen*; columns whose first
@@ -14,7 +14,7 @@ version nobody has measured (``GPU_METRICS.rawTimestamp``, ``NVTX_EVENTS.eventId
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,13 +77,21 @@ class Column:
     not_null: bool
     primary_key: bool
 
-    def declaration(self) -> str:
-        """The column's line of a ``CREATE TABLE`` statement."""
-        constraint = (" NOT NULL" if self.not_null else "") + (" PRIMARY KEY" if self.primary_key else "")
+    def declaration(self, is_key: bool = False) -> str:
+        """The column's line of a ``CREATE TABLE`` statement; ``is_key`` where it alone is the primary key."""
+        constraint = (" NOT NULL" if self.not_null else "") + (" PRIMARY KEY" if is_key else "")
         return f"{self.name:<27} {self.type}{constraint}"
 
 
+def declarations(columns: Sequence[Column]) -> list[str]:
+    """The lines of a ``CREATE TABLE`` statement."""
+    keys = [column.name for column in columns if column.primary_key]
+    lines = [column.declaration(keys == [column.name]) for column in columns]
+    return [*lines, f"PRIMARY KEY ({', '.join(keys)})"] if len(keys) > 1 else lines
+
+
 GPU_OPERATION = "start! end! deviceId! contextId! greenContextId@3.7 streamId! correlationId globalPid"
+_FRAME = "symbol! module! kernelMode thumbCode unresolved specialEntry originalIP"
 
 TABLES: Final = {
     "StringIds": "id!* value:T!",
@@ -130,6 +138,16 @@ TABLES: Final = {
         "eventId!*@3.28"
     ),
     "OSRT_API": "start! end! eventClass! globalTid nameId! returnValue! nestingLevel callchainId!",
+    "OSRT_CALLCHAINS": f"id!* {_FRAME} unwindMethod stackDepth!*",
+    "CUDA_CALLCHAINS": "id!* symbol! module! unresolved originalIP stackDepth!*",
+    "SCHED_EVENTS": "start! cpu! isSchedIn! globalTid threadState@3.13 threadBlock@3.13",
+    "COMPOSITE_EVENTS": "id!* start! cpu threadState globalTid cpuCycles!",
+    "SAMPLING_CALLCHAINS": f"id!* {_FRAME} unwindMethod stackDepth!* symbolName:T<3.0",
+    "CUDA_GPU_MEMORY_USAGE_EVENTS": (
+        "start! globalPid! deviceId! contextId! address! pc! bytes! memKind! memoryOperationType! name:T correlationId "
+        "localMemoryPoolAddress@3.0 localMemoryPoolReleaseThreshold@3.0 localMemoryPoolSize@3.0 "
+        "localMemoryPoolUtilizedSize@3.0 importedMemoryPoolAddress@3.0 importedMemoryPoolProcessId@3.0"
+    ),
     "GPU_METRICS@3.1": "rawTimestamp@3.13 timestamp typeId! metricId! value!",
     "NET_NIC_METRIC@3.7": "start! end! globalId! portId@3.22 metricsListId! metricsIdx! value!",
     "TARGET_INFO_GPU_METRICS@3.1": "typeId! sourceId! typeName:T! metricId! metricName:T!",
@@ -295,6 +313,37 @@ _ENUMS: Final[dict[str, tuple[Version, tuple[EnumRow, ...]]]] = {
         _numbered(
             "CU_FUNC_CACHE_PREFER_", ("NONE", "None"), ("SHARED", "Shared"), ("L1", "L1"), ("EQUAL", "Equal")
         ),
+    ),
+    "ENUM_CUDA_DEV_MEM_EVENT_OPER": (
+        (3, 0),
+        (
+            (0, "CUDA_DEV_MEM_EVENT_OPR_ALLOCATION", "Allocation"),
+            (1, "CUDA_DEV_MEM_EVENT_OPR_DEALLOCATION", "Deallocation"),
+        ),
+    ),
+    "ENUM_SAMPLING_THREAD_STATE": (
+        (3, 0),
+        (
+            *_plain(
+                Unknown=0, Running=1, Interruptible=2, Uninterruptible=3, Stopped=4, Terminated=5, Unscheduled=6,
+                Waiting=7,
+            ),
+            (8, "OSRuntime", "OS runtime"),
+            *_plain(Initialized=9, Transition=10),
+        ),
+    ),
+    "ENUM_STACK_UNWIND_METHOD": (
+        (3, 0),
+        (
+            (0, "Unknown", "Unknown"), (1, "FramePointer", "Frame pointer"), (2, "UnwindTable", "Unwind table"),
+            (3, "LR_FramePointer", "LR frame pointer"), (4, "LR_UnwindTable", "LR unwind table"),
+            (5, "KernelContext", "Kernel context"), (6, "DWARF_EH", "DWARF EH"), (7, "DWARF_DF", "DWARF DF"),
+            (8, "LBR", "LBR"), (1000, "Undefined", "Undefined"),
+        ),
+    ),
+    "ENUM_SCHEDULING_THREAD_BLOCK": (
+        (3, 13),
+        _plain(NonBlocked=0, Unknown=1, SigSuspend=2, Stopped=3, Nanosleep=4, Intr=5, Mutex=6, CondVar=7, Sem=8),
     ),
     "ENUM_CUPTI_STREAM_TYPE": (
         (3, 4),

@@ -9,7 +9,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from nsystui.exports.demo.schema import TABLES, Tables, enum_tables, schema_version
+from nsystui.exports.demo.schema import TABLES, Tables, declarations, enum_tables, schema_version
 
 SqlValue = int | float | str | bytes | None
 Row = tuple[SqlValue, ...]
@@ -134,9 +134,10 @@ class TableSink:
         return taken
 
     def _create(self, table: str) -> None:
-        declarations = ",\n    ".join(column.declaration() for column in self.tables.columns(table, self.version))
-        self._db.execute(f"CREATE TABLE {table} (\n    {declarations}\n)")
-        self._columns[table] = frozenset(column.name for column in self.tables.columns(table, self.version))
+        columns = self.tables.columns(table, self.version)
+        lines = ",\n    ".join(declarations(columns))
+        self._db.execute(f"CREATE TABLE {table} (\n    {lines}\n)")
+        self._columns[table] = frozenset(column.name for column in columns)
 
     def _insert(self, table: str, rows: Sequence[Row]) -> None:
         if not rows:

@@ -79,6 +79,8 @@ class Session:
     """``Graph`` (whole launches) or ``Node``: how CUDA graphs were traced."""
     driver_version: str = "580.95.05"
     cuda_driver_version: str = "13000"
+    sampling_period: int | None = None
+    """ns on a CPU between two samples of a thread; None: no samples are taken, and no scheduling recorded."""
     include_json: bool = False
     """``--include-json=true``: payloads as ``jsonText``."""
     include_blobs: bool = False
@@ -198,6 +200,12 @@ class TargetInfo(TableSink):
         variables = [
             ("PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="{value}"') for name, value in session.environment.items()
         ]
+        perf = {}
+        if session.sampling_period is not None:
+            perf = {
+                "COLLECT_CPU_CTXSW_TRACE": "true", "SAMPLING_PERIOD": str(session.sampling_period),
+                "COLLECT_IP_BACKTRACE_SAMPLES": "true", "SAMPLES_PER_BACKTRACE": "1", "CPU_IP_TRIGGER_TYPE": "Software",
+            }  # fmt: skip
         return [
             ("DEVICE_ID", "Local (CLI)"),
             *(("CAPTURE_EVENT_TYPE", kind) for kind in session.event_types),
@@ -210,6 +218,7 @@ class TargetInfo(TableSink):
             ("PROCESS_0:WORKING_DIR", "/home/demo/llm"),
             *variables,
             (graph_mode, session.graph_mode),
+            *((f"LINUX_PERF_OPTIONS:{name}", value) for name, value in perf.items()),
             ("RUN_DURATION_MS", str(duration // 1_000_000)),
         ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,9 @@ from itertools import groupby
 from random import Random
 from typing import Final, NamedTuple
 
+from nsystui.exports.demo.host import INTERRUPTIBLE, Stack
 from nsystui.exports.demo.nccl import COMMUNICATOR, NcclPayloads, encode_payload
+from nsystui.exports.demo.stacks import BACKWARD, stack_of
 from nsystui.exports.demo.target import DEFAULT_STREAM, Process, Thread
 from nsystui.exports.demo.writer import (
     DEVICE,
@@ -351,6 +354,11 @@ def _periods(start: int, end: int, period: int) -> list[tuple[int, int]]:
 
 
 COPY_STREAM: Final = 24
+SAMPLING_PERIOD: Final = 1_000_000
+"""ns on a CPU between two samples of a thread."""
+CORES: Final = 12
+"""CPUs of each rank, of which its threads take the first ones."""
+_PAGE: Final = 2 * 1024**2
 NCCL_DOMAIN_ID: Final = 1
 _STREAM_WAIT: Final = "cudaStreamWaitEvent_v3020"
 
@@ -400,6 +408,7 @@ class RankTimeline:
     process: Process
     main: Thread
     autograd: Thread
+    loader: Thread
     origin: int
     """True time of the session's t = 0."""
     speed: float
@@ -413,18 +422,69 @@ class RankTimeline:
     free: dict[int, int] = field(default_factory=dict)
     """When each stream has done everything submitted to it."""
     activity: Activity = field(default_factory=Activity)
+    labels: list[str] = field(default_factory=list)
+    """The NVTX ranges that are open."""
+    allocated: int = 0
+    """Bytes of the GPU's memory ever allocated, which is where the next allocation is put."""
 
     def __post_init__(self) -> None:
         self.thread = self.main
         self.cpu = self.origin + 400_000
+        self.next_sample = self.cpu + SAMPLING_PERIOD
+        self.wake(self.main, self.cpu)
 
     def local(self, time: int) -> int:
         """A true time on the clock of this rank's report."""
         return time - self.origin
 
-    def compute_for(self, microseconds: float) -> None:
-        """The CPU is busy with something that nobody traces."""
+    def compute_for(self, microseconds: float, call: str = "") -> None:
+        """The CPU is busy with something that nobody traces, or with a call of the CUDA API."""
         self.cpu += int(1000 * microseconds * self.random.uniform(0.85, 1.15))
+        if self.cpu > self.next_sample:
+            self._sample(call)
+
+    def _sample(self, call: str) -> None:
+        """Take the samples of the launching thread up to now."""
+        label = self.labels[-1] if self.labels else ""
+        stack = stack_of(label.split(",")[0], call.split("_v")[0], is_autograd=self.thread is self.autograd)
+        while self.next_sample < self.cpu:
+            self.export.sample(self.thread, self.local(self.next_sample), stack, cpu=self._core(self.thread))
+            self.next_sample += SAMPLING_PERIOD
+
+    def _core(self, thread: Thread) -> int:
+        """The CPU that a thread runs on."""
+        return CORES * self.rank + (self.main, self.autograd, self.loader).index(thread)
+
+    def wake(self, thread: Thread, time: int) -> None:
+        """A thread gets a CPU."""
+        self.export.switch(thread, self.local(time), self._core(thread), is_in=True)
+
+    def sleep(self, thread: Thread, time: int, state: int = INTERRUPTIBLE) -> None:
+        """A thread leaves its CPU."""
+        self.export.switch(thread, self.local(time), self._core(thread), is_in=False, state=state)
+
+    @contextmanager
+    def asleep(self, state: int = INTERRUPTIBLE) -> Iterator[None]:
+        """The main thread has no CPU while time goes by inside."""
+        self.sleep(self.main, self.cpu + 8_000, state)
+        left, self.next_sample = self.next_sample - self.cpu, sys.maxsize
+        yield
+        self.wake(self.main, self.cpu - 5_000)
+        self.next_sample = self.cpu + left
+
+    def load(self, start: int, end: int, stack: Stack) -> None:
+        """The data loader's thread has a CPU."""
+        self.export.on_cpu(
+            self.loader, self.local(start), self.local(end), stack, cpu=self._core(self.loader), period=SAMPLING_PERIOD
+        )
+
+    def allocate(self, size: int, correlation: int | None = None) -> None:
+        """Memory of the GPU is allocated, at the end of the CUDA call of that correlation id."""
+        address = 0x7F20_0000_0000 + self.allocated
+        self.allocated += -(-size // _PAGE) * _PAGE
+        self.export.gpu_memory(
+            self.process, self.device, self.local(self.cpu - 2_000), size, address=address, correlation_id=correlation
+        )
 
     @contextmanager
     def range(
@@ -432,9 +492,11 @@ class RankTimeline:
     ) -> Iterator[None]:
         """An NVTX push/pop range on the current thread around what is done inside."""
         start, thread = self.cpu, self.thread
+        self.labels.append(text)
         self.compute_for(0.4)
         yield
         self.compute_for(0.3)
+        self.labels.pop()
         self.export.nvtx_range(
             thread, self.local(start), self.local(self.cpu), text,
             domain_id=domain_id, registered=registered, payload=payload,
@@ -450,15 +512,20 @@ class RankTimeline:
         """The backward pass: another thread launches while the main thread waits for it."""
         start = self.cpu
         self.thread = self.autograd
+        self.sleep(self.main, start + 4_000)
+        self.wake(self.autograd, start + 3_000)
         yield
         self.thread = self.main
-        self.export.osrt(self.main, self.local(start + 900), self.local(self.cpu - 400), "pthread_cond_wait")
+        self.sleep(self.autograd, self.cpu - 1_000)
+        self.wake(self.main, self.cpu - 2_000)
+        start, end = self.local(start + 900), self.local(self.cpu - 400)
+        self.export.osrt(self.main, start, end, "pthread_cond_wait", stack=BACKWARD)
 
     def call(self, name: str, microseconds: float, *, event_class: int = 0) -> int:
         """A CUDA API call of about that length; returns its correlation id."""
         self.correlation += self.random.randint(1, 4)
         start = self.cpu
-        self.compute_for(microseconds)
+        self.compute_for(microseconds, name)
         start_local, end_local = self.local(start), self.local(self.cpu)
         self.export.api(self.thread, start_local, end_local, name, self.correlation, event_class=event_class)
         return self.correlation
@@ -467,6 +534,7 @@ class RankTimeline:
         """A CUDA API call from now until the given true time; returns its correlation id."""
         self.correlation += 1
         start_local, self.cpu = self.local(self.cpu), until
+        self._sample(name)
         self.export.api(self.thread, start_local, self.local(until), name, self.correlation)
         return self.correlation
 

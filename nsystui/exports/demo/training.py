@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
+from nsystui.exports.demo.host import UNINTERRUPTIBLE
 from nsystui.exports.demo.nccl import (
     CUDA_DEVICE,
     MESSAGE_SIZE,
@@ -22,9 +23,11 @@ from nsystui.exports.demo.nccl import (
     NcclPayloads,
     payload_schema,
 )
+from nsystui.exports.demo.stacks import ALLOCATION, COLLATE, PIN_MEMORY, QUEUE
 from nsystui.exports.demo.target import DEFAULT_STREAM, Session, Thread
 from nsystui.exports.demo.timeline import (
     COPY_STREAM,
+    CORES,
     EMBEDDING,
     EMBEDDING_BACKWARD,
     GPU_METRICS,
@@ -36,13 +39,14 @@ from nsystui.exports.demo.timeline import (
     NCCL_DOMAIN_ID,
     NIC_METRICS,
     OLD_GPU_METRICS,
+    SAMPLING_PERIOD,
     Arrival,
     Communicator,
     NcclCall,
     Program,
     RankTimeline,
 )
-from nsystui.exports.demo.writer import START_END, WARNING, ExportWriter
+from nsystui.exports.demo.writer import PINNED, START_END, WARNING, ExportWriter
 
 PLANTED_SECRET: Final = "demo-secret"
 """Value of AWS_SECRET_ACCESS_KEY in every captured environment: it must never appear on a screen or in a report."""
@@ -127,10 +131,12 @@ class Watcher:
     call: str
     period: int
     time: int
+    cpu: int
 
     def watch(self, export: ExportWriter, until: int) -> None:
         """Write its calls that end by `until` (ns since the session start)."""
         while self.time + self.period <= until:
+            export.on_cpu(self.thread, self.time, self.time + 41_000, cpu=self.cpu)
             export.osrt(self.thread, self.time + 40_000, self.time + self.period, self.call)
             self.time += self.period
 
@@ -168,6 +174,7 @@ def rank_session(layout: JobLayout, rank: int, *, include_json: bool, include_bl
         environment=layout.environment(rank),
         include_json=include_json,
         include_blobs=include_blobs,
+        sampling_period=SAMPLING_PERIOD,
     )
 
 
@@ -184,9 +191,9 @@ def open_rank(
     """Declare machine, process and threads in `export` and return the rank, ready to run."""
     pid = 41_000 + 37 * rank
     process = export.process(pid, "python")
-    main, autograd, watchdog, events = (
-        export.thread(process, pid + offset, name)
-        for offset, name in ((0, "python"), (141, "pt_autograd_0"), (97, "pt_nccl_watchdg"), (23, "cuda-EvtHandlr"))
+    names = {0: "python", 141: "pt_autograd_0", 97: "pt_nccl_watchdg", 23: "cuda-EvtHandlr", 63: "pt_data_worker"}
+    main, autograd, watchdog, events, loader = (
+        export.thread(process, pid + offset, name) for offset, name in names.items()
     )
     gpu_id = layout.local_rank(rank)
     for number in range(layout.ranks_per_host):
@@ -207,14 +214,15 @@ def open_rank(
         process=process,
         main=main,
         autograd=autograd,
+        loader=loader,
         origin=export.session.utc_epoch_ns - CLOCK_SKEW * layout.host(rank),
         speed=speed,
         payloads=payloads,
         random=Random(f"{seed}/{rank}"),
     )
     watchers = (
-        Watcher(events, "poll", 100_000_000, 30_000_000),
-        Watcher(watchdog, "pthread_cond_timedwait", 50_000_000, 0),
+        Watcher(events, "poll", 100_000_000, 30_000_000, CORES * rank + 3),
+        Watcher(watchdog, "pthread_cond_timedwait", 50_000_000, 0, CORES * rank + 4),
     )
     return OpenRank(timeline, watchers, gpu_id, gpu_metrics, nic_metrics)
 
@@ -237,6 +245,14 @@ GRADIENT_NORM: Final = 4
 """Bytes of the gradient norm (AllReduce, < 64 KB)."""
 STATISTICS: Final = 192 * 1024
 """Bytes of the step's statistics (AllReduce, 64 KB–1 MB)."""
+MEMORY: Final = (2 * 1024**3, 2 * 1024**3, 4 * 1024**3, 4 * 1024**3, 4 * 1024**3, 6 * 1024**3)
+"""Bytes of the GPU's memory allocated at start-up: parameters, gradients, those of the optimizer, and activations."""
+GROWN_MEMORY: Final = 12 * 1024**3
+"""Bytes that the stalled step allocates."""
+NCCL_BUFFERS: Final = 96 * 1024**2
+"""Bytes of the GPU's memory that a communicator takes."""
+BATCH: Final = 512 * 1024
+"""Bytes of pinned memory for the batch of a step."""
 
 Payload = Literal["json", "binary"] | None
 
@@ -351,6 +367,8 @@ class TrainingJob:
         for step in range(self.steps):
             with timeline.range(f"step {step}"):
                 yield from self._step(timeline, step, world, neighbours)
+            if step == self.steps - 1:
+                timeline.sleep(timeline.main, timeline.cpu)
             rank.finish_step()
 
     def _step(self, rank: RankTimeline, step: int, world: Communicator, neighbours: Communicator) -> Program:
@@ -400,18 +418,36 @@ class TrainingJob:
 
     def _load_data(self, rank: RankTimeline, step: int) -> None:
         start = rank.cpu
-        rank.compute_for(1_800)
-        rank.export.osrt(rank.main, rank.local(start + 5_000), rank.local(rank.cpu), "sem_timedwait")
+        with rank.asleep():
+            rank.compute_for(1_800)
+        rank.export.osrt(rank.main, rank.local(start + 5_000), rank.local(rank.cpu), "sem_timedwait", stack=QUEUE)
+        rank.load(start + 12_000, rank.cpu - 20_000, COLLATE)
+        self._pin_batch(rank, step)
         if step == self.stalled_step:
             start = rank.cpu
-            rank.block("cudaMalloc_v3020", until=start + 1_000_000 * self.stall_ms)
-            rank.export.osrt(rank.main, rank.local(start + 9_000), rank.local(rank.cpu - 9_000), "ioctl")
+            with rank.asleep(UNINTERRUPTIBLE):
+                correlation = rank.block("cudaMalloc_v3020", until=start + 1_000_000 * self.stall_ms)
+            rank.allocate(GROWN_MEMORY, correlation)
+            begin, end = rank.local(start + 9_000), rank.local(rank.cpu - 9_000)
+            rank.export.osrt(rank.main, begin, end, "ioctl", stack=ALLOCATION)
+            rank.load(start + 30_000, rank.cpu - 30_000, PIN_MEMORY)
         begin = rank.cpu
         for _tensor in ("input_ids", "labels"):
             rank.copy("HtoD", 256 * 1024, stream=COPY_STREAM)
         prefetched = rank.local(rank.cpu + 900_000)
         rank.export.nvtx_range(rank.main, rank.local(begin), prefetched, "prefetch", style=START_END, range_id=step + 1)
         rank.order(waiting=DEFAULT_STREAM, awaited=COPY_STREAM)
+
+    def _pin_batch(self, rank: RankTimeline, step: int) -> None:
+        """The data loader's pinned buffer: that of the step before is freed, and a new one allocated."""
+        time = rank.local(rank.cpu - 30_000)
+        buffers = [0x7F10_0000_0000 + number % 2 * BATCH for number in (step - 1, step)]
+        for address, is_free in zip(buffers, (True, False), strict=True):
+            if step or not is_free:
+                rank.export.gpu_memory(
+                    rank.process, rank.device, time, BATCH, address=address, is_free=is_free, memory=PINNED
+                )
+                time += 5_000
 
 
 def run(programs: Sequence[Program]) -> None:
@@ -456,8 +492,9 @@ def _set_up(rank: RankTimeline, communicators: Sequence[Communicator]) -> Progra
     export.profiler_overhead(rank.main, flush, flush + 29_000_000, "CUDA profiling data flush overhead")
     for _stream in range(3):
         rank.call("cudaStreamCreateWithFlags_v5000", 45)
-    for _buffer in range(6):
-        rank.call("cudaMalloc_v3020", 480)
+    for size in MEMORY:
+        correlation = rank.call("cudaMalloc_v3020", 480)
+        rank.allocate(size, correlation)
         rank.copy("HtoD", 24 * 1024**2, pinned=False)
     rank.synchronize()
     if communicators:
@@ -485,7 +522,9 @@ def _init_communicator(rank: RankTimeline, communicator: Communicator) -> Progra
     }
     with rank.nccl("ncclCommInitRankConfig", communicator, **values):
         rank.compute_for(60_000)
-        rank.cpu = yield Arrival(communicator.members, rank.cpu, 40_000_000)
+        with rank.asleep():
+            rank.cpu = yield Arrival(communicator.members, rank.cpu, 40_000_000)
+        rank.allocate(NCCL_BUFFERS)
 
 
 def _exchange(rank: RankTimeline, communicator: Communicator) -> Program:

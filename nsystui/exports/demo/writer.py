@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from nsystui.exports.demo.host import HostEvents, Stack
 from nsystui.exports.demo.target import GLOBAL_VM, VIRTUAL_MACHINE, Process, Session, TargetInfo, Thread
 
 Dim3 = tuple[int, int, int]
@@ -44,7 +45,7 @@ def short_kernel_name(name: str) -> str:
     return re.split(r"[<(]", bare, maxsplit=1)[0].rsplit("::", 1)[-1] or name
 
 
-class CudaEvents(TargetInfo):
+class CudaEvents(HostEvents):
     """The part of the writer for CUDA. Times are ns since the session start."""
 
     def api(
@@ -57,10 +58,12 @@ class CudaEvents(TargetInfo):
         *,
         event_class: int = RUNTIME_CALL,
         return_value: int = 0,
+        stack: Stack = (),
     ) -> None:
         """A CUDA API call; `name` as nsys writes it, with the version suffix (``cudaLaunchKernel_v7000``)."""
+        chain = self.cuda_stack(stack) if stack else None
         self.rows("CUPTI_ACTIVITY_KIND_RUNTIME").append(
-            (start, end, event_class, thread.global_id, correlation_id, self.intern(name), return_value, None)
+            (start, end, event_class, thread.global_id, correlation_id, self.intern(name), return_value, chain)
         )
 
     def kernel(
@@ -289,12 +292,15 @@ def gpu_metric_type(gpu_id: int) -> int:
     return VIRTUAL_MACHINE << 48 | _GPU_METRIC_SOURCE << 32 | gpu_id
 
 
-class SystemEvents(TargetInfo):
+class SystemEvents(HostEvents):
     """The part of the writer for the operating system and sampled metrics. Times are ns since the start."""
 
-    def osrt(self, thread: Thread, start: int, end: int, name: str, *, return_value: int = 0) -> None:
-        """A call of the OS runtime (``poll``, ``pthread_cond_wait`` …)."""
-        self.rows("OSRT_API").append((start, end, 27, thread.global_id, self.intern(name), return_value, 0, 0))
+    def osrt(
+        self, thread: Thread, start: int, end: int, name: str, *, return_value: int = 0, stack: Stack = ()
+    ) -> None:
+        """A call of the OS runtime (``poll``, ``pthread_cond_wait`` …); nsys records the stacks of long ones."""
+        chain = self.os_stack(stack) if stack else 0
+        self.rows("OSRT_API").append((start, end, 27, thread.global_id, self.intern(name), return_value, 0, chain))
 
     def gpu_metric_names(self, gpu_id: int, names: Sequence[str]) -> None:
         """Declare the metrics sampled on a GPU (the system's number); a metric's id is its index."""
