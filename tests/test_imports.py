@@ -198,6 +198,9 @@ HEADLESS = {
     "pack": ["-o", "DIRECTORY"],
     "ncu": [],
     "export": ["--trace", "-"],
+    "threads": [],
+    "functions": [],
+    "calltree": [],
 }
 
 

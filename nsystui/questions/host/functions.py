@@ -147,9 +147,9 @@ def functions_table(job: Job, selection: Selection, by: str = "all", thread: str
             rows.append((*place, *share, name, function.library, mode_of(function), function.name, function.module))
     columns = (*_PLACE[by], *COLUMNS)
     keys = [column.key for column in columns]
-    own, total, name = keys.index("own"), keys.index("total"), keys.index("full_name")
-    rows.sort(key=lambda row: (-row[own], -row[total], row[name], row[:own] and str(row[:own])))  # type: ignore[operator]
+    own, total, full = keys.index("own"), keys.index("total"), keys.index("full_name")
+    rows.sort(key=lambda row: (*(-int(row[place] or 0) for place in (own, total)), str(row[full]), str(row[:own])))
     found = len(rows)
     if selection.name is not None:
-        rows = [row for row in rows if selection.name.matches(str(row[name]))]
+        rows = [row for row in rows if selection.name.matches(str(row[full]))]
     return TableAnswer("functions", columns, rows, found, sampling_notes(job.session, samples))

@@ -58,7 +58,10 @@ def samples_of(session: Session, selection: Selection) -> Samples:
         return Samples({}, {})
     time = (columns.time + columns.clock_offset).label("time")
     query = sa.select(columns.report, columns.thread, time, columns.chain)
-    found = session.arrays(query.where(*where(table, selection.with_name(None))).order_by(time, columns.row))
+    # Stacks that were taken for another reason, where the thread left its CPU, count no cycles.
+    is_sample = sa.or_(columns.weight.is_(None), columns.weight > 0)
+    query = query.where(is_sample, *where(table, selection.with_name(None)))
+    found = session.arrays(query.order_by(time, columns.row))
     reports = [report for report in selected_reports(session, selection) if report.count(table)]
     stacks = stacks_of(session, reports)
     threads = {}

@@ -116,7 +116,7 @@ _FAR = 1 << 61
 
 
 def by_thread(found: Mapping[str, NDArray[Any]]) -> dict[Thread, NDArray[np.int64]]:
-    """The places of the rows of each thread, by the columns ``report`` and ``thread``; those of no thread are in none."""
+    """The places of the rows of each thread, by ``report`` and ``thread``; those of no thread are in none."""
     thread = np.ma.filled(found["thread"], -1).astype(np.int64)
     report = found["report"].astype(np.int64)
     order = np.lexsort((thread, report))

@@ -132,7 +132,8 @@ def stacks_of(session: Session, reports: Sequence[Report]) -> dict[int, Stacks]:
 def _of_arrays(arrays: Arrays) -> Stacks:
     known = json_of(arrays["names"])
     functions = tuple(Function(name, module, bool(kernel), bool(folded)) for name, module, kernel, folded in known)
-    tree = StackTree(*(arrays[key].astype(np.int64, copy=False) for key in ("parent", "function", "levels")), functions)
+    parent, function, levels = (arrays[key].astype(np.int64, copy=False) for key in ("parent", "function", "levels"))
+    tree = StackTree(parent, function, levels, functions)
     chains = {kind: (arrays[f"{kind}.chains"], arrays[f"{kind}.nodes"]) for kind in KINDS}
     return Stacks(tree, chains, int(arrays["damaged"][0]))
 
@@ -152,7 +153,7 @@ def _stacks(session: Session, report: Report) -> Arrays:
     parts: list[Arrays] = []
     stacks = 0
     for kind in KINDS:
-        chain, stack, frames = _chains(session, report, kind) if names else (_NONE, _NONE, {})
+        chain, stack, frames = _chains(session, report, kind) if names else (_NONE, _NONE, _NO_FRAMES)
         if len(frames.get("stack", _NONE)):
             known, place = np.unique(frames["stack"], return_inverse=True)
             # Frames without a chain, or a chain without frames, are what is left of a damaged export.
@@ -160,14 +161,16 @@ def _stacks(session: Session, report: Report) -> Arrays:
             chain, stack = chain[is_there], stacks + np.searchsorted(known, stack[is_there])
             parts.append({**frames, "stack": stacks + place.reshape(-1)})
             stacks += len(known)
+        else:
+            chain, stack = _NONE, _NONE
         chains.append((chain, stack))
     if not parts:
         nothing = {f"{kind}.{what}": _NONE for kind in KINDS for what in ("chains", "nodes")}
-        tree = {"parent": np.zeros(1, np.int64), "function": np.full(1, -1), "levels": np.zeros(1, np.int64)}
-        return {**nothing, **tree, "names": json_array([]), "damaged": np.zeros(1, np.int64)}
-    frames = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    functions, function = _functions(frames, names)
-    nodes, is_damaged, tree = _tree(frames["stack"], frames["depth"], function, functions)
+        root = {"parent": np.zeros(1, np.int64), "function": np.full(1, -1), "levels": np.zeros(1, np.int64)}
+        return {**nothing, **root, "names": json_array([]), "damaged": np.zeros(1, np.int64)}
+    every = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    functions, function = _functions(every, names)
+    nodes, is_damaged, tree = _tree(every["stack"], every["depth"], function, functions)
     arrays: dict[str, NDArray[Any]] = {**tree}
     for kind, (chain, stack) in zip(KINDS, chains, strict=True):
         arrays[f"{kind}.chains"], arrays[f"{kind}.nodes"] = chain, nodes[stack]
@@ -177,6 +180,7 @@ def _stacks(session: Session, report: Report) -> Arrays:
 
 
 _NONE = np.empty(0, np.int64)
+_NO_FRAMES: Arrays = {}
 _FRAME = ("function", "module", "is_kernel", "is_unresolved")
 
 

@@ -42,7 +42,7 @@ from nsystui.store.session import Session
 
 @dataclass(frozen=True)
 class ThreadTime:
-    """The time of a thread by what it did, ns: the parts add up to ``window``. ``None``: not recorded for its report."""
+    """The time of a thread by what it did, ns: the parts add up to ``window``. ``None``: its report does not say."""
 
     mpi: int
     cuda: int
