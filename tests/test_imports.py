@@ -200,6 +200,9 @@ HEADLESS = {
     "pack": ["-o", "DIRECTORY"],
     "ncu": [],
     "export": ["--trace", "-"],
+    "threads": [],
+    "functions": [],
+    "calltree": [],
 }
 
 

@@ -1,4 +1,4 @@
-"""``nsystui export``: a trace of the selection for another tool."""
+"""``nsystui export``: a trace of the selection, or the call stacks in it, for another tool."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ DESCRIPTION = """A trace of the selection for another tool, all reports on the j
 Chrome's Trace Events, for ui.perfetto.dev and chrome://tracing: processes are ranks, tracks are streams and, for each
 thread, API calls, NVTX domains and NCCL, with arrows from calls to their work and GPU metrics as counters. .prv and
 .prv.gz are Paraver's, with .pcf and .row beside it: tasks are ranks, threads are CPU threads and streams. An event that
-overlaps the window of --time is in it whole. No file is overwritten without --force."""
+overlaps the window of --time is in it whole. With --stacks, the call stacks of CPU samples: .json and .json.gz are
+speedscope's, .txt, .folded and .collapsed are collapsed stacks, for flame graphs. No file is overwritten without
+--force."""
 EXAMPLES = """  nsystui export --trace job.json.gz rank*.sqlite
   nsystui export --trace step12.json.gz rank*.sqlite --time 1.2s:1.5s --ranks 0,3
   nsystui export --paraver job.prv rank*.sqlite --kinds kernel,nccl,nvtx
-  nsystui export --trace - rank0.sqlite | gzip > rank0.json.gz"""
+  nsystui export --trace - rank0.sqlite | gzip > rank0.json.gz
+  nsystui export --stacks rank0.json rank0.sqlite --time 1.2s:1.5s
+  nsystui export --stacks - rank*.sqlite | flamegraph.pl > job.svg"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace", metavar="FILE", help="write FILE (.json .json.gz .prv .prv.gz); - is stdout, as Chrome's JSON"
     )
     target.add_argument("--paraver", metavar="FILE.prv", help="the same, for Paraver's files alone (.prv .prv.gz)")
+    target.add_argument(
+        "--stacks",
+        metavar="FILE",
+        help="call stacks of CPU samples (.json .json.gz speedscope; .txt .folded .collapsed); - is stdout, collapsed",
+    )
     group.add_argument("--force", action="store_true", help="overwrite files")
     group.add_argument(
         "--kinds",
@@ -48,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     from nsystui.questions.kernels import Names
     from nsystui.questions.trace.slices import Contents
 
+    if arguments.stacks:
+        return _export_stacks(arguments)
     target = arguments.trace or arguments.paraver
     _check_target(arguments, target)
     contents = Contents.of(arguments.kinds)
@@ -68,6 +79,37 @@ def run(arguments: argparse.Namespace) -> int:
     for note in (trace.clock, *trace.notes):
         if note:
             shared.complain(f"note: {note}")
+    return 0
+
+
+def _export_stacks(arguments: argparse.Namespace) -> int:
+    from nsystui.output.files import refuse_existing
+    from nsystui.output.stacks import check_stacks_ending, refuse_no_samples, save_stacks, write_collapsed
+    from nsystui.output.stdout import quiet_pipe
+
+    target = arguments.stacks
+    if target != "-":
+        check_stacks_ending(target)
+        if not arguments.force:
+            refuse_existing(target)
+    job = shared.open_job(arguments, times=True)
+    try:
+        from nsystui.questions.host.naming import named_threads
+        from nsystui.questions.host.samples import samples_of
+
+        samples = samples_of(job.session, shared.selection_of(arguments, job))
+        threads = named_threads(job, samples.threads)
+        full_names = arguments.names != "short"
+        refuse_no_samples(samples)
+        if target == "-":
+            with quiet_pipe() as stream:
+                output = cast("BinaryIO", getattr(stream, "buffer", sys.stdout))
+                rows = write_collapsed(samples, threads, output, full_names)
+        else:
+            rows = save_stacks(samples, threads, target, arguments.force, full_names)
+    finally:
+        job.close()
+    shared.complain(f"wrote {rows:,} samples to {'standard output' if target == '-' else target}")
     return 0
 
 

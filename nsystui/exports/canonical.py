@@ -11,6 +11,10 @@ the column and says nothing in it. A row of GPU memory is an allocation or a fre
 address of the pool that it is from, if any, with its size and use after it. The ``nic`` of a switch's sample is the
 switch's GUID. A row of EFA samples is a ``value`` of a ``field``, or in older exports a whole event as JSON
 (``data``).
+
+The ``chain`` of a sample or a call is a number in ``call_chains`` (of its kind: ``sample``, ``os`` or ``cuda``), which
+names the ``stack`` that it is. In a chunk of an export each stack is there once, and a chain that lies in two chunks
+has two rows. Depth 0 is the function that ran; ``function`` and ``module`` are numbers in ``stack_names``.
 """
 
 from __future__ import annotations
@@ -93,13 +97,13 @@ API_CALLS = _table(
     "api_calls",
     "CUDA runtime and driver calls, one row a call",
     _CUDA,
-    "row start end thread process correlation_id name:t versioned_name:t is_driver return_value",
+    "row start end thread process correlation_id name:t versioned_name:t is_driver return_value chain",
 )
 API_BACKTRACES = _table(
     "api_backtraces",
     "the second row that --cudabacktrace writes for a call (eventClass 67)",
     "record with `nsys profile --cudabacktrace=all`",
-    "row start end thread process correlation_id name:t return_value",
+    "row start end thread process correlation_id name:t return_value chain",
 )
 SYNCS = _table(
     "syncs",
@@ -160,7 +164,7 @@ OS_CALLS = _table(
     "os_calls",
     "OS runtime library calls",
     "record with `nsys profile -t osrt`",
-    "row start end thread process name:t return_value",
+    "row start end thread process name:t return_value chain",
 )
 LIBRARY_CALLS = _table(
     "library_calls",
@@ -168,6 +172,29 @@ LIBRARY_CALLS = _table(
     "record with `nsys profile -t cublas,cudnn`",
     "row start end thread process name:t library:t",
 )
+HOST_SAMPLES = _table(
+    "host_samples",
+    "CPU samples",
+    "record with `nsys profile --sample=process-tree --backtrace=dwarf`",
+    "row time thread process cpu state:t weight chain",
+)
+SCHED_EVENTS = _table(
+    "sched_events",
+    "CPU scheduling events",
+    "record with `nsys profile --cpuctxsw=process-tree`",
+    "row time thread process cpu is_in state:t block:t",
+)
+_CHAINS = (
+    "record with `nsys profile --sample=process-tree --backtrace=dwarf`, `--osrt-backtrace-depth`, `--cudabacktrace`"
+)
+CALL_CHAINS = _table("call_chains", "call chains, by the number of their stack", _CHAINS, "kind:t chain stack")
+STACK_FRAMES = _table(
+    "stack_frames",
+    "frames of stacks, each stack once",
+    _CHAINS,
+    "kind:t stack depth function module is_kernel is_unresolved",
+)
+STACK_NAMES = _table("stack_names", "names of functions and modules by number", _CHAINS, "number name:t")
 PROFILER_OVERHEAD = _table(
     "profiler_overhead",
     "times that the profiler itself took",

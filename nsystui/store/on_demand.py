@@ -318,7 +318,7 @@ class OnDemand:
     def _is_made(self, table: str) -> bool:
         """Whether it takes more than SQL of SQLite's to say which rows a table has."""
         decoded = {name for source in self._sources for name in source.decoded}
-        return table in decoded | {canonical.DEVICES.name} or any(part.is_distinct for _, part in self._parts(table))
+        return table in decoded | {canonical.DEVICES.name} or any(part.is_made for _, part in self._parts(table))
 
     def _has_rows(self, table: str) -> bool:
         """Whether any native table that it is made of has rows."""

@@ -113,7 +113,7 @@ CHUNK_ROWS = 32_768
 _STRINGS = "strings"
 # So many are joined as they are: looking for those that a chunk names would take longer.
 _FEW_STRINGS = 4096
-_STRING_IDS = ("name_id", "short_id", "mangled_id", "text_id", "instruction_id", "file_id")
+_STRING_IDS = ("name_id", "short_id", "mangled_id", "text_id", "instruction_id", "file_id", "function_id", "module_id")
 # A join keeps the order of the larger side only.
 _MUCH_LARGER = 10
 _NO_ROW = 1 << 62

@@ -72,7 +72,8 @@ class Transform:
     ``joins`` are the lookups by the alias that the fields use. ``where`` is SQL that SQLite understands as well.
     ``times`` tells the rows whose times cannot be, which are left out; ``None`` where rows need none, or all are well.
     ``order`` is the column by which the rows of a chunk are sorted, if any. ``first_choice`` has shorter SQL for
-    fields that look further only where it gives NULL.
+    fields that look further only where it gives NULL. ``rows`` is a query of DuckDB's over ``chunk`` whose rows stand
+    for those of the chunk, where these are not the rows of the table.
     """
 
     fields: Mapping[str, str]
@@ -82,6 +83,12 @@ class Transform:
     is_distinct: bool = False
     first_choice: Mapping[str, str] = field(default_factory=dict)
     times: Times | None = None
+    rows: str = ""
+
+    @property
+    def is_made(self) -> bool:
+        """Whether its rows are others than those of the native table."""
+        return self.is_distinct or bool(self.rows)
 
     @property
     def condition(self) -> str:
@@ -95,7 +102,8 @@ class Transform:
         ``tie`` is the column that decides between equal values of ``order``.
         """
         columns = ", ".join(f'{sql} AS "{name}"' for name, sql in self.fields.items())
-        parts = [f"SELECT {'DISTINCT ' if self.is_distinct else ''}{columns} FROM chunk c", *self._joined]
+        rows = f"({self.rows})" if self.rows else "chunk"
+        parts = [f"SELECT {'DISTINCT ' if self.is_distinct else ''}{columns} FROM {rows} c", *self._joined]
         parts += [f"WHERE {self.condition}"] if self.condition else []
         parts += [f'ORDER BY c."{self.order}", c.{tie}'] if self.order and tie else []
         return " ".join(parts)
@@ -110,7 +118,7 @@ class Transform:
     @property
     def words(self) -> frozenset[str]:
         """Every word in the SELECT, among them the columns of ``chunk`` that it needs."""
-        return words_of(" ".join([*self.fields.values(), *self._joined, self.condition, self.order]))
+        return words_of(" ".join([*self.fields.values(), *self._joined, self.condition, self.order, self.rows]))
 
     @property
     def _joined(self) -> list[str]:

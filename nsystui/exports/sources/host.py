@@ -39,6 +39,7 @@ def api_calls(schema: Schema) -> Source:
         "correlation_id": "correlationId",
         "name_id": "nameId",
         "return_value": "returnValue",
+        "chain": _chain(schema, "CUDA_CALLCHAINS"),
     }
     common = {**thread_event_fields(), **as_they_are("correlation_id")}
     calls = {
@@ -47,8 +48,9 @@ def api_calls(schema: Schema) -> Source:
         "versioned_name": "s.value",
         "is_driver": "CAST(event_class = 1 AS BIGINT)",
         **as_they_are("return_value"),
+        "chain": _CHAIN,
     }
-    backtraces = {**common, "name": "s.value", **as_they_are("return_value")}
+    backtraces = {**common, "name": "s.value", **as_they_are("return_value"), "chain": _CHAIN}
     return Source(
         table,
         integers(schema, table, wanted),
@@ -57,6 +59,15 @@ def api_calls(schema: Schema) -> Source:
             "api_backtraces": Transform(backtraces, STRINGS, f"coalesce(event_class, 0) = {BACKTRACE_CLASS}"),
         },
     )
+
+
+_CHAIN = "nullif(chain, 0)"
+"""A call without a call chain has none, or number 0."""
+
+
+def _chain(schema: Schema, table: str) -> str:
+    """The column with the call chain of a call; a name that no table has where there are no chains: nothing is read."""
+    return "callchainId" if schema.has(table) else ""
 
 
 def nvtx(schema: Schema) -> Source:
@@ -202,8 +213,9 @@ def os_calls(schema: Schema) -> Source:
         "event_class": "eventClass",
         "name_id": "nameId",
         "return_value": "returnValue",
+        "chain": _chain(schema, "OSRT_CALLCHAINS"),
     }
-    fields = {**thread_event_fields(), "name": "s.value", **as_they_are("return_value")}
+    fields = {**thread_event_fields(), "name": "s.value", **as_they_are("return_value"), "chain": _CHAIN}
     calls = f"coalesce(event_class, 0) NOT IN {_OS_MARKERS}"
     return Source(table, integers(schema, table, wanted), {"os_calls": Transform(fields, STRINGS, calls)})
 
@@ -220,6 +232,110 @@ def library_calls(table: str) -> SourceMaker:
         fields = {**thread_event_fields(first_row), "name": "s.value", "library": f"'{_LIBRARIES[table]}'"}
         transform = Transform(fields, STRINGS)
         return Source(table, integers(schema, table, _NAMED), {"library_calls": transform}, first_row)
+
+    return make
+
+
+# ENUM_SAMPLING_THREAD_STATE
+_THREAD_STATES = {
+    1: "running",
+    2: "interruptible",
+    3: "uninterruptible",
+    4: "stopped",
+    5: "terminated",
+    6: "unscheduled",
+    7: "waiting",
+    8: "OS runtime",
+    9: "initialized",
+    10: "transition",
+}
+_STATE = f"CASE WHEN state > 0 THEN {labelled('state', _THREAD_STATES)} END"
+_ON_THREAD = {"thread": "globalTid", "cpu": "cpu", "state": "threadState"}
+
+
+def host_samples(schema: Schema) -> Source:
+    table = "COMPOSITE_EVENTS"
+    wanted = {**_ON_THREAD, "weight": "cpuCycles", "chain": "id" if schema.has("SAMPLING_CALLCHAINS") else ""}
+    columns = {"time": schema.time(table, "start"), **integers(schema, table, wanted)}
+    fields = {
+        "row": "row_id",
+        **as_they_are("time", "thread"),
+        "process": process_of("thread"),
+        "cpu": "cpu",
+        "state": _STATE,
+        **as_they_are("weight", "chain"),
+    }
+    return Source(table, columns, {"host_samples": Transform(fields, order="time")})
+
+
+def sched_events(schema: Schema) -> Source:
+    table = "SCHED_EVENTS"
+    wanted = {**_ON_THREAD, "is_in": "isSchedIn", "block_id": "threadBlock"}
+    columns = {"time": schema.time(table, "start"), **integers(schema, table, wanted)}
+    fields = {
+        "row": "row_id",
+        **as_they_are("time", "thread"),
+        "process": process_of("thread"),
+        "cpu": "cpu",
+        "is_in": "CAST(is_in <> 0 AS BIGINT)",
+        "state": _STATE,
+        "block": "b.label",
+    }
+    joins = {"b": "LEFT JOIN thread_blocks b ON b.id = block_id"}
+    return Source(table, columns, {"sched_events": Transform(fields, joins, order="time")})
+
+
+_CHAIN_TABLES = {"SAMPLING_CALLCHAINS": "sample", "OSRT_CALLCHAINS": "os", "CUDA_CALLCHAINS": "cuda"}
+# The frames of a chain as one number, whatever their order in the file, for their depth is part of it. A stack has the
+# number of its first row in the chunk, which is in no other one.
+_SIGNATURES = (
+    "SELECT chain, min(row_id) AS first, count(*) AS frames, sum(hash(depth, function_id, module_id, flags)) "
+    "AS signature FROM chunk WHERE chain IS NOT NULL GROUP BY chain"
+)
+_STACK_OF = f"SELECT chain, min(first) OVER (PARTITION BY signature, frames) AS stack FROM ({_SIGNATURES})"
+_FRAMES = (
+    "SELECT k.* EXCLUDE (chain), u.stack FROM chunk k JOIN (SELECT min(first) AS stack, arg_min(chain, first) AS chain "
+    f"FROM ({_SIGNATURES}) GROUP BY signature, frames) u ON k.chain = u.chain"
+)
+_NUMBERS = (
+    "SELECT number FROM (SELECT DISTINCT unnest([function_id, module_id]) AS number FROM chunk) "
+    "WHERE number IS NOT NULL"
+)
+
+
+def call_chains(table: str, position: int) -> SourceMaker:
+    """The tables of call chains share canonical tables; a stack has the number of the first of its rows."""
+
+    def make(schema: Schema) -> Source:
+        kind = f"'{_CHAIN_TABLES[table]}'"
+        marks = [
+            f'{value} * (ifnull("{column}", 0) <> 0)'
+            for value, column in ((1, "kernelMode"), (2, "unresolved"))
+            if schema.has_column(table, column)
+        ]
+        columns = {
+            **integers(
+                schema,
+                table,
+                {"chain": "id", "depth": "stackDepth", "function_id": "symbol", "module_id": "module"},
+            ),
+            "flags": f"CAST({' + '.join(marks) or 0} AS INTEGER)",
+        }
+        frames = {
+            "kind": kind,
+            **as_they_are("stack", "depth"),
+            "function": "c.function_id",
+            "module": "c.module_id",
+            "is_kernel": "c.flags & 1",
+            "is_unresolved": "c.flags >> 1",
+        }
+        names = {"number": "c.number", "name": "s.value"}
+        makes = {
+            "call_chains": Transform({"kind": kind, **as_they_are("chain", "stack")}, order="", rows=_STACK_OF),
+            "stack_frames": Transform(frames, order="", rows=_FRAMES),
+            "stack_names": Transform(names, {"s": "LEFT JOIN strings s ON s.id = c.number"}, order="", rows=_NUMBERS),
+        }
+        return Source(table, columns, makes, schema.rows(list(_CHAIN_TABLES)[:position]))
 
     return make
 
@@ -329,6 +445,9 @@ SOURCES: dict[str, SourceMaker] = {
     "UCP_EVENTS": ucx("UCP_EVENTS", 2),
     "OSRT_API": os_calls,
     **{table: library_calls(table) for table in _LIBRARIES},
+    "COMPOSITE_EVENTS": host_samples,
+    "SCHED_EVENTS": sched_events,
+    **{table: call_chains(table, position) for position, table in enumerate(_CHAIN_TABLES)},
     "PROFILER_OVERHEAD": profiler_overhead,
     "DIAGNOSTIC_EVENT": diagnostics,
     "PROCESSES": processes,

@@ -77,6 +77,16 @@ def lookups(schema: Schema) -> list[Lookup]:
             "SELECT list_id, metric_index, any_value(metric), any_value(unit) FROM incoming GROUP BY 1, 2",
         )
     )
+    blocks = "ENUM_SCHEDULING_THREAD_BLOCK"
+    found.append(
+        Lookup(
+            "thread_blocks",
+            "id BIGINT, label VARCHAR",
+            blocks,
+            f"SELECT {schema.integer(blocks, 'id')} AS id, {schema.text(blocks, 'label')} AS label FROM {blocks}",
+            "SELECT id, any_value(nullif(label, '')) FROM incoming GROUP BY id",
+        )
+    )
     adapters = "NIC_ID_MAP"
     found.append(
         Lookup(

@@ -275,6 +275,14 @@ class DeviceIntervals:
             before = last
         return builder.blocks()
 
+    def idle(self, window: Window) -> Intervals:
+        """All of ``window`` in which it did nothing."""
+        worked = self.worked(window)
+        if worked is None:
+            return union([window.start], [window.end])
+        edges = union([window.start, worked.end], [worked.start, window.end]).clip(window.start, window.end)
+        return merge(edges, self.gaps(worked).whole().clip(window.start, window.end))
+
     def _active(self, window: Window) -> Iterator[Intervals]:
         """The busy times in ``window``, A, one slice of time after the other; slices without any are left out."""
         for parts in slices(self.parts.disjoint, (window.start, window.end)):

@@ -1,0 +1,137 @@
+"""Call stacks of CPU samples for other tools: collapsed stacks, and speedscope's JSON.
+
+Collapsed stacks, as flamegraph.pl and inferno read them, have a line for each different stack: its functions from the
+outermost caller on with ``;`` between them, a blank and the number of samples. The first frame is the thread. In
+speedscope's format every thread is a profile, its samples in order of time with a weight of 1 each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import numpy as np
+
+from nsystui import __version__
+from nsystui.base.errors import MissingDataError, UsageError
+from nsystui.base.kernel_names import function_name
+from nsystui.output.files import save_stream
+from nsystui.output.formats import to_json
+from nsystui.questions.host.functions import NO_FUNCTION
+from nsystui.questions.host.naming import HostThread
+from nsystui.questions.host.samples import Samples
+from nsystui.questions.host.stacks import Function
+
+COLLAPSED = (".txt", ".folded", ".collapsed", ".txt.gz", ".folded.gz", ".collapsed.gz")
+SPEEDSCOPE = (".json", ".json.gz")
+_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+
+
+def check_stacks_ending(path: str) -> None:
+    """Raises ``UsageError`` for a name whose ending is of no format."""
+    if not path.lower().endswith((*COLLAPSED, *SPEEDSCOPE)):
+        raise UsageError(
+            f"{path}: a file of stacks ends in {', '.join(SPEEDSCOPE)} (speedscope) or {', '.join(COLLAPSED[:3])} "
+            "(collapsed), also with .gz"
+        )
+
+
+def save_stacks(
+    samples: Samples, threads: Sequence[HostThread], path: str, overwrite: bool = False, full_names: bool = False
+) -> int:
+    """Writes the stacks of the samples of ``threads``; returns how many samples. Raises what `save_stream` raises."""
+    check_stacks_ending(path)
+    refuse_no_samples(samples)
+    is_json = path.lower().endswith(SPEEDSCOPE)
+    title = os.path.basename(path)
+
+    def fill(stream: BinaryIO) -> int:
+        if is_json:
+            return write_speedscope(samples, threads, stream, title, full_names)
+        return write_collapsed(samples, threads, stream, full_names)
+
+    return save_stream(path, overwrite, fill)
+
+
+def refuse_no_samples(samples: Samples) -> None:
+    """Raises ``MissingDataError`` where there is nothing to write."""
+    if not len(samples):
+        raise MissingDataError(
+            "there are no CPU samples in the selection: record with "
+            "`nsys profile --sample=process-tree --backtrace=dwarf`"
+        )
+
+
+def write_collapsed(samples: Samples, threads: Sequence[HostThread], stream: BinaryIO, full_names: bool = False) -> int:
+    """Writes the stacks of each thread, and returns how many samples they are."""
+    written = 0
+    for one in threads:
+        tree = samples.stacks[one.thread[0]].tree
+        names = [_plain(_name(function, full_names)) for function in tree.functions]
+        counts: dict[str, int] = {}
+        nodes, number = np.unique(samples.threads[one.thread].nodes, return_counts=True)
+        for node, count in zip(nodes.tolist(), number.tolist(), strict=True):
+            path = [names[function] for function in tree.path(node)] or [NO_FUNCTION.name]
+            line = ";".join([_plain(_title(one)), *path])
+            counts[line] = counts.get(line, 0) + count
+            written += count
+        stream.write("".join(f"{line} {count}\n" for line, count in counts.items()).encode("utf-8", "backslashreplace"))
+    return written
+
+
+def write_speedscope(
+    samples: Samples, threads: Sequence[HostThread], stream: BinaryIO, title: str, full_names: bool = False
+) -> int:
+    """Writes a profile for each thread, and returns how many samples they are."""
+    numbers: dict[tuple[str, str], int] = {}
+    profiles: list[str] = []
+    written = 0
+
+    def number(function: Function) -> int:
+        return numbers.setdefault((_name(function, full_names), function.module), len(numbers))
+
+    for one in threads:
+        tree = samples.stacks[one.thread[0]].tree
+        frames = [number(function) for function in tree.functions]
+        none = number(NO_FUNCTION)
+        nodes = samples.threads[one.thread].nodes
+        paths = {
+            node: "[" + ",".join(str(frames[function]) for function in tree.path(node)) + "]"
+            for node in np.unique(nodes).tolist()
+        }
+        paths[0] = f"[{none}]"
+        rows = ",".join(paths[node] for node in nodes.tolist())
+        weights = ",".join("1" * len(nodes))
+        profiles.append(
+            f'{{"type":"sampled","name":{to_json(_title(one))},"unit":"none","startValue":0,'
+            f'"endValue":{len(nodes)},"samples":[{rows}],"weights":[{weights}]}}'
+        )
+        written += len(nodes)
+    stream.writelines(line.encode() for line in _speedscope(numbers, profiles, title))
+    return written
+
+
+def _speedscope(numbers: dict[tuple[str, str], int], profiles: list[str], title: str) -> Iterator[str]:
+    frames = ",".join(
+        f'{{"name":{to_json(name)},"file":{to_json(module)}}}' if module else f'{{"name":{to_json(name)}}}'
+        for name, module in numbers
+    )
+    yield f'{{"$schema":"{_SCHEMA}","exporter":"nsystui {__version__}","name":{to_json(title)},'
+    yield f'"activeProfileIndex":0,"shared":{{"frames":[{frames}]}},"profiles":[\n'
+    yield ",\n".join(profiles)
+    yield "\n]}\n"
+
+
+def _name(function: Function, full_names: bool) -> str:
+    return function.name if full_names else function_name(function.name)
+
+
+def _title(one: HostThread) -> str:
+    place = "" if one.rank is None else f"rank {one.rank} "
+    return f"{place}{one.name} {one.tid}"
+
+
+def _plain(text: str) -> str:
+    """A frame of a collapsed stack: a semicolon would begin another one, a line break another stack."""
+    return " ".join(text.replace(";", ":").split())

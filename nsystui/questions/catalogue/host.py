@@ -1,0 +1,118 @@
+"""Questions about the CPU side: threads, functions by samples, the call tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nsystui.base.errors import UsageError
+from nsystui.questions.question import Option, Question, Values
+
+if TYPE_CHECKING:
+    from nsystui.base.answer import Answer
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job
+
+
+def _ask_threads(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+    from nsystui.questions.host.threads import threads_table
+
+    return threads_table(job, selection)
+
+
+def _ask_functions(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+    from nsystui.questions.host.functions import functions_table
+
+    return functions_table(job, selection, options["by"], options["thread"])
+
+
+def _read_tree(values: Values) -> dict[str, Any]:
+    if values["depth"] is not None and values["depth"] < 1:
+        raise UsageError(f"--depth {values['depth']}: at least one level is needed")
+    if not 0 <= values["least"] <= 100:
+        raise UsageError(f"--least {values['least']:g}: a percentage from 0 to 100")
+    return dict(values)
+
+
+def _ask_tree(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+    from nsystui.questions.host.calltree import call_tree_table
+
+    return call_tree_table(
+        job, selection, options["bottom_up"], options["thread"], options["depth"], options["least"], options["hot"]
+    )
+
+
+_THREAD = Option("thread", "only threads with this number, or with this in their name", metavar="TID|NAME", group="")
+
+QUESTIONS = (
+    Question(
+        "threads",
+        "what each CPU thread did, in parts that add up to 100 %",
+        _ask_threads,
+        description="""\
+The time of each thread in parts that have no nanosecond in common and add up to the window: in MPI, CUDA and OS runtime
+calls; outside of these running on a CPU, runnable, waiting (where the export says why a thread left its CPU, else off
+CPU); not recorded. With it its whole time on CPUs, context switches and migrations, and what it did while the GPUs of
+its process were idle. Needs `nsys profile --cpuctxsw=process-tree`; --filter is for names of threads.""",
+        examples="""  nsystui threads rank*.sqlite
+  nsystui threads rank0.sqlite --time 1.2s:1.5s --format csv""",
+        topic="numbers",
+        order=172,
+        is_whole=True,
+        has_times=True,
+        title="threads",
+    ),
+    Question(
+        "functions",
+        "CPU samples by function and module",
+        _ask_functions,
+        description="""\
+Functions by the CPU samples in the selection: self (the function ran), total (it ran or was a caller). Addresses that
+nsys could not resolve count for their module, [libcuda.so.1]; functions of the kernel are marked. Needs
+`nsys profile --sample=process-tree`; --filter is for functions.""",
+        examples="""  nsystui functions rank0.sqlite --time 1.2s:1.5s
+  nsystui functions rank*.sqlite --by thread --top 20
+  nsystui functions rank0.sqlite --thread pin_memory --sort total""",
+        topic="numbers",
+        order=174,
+        options=(
+            Option("by", "what is kept apart (all)", choices=("all", "rank", "thread"), default="all"),
+            _THREAD,
+        ),
+        is_whole=True,
+        has_times=True,
+        needs=(("host_samples",),),
+        title="functions by samples",
+    ),
+    Question(
+        "calltree",
+        "CPU samples as a tree of calls, top-down or bottom-up",
+        _ask_tree,
+        description="""\
+The call tree of the CPU samples in the selection, top-down from the outermost callers, or with --bottom-up from the
+functions that ran to their callers. With --filter it begins at the functions with that name: what they call, or with
+--bottom-up who calls them. Rows stand in the order of the tree, the largest first; the hot path is marked.""",
+        examples="""  nsystui calltree rank0.sqlite --depth 12
+  nsystui calltree rank0.sqlite --bottom-up --thread pin_memory
+  nsystui calltree rank*.sqlite --filter pin_memory --format csv""",
+        topic="numbers",
+        order=176,
+        options=(
+            Option("bottom-up", "from the functions that ran to their callers", group=""),
+            _THREAD,
+            Option("depth", "only the first N levels", metavar="N", kind=int),
+            Option(
+                "least",
+                "leave out what has less than this share of the samples (0.5)",
+                metavar="PERCENT",
+                kind=float,
+                default=0.5,
+            ),
+            Option("hot", "the hot path alone: from each function to the one with most of its samples"),
+        ),
+        read=_read_tree,
+        is_whole=True,
+        has_times=True,
+        needs=(("host_samples",),),
+        title="call tree",
+    ),
+)

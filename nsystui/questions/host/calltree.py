@@ -1,0 +1,228 @@
+"""The call tree of the CPU samples of a selection: from callers to callees, or from callees to callers.
+
+See docs/numbers.md#cpu-samples. The trees of several reports become one: functions are alike where name and module are.
+Every sample is counted once at each level; what is left out of an answer is said, and never added to something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import FILES_ONLY, Column, Unit
+from nsystui.base.kernel_names import function_name
+from nsystui.base.selection import Selection
+from nsystui.questions.host.functions import (
+    FULL_NAME,
+    KERNEL_MODE,
+    MODULE,
+    NO_FUNCTION,
+    PATH,
+    Group,
+    chosen_threads,
+    grouped,
+    mode_of,
+)
+from nsystui.questions.host.samples import Samples, samples_of, sampling_notes
+from nsystui.questions.host.stacks import Function, Numbers, StackTree
+from nsystui.questions.job import Job
+
+
+@dataclass(frozen=True, eq=False)
+class CallTree:
+    """A tree of calls with the samples of each node: ``own`` at this place, ``total`` here and below; shapes ``(n,)``.
+
+    In a tree from callees to callers a node's own samples are those whose stack ends (at its outermost caller) there.
+    """
+
+    tree: StackTree
+    own: Numbers
+    total: Numbers
+
+    @property
+    def samples(self) -> int:
+        return int(self.total[0]) if len(self.total) else 0
+
+    def children(self) -> Mapping[int, list[int]]:
+        """The children of each node that has any samples, those with the most first."""
+        nodes = np.flatnonzero(self.total > 0)
+        nodes = nodes[nodes > 0]
+        order = nodes[np.lexsort((nodes, -self.total[nodes]))]
+        found: dict[int, list[int]] = {}
+        for node, parent in zip(order.tolist(), self.tree.parent[order].tolist(), strict=True):
+            found.setdefault(parent, []).append(node)
+        return found
+
+    def hot_path(self) -> list[int]:
+        """From the root on the child with the most samples, as long as it has half of its parent's."""
+        children, node, found = self.children(), 0, []
+        while below := children.get(node):
+            if node and 2 * self.total[below[0]] < self.total[node]:
+                break
+            node = below[0]
+            found.append(node)
+        return found
+
+    def function(self, node: int) -> Function:
+        return self.tree.functions[int(self.tree.function[node])]
+
+
+def call_tree(
+    samples: Samples, group: Group, bottom_up: bool = False, is_root: Callable[[str], bool] | None = None
+) -> CallTree:
+    """The tree of a group's samples. It begins at the functions whose full name ``is_root``, else at the ends.
+
+    Of functions that match within each other the outermost counts.
+    """
+    numbers: dict[Function, int] = {}
+    parts = []
+    for report, own in group.own.items():
+        tree = samples.stacks[report].tree
+        known = np.array([numbers.setdefault(one, len(numbers)) for one in tree.functions], np.int64)
+        parts.append((tree, known, own))
+    none = numbers.setdefault(NO_FUNCTION, len(numbers))
+    functions = tuple(numbers)
+    wanted = None if is_root is None else np.array([is_root(one.name) for one in functions])
+    paths, lengths, weights = [], [], []
+    for tree, known, own in parts:
+        path, length, weight = _paths(tree, known, own, none, wanted, bottom_up)
+        paths.append(path)
+        lengths.append(length)
+        weights.append(weight)
+    return _grown(functions, paths, lengths, weights)
+
+
+def _paths(
+    tree: StackTree, known: Numbers, own: Numbers, none: int, wanted: Numbers | None, bottom_up: bool
+) -> tuple[Numbers, Numbers, Numbers]:
+    """The stacks that have samples as rows of functions (-1 behind their ends), their lengths, and their samples."""
+    nodes = np.flatnonzero(own)
+    weight = own[nodes]
+    columns, above = [], nodes
+    while (above > 0).any():
+        columns.append(np.where(above > 0, known[tree.function[above]], -1))
+        above = tree.parent[above]
+    if not columns:
+        columns = [np.full(len(nodes), -1)]
+    # From the function that ran to its outermost caller.
+    path = np.stack(columns, axis=1)
+    path[nodes == 0, 0] = none
+    length = (path >= 0).sum(axis=1)
+    place = np.arange(path.shape[1])
+    if wanted is not None:
+        is_match = (path >= 0) & wanted[np.maximum(path, 0)]
+        last = np.where(is_match, place, -1).max(axis=1, initial=-1)
+        chosen = last >= 0
+        path, length, weight, last = path[chosen], length[chosen], weight[chosen], last[chosen]
+        if bottom_up:
+            # The match is the first, its callers follow.
+            path = _shifted(path, last)
+            length = length - last
+        else:
+            length = last + 1
+    if not bottom_up:
+        index = length[:, None] - 1 - place[None, :]
+        path = np.where(index >= 0, np.take_along_axis(path, np.maximum(index, 0), axis=1), -1)
+    return path, length, weight
+
+
+def _shifted(path: Numbers, by: Numbers) -> Numbers:
+    index = np.arange(path.shape[1])[None, :] + by[:, None]
+    inside = index < path.shape[1]
+    return np.where(inside, np.take_along_axis(path, np.minimum(index, path.shape[1] - 1), axis=1), -1)
+
+
+def _grown(
+    functions: Sequence[Function], paths: Sequence[Numbers], lengths: Sequence[Numbers], weights: Sequence[Numbers]
+) -> CallTree:
+    """The tree over all paths, a level at a time."""
+    deepest = max((int(length.max(initial=0)) for length in lengths), default=0)
+    nodes = [np.zeros(len(length), np.int64) for length in lengths]
+    parents, called, levels = [np.zeros(1, np.int64)], [np.full(1, -1, np.int64)], [0]
+    made = 1
+    for level in range(deepest):
+        rows = [np.flatnonzero(length > level) for length in lengths]
+        keys = [nodes[number][row] * len(functions) + paths[number][row, level] for number, row in enumerate(rows)]
+        known, inverse = np.unique(np.concatenate(keys), return_inverse=True)
+        places = np.split(made + inverse, np.cumsum([len(row) for row in rows])[:-1])
+        for number, row in enumerate(rows):
+            nodes[number][row] = places[number]
+        parents.append(known // len(functions))
+        called.append(known % len(functions))
+        levels.append(made)
+        made += len(known)
+    tree = StackTree(np.concatenate(parents), np.concatenate(called), np.array(levels), tuple(functions))
+    own = np.zeros(made, np.int64)
+    for place, weight in zip(nodes, weights, strict=True):
+        np.add.at(own, place, weight)
+    return CallTree(tree, own, tree.totals(own))
+
+
+def tree_of(
+    job: Job, selection: Selection, bottom_up: bool = False, thread: str | None = None
+) -> tuple[Samples, CallTree]:
+    """The samples of a selection and their tree; its name filter says at which functions the tree begins."""
+    samples = samples_of(job.session, selection)
+    groups = grouped(samples, chosen_threads(job, samples, thread), "all")
+    is_root = None if selection.name is None else selection.name.matches
+    return samples, call_tree(samples, groups[0] if groups else Group((), {}), bottom_up, is_root)
+
+
+COLUMNS = (
+    Column("total", header="Total Samples", label="total", unit=Unit.COUNT),
+    Column("total_percent", header="Total (%)", label="total %", unit=Unit.PERCENT, decimals=2, has_bar=True),
+    Column("own", header="Self Samples", label="self", unit=Unit.COUNT, importance=1),
+    Column("own_percent", header="Self (%)", label="self %", unit=Unit.PERCENT, decimals=2, importance=2),
+    Column("hot", header="Hot", label="hot", importance=1),
+    Column("call", header="Call", label="call"),
+    MODULE,
+    replace(KERNEL_MODE, importance=3),
+    Column("level", header="Level", label="level", unit=Unit.NUMBER, importance=FILES_ONLY),
+    Column("node", header="Node", label="node", unit=Unit.NUMBER, importance=FILES_ONLY),
+    Column("parent", header="Parent", label="parent", unit=Unit.NUMBER, importance=FILES_ONLY),
+    FULL_NAME,
+    PATH,
+)
+
+
+def call_tree_table(
+    job: Job,
+    selection: Selection,
+    bottom_up: bool = False,
+    thread: str | None = None,
+    depth: int | None = None,
+    least: float = 0.0,
+    hot_only: bool = False,
+) -> TableAnswer:
+    """The nodes in the order of the tree. ``least``: percent of the samples below which a node is left out."""
+    samples, tree = tree_of(job, selection, bottom_up, thread)
+    whole, hot = tree.samples, tree.hot_path()
+    children = tree.children()
+    is_hot = set(hot)
+    rows: list[Row] = []
+    left_out = 0
+    waiting = [(node, 0) for node in reversed(children.get(0, []))]
+    while waiting:
+        node, level = waiting.pop()
+        total, own = int(tree.total[node]), int(tree.own[node])
+        if (hot_only and node not in is_hot) or 100.0 * total < least * whole or (depth is not None and level >= depth):
+            left_out += 1
+            continue
+        function = tree.function(node)
+        rows.append(
+            (
+                *(total, 100.0 * total / whole, own, 100.0 * own / whole),
+                "◂" if node in is_hot else "",
+                "  " * level + function_name(function.name),
+                *(function.library, mode_of(function), level, node, int(tree.tree.parent[node])),
+                *(function.name, function.module),
+            )
+        )
+        waiting += [(child, level + 1) for child in reversed(children.get(node, []))]
+    notes = sampling_notes(job.session, samples)
+    if left_out:
+        notes = (*notes, f"{left_out:,} branches are left out (--least, --depth, --hot)")
+    return TableAnswer("calltree", COLUMNS, rows, len(rows) + left_out, notes)

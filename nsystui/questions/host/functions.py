@@ -1,0 +1,155 @@
+"""Functions by CPU samples: how many have a function at their end (self), and how many anywhere (total).
+
+See docs/numbers.md#cpu-samples. A sample counts once for a function in `total`, however often the function calls
+itself. Samples without a recorded stack are a row of their own, so that self adds up to all samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import FILES_ONLY, RANK, TID, Column, Unit
+from nsystui.base.kernel_names import function_name
+from nsystui.base.selection import Selection
+from nsystui.base.text import whole_number
+from nsystui.questions.host.naming import HostThread, named_threads
+from nsystui.questions.host.samples import Samples, samples_of, sampling_notes
+from nsystui.questions.host.stacks import Function, Numbers, StackTree
+from nsystui.questions.job import Job
+
+NO_FUNCTION = Function("[no call stack]", "", False, False)
+"""What samples without a recorded stack are counted under."""
+BY = ("all", "rank", "thread")
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Samples that are counted together: ``own`` is how many each node of the tree of a report has."""
+
+    threads: tuple[HostThread, ...]
+    own: Mapping[int, Numbers]
+
+    @property
+    def samples(self) -> int:
+        return sum(int(own.sum()) for own in self.own.values())
+
+
+def chosen_threads(job: Job, samples: Samples, wanted: str | None) -> list[HostThread]:
+    """The sampled threads, or those with the number or with ``wanted`` in their name."""
+    found = named_threads(job, samples.threads)
+    if not wanted:
+        return found
+    number = whole_number(wanted)
+    is_wanted: Callable[[HostThread], bool] = (
+        (lambda one: one.tid == number) if number is not None else (lambda one: wanted.lower() in one.name.lower())
+    )
+    return [one for one in found if is_wanted(one)]
+
+
+def grouped(samples: Samples, threads: Sequence[HostThread], by: str) -> list[Group]:
+    """The samples of ``threads`` by thread, by rank (those of processes that are no rank by process), or together."""
+    groups: dict[object, list[HostThread]] = {}
+    for one in threads:
+        rank = one.task if one.rank is None else one.rank
+        groups.setdefault({"thread": one.thread, "rank": rank}.get(by), []).append(one)
+    return [Group(tuple(group), _own(samples, group)) for group in groups.values()]
+
+
+def _own(samples: Samples, threads: Sequence[HostThread]) -> dict[int, Numbers]:
+    found: dict[int, Numbers] = {}
+    for report, stacks in samples.stacks.items():
+        nodes = [samples.threads[one.thread].nodes for one in threads if one.thread[0] == report]
+        if nodes:
+            found[report] = np.bincount(np.concatenate(nodes), minlength=len(stacks.tree))
+    return found
+
+
+def counts(tree: StackTree, own: Numbers) -> tuple[Numbers, Numbers]:
+    """The samples of each function at the end of a stack, and anywhere in one; shapes ``(functions,)``."""
+    functions = len(tree.functions)
+    at_end = np.bincount(tree.function[1:], own[1:], functions).astype(np.int64)
+    chosen = tree.is_outermost
+    anywhere = np.bincount(tree.function[chosen], tree.totals(own)[chosen], functions).astype(np.int64)
+    return at_end, anywhere
+
+
+def function_counts(samples: Samples, group: Group) -> dict[Function, tuple[int, int]]:
+    """Self and total samples of each function that has any, over all reports; `NO_FUNCTION` among them."""
+    found: dict[Function, tuple[int, int]] = {}
+    for report, own in group.own.items():
+        tree = samples.stacks[report].tree
+        at_end, anywhere = counts(tree, own)
+        numbers = np.flatnonzero(anywhere)
+        rows = zip(numbers.tolist(), at_end[numbers].tolist(), anywhere[numbers].tolist(), strict=True)
+        for number, own_samples, total in rows:
+            before = found.get(tree.functions[number], (0, 0))
+            found[tree.functions[number]] = before[0] + own_samples, before[1] + total
+        if own[0]:
+            before = found.get(NO_FUNCTION, (0, 0))
+            found[NO_FUNCTION] = before[0] + int(own[0]), before[1] + int(own[0])
+    return found
+
+
+def top_function(samples: Samples, group: Group) -> Function | None:
+    """The function at the end of most stacks."""
+    found = function_counts(samples, group)
+    return max(found, key=lambda one: (found[one][0], one.name), default=None)
+
+
+def function_words(function: Function) -> str:
+    """``native::copy_ (libtorch_cpu.so)``."""
+    name = function_name(function.name)
+    return name if function.is_folded or not function.library else f"{name} ({function.library})"
+
+
+MODULE = Column("module", header="Module", label="module", importance=1)
+KERNEL_MODE = Column("mode", header="Mode", label="mode", importance=2)
+FULL_NAME = Column("full_name", header="Full Name", label="full name", importance=FILES_ONLY)
+PATH = Column("module_path", header="Module Path", label="module path", importance=FILES_ONLY)
+THREAD = Column("thread", header="Thread", label="thread")
+COLUMNS = (
+    Column("own", header="Self Samples", label="self", unit=Unit.COUNT),
+    Column("own_percent", header="Self (%)", label="self %", unit=Unit.PERCENT, decimals=2, has_bar=True),
+    Column("total", header="Total Samples", label="total", unit=Unit.COUNT),
+    Column("total_percent", header="Total (%)", label="total %", unit=Unit.PERCENT, decimals=2),
+    Column("function", header="Function", label="function"),
+    MODULE,
+    KERNEL_MODE,
+    FULL_NAME,
+    PATH,
+)
+_PLACE = {"all": (), "rank": (RANK,), "thread": (RANK, THREAD, TID)}
+
+
+def place_of(group: Group, by: str) -> tuple[int | str | None, ...]:
+    """The values of the columns that say whose samples a group has."""
+    one = group.threads[0]
+    return {"all": (), "rank": (one.rank,), "thread": (one.rank, one.name, one.tid)}[by]
+
+
+def mode_of(function: Function) -> str:
+    return "kernel" if function.is_kernel else ""
+
+
+def functions_table(job: Job, selection: Selection, by: str = "all", thread: str | None = None) -> TableAnswer:
+    """One row for each function of each group, those with the most samples at their end first."""
+    samples = samples_of(job.session, selection)
+    rows: list[Row] = []
+    for group in grouped(samples, chosen_threads(job, samples, thread), by):
+        whole, place = group.samples, place_of(group, by)
+        for function, (own, total) in function_counts(samples, group).items():
+            share = [value for count in (own, total) for value in (count, 100.0 * count / whole)]
+            name = function_name(function.name)
+            rows.append((*place, *share, name, function.library, mode_of(function), function.name, function.module))
+    columns = (*_PLACE[by], *COLUMNS)
+    keys = [column.key for column in columns]
+    own, total, full = keys.index("own"), keys.index("total"), keys.index("full_name")
+    rows.sort(key=lambda row: (*(-int(row[place] or 0) for place in (own, total)), str(row[full]), str(row[:own])))
+    found = len(rows)
+    if selection.name is not None:
+        rows = [row for row in rows if selection.name.matches(str(row[full]))]
+    return TableAnswer("functions", columns, rows, found, sampling_notes(job.session, samples))

@@ -1,0 +1,84 @@
+"""The CPU samples of a selection: when each was taken, on which thread, and the node of its stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.selection import Selection
+from nsystui.questions.conditions import where
+from nsystui.questions.data_notes import missing_note
+from nsystui.questions.host.segments import Thread, by_thread
+from nsystui.questions.host.stacks import SAMPLE, Numbers, Stacks, stacks_of
+from nsystui.questions.time_window import selected_reports
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+
+@dataclass(frozen=True, eq=False)
+class ThreadSamples:
+    """The samples of one thread: job time, ns, in order, and the node of each in the tree of its report."""
+
+    times: Numbers
+    nodes: Numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """The samples by thread, and the stacks of each report that has any."""
+
+    threads: Mapping[Thread, ThreadSamples]
+    stacks: Mapping[int, Stacks]
+
+    def __len__(self) -> int:
+        return sum(len(one.times) for one in self.threads.values())
+
+    @property
+    def period(self) -> int | None:
+        """The usual time from one sample of a thread to the next, ns; ``None`` of too few samples."""
+        steps = [np.diff(one.times) for one in self.threads.values() if len(one.times) > 1]
+        return int(np.median(np.concatenate(steps))) if steps else None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of the stacks."""
+        damaged = sum(one.damaged for one in self.stacks.values())
+        if not damaged:
+            return ()
+        return (f"{damaged:,} call chains are damaged (frames are missing or there twice): shown without what is lost",)
+
+
+def samples_of(session: Session, selection: Selection) -> Samples:
+    """The samples of the selected threads in its window."""
+    table, columns = tables.host_samples, tables.host_samples.c
+    if not session.count(table):
+        return Samples({}, {})
+    time = (columns.time + columns.clock_offset).label("time")
+    query = sa.select(columns.report, columns.thread, time, columns.chain)
+    # Stacks that were taken for another reason, where the thread left its CPU, count no cycles.
+    is_sample = sa.or_(columns.weight.is_(None), columns.weight > 0)
+    query = query.where(is_sample, *where(table, selection.with_name(None)))
+    found = session.arrays(query.order_by(time, columns.row))
+    reports = [report for report in selected_reports(session, selection) if report.count(table)]
+    stacks = stacks_of(session, reports)
+    threads = {}
+    for thread, rows in by_thread(found).items():
+        nodes = stacks[thread[0]].nodes(SAMPLE, found["chain"][rows])
+        threads[thread] = ThreadSamples(found["time"][rows].astype(np.int64), nodes)
+    return Samples(threads, stacks)
+
+
+def sampling_notes(session: Session, samples: Samples) -> tuple[str, ...]:
+    """What to record where there are no samples, or no stacks of them, and what a sample stands for."""
+    lacking = missing_note(session, tables.host_samples)
+    if lacking:
+        return (lacking,)
+    notes = list(samples.notes)
+    if not session.count(tables.call_chains):
+        notes.append("the samples have no call stacks: record with `nsys profile --backtrace=dwarf`")
+    if (period := samples.period) is not None:
+        notes.append(f"{len(samples):,} samples; a thread that runs has one about every {period / 1e6:.2f} ms")
+    return tuple(notes)

@@ -1,0 +1,215 @@
+"""Stretches of time on threads that have no moment in common, each with a label: calls, scheduling, samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.base.selection import Selection
+from nsystui.questions.algebra.intervals import Intervals, Times, merge, subtract, union
+from nsystui.questions.conditions import where
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+Thread = tuple[int, int]
+"""A thread: the index of its report, and NVIDIA's globalTid."""
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """Stretches ``[start, end)`` in job time, ns, in order and without overlaps, each with a label; shapes ``(n,)``."""
+
+    starts: Times
+    ends: Times
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def covered(self) -> Intervals:
+        """The time that they cover."""
+        return union(self.starts, self.ends)
+
+    def labelled(self, *labels: int) -> Intervals:
+        """The time that those with one of these labels cover."""
+        chosen = np.isin(self.labels, labels)
+        return union(self.starts[chosen], self.ends[chosen])
+
+    def within(self, spans: Intervals) -> Segments:
+        """The parts that lie within ``spans``."""
+        pieces = pairs(spans, self)
+        return Segments(pieces.starts, pieces.ends, self.labels[pieces.segment])
+
+    def by_label(self) -> dict[int, int]:
+        """The time of each label, ns."""
+        known, place = np.unique(self.labels, return_inverse=True)
+        spent = np.zeros(len(known), np.int64)
+        np.add.at(spent, place.reshape(-1), self.ends - self.starts)
+        return dict(zip(known.tolist(), spent.tolist(), strict=True))
+
+
+NO_SEGMENTS = Segments(*(np.empty(0, np.int64),) * 3)
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """What spans and segments have in common: the place of the span and of the segment of each piece."""
+
+    starts: Times
+    ends: Times
+    span: NDArray[np.int64]
+    segment: NDArray[np.int64]
+
+
+def pairs(spans: Intervals, segments: Segments) -> Pieces:
+    """The pieces of ``segments`` that lie within ``spans``, in order."""
+    # As in `intersect`, where nothing says which is which.
+    first = np.searchsorted(segments.ends, spans.starts, side="right")
+    last = np.searchsorted(segments.starts, spans.ends, side="left")
+    count = np.maximum(last - first, 0)
+    span = np.repeat(np.arange(len(spans)), count)
+    segment = first[span] + np.arange(len(span)) - np.repeat(np.cumsum(count) - count, count)
+    starts = np.maximum(spans.starts[span], segments.starts[segment])
+    ends = np.minimum(spans.ends[span], segments.ends[segment])
+    return Pieces(starts, ends, span, segment)
+
+
+def without(spans: Intervals, segments: Segments) -> Intervals:
+    """The part of ``spans`` in which none of ``segments`` is."""
+    return subtract(spans, segments.covered)
+
+
+def outermost(starts: Times, ends: Times, labels: NDArray[np.int64]) -> Segments:
+    """Calls of one thread as segments: of nested calls the outermost; of one that goes on after another, the rest."""
+    order = np.lexsort((-ends, starts))
+    starts, ends, labels = starts[order], ends[order], labels[order]
+    reach = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ends)[:-1])) if len(ends) else ends
+    starts = np.maximum(starts, reach)
+    kept = ends > starts
+    return Segments(starts[kept], ends[kept], labels[kept])
+
+
+def one_after_the_other(*layers: Segments, offsets: tuple[int, ...]) -> Segments:
+    """Several layers as one: a moment belongs to the first that has it. ``offsets`` are added to their labels."""
+    parts: list[Segments] = []
+    taken: Intervals | None = None
+    for layer, offset in zip(layers, offsets, strict=True):
+        free = layer if taken is None else layer.within(taken.gaps(-_FAR, _FAR))
+        parts.append(Segments(free.starts, free.ends, free.labels + offset))
+        taken = layer.covered if taken is None else merge(taken, layer.covered)
+    starts = np.concatenate([part.starts for part in parts])
+    order = np.argsort(starts, kind="stable")
+    return Segments(
+        starts[order],
+        np.concatenate([part.ends for part in parts])[order],
+        np.concatenate([part.labels for part in parts])[order],
+    )
+
+
+_FAR = 1 << 61
+
+
+def by_thread(found: Mapping[str, NDArray[Any]]) -> dict[Thread, NDArray[np.int64]]:
+    """The places of the rows of each thread, by ``report`` and ``thread``; those of no thread are in none."""
+    thread = np.ma.filled(found["thread"], -1).astype(np.int64)
+    report = found["report"].astype(np.int64)
+    order = np.lexsort((thread, report))
+    is_new = np.concatenate(
+        ([True], (np.diff(report[order]) != 0) | (np.diff(thread[order]) != 0)) if len(order) else ([],)
+    ).astype(bool)
+    groups = np.split(order, np.flatnonzero(is_new)[1:]) if len(order) else []
+    return {
+        (int(report[group[0]]), int(thread[group[0]])): np.sort(group) for group in groups if thread[group[0]] != -1
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Calls:
+    """The calls of one table by thread: the outermost, labelled by their places in ``names``."""
+
+    names: tuple[str, ...]
+    threads: Mapping[Thread, Segments]
+
+
+def calls_of(session: Session, table: sa.FromClause, selection: Selection) -> Calls:
+    """The outermost calls of ``table`` in the selection on each thread, under their names."""
+    import pandas as pd
+
+    columns = table.c
+    query = sa.select(
+        columns.report,
+        columns.thread,
+        (columns.start + columns.clock_offset).label("start"),
+        # A call that never returned goes on.
+        sa.func.coalesce(columns.end + columns.clock_offset, _FAR).label("end"),
+        sa.func.coalesce(columns.name, "").label("name"),
+    ).where(*where(table, selection.with_name(None)))
+    found = session.arrays(query)
+    label, names = pd.factorize(found["name"])
+    label = label.astype(np.int64)
+    threads = {
+        thread: outermost(found["start"][rows], found["end"][rows], label[rows])
+        for thread, rows in by_thread(found).items()
+    }
+    return Calls(tuple(map(str, names)), threads)
+
+
+RUNNING, RUNNABLE, BLOCKED, OFF = STATES = range(4)
+"""On a CPU; off it though it could run; off it because it waits; off it, and the export does not say why."""
+
+_CAN_RUN = ("running", "unscheduled")
+_WAITS = ("interruptible", "uninterruptible", "stopped", "terminated", "waiting", "OS runtime")
+
+
+@dataclass(frozen=True, eq=False)
+class Scheduling:
+    """The scheduling of threads.
+
+    ``threads``: from its first event to its last, when each was in which of `STATES`. ``cpus``: the same stretches of
+    `RUNNING` under the number of the CPU. ``switches`` and ``moves``: the times, ns, at which it left a CPU, and came
+    to another one than before.
+    """
+
+    threads: Mapping[Thread, Segments]
+    cpus: Mapping[Thread, Segments]
+    switches: Mapping[Thread, Times]
+    moves: Mapping[Thread, Times]
+
+    def reports(self) -> frozenset[int]:
+        """The reports that have any."""
+        return frozenset(report for report, _ in self.threads)
+
+
+def scheduling_of(session: Session, selection: Selection) -> Scheduling:
+    """The scheduling of all threads of the selected tasks' reports, whatever the window: a state lasts until the next
+    event.
+    """
+    threads, cpus, switches, moves = {}, {}, {}, {}
+    if session.count(tables.sched_events):
+        columns = tables.sched_events.c
+        time = (columns.time + columns.clock_offset).label("time")
+        state = sa.case((columns.state.in_(_CAN_RUN), RUNNABLE), (columns.state.in_(_WAITS), BLOCKED), else_=OFF)
+        cpu = sa.func.coalesce(columns.cpu, -1).label("cpu")
+        is_in = sa.func.coalesce(columns.is_in, 0).label("is_in")
+        query = sa.select(columns.report, columns.thread, time, cpu, is_in, state.label("state"))
+        wide = selection.with_name(None).with_window(None).with_tasks(None)
+        query = query.where(*where(tables.sched_events, wide)).order_by(time, columns.row)
+        if selection.tasks is not None:
+            query = query.where(columns.report.in_(sorted({task.report for task in selection.tasks})))
+        found = session.arrays(query)
+        for thread, rows in by_thread(found).items():
+            moment, came = found["time"][rows].astype(np.int64), found["is_in"][rows] > 0
+            now, place = np.where(came, RUNNING, found["state"][rows]), found["cpu"][rows].astype(np.int64)
+            kept = moment[1:] > moment[:-1]
+            threads[thread] = Segments(moment[:-1][kept], moment[1:][kept], now[:-1][kept].astype(np.int64))
+            ran = kept & came[:-1]
+            cpus[thread] = Segments(moment[:-1][ran], moment[1:][ran], place[:-1][ran])
+            switches[thread] = moment[~came]
+            moves[thread] = moment[1:][came[1:] & (place[1:] != place[:-1])]
+    return Scheduling(threads, cpus, switches, moves)

@@ -1,0 +1,256 @@
+"""Call stacks, interned: the functions that call each other as one tree for each report, and the node of each chain.
+
+A stack is a node of that tree: the function that ran, called by its parent, and so on to the root, which is node 0 and
+no function. Addresses that nsys could not resolve are folded by module, and what such addresses of one module call
+among themselves is one frame. A damaged chain (a depth is missing or there twice) is what is left of it, without
+holes: every chain has one node, whatever its rows say, so that sums over functions are right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.questions.derived import of_each_report
+from nsystui.store import tables
+from nsystui.store.report import Report
+from nsystui.store.results import json_array, json_of
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.store.results import Arrays
+
+SAMPLE, OS_CALL, CUDA_CALL = KINDS = ("sample", "os", "cuda")
+"""Whose the chains are: those of CPU samples, OS runtime calls and CUDA calls are numbered apart."""
+NO_STACK = 0
+"""The node of an event without a recorded stack."""
+
+_DEEPEST = 1024
+"""Frames of a stack at most, counted from the function that ran: nsys records far fewer."""
+_ADDRESS = re.compile(r"(0x[0-9a-fA-F]+)?$")
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of a module, or with ``is_folded`` all of a module that is not resolved."""
+
+    name: str
+    module: str
+    is_kernel: bool
+    is_folded: bool
+
+    @property
+    def library(self) -> str:
+        """The file name of the module."""
+        return self.module.rpartition("/")[2] or self.module
+
+
+@dataclass(frozen=True, eq=False)
+class StackTree:
+    """The stacks of n nodes: ``parent`` and ``function`` (an index into ``functions``), shapes ``(n,)``.
+
+    Node 0 is the root: its parent is itself, its function -1. Nodes are numbered level by level, which begin at
+    ``levels``, so a parent has a lower number than its children.
+    """
+
+    parent: Numbers
+    function: Numbers
+    levels: Numbers
+    functions: tuple[Function, ...]
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+    def totals(self, own: Numbers) -> Numbers:
+        """The sum over each node and all below it; ``own`` has the shape ``(n,)``, or ``(n, k)`` for k sums at once."""
+        found = own.copy()
+        edges = [*self.levels.tolist(), len(self)]
+        for first, last in reversed(list(pairwise(edges[1:]))):
+            np.add.at(found, self.parent[first:last], found[first:last])
+        return found
+
+    @cached_property
+    def is_outermost(self) -> NDArray[np.bool_]:
+        """Whether no caller of a node is the same function: a recursive call is in the total of the first one."""
+        found = np.ones(len(self), np.bool_)
+        found[:1] = False
+        nodes = np.arange(1, len(self))
+        above = self.parent[nodes]
+        while len(nodes):
+            is_same = self.function[above] == self.function[nodes]
+            found[nodes[is_same]] = False
+            is_open = (above > 0) & ~is_same
+            nodes, above = nodes[is_open], self.parent[above[is_open]]
+        return found
+
+    def path(self, node: int) -> list[int]:
+        """The functions from the outermost caller to the one of ``node``, as indices."""
+        found = []
+        while node:
+            found.append(int(self.function[node]))
+            node = int(self.parent[node])
+        return found[::-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Stacks:
+    """The stacks of one report: the tree, and for each kind its chains in order with their nodes.
+
+    ``damaged``: the number of chains that are not what nsys writes.
+    """
+
+    tree: StackTree
+    chains: Mapping[str, tuple[Numbers, Numbers]]
+    damaged: int
+
+    def nodes(self, kind: str, chains: Any) -> Numbers:
+        """The node of each of ``chains``, `NO_STACK` for one that has none (or is masked)."""
+        known, nodes = self.chains[kind]
+        wanted = np.ma.filled(chains, -1).astype(np.int64)
+        if not len(known):
+            return np.zeros(len(wanted), np.int64)
+        place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        return np.where(known[place] == wanted, nodes[place], NO_STACK)
+
+
+def stacks_of(session: Session, reports: Sequence[Report]) -> dict[int, Stacks]:
+    """The stacks of each report, by its index; computed once and kept with its columns."""
+    found = of_each_report(session, reports, "stacks", _compute, by=tables.stack_frames, doing="call stacks")
+    return {index: _of_arrays(arrays) for index, arrays in found.items()}
+
+
+def _of_arrays(arrays: Arrays) -> Stacks:
+    known = json_of(arrays["names"])
+    functions = tuple(Function(name, module, bool(kernel), bool(folded)) for name, module, kernel, folded in known)
+    parent, function, levels = (arrays[key].astype(np.int64, copy=False) for key in ("parent", "function", "levels"))
+    tree = StackTree(parent, function, levels, functions)
+    chains = {kind: (arrays[f"{kind}.chains"], arrays[f"{kind}.nodes"]) for kind in KINDS}
+    return Stacks(tree, chains, int(arrays["damaged"][0]))
+
+
+def _compute(session: Session, reports: list[Report]) -> dict[int, Arrays]:
+    return {report.index: _stacks(session, report) for report in reports}
+
+
+def _stacks(session: Session, report: Report) -> Arrays:
+    """The tree over the stacks of all kinds, and the chains of each kind."""
+    names: dict[int, str] = {}
+    if report.has(tables.stack_frames):
+        text = tables.stack_names.c
+        query = sa.select(text.number, text.name).where(text.report == report.index, text.name.is_not(None))
+        names = {int(number): str(name) for number, name in session.rows(query.distinct())}
+    chains: list[tuple[Numbers, Numbers]] = []
+    parts: list[Arrays] = []
+    stacks = 0
+    for kind in KINDS:
+        chain, stack, frames = _chains(session, report, kind) if names else (_NONE, _NONE, _NO_FRAMES)
+        if len(frames.get("stack", _NONE)):
+            known, place = np.unique(frames["stack"], return_inverse=True)
+            # Frames without a chain, or a chain without frames, are what is left of a damaged export.
+            is_there = np.isin(stack, known)
+            chain, stack = chain[is_there], stacks + np.searchsorted(known, stack[is_there])
+            parts.append({**frames, "stack": stacks + place.reshape(-1)})
+            stacks += len(known)
+        else:
+            chain, stack = _NONE, _NONE
+        chains.append((chain, stack))
+    if not parts:
+        nothing = {f"{kind}.{what}": _NONE for kind in KINDS for what in ("chains", "nodes")}
+        root = {"parent": np.zeros(1, np.int64), "function": np.full(1, -1), "levels": np.zeros(1, np.int64)}
+        return {**nothing, **root, "names": json_array([]), "damaged": np.zeros(1, np.int64)}
+    every = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    functions, function = _functions(every, names)
+    nodes, is_damaged, tree = _tree(every["stack"], every["depth"], function, functions)
+    arrays: dict[str, NDArray[Any]] = {**tree}
+    for kind, (chain, stack) in zip(KINDS, chains, strict=True):
+        arrays[f"{kind}.chains"], arrays[f"{kind}.nodes"] = chain, nodes[stack]
+    arrays["damaged"] = np.array([sum(int(is_damaged[stack].sum()) for _, stack in chains)])
+    arrays["names"] = json_array([[one.name, one.module, one.is_kernel, one.is_folded] for one in functions])
+    return arrays
+
+
+_NONE = np.empty(0, np.int64)
+_NO_FRAMES: Arrays = {}
+_FRAME = ("function", "module", "is_kernel", "is_unresolved")
+
+
+def _chains(session: Session, report: Report, kind: str) -> tuple[Numbers, Numbers, Arrays]:
+    """The chains of a kind in order, each once, the stack of each, and the frames of the stacks."""
+    rows, places = tables.stack_frames.c, tables.call_chains.c
+    facts = [sa.func.coalesce(rows[name], -1).label(name) for name in _FRAME]
+    query = sa.select(rows.stack, rows.depth, *facts).where(rows.report == report.index, rows.kind == kind)
+    frames = session.arrays(query.where(rows.stack.is_not(None), rows.depth.is_not(None)).order_by(rows.stack))
+    query = sa.select(places.chain, places.stack).where(places.report == report.index, places.kind == kind)
+    found = session.arrays(query.where(places.chain.is_not(None)).order_by(places.chain, places.stack))
+    chain, stack = found["chain"], found["stack"]
+    # A chain that was read in two chunks has the frames of both, as a stack of its own.
+    known, first, count = np.unique(chain, return_index=True, return_counts=True)
+    whole, parts = stack[first], [frames]
+    for number in np.flatnonzero(count > 1).tolist():
+        own = -1 - number
+        for piece in stack[first[number] : first[number] + count[number]].tolist():
+            lo, hi = np.searchsorted(frames["stack"], [piece, piece + 1])
+            part = {name: values[lo:hi] for name, values in frames.items()}
+            parts.append({**part, "stack": np.full(hi - lo, own, np.int64)})
+        whole[number] = own
+    return known, whole, {name: np.concatenate([part[name] for part in parts]) for name in frames}
+
+
+def _functions(frames: Arrays, names: Mapping[int, str]) -> tuple[list[Function], Numbers]:
+    """The different functions, and which one each frame is."""
+    keys, inverse = np.unique(np.stack([frames[name] for name in _FRAME]), axis=1, return_inverse=True)
+    numbers: dict[Function, int] = {}
+    found = []
+    for function, module, kernel, _ in keys.T.tolist():
+        name, where = names.get(function, ""), names.get(module) or "[Unknown]"
+        is_folded = bool(_ADDRESS.match(name))
+        if is_folded:
+            library = where.rpartition("/")[2] or where
+            name = library if library.startswith("[") else f"[{library}]"
+        found.append(numbers.setdefault(Function(name, where, kernel > 0, is_folded), len(numbers)))
+    return list(numbers), np.array(found, np.int64)[inverse.reshape(-1)]
+
+
+def _tree(
+    stack: Numbers, depth: Numbers, function: Numbers, functions: Sequence[Function]
+) -> tuple[Numbers, NDArray[np.bool_], Arrays]:
+    """The node of each stack, whether it is damaged, and the tree. Stacks are numbered from 0, each has frames."""
+    order = np.lexsort((depth, stack))
+    stack, depth, function = stack[order], depth[order], function[order]
+    is_new = np.concatenate(([True], stack[1:] != stack[:-1]))
+    stacks = int(stack[-1]) + 1
+    expected = np.arange(len(stack)) - np.flatnonzero(is_new)[stack]
+    is_damaged = np.bincount(stack, (depth != expected) | (expected >= _DEEPEST), stacks) > 0
+    is_double = ~is_new & np.concatenate(([False], depth[1:] == depth[:-1]))
+    is_folded = np.array([one.is_folded for one in functions])[function]
+    # Of addresses of one module that call each other one stays.
+    is_same = ~is_new & is_folded & np.concatenate(([False], function[1:] == function[:-1]))
+    kept = ~is_double & ~is_same & (expected < _DEEPEST)
+    stack, function = stack[kept], function[kept]
+    # From the outermost caller on, a level at a time: the children of a node are the functions that differ.
+    position = np.cumsum(np.bincount(stack, minlength=stacks))[stack] - 1 - np.arange(len(stack))
+    by_level = np.argsort(position, kind="stable")
+    edges = np.searchsorted(position[by_level], np.arange(int(position.max()) + 2)).tolist()
+    nodes = np.zeros(stacks, np.int64)
+    parents, called, levels = [np.zeros(1, np.int64)], [np.full(1, -1, np.int64)], [0]
+    made = 1
+    for first, last in pairwise(edges):
+        rows = by_level[first:last]
+        keys, inverse = np.unique(nodes[stack[rows]] * len(functions) + function[rows], return_inverse=True)
+        nodes[stack[rows]] = made + inverse
+        parents.append(keys // len(functions))
+        called.append(keys % len(functions))
+        levels.append(made)
+        made += len(keys)
+    tree = {"parent": np.concatenate(parents), "function": np.concatenate(called), "levels": np.array(levels)}
+    return nodes, is_damaged, tree

@@ -1,0 +1,229 @@
+"""The time of each thread: what it did in the selection, in parts that add up to its window.
+
+See docs/numbers.md#threads. In an MPI call, else in a CUDA call, else in an OS runtime call; outside of all of them
+running on a CPU, off it though it could run, off it because it waits, off it for a reason that was not recorded; what
+is left was not recorded. On CPU is all time on a CPU, in calls or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import PID, RANK, TID, Column, Unit
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.exports.identifiers import pid_of
+from nsystui.questions.algebra.intervals import Intervals, Times, intersect, subtract, union
+from nsystui.questions.data_notes import missing_note
+from nsystui.questions.host.functions import Group, function_words, top_function
+from nsystui.questions.host.naming import named_threads
+from nsystui.questions.host.samples import samples_of
+from nsystui.questions.host.segments import (
+    BLOCKED,
+    NO_SEGMENTS,
+    OFF,
+    RUNNABLE,
+    RUNNING,
+    Calls,
+    Scheduling,
+    Thread,
+    calls_of,
+    scheduling_of,
+)
+from nsystui.questions.job import Job
+from nsystui.questions.mpi import has_mpi, mpi_rows
+from nsystui.questions.time_window import extents
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+
+@dataclass(frozen=True)
+class ThreadTime:
+    """The time of a thread by what it did, ns: the parts add up to ``window``. ``None``: its report does not say."""
+
+    mpi: int
+    cuda: int
+    os: int
+    running: int | None
+    runnable: int | None
+    waiting: int | None
+    off: int | None
+    unknown: int
+
+    @property
+    def window(self) -> int:
+        return sum(getattr(self, part.name) or 0 for part in fields(self))
+
+
+PARTS = tuple(part.name for part in fields(ThreadTime))
+
+
+@dataclass(frozen=True, eq=False)
+class HostTimes:
+    """What is recorded of the threads of a selection: calls, scheduling and samples, in job time."""
+
+    mpi: Calls
+    cuda: Calls
+    os: Calls
+    scheduling: Scheduling
+
+    @classmethod
+    def load(cls, session: Session, selection: Selection) -> HostTimes:
+        """Of the selection's window, the scheduling of all threads of its reports."""
+        nothing = Calls((), {})
+        return cls(
+            calls_of(session, mpi_rows(session), selection) if has_mpi(session) else nothing,
+            calls_of(session, tables.api_calls, selection) if session.count(tables.api_calls) else nothing,
+            calls_of(session, tables.os_calls, selection) if session.count(tables.os_calls) else nothing,
+            scheduling_of(session, selection),
+        )
+
+    def threads(self) -> set[Thread]:
+        return {thread for one in (self.mpi, self.cuda, self.os, self.scheduling) for thread in one.threads}
+
+
+def idle_of_tasks(job: Job, selection: Selection) -> dict[Task, list[Intervals]]:
+    """When each GPU of each task was idle in the selection's window."""
+    windows = extents(job.session, selection)
+    found: dict[Task, list[Intervals]] = {}
+    for one in job.busy(selection).devices:
+        task = one.device.task.task
+        found.setdefault(task, []).append(one.idle(windows[task.report]))
+    return found
+
+
+def thread_time(
+    thread: Thread, times: HostTimes, window: Window, is_scheduled: bool
+) -> tuple[ThreadTime, Mapping[str, Intervals]]:
+    """The parts of the window in which the thread did what, and how long each takes."""
+    rest = union([window.start], [window.end])
+    when: dict[str, Intervals] = {}
+    for part, calls in (("mpi", times.mpi), ("cuda", times.cuda), ("os", times.os)):
+        covered = calls.threads.get(thread, NO_SEGMENTS).covered
+        when[part] = intersect(rest, covered)
+        rest = subtract(rest, covered)
+    states = times.scheduling.threads.get(thread, NO_SEGMENTS)
+    for part, state in (("running", RUNNING), ("runnable", RUNNABLE), ("waiting", BLOCKED), ("off", OFF)):
+        when[part] = intersect(rest, states.labelled(state))
+    when["unknown"] = subtract(rest, states.covered)
+    tells_why = bool(np.isin(states.labels, (RUNNABLE, BLOCKED)).any())
+    spent: dict[str, int | None] = {part: found.length for part, found in when.items()}
+    if not is_scheduled:
+        spent |= dict.fromkeys(("running", "runnable", "waiting", "off"))
+    elif not tells_why:
+        spent |= {"runnable": None, "waiting": None}
+    return ThreadTime(**spent), when  # type: ignore[arg-type]
+
+
+def _share(part: str, label: str, header: str, importance: int) -> Column:
+    return Column(
+        f"{part}_percent",
+        header=f"{header} (%)",
+        label=label,
+        unit=Unit.PERCENT,
+        decimals=2,
+        importance=importance,
+        has_bar=part == "running",
+    )
+
+
+_LABELS = {
+    "running": ("running", "Running", 0),
+    "cuda": ("in CUDA", "In CUDA", 0),
+    "os": ("in OS", "In OS", 1),
+    "mpi": ("in MPI", "In MPI", 2),
+    "runnable": ("runnable", "Runnable", 2),
+    "waiting": ("waiting", "Waiting", 1),
+    "off": ("off CPU", "Off CPU", 1),
+    "unknown": ("not recorded", "Not Recorded", 3),
+}
+COLUMNS = (
+    RANK,
+    Column("thread", header="Thread", label="thread"),
+    *(_share(part, *words) for part, words in _LABELS.items()),
+    Column("cpu", header="On CPU (ns)", label="on CPU", unit=Unit.DURATION, importance=1),
+    Column("switches", header="Context Switches", label="switches", unit=Unit.COUNT, importance=3),
+    Column("migrations", header="Migrations", label="migrations", unit=Unit.COUNT, importance=3),
+    Column("idle_running", header="GPU Idle, Running (ns)", label="GPU idle: ran", unit=Unit.DURATION),
+    Column("idle_calls", header="GPU Idle, In Calls (ns)", label="in calls", unit=Unit.DURATION, importance=1),
+    Column("idle_off", header="GPU Idle, Off CPU (ns)", label="off CPU", unit=Unit.DURATION, importance=1),
+    Column("idle", header="GPU Idle (ns)", label="GPU idle", unit=Unit.DURATION, importance=3),
+    Column("top", header="Top Function", label="top function", importance=1),
+    Column("samples", header="Samples", label="samples", unit=Unit.COUNT, importance=3),
+    PID.with_importance(4),
+    TID.with_importance(4),
+    *(
+        Column(part, header=f"{header} (ns)", label=label, unit=Unit.DURATION, importance=9)
+        for part, (label, header, _) in _LABELS.items()
+    ),
+    Column("window", header="Window (ns)", label="window", unit=Unit.DURATION, importance=9),
+)
+
+
+def threads_table(job: Job, selection: Selection) -> TableAnswer:
+    """One row for each thread with anything recorded in the selection, by rank and process."""
+    session = job.session
+    times, samples = HostTimes.load(session, selection), samples_of(session, selection)
+    windows, idle = extents(session, selection), idle_of_tasks(job, selection)
+    scheduled = times.scheduling.reports()
+    rows: list[Row] = []
+    total = 0
+    for one in named_threads(job, {*times.threads(), *samples.threads}):
+        report = one.thread[0]
+        if report not in windows or (selection.tasks is not None and one.task not in selection.tasks):
+            continue
+        window, sampled = windows[report], samples.threads.get(one.thread)
+        spent, when = thread_time(one.thread, times, window, report in scheduled)
+        if spent.unknown == spent.window and sampled is None:
+            continue
+        total += 1
+        if selection.name is not None and not selection.name.matches(one.name):
+            continue
+        top = None
+        if sampled is not None:
+            own = {report: np.bincount(sampled.nodes, minlength=len(samples.stacks[report].tree))}
+            function = top_function(samples, Group((one,), own))
+            top = function_words(function) if function is not None else None
+        parts = [getattr(spent, part) for part in _LABELS]
+        shares = [None if time is None else 100.0 * time / spent.window if spent.window else None for time in parts]
+        rows.append(
+            (
+                *(one.rank, one.name, *shares),
+                *_scheduled(one.thread, times.scheduling, window, report in scheduled),
+                *_while_idle(when, idle.get(one.task), spent),
+                *(top, len(sampled.times) if sampled is not None else 0 if report in samples.stacks else None),
+                *(pid_of(one.thread[1]), one.tid, *parts, spent.window),
+            )
+        )
+    lacking = [missing_note(session, table) for table in (tables.sched_events, tables.host_samples)]
+    return TableAnswer("threads", COLUMNS, rows, total, tuple(note for note in lacking if note))
+
+
+def _scheduled(thread: Thread, scheduling: Scheduling, window: Window, is_scheduled: bool) -> tuple[int | None, ...]:
+    """The time on a CPU, the context switches and the migrations in the window; nothing where none are recorded."""
+    if not is_scheduled:
+        return None, None, None
+    on_cpu = scheduling.cpus.get(thread, NO_SEGMENTS).covered.clip(window.start, window.end).length
+    events = (found.get(thread, _NO_TIMES) for found in (scheduling.switches, scheduling.moves))
+    return (on_cpu, *(int(((one >= window.start) & (one < window.end)).sum()) for one in events))
+
+
+_NO_TIMES: Times = np.empty(0, np.int64)
+
+
+def _while_idle(
+    when: Mapping[str, Intervals], idle: Sequence[Intervals] | None, spent: ThreadTime
+) -> tuple[int | None, ...]:
+    """What the thread did while each GPU of its process was idle: ran, was in calls, was off the CPU; and all idle."""
+    if idle is None:
+        return None, None, None, None
+
+    def together(*parts: str) -> int:
+        return sum(intersect(gaps, when[part]).length for gaps in idle for part in parts)
+
+    ran = None if spent.running is None else together("running")
+    off = None if spent.off is None else together("runnable", "waiting", "off")
+    return ran, together("mpi", "cuda", "os"), off, sum(gaps.length for gaps in idle)

@@ -1,0 +1,275 @@
+"""Threads, functions and the call tree, against counts made straight from the rows of an export with SQLite."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from support import edit, native, native_count, shared
+from synthetic import ExportWriter
+
+from nsystui.base.selection import Selection, Window
+from nsystui.cli import main
+from nsystui.exports.demo.host import RUNNING as STATE_RUNNING
+from nsystui.exports.demo.host import Frame
+from nsystui.questions.host import stacks
+from nsystui.questions.host.calltree import call_tree_table, tree_of
+from nsystui.questions.host.functions import functions_table
+from nsystui.questions.host.samples import samples_of
+from nsystui.questions.host.threads import PARTS, threads_table
+from nsystui.questions.job import Job
+from nsystui.store import packing
+from nsystui.store.session import Session
+
+MS = 1_000_000
+WITH_SAMPLES = [
+    "dataloader-bound-a100",
+    "ai-training-before",
+    "ddp-a100-rank0of4",
+    "jacobi-staged-copies",
+    "mpi-cuda-saxpy-schema2.9",
+    "alcf-allgather-rank0",
+]
+MAIN, WORK, LEAF = (Frame(name, "/opt/app/main") for name in ("main", "app::work(int)", "app::Grid<float>::leaf()"))
+COPY = Frame("memcpy", "/usr/lib/libc.so.6")
+DRIVER = [Frame(f"0x7f00{number:08x}", "/usr/lib/libcuda.so.1", is_unresolved=True) for number in range(3)]
+KERNEL = Frame("do_syscall_64", "[kernel.kallsyms]", is_kernel=True)
+
+
+def job_of(*paths: Path) -> closing:
+    session = Session()
+    for path in paths:
+        session.add(path)
+    return closing(Job(session))
+
+
+def written(path: Path, schema: str = "3.13.2") -> Path:
+    """Two threads of one process: 10 + 4 samples of four stacks, scheduling, calls, and a GPU that is idle from 4 ms
+    to 9 ms.
+    """
+    with ExportWriter(path, schema) as export:
+        export.gpu(0)
+        process = export.process(4711)
+        main_thread, other = export.thread(process, 4711, "train"), export.thread(process, 4800, "loader")
+        export.on_cpu(main_thread, 0, 6 * MS, [LEAF, WORK, MAIN], cpu=3)
+        export.on_cpu(main_thread, 8 * MS, 10 * MS, [*DRIVER, WORK, WORK, MAIN], cpu=4, state=STATE_RUNNING)
+        export.on_cpu(main_thread, 11 * MS, 13 * MS, [KERNEL, COPY, MAIN], cpu=4)
+        export.on_cpu(other, 5 * MS, 9 * MS, [COPY, LEAF], cpu=1)
+        export.api(main_thread, 1 * MS, 2 * MS, "cudaLaunchKernel_v7000", 1)
+        export.api(main_thread, 9 * MS, 9 * MS + 500_000, "cudaLaunchKernel_v7000", 2)
+        export.osrt(main_thread, 6 * MS, 7 * MS, "poll", stack=[COPY, MAIN])
+        export.kernel(process, 0, 7, 2 * MS, 4 * MS, name="saxpy()", correlation_id=1)
+        export.kernel(process, 0, 7, 9 * MS, 13 * MS, name="saxpy()", correlation_id=2)
+    return path
+
+
+def test_functions_have_the_samples_at_their_end_and_anywhere(tmp_path: Path) -> None:
+    with job_of(written(tmp_path / "a.sqlite")) as job:
+        found = {row["function"]: row for row in functions_table(job, Selection()).records()}
+    counts = {name: (row["own"], row["total"], row["module"], row["mode"]) for name, row in found.items()}
+    assert counts == {
+        "Grid::leaf": (6, 10, "main", ""),
+        "memcpy": (4, 6, "libc.so.6", ""),
+        "[libcuda.so.1]": (2, 2, "libcuda.so.1", ""),
+        "do_syscall_64": (2, 2, "[kernel.kallsyms]", "kernel"),
+        "app::work": (0, 8, "main", ""),
+        "main": (0, 10, "main", ""),
+    }
+    assert sum(row["own_percent"] for row in found.values()) == pytest.approx(100)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 1000])
+def test_the_size_of_chunks_changes_no_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    path = written(tmp_path / "a.sqlite")
+    with job_of(path) as job:
+        whole = functions_table(job, Selection()).rows
+    monkeypatch.setattr(packing, "CHUNK_ROWS", chunk)
+    with job_of(path) as job:
+        assert functions_table(job, Selection()).rows == whole
+
+
+@pytest.mark.parametrize("schema", ["2.9.1", "3.7.2", "3.13.2", "3.25.0"])
+def test_the_parts_of_a_thread_add_up_to_the_window(tmp_path: Path, schema: str) -> None:
+    with job_of(written(tmp_path / "a.sqlite", schema)) as job:
+        rows = threads_table(job, Selection(Window(0, 14 * MS))).records()
+        main_thread, other = rows
+    assert [row["thread"] for row in rows] == ["train (main)", "loader"]
+    for row in rows:
+        assert sum(row[part] or 0 for part in PARTS) == row["window"] == 14 * MS
+    assert main_thread["cpu"] == 10 * MS and other["cpu"] == 4 * MS
+    assert (main_thread["cuda"], main_thread["os"]) == (1_500_000, 1 * MS)
+    assert main_thread["running"] == 10 * MS - 1_500_000
+    if schema in ("2.9.1", "3.7.2"):
+        assert (main_thread["runnable"], main_thread["waiting"], main_thread["off"]) == (None, None, 2 * MS)
+    else:
+        assert (main_thread["runnable"], main_thread["waiting"], main_thread["off"]) == (1 * MS, 1 * MS, 0)
+    assert (main_thread["unknown"], other["unknown"]) == (1 * MS, 10 * MS)
+    assert (main_thread["switches"], main_thread["migrations"]) == (3, 1)
+    # The GPU is idle before 2 ms, from 4 to 9 ms, and after 13 ms.
+    idle = [main_thread[key] for key in ("idle_running", "idle_calls", "idle_off", "idle")]
+    assert idle == [1 * MS + 3 * MS, 1 * MS + 1 * MS, 1 * MS, 8 * MS]
+    assert other["idle_running"] == 4 * MS
+
+
+def test_a_selection_cuts_samples_and_times(tmp_path: Path) -> None:
+    with job_of(written(tmp_path / "a.sqlite")) as job:
+        selection = Selection(Window(5 * MS, 7 * MS))
+        assert {row["function"]: row["own"] for row in functions_table(job, selection).records()} == {
+            "Grid::leaf": 1, "memcpy": 2, "app::work": 0, "main": 0,
+        }  # fmt: skip
+        (main_thread, other) = threads_table(job, selection).records()
+        assert (main_thread["cpu"], main_thread["os"], other["cpu"]) == (1 * MS, 1 * MS, 2 * MS)
+        named = functions_table(job, selection.with_name("leaf"), "thread")
+        assert [(row["thread"], row["total"]) for row in named.records()] == [("train (main)", 1), ("loader", 2)]
+
+
+def test_a_call_tree_from_callers_and_from_callees(tmp_path: Path) -> None:
+    with job_of(written(tmp_path / "a.sqlite")) as job:
+        down = call_tree_table(job, Selection())
+        up = call_tree_table(job, Selection(), bottom_up=True, depth=2)
+        part = call_tree_table(job, Selection().with_name("app::work"))
+        callers = call_tree_table(job, Selection().with_name("app::work"), bottom_up=True)
+    assert [(row["call"], row["total"], row["own"]) for row in down.records()] == [
+        ("main", 10, 0),
+        ("  app::work", 8, 0),
+        ("    Grid::leaf", 6, 6),
+        ("    app::work", 2, 0),
+        ("      [libcuda.so.1]", 2, 2),
+        ("  memcpy", 2, 0),
+        ("    do_syscall_64", 2, 2),
+        ("Grid::leaf", 4, 0),
+        ("  memcpy", 4, 4),
+    ]
+    assert [(row["call"], row["total"]) for row in up.records()] == [
+        ("Grid::leaf", 6), ("  app::work", 6), ("memcpy", 4), ("  Grid::leaf", 4),
+        ("[libcuda.so.1]", 2), ("  app::work", 2), ("do_syscall_64", 2), ("  memcpy", 2),
+    ]  # fmt: skip
+    assert part.rows[0][0] == 8 and part.cells("call")[0] == "app::work"
+    assert [(row["call"], row["total"]) for row in callers.records()] == [("app::work", 8), ("  main", 8)]
+
+
+def test_calls_of_the_os_and_of_cuda_know_their_stacks(tmp_path: Path) -> None:
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
+    with job_of(written(tmp_path / "a.sqlite")) as job:
+        found = stacks.stacks_of(job.session, job.session.reports)[0]
+        chains = [chain for (chain,) in job.session.rows(sa.select(tables.os_calls.c.chain))]
+        (node,) = found.nodes(stacks.OS_CALL, chains)
+        assert [found.tree.functions[number].name for number in found.tree.path(int(node))] == ["main", "memcpy"]
+
+
+@pytest.mark.parametrize("name", WITH_SAMPLES)
+def test_samples_of_real_exports_are_those_that_sqlite_counts(name: str) -> None:
+    (path,) = shared(name)
+    names = dict(native(path, "SELECT id, value FROM StringIds"))
+    ends, anywhere = Counter(), Counter()
+    chains = defaultdict(dict)
+    for chain, depth, symbol, module in native(path, "SELECT id, stackDepth, symbol, module FROM SAMPLING_CALLCHAINS"):
+        text, where = names[symbol], names[module]
+        if not text or text.startswith("0x"):
+            library = where.rpartition("/")[2]
+            text = library if library.startswith("[") else f"[{library}]"
+        chains[chain][depth] = (text, where)
+    for frames in chains.values():
+        ends[frames[0]] += 1
+        anywhere.update(set(frames.values()))
+    with job_of(path) as job:
+        rows = functions_table(job, Selection()).records()
+        _, tree = tree_of(job, Selection())
+    found = defaultdict(lambda: (0, 0))
+    for row in rows:
+        key = row["full_name"], row["module_path"]
+        found[key] = found[key][0] + row["own"], found[key][1] + row["total"]
+    assert {key: own for key, (own, _) in found.items() if own} == dict(ends)
+    # The kernel-mode half of a function that is also there without the mark counts by itself.
+    doubled = {
+        key for key, count in Counter((row["full_name"], row["module_path"]) for row in rows).items() if count > 1
+    }
+    assert {key: total for key, (_, total) in found.items() if key not in doubled} == {
+        key: total for key, total in anywhere.items() if key not in doubled
+    }
+    assert tree.samples == sum(ends.values()) == native_count(path, "COMPOSITE_EVENTS")
+    assert int(tree.own.sum()) == tree.samples
+
+
+@pytest.mark.parametrize("name", WITH_SAMPLES)
+def test_time_on_cpu_of_real_exports_is_the_union_of_their_scheduling(name: str) -> None:
+    (path,) = shared(name)
+    events = native(path, "SELECT globalTid, start, isSchedIn FROM SCHED_EVENTS ORDER BY globalTid, start, rowid")
+    expected: Counter[int] = Counter()
+    for (thread, start, is_in), (other, end, _) in pairwise(events):
+        if thread == other and is_in:
+            expected[thread & 0xFFFFFF] += end - start
+    last = max(start for _, start, _ in events) + 1
+    with job_of(path) as job:
+        rows = threads_table(job, Selection(Window(0, last))).records()
+    assert {row["tid"]: row["cpu"] for row in rows if row["cpu"]} == {
+        key: time for key, time in expected.items() if time
+    }
+    for row in rows:
+        assert sum(row[part] or 0 for part in PARTS) == row["window"] == last
+
+
+def test_a_damaged_chain_is_a_note_and_never_a_wrong_sum(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.sqlite")
+    with job_of(path) as job:
+        before = sum(functions_table(job, Selection()).cells("own"))
+    edit(
+        path,
+        "CREATE TABLE loose AS SELECT * FROM SAMPLING_CALLCHAINS WHERE id <> 2 AND (id <> 1 OR stackDepth <> 1) "
+        "UNION ALL SELECT * FROM SAMPLING_CALLCHAINS WHERE id = 3",
+        "DROP TABLE SAMPLING_CALLCHAINS",
+        "ALTER TABLE loose RENAME TO SAMPLING_CALLCHAINS",
+    )
+    with job_of(path) as job:
+        answer = functions_table(job, Selection())
+    assert sum(answer.cells("own")) == before
+    assert {row["function"]: row["own"] for row in answer.records()}["[no call stack]"] == 1
+    assert any(note.startswith("2 call chains are damaged") for note in answer.notes)
+
+
+def test_a_switch_that_was_lost_makes_no_time_out_of_nothing(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.sqlite")
+    edit(path, "DELETE FROM SCHED_EVENTS WHERE start = 6000000")
+    with job_of(path) as job:
+        row = threads_table(job, Selection(Window(0, 14 * MS))).records()[0]
+    assert row["cpu"] == 12 * MS and sum(row[part] or 0 for part in PARTS) == 14 * MS
+
+
+@pytest.mark.parametrize("command", ["threads", "functions", "calltree"])
+def test_what_is_not_recorded_is_said_with_what_to_record(tmp_path: Path, command: str, capsys) -> None:
+    with ExportWriter(tmp_path / "none.sqlite") as export:
+        process = export.process(4711)
+        export.kernel(process, 0, 7, 0, MS, name="saxpy()", correlation_id=1)
+    assert main([command, str(tmp_path / "none.sqlite"), "--format", "csv"]) == 3
+    assert "record with `nsys profile --" in capsys.readouterr().err
+
+
+def test_stacks_are_written_for_flame_graphs_and_for_speedscope(tmp_path: Path, capsys) -> None:
+    path = written(tmp_path / "a.sqlite")
+    assert main(["export", "--stacks", str(tmp_path / "a.folded"), str(path)]) == 0
+    lines = (tmp_path / "a.folded").read_text().splitlines()
+    assert "rank 0 train (main) 4711;main;app::work;Grid::leaf 6" in lines
+    assert sum(int(line.rpartition(" ")[2]) for line in lines) == 14
+    assert main(["export", "--stacks", str(tmp_path / "a.json"), str(path), "--time", "0ms:6ms"]) == 0
+    found = json.loads((tmp_path / "a.json").read_text())
+    profile, _ = found["profiles"]
+    names = [found["shared"]["frames"][number]["name"] for number in profile["samples"][0]]
+    assert names == ["main", "app::work", "Grid::leaf"] and len(profile["samples"]) == len(profile["weights"]) == 6
+    assert main(["export", "--stacks", str(tmp_path / "a.csv"), str(path)]) == 2
+    assert main(["export", "--stacks", str(tmp_path / "a.json"), str(path)]) != 0
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_samples_are_alike_where_columns_are_read_on_demand(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.sqlite")
+    with closing(Session()) as session:
+        session.add(path, whole=False)
+        assert len(samples_of(session, Selection())) == 14
+        assert sum(functions_table(Job(session), Selection()).cells("own")) == 14
