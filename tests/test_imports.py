@@ -201,6 +201,7 @@ HEADLESS = {
     "threads": [],
     "functions": [],
     "calltree": [],
+    "gaps": [],
 }
 
 
