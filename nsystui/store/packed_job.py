@@ -54,9 +54,6 @@ def form_version() -> str:
     return hashlib.sha256(definition.encode()).hexdigest()[:12]
 
 
-_NUMBERED = {6: "aa57b9d663d2"}
-"""The versions that were numbered by hand, and still open as long as the form is the same."""
-
 _FILE = re.compile(r"([a-z_]+)/rank=[0-9]+/[A-Za-z0-9-]+\.parquet")
 _AGAIN = "pack its export again"
 
@@ -129,7 +126,7 @@ def read_report(directory: Path) -> JobReport:
     except ValueError:
         raise ExportError(name, f"damaged: {FACTS} is not what was written", _AGAIN) from None
     try:
-        if _NUMBERED.get(facts["version"], facts["version"]) != form_version():
+        if facts["version"] != form_version():
             raise ExportError(name, "packed by another version of nsystui", _AGAIN)
         facts = facts_of(text)
         seals = {job_of(directory) / file: seal_of(seal) for file, seal in facts["files"].items()}

@@ -23,7 +23,6 @@ from nsystui.cli import main
 from nsystui.exports import canonical
 from nsystui.exports.demo import PLANTED_SECRET
 from nsystui.store.packed_job import form_version
-from nsystui.store.seals import facts_of, facts_text
 from nsystui.store.session import Session
 
 QUESTIONS = (
@@ -183,13 +182,6 @@ class TestThePackedJob:
         before = form_version()
         monkeypatch.setattr(canonical, "fingerprint", lambda: "other columns")
         assert form_version() != before
-
-    def test_a_job_of_the_last_numbered_version_opens(self, run, tmp_path, packed):
-        job = copied(packed, tmp_path)
-        for file in job.glob("reports/*/report.json"):
-            file.write_text(facts_text({**facts_of(file.read_text()), "version": 6}))
-        done, before = (run("overview", one, "--format", "csv") for one in (job, packed))
-        assert (done.status, done.out, done.err) == (0, before.out, before.err)
 
 
 class TestSeveralWriters:
