@@ -95,6 +95,15 @@ async def test_data_in_a_title_is_safe():
         assert "f[bold]␛]0;x␇" in line(app.title_line)
 
 
+async def test_choices_show_as_many_options_as_fit_the_next_ones_first():
+    app = LinesApp()
+    async with app.run_test(size=(34, 24)) as pilot:
+        names = ("time", "rank", "device", "stream", "grid")
+        app.choices.show_choices((), (Choice("by", names, 3, int),))
+        await pilot.pause()
+        assert line(app.choices).split() == ["by", "time", "rank", "[stream]", "grid", "…"]
+
+
 @pytest.mark.parametrize("width", [80, 48, 44])
 async def test_choices_that_do_not_fit_keep_what_is_chosen(width):
     app = LinesApp()

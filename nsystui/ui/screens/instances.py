@@ -110,6 +110,7 @@ class KernelInstancesScreen(EventRowsScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         answer, shape = result
+        self.panel.category = "nccl" if is_nccl_kernel(self.kernel) else "compute"
         self.panel.show_lines(distribution_lines(shape))
         super().show(answer, same_place)
 

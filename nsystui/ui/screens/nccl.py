@@ -189,6 +189,7 @@ class NcclSizesScreen(TableScreen):
 
     def _draw(self) -> None:
         lines = self._lines(self.size.width)
+        self.panel.category = "nccl"
         self.panel.show_lines(lines)
         self.panel.set_class(not lines, "-empty")
 
@@ -366,6 +367,7 @@ class NcclScreen(TableScreen):
 
     def _show_bars(self) -> None:
         lines = histogram(self._bars, self.size.width)
+        self.panel.category = "nccl"
         self.panel.show_lines(lines)
         self.panel.set_class(not lines, "-empty")
 

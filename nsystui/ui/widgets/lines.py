@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -354,7 +355,7 @@ class Choice(NamedTuple):
 class ChoiceLine(TextLine):
     """Line 3: the way down to this screen, its views, how rows are grouped and names; each with the current one.
 
-    Of choices that do not fit the last ones show the current option alone, first all others of it, then its label.
+    Where not all options fit, the last choice leaves out those that its key comes to last.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -391,20 +392,19 @@ class ChoiceLine(TextLine):
 
     def _laid_out(self, width: int) -> list[tuple[str, str, int, int]]:
         """Text and style of each part, with the choice and the option that it stands for (-1: none)."""
-        shrunk = [0] * len(self._choices)
-        parts = self._parts(shrunk)
+        shown = [_in_order_of_the_key(choice) for choice in self._choices]
+        parts = self._parts(shown)
         # The last choice gives up first, the views last.
-        for place in reversed(range(len(self._choices))):
-            if _width(parts) <= width:
-                break
-            shrunk[place] = 1
-            parts = self._parts(shrunk)
+        for options in reversed(shown):
+            while _width(parts) > width and len(options) > 1:
+                options.pop()
+                parts = self._parts(shown)
         if self._path and _width(parts) > width:
             room = max(SHORTEST_CUT, width - _width(parts) + width_of(self._path))
             parts[0] = (cut(self._path, room), *parts[0][1:])
         return parts
 
-    def _parts(self, shrunk: Sequence[int]) -> list[tuple[str, str, int, int]]:
+    def _parts(self, shown: Sequence[Sequence[int]]) -> list[tuple[str, str, int, int]]:
         parts = [(self._path, "choice-line--path", -1, -1)] if self._path else []
         for place, choice in enumerate(self._choices):
             if parts:
@@ -415,9 +415,9 @@ class ChoiceLine(TextLine):
                 text = safe_text(option)
                 if number == choice.chosen:
                     parts.append((f"[{text}]", "choice-line--chosen", place, number))
-                elif not shrunk[place]:
+                elif number in shown[place]:
                     parts.append((f" {text} ", "choice-line--other", place, number))
-            if shrunk[place]:
+            if len(shown[place]) < len(choice.options):
                 parts.append((" …", "choice-line--other", place, -1))
         return parts
 
@@ -429,6 +429,12 @@ class ChoiceLine(TextLine):
                 if number >= 0:
                     self._choices[place].choose(number)
                 return
+
+
+def _in_order_of_the_key(choice: Choice) -> list[int]:
+    """The options from the chosen one on, as the key goes through them."""
+    count = len(choice.options)
+    return [(choice.chosen + step) % count for step in range(count)]
 
 
 def _width(parts: Sequence[tuple[str, str, int, int]]) -> int:
@@ -622,10 +628,27 @@ class PlainLines(Widget):
         return self.rich_style
 
 
-class SidePanel(PlainLines):
-    """Lines beside or below a table."""
+_BLOCKS = re.compile("([█▉▊▋▌▍▎▏▁▂▃▄▅▆▇]+)")
 
-    DEFAULT_CSS = "SidePanel { height: 1fr; }"
+
+class SidePanel(PlainLines):
+    """Lines beside or below a table; their bars have the colour of ``category``."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = CATEGORY_CLASSES
+
+    DEFAULT_CSS = "SidePanel { height: 1fr; }" + category_css("SidePanel")
+
+    category: str | None = None
+
+    def render_line(self, y: int) -> Strip:
+        strip = super().render_line(y)
+        if self.category is None:
+            return strip
+        style, of_bars = self.line_style(y), self.get_component_rich_style(fill_class(self.category))
+        pieces = enumerate(_BLOCKS.split(strip.text))
+        return Strip(
+            [Segment(text, of_bars if number % 2 else style) for number, text in pieces if text], self.size.width
+        )
 
 
 _FLAT = 8
