@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nsystui.questions.job import Job
     from nsystui.questions.kernels import Names
     from nsystui.questions.question import QuestionView
+    from nsystui.questions.tasks import RankedTask
 
 
 _BESIDE = 150
@@ -156,6 +157,11 @@ class TableScreen(TablesScreen):
         self.table.mark_sorted(*(self._sort or self.natural_order()))
         self.notes.show_notes(answer.notes if len(answer) else ())
         self.show_count()
+
+    def show_answer(self, result: Any, ranks: Sequence[RankedTask], same_place: bool) -> None:
+        super().show_answer(result, ranks, same_place)
+        if self.HAS_DETAILS and not self.table.row_count:
+            self.pane.show(())
 
     def natural_order(self) -> tuple[str | None, bool]:
         """The column and direction that the answer comes in."""

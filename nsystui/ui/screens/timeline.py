@@ -11,7 +11,6 @@ from textual import events, on
 
 from nsystui.base.answer import Answer, Row
 from nsystui.base.columns import Column, Unit
-from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value, parse_duration
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, key_of, window_of
@@ -40,6 +39,7 @@ from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_
 from nsystui.ui.screens.table import name_filter
 from nsystui.ui.widgets.charts import LaneChart
 from nsystui.ui.widgets.lines import SelectionLine
+from nsystui.ui.widgets.prompt import one_of
 from nsystui.ui.widgets.repainting import in_thread, reason_of
 
 _LABEL_WIDTH, _WIDE_LABEL_WIDTH = 14, 22
@@ -50,7 +50,6 @@ _FRAME = 3
 _AXIS = 1
 _AROUND_EVENT, _AROUND_WINDOW = 20, 2
 """How many times as long as an event, or a span of time, the view is that is opened on it."""
-_EXPORTS = ("lanes", "events")
 
 
 class TimelineScreen(ZoomableChartScreen):
@@ -626,7 +625,7 @@ class TimelineScreen(ZoomableChartScreen):
     def action_export(self) -> None:
         """Exports the lanes as they are drawn, a row for each lane and column, or the events on them."""
         if not self._is_empty():
-            self.prompt.ask("export lanes (as drawn) or events?", "lanes", _what_to_export, self._export)
+            self.prompt.ask("export lanes (as drawn) or events?", "lanes", one_of("lanes", "events"), self._export)
 
     def _export(self, what: str) -> None:
         self._list(what, super().action_export)
@@ -676,12 +675,3 @@ class TimelineScreen(ZoomableChartScreen):
 
     def action_trace(self) -> None:
         export_trace(self)
-
-
-def _what_to_export(text: str) -> str:
-    """``lanes`` or ``events``, or the beginning of one; raises UsageError."""
-    word = text.strip().lower()
-    found = [name for name in _EXPORTS if word and name.startswith(word)]
-    if not found:
-        raise UsageError("lanes or events")
-    return found[0]
