@@ -152,10 +152,14 @@ async def test_the_cursor_moves_by_one_and_by_ten_in_its_lane_and_on_the_axis():
             "right",
             "home",
             "left",
+            "l",
+            "G",
+            "h",
+            "g",
         ):
             await pilot.press(key)
             columns.append(app.chart.cursor_column)
-        assert columns == [1, 11, 21, 20, 10, 0, 58, 58, 0, 0]
+        assert columns == [1, 11, 21, 20, 10, 0, 58, 58, 0, 0, 1, 58, 57, 0]
         await pilot.press("right", "down", "down")
         assert app.reversed_cells() == [(2, 14), (16, 14)]
         assert (app.chart.cursor_lane, app.chart.cursor_column) == (2, 1)

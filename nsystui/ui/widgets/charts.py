@@ -366,12 +366,12 @@ class StripChart(TimeChart):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "move(-1)", show=False),
-        Binding("right", "move(1)", show=False),
+        Binding("left,h", "move(-1)", show=False),
+        Binding("right,l", "move(1)", show=False),
         Binding("shift+left,less_than_sign", "move(-10)", show=False),
         Binding("shift+right,greater_than_sign", "move(10)", show=False),
-        Binding("home", "move(-1000000)", show=False),
-        Binding("end", "move(1000000)", show=False),
+        Binding("home,g", "move(-1000000)", show=False),
+        Binding("end,G", "move(1000000)", show=False),
         Binding("up,k", "lane(-1)", show=False),
         Binding("down,j", "lane(1)", show=False),
         Binding("pageup,ctrl+b", "lane_page(-1)", show=False),
