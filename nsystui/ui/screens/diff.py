@@ -8,7 +8,6 @@ import shlex
 import threading
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from textual import events, on
@@ -16,11 +15,11 @@ from textual.message import Message
 
 from nsystui.base.answer import Answer, Record, TableAnswer, Value
 from nsystui.base.errors import NsystuiError, UsageError
-from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import NameFilter, Selection
 from nsystui.base.text import shorten, width_of
 from nsystui.questions.compare import TABLES, Options, Side, worded
 from nsystui.questions.compare.pairs import GONE
+from nsystui.questions.compare.side import smart_names_of
 from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.opening import Source
@@ -156,8 +155,7 @@ class DiffScreen(FilteredTableScreen):
         """Smart names that are unique among the kernels of both."""
         if self.sides is None or self._current != "kernels" or self._options().names is not Names.SMART:
             return {}
-        jobs = [side.job for side in self.sides]
-        return jobs[0].smart_names() if jobs[0] is jobs[1] else smart_names(chain(*(one.smart_names() for one in jobs)))
+        return smart_names_of(*self.sides)
 
     def row_details(self) -> Details:
         """Without the bar, which says what the difference says; a line of the summary is named by what it measures."""
