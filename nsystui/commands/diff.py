@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 DESCRIPTION = """What changed from A to B: a summary, then kernels, NVTX ranges, NCCL, memory operations and steps by
 name, largest difference first. A and B are two jobs, or two ranks, groups of ranks or spans of time of one job.
 
-  B - A        the difference of the times in sum, its two parts:
-  by count     what more or fewer of them cost, at their mean duration of both sides
-  by duration  what longer or shorter ones cost, at the mean of both counts
-  change %     the size of a row's difference by that of all rows
-  new, gone    only in B, only in A; where one side recorded none of it, neither
+  B - A          the difference of the summed times, in two parts:
+  from count     what more or fewer of them cost, at the mean duration of both sides
+  from duration  what longer or shorter ones cost, at the mean of both counts
+  change %       the size of a row's difference by that of all rows
+  new, gone      only in B, only in A; where one side recorded none of it, neither
 
 Where the sides have different numbers of ranks, times and counts are per rank, and say so. NVTX ranges overlap, and so
 do their differences; names that differ in numbers only are one (--no-fold)."""

@@ -172,7 +172,7 @@ class DiffScreen(FilteredTableScreen):
     def empty_text(self, answer: Answer) -> str:
         if answer.total and self.words is not None:
             return super().empty_text(answer)
-        return "\n".join(answer.notes) or "neither A nor B has any"
+        return "\n".join(answer.notes) or "neither A nor B has any of this"
 
     def counted(self) -> str:
         return "measures" if self._current in (_SUMMARY, "steps") else "names"
@@ -228,7 +228,7 @@ class DiffScreen(FilteredTableScreen):
             self.job_changed()
 
     def action_selection(self) -> None:
-        self.say("A and B are chosen: the other screens select ranks and times, x on two ranks compares them")
+        self.say("A and B are fixed here: x on two ranks of another screen compares those")
 
     def show_filtered(self) -> None:
         self._show_rows(same_place=False)
@@ -240,7 +240,7 @@ class DiffScreen(FilteredTableScreen):
             await self._own_app.open_side(self.sides[0], "A")
             await super().action_mode(name)
         else:
-            self.say("a moment: A and B are being read")
+            self.say("one moment: A and B are being read")
 
     # -- going on -------------------------------------------------------------------------------------------------
 
@@ -252,14 +252,14 @@ class DiffScreen(FilteredTableScreen):
             if isinstance(table, str):
                 self._show_table(table)
             elif values:
-                self.say("no table tells more of this; v goes through them")
+                self.say("no table has more on this; v shows the next one")
         elif values:
             self._open_name(values)
 
     def _open_name(self, values: dict[str, Value]) -> None:
         name = values.get("collective" if self._current == "nccl" else "name")
         if self._current not in _WITH_VIEW or not isinstance(name, str):
-            self.say("there is no screen of this row alone")
+            self.say("this row has no screen of its own")
             return
         sides = self.sides
         if sides is None or not (self._is_of_open_job or self._own_app is not None):

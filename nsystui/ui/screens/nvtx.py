@@ -157,7 +157,7 @@ class Outline:
         return "  " * line.depth + mark
 
     def open(self, index: int) -> bool:
-        """Opens a row, or fetches more of its siblings; ``False`` where there is nothing inside."""
+        """Opens a row, or fetches more of its siblings; ``False`` where there is nothing to open here."""
         line = self.lines[index]
         if line.rest:
             self.lines[index : index + 1] = self._children(line.node, line.depth, line.offset)
@@ -353,7 +353,7 @@ class NvtxScreen(TableScreen):
         node = self.node()
         key = None if node is None else self._event_of(node)
         if key is None:
-            self.say("there is nothing inside")
+            self.say("there is nothing to open here")
             return
         show_event(self.explorer, key)
 
@@ -381,7 +381,7 @@ class NvtxScreen(TableScreen):
         if node is None or self.outline is None:
             return
         if node.index is None:
-            self.say("many ranges: open a single one, or t selects their time for every screen")
+            self.say("several ranges: open a single one, or select their time with t")
             return
         ranges, index = self.outline.tree.ranges, node.index
         self.lay_over(RangeWorkScreen(node.label, lambda job: kernels_of(ranges, index, job.ranks)))
@@ -417,7 +417,7 @@ class NvtxScreen(TableScreen):
         wanted: NameFilter | None = self.selection.name
         outline = self.outline
         if wanted is None or outline is None:
-            self.say("/ sets a filter first; n and N go from match to match")
+            self.say("set a filter with / first: n and N then go to the matches")
             return
         here = self.table.cursor_row
         shown = {line.node.id: row for row, line in enumerate(outline.lines) if not line.rest}

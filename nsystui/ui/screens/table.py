@@ -54,15 +54,13 @@ class TablesScreen(JobScreen):
 
     def action_sort(self) -> None:
         if self.table.pick_order():
-            self.say(
-                "sort by: the marked letter of a column · the same again reverses · s next column · Esc not at all"
-            )
+            self.say("sort by: the marked letter of a column · the same again reverses · s next column · Esc cancels")
         else:
             self.say("there is nothing to sort")
 
     def action_sort_reverse(self) -> None:
         if self.table.sorted_by is None:
-            self.say("s sorts first")
+            self.say("sort with s first")
         self.table.reverse_sort()
 
     @on(PageFailed)

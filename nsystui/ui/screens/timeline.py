@@ -126,7 +126,7 @@ class TimelineScreen(ZoomableChartScreen):
         if not picture.lanes:
             why = picture.notes or ("no GPU work and no NVTX range is in the selection: Esc goes back",)
             self.show_title()
-            self.show_empty("\n".join((*why, "", "1 Overview shows what there is")))
+            self.show_empty("\n".join((*why, "", "1 Overview shows what was recorded")))
             return
         self.show_empty("")
         window = picture.window
@@ -307,7 +307,7 @@ class TimelineScreen(ZoomableChartScreen):
 
     def why_empty(self) -> str:
         if self.picture is None:
-            return "a moment: the lanes are being computed"
+            return "one moment: the lanes are being computed"
         return "" if self.picture.lanes else "there is no lane here"
 
     def _is_empty(self) -> bool:
@@ -478,7 +478,7 @@ class TimelineScreen(ZoomableChartScreen):
         if row is None and self.facts is not None:
             row = self.facts.row
         if row is None:
-            self.say(self.facts.lines[0] if self.facts is not None else "a moment: the event is being looked up")
+            self.say(self.facts.lines[0] if self.facts is not None else "one moment: the event is being read")
             return
         show_event(self.explorer, key_of(row))
 
@@ -487,7 +487,7 @@ class TimelineScreen(ZoomableChartScreen):
         if self._is_empty() or picture is None or lane is None:
             return
         if not picture.timeline.has_inside(lane.task):
-            self.say("nothing is inside: no stream and no NVTX range was recorded of this rank")
+            self.say("nothing to open: no stream and no NVTX range was recorded for this rank")
             return
         self.opened = picture.opened ^ {lane.task}
         self.move_to(time=self.time, lane=lane, event=None)
@@ -524,9 +524,7 @@ class TimelineScreen(ZoomableChartScreen):
             if self.found == name:
                 self.match_count = count
                 self.show_selection()
-                self.say(
-                    "nothing on these lanes has such a name" if not count else f"{count:,} found: n and N go to them"
-                )
+                self.say("no event on these lanes matches" if not count else f"{count:,} found: n and N go to them")
 
         in_thread(self, "count", matches.count, counted, self._say_reason)
 
@@ -543,7 +541,7 @@ class TimelineScreen(ZoomableChartScreen):
             return
         matches, lane, time = self._matches(), self.lane, self.time
         if matches is None:
-            self.say("/ finds names first; ] and [ go to the next and previous event")
+            self.say("find a name with / first; ] and [ go to the next and previous event")
             return
         if self._searching:
             return
@@ -552,7 +550,7 @@ class TimelineScreen(ZoomableChartScreen):
         def go(match: Match | None) -> None:
             self._searching = False
             if match is None:
-                self.say(f'no more "{matches.wanted.text}"' if self.match_count != 0 else "nothing has such a name")
+                self.say(f'no more "{matches.wanted.text}"' if self.match_count != 0 else "no event matches")
             else:
                 self._show_event(match.row, match.lane)
 
