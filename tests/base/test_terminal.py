@@ -123,12 +123,13 @@ def no_terminal():
 
 
 def test_a_terminal_that_does_not_tell_its_size_has_what_the_environment_says(monkeypatch):
-    monkeypatch.setattr("os.get_terminal_size", lambda _: (0, 0))
-    assert size(2, {"COLUMNS": "132", "LINES": "43"}) == (132, 43)
-    assert size(2, {}) == (80, 24)
-    monkeypatch.setattr("os.get_terminal_size", lambda _: (99_999, 50))
-    assert size(2, {"COLUMNS": "132"}) == (1000, 50)
-    assert bounded(0, 10**9) == (1, 500)
+    with monkeypatch.context() as patched:  # pytest asks for the size, too
+        patched.setattr("os.get_terminal_size", lambda _: (0, 0))
+        assert size(2, {"COLUMNS": "132", "LINES": "43"}) == (132, 43)
+        assert size(2, {}) == (80, 24)
+        patched.setattr("os.get_terminal_size", lambda _: (99_999, 50))
+        assert size(2, {"COLUMNS": "132"}) == (1000, 50)
+        assert bounded(0, 10**9) == (1, 500)
 
 
 @pytest.mark.parametrize("words", [["timeline"], ["recipe", "cuda_gpu_time_util_map"]])

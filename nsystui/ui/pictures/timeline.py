@@ -162,8 +162,9 @@ def _names(drawn: LaneText) -> Iterator[tuple[int, str]]:
     for name in drawn.names:
         full = [column for column in range(name.first, name.last + 1) if drawn.busy[column] >= _FULL]
         room = name.last - full[0] if full else 0
-        text = name.text if full and len(name.text) == room + 1 else shown_name(name.text, room)
-        if text and (text.endswith("…") or text == name.text):
+        whole = shown_name(name.text, len(name.text))
+        text = whole if full and len(whole) == room + 1 else shown_name(name.text, room)
+        if text and (text.endswith("…") or text == whole):
             yield full[0], text
 
 
