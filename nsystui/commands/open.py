@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         nargs="+",
         metavar="LOG",
-        help="NCCL's debug logs of the same job (plain, .gz or globs), after FILE: l on the NCCL screen shows them",
+        help="NCCL's debug logs of the same job (plain, .gz or globs), after FILE: the view log of the NCCL screen shows them",
     )
     parser.add_argument(
         "--ranks",
