@@ -171,6 +171,15 @@ async def test_the_cursor_moves_by_one_and_by_ten_in_its_lane_and_on_the_axis():
         assert app.heard[-1] == StripChart.Selected(app.chart)
 
 
+async def test_the_cursor_takes_no_blank_within_a_label_of_the_axis():
+    app = ChartApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press(*["right"] * 4)
+        assert app.lines()[16].startswith("             │6.0 s "), "the blank before the unit is the label's"
+        await pilot.press("right", "right")
+        assert app.lines()[16].startswith("             │6.0 s▲")
+
+
 async def test_with_few_lanes_the_cursor_goes_through_all():
     app = ChartApp(lanes=3)
     async with app.run_test(size=(80, 24)) as pilot:
