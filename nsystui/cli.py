@@ -27,7 +27,7 @@ _PRINTING = ("--print-completion", "--print-man")
 
 _EPILOG = """examples:
   nsystui rank*.sqlite                          open all ranks of a job
-  nsystui triage rank*.sqlite                   what is wrong with it, and what to try
+  nsystui triage rank*.sqlite                   what is wrong with it, and how to fix it
   nsystui kernels rank0.sqlite                  the kernel summary, without a screen
   nsystui stats -r cuda_gpu_kern_sum --format csv rank0.sqlite > kernels.csv
   nsystui nccl rank*.sqlite --format json

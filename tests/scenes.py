@@ -22,6 +22,8 @@ class Scene:
 
 SCENES = (
     Scene("overview", ()),
+    Scene("finding", ("down", "enter")),
+    Scene("gap", ("down", "enter", "enter")),
     Scene("kernels", ("2",)),
     Scene("instances", ("2", "enter")),
     Scene("nccl", ("3",)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import os
 import select
+import stat
 import sys
 from collections.abc import Mapping
 
@@ -111,6 +112,21 @@ def text_width(default: int = 80, environ: Mapping[str, str] = os.environ) -> in
         except (OSError, ValueError):
             columns = 0
     return bounded(columns or default, 1)[0]
+
+
+def reading_width(environ: Mapping[str, str] = os.environ) -> int | None:
+    """The columns of the terminal that standard output is read on, also through a pipe such as ``| less``.
+
+    ``None`` where it goes into a file, or nothing here is a terminal: such text is as wide as it is.
+    """
+    try:
+        if os.isatty(1):
+            return text_width(120, environ)
+        if stat.S_ISFIFO(os.fstat(1).st_mode) and os.isatty(2):
+            return bounded(_number_in(environ, "COLUMNS") or os.get_terminal_size(2).columns or 120, 1)[0]
+    except OSError:
+        pass
+    return None
 
 
 def _number_in(environ: Mapping[str, str], name: str) -> int:

@@ -282,7 +282,9 @@ def no_rows(arguments: argparse.Namespace, total: int | None = None) -> str:
     is_narrowed = any(given.get(flag) for flag in flags) or (ranks and numbering(ranks) is None)
     if is_narrowed:
         return "no rows in this selection"
-    return f"no rows: none of {total:,} is as asked for" if total else "no rows: nothing of this in these exports"
+    return (
+        f"no rows: none of {total:,} matches the selection" if total else "no rows: these exports contain none of this"
+    )
 
 
 def _save(arguments: argparse.Namespace, answer: Answer) -> None:

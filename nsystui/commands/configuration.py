@@ -368,7 +368,9 @@ def memory_size(text: str, name: str) -> int:
 
     memory = size(text, name)
     if memory < SMALLEST_MEMORY:
-        raise UsageError(f"{name}{text}: too little to read an export with, {size_words(SMALLEST_MEMORY)} is the least")
+        raise UsageError(
+            f"{name}{text}: too little to read an export with, the minimum is {size_words(SMALLEST_MEMORY)}"
+        )
     return memory
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 DESCRIPTION = """What changed from A to B: a summary, then kernels, NVTX ranges, NCCL, memory operations and steps by
 name, largest difference first. A and B are two jobs, or two ranks, groups of ranks or spans of time of one job.
 
-  B - A        the difference of the times in sum, its two parts:
-  by count     what more or fewer of them cost, at their mean duration of both sides
-  by duration  what longer or shorter ones cost, at the mean of both counts
-  change %     the size of a row's difference by that of all rows
-  new, gone    only in B, only in A; where one side recorded none of it, neither
+  B - A          the difference of the summed times, in two parts:
+  from count     what more or fewer of them cost, at the mean duration of both sides
+  from duration  what longer or shorter ones cost, at the mean of both counts
+  change %       the size of a row's difference by that of all rows
+  new, gone      only in B, only in A; where one side recorded none of it, neither
 
 Where the sides have different numbers of ranks, times and counts are per rank, and say so. NVTX ranges overlap, and so
 do their differences; names that differ in numbers only are one (--no-fold)."""
@@ -64,7 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sides.add_argument(f"--time-{side}", metavar="A:B", help=f"the window of {name}, in the time of its own job")
     group = parser.add_argument_group("table")
     group.add_argument("--tables", metavar="LIST", help=f"which, separated by commas: {', '.join(_TABLES)} (all)")
-    group.add_argument("--names", choices=("full", "short", "mangled"), help="which kernel names (default: full)")
+    group.add_argument(
+        "--names",
+        choices=("full", "short", "mangled"),
+        help="which kernel names (default: smart ones in a text, full ones in files)",
+    )
     group.add_argument("--no-fold", action="store_true", help="numbered NVTX names (layer 0, layer 1 …) one by one")
     shared.add_step_range(group)
     shared.add_selection(parser)
@@ -168,11 +172,14 @@ def _tables(
     arguments: argparse.Namespace, answers: dict[str, TableAnswer], sides: tuple[Side, Side]
 ) -> Iterator[Titled]:
     """The tables, sorted and cut, each note with the first that it belongs to; a text omits tables without rows."""
-    from nsystui.base.terminal import text_width
+    from nsystui.base.terminal import reading_width
     from nsystui.output.formats import fitting
     from nsystui.questions.compare import TABLES
+    from nsystui.questions.compare.side import smart_names_of
 
     is_text = _is_text(arguments)
+    width = None if shared.to_file(arguments) else reading_width()
+    sides_told = f": A is {sides[0].label}, B is {sides[1].label}"
     earlier: set[str] = set()
     for name, whole in answers.items():
         answer = _arranged(arguments, name, whole, is_text, len(answers) > 1)
@@ -182,12 +189,19 @@ def _tables(
             for text in notes:
                 shared.complain(f"note: {text}")
             continue
-        if is_text and not shared.to_file(arguments) and sys.stdout.isatty():
-            answer = fitting(answer, text_width(120))
-        title = TABLES[name].title
-        title += f": A is {sides[0].label}, B is {sides[1].label}" if not earlier - set(notes) else ""
+        if is_text and name == "kernels" and not arguments.names:
+            answer = _renamed(answer, smart_names_of(*sides))
+        if is_text and width is not None:
+            answer = fitting(answer, width)
+        title, sides_told = TABLES[name].title + sides_told, ""
         title += f" ({len(answer):,} of {len(whole):,}: --top N for more)" if len(answer) < len(whole) else ""
         yield Titled(name, title, replace(answer, notes=notes))
+
+
+def _renamed(answer: TableAnswer, names: Mapping[str, str]) -> TableAnswer:
+    """The answer with other names in its last column."""
+    rows = [(*row[:-1], names.get(str(row[-1]), row[-1])) for row in answer.rows]
+    return replace(answer, rows=rows)
 
 
 def _is_text(arguments: argparse.Namespace) -> bool:

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         nargs="+",
         metavar="LOG",
-        help="NCCL's debug logs of the same job (plain, .gz or globs), after FILE: l on the NCCL screen shows them",
+        help="NCCL's debug logs of the same job (plain, .gz or globs), after FILE: a view of the NCCL screen",
     )
     parser.add_argument(
         "--ranks",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.questions.triage.rules import Thresholds
 
-DESCRIPTION = """What is wrong with a job, worst first: what it costs, what to try, and where to look.
+DESCRIPTION = """What is wrong with a job, worst first: what it costs, how to fix it, and where to look.
 A rule that lacks data says what it needs; a healthy job is said to be healthy. The letter is the severity: E, W, I.
 
 With --baseline: what is new, gone, or costs more or less than in another job (by its share of the job), and the largest

@@ -26,7 +26,7 @@ _WIDTH = 79
 _INDENT = "   "
 _EVIDENCE = 20
 """Rows of a table of evidence in a report."""
-_HEALTHY = "No rule found anything wrong."
+_HEALTHY = "No issues found."
 _COSTS = "Costs are time of one GPU (the mean over all) and may be about the same time: they do not add up."
 
 
@@ -68,7 +68,7 @@ def _finding(one: Finding) -> Iterator[str]:
 def body_lines(one: Finding) -> Iterator[str]:
     """A finding without its first line."""
     yield from _wrapped(one.sentence)
-    yield from _wrapped(f"try: {one.advice.text}")
+    yield from _wrapped(f"how to fix: {one.advice.text}")
     yield from _wrapped(f"why: {one.advice.reason}")
     # Not wrapped, so that it can be copied.
     yield f"{_INDENT}see: nsystui {_command(one)} ({one.door.screen} screen)"
@@ -107,7 +107,7 @@ def report(found: Triage) -> str:
 def body_report(one: Finding) -> list[str]:
     """A finding without its heading, with the first rows of its evidence."""
     reason = one.advice.reason[:1].upper() + one.advice.reason[1:]
-    parts = [f"{plain(one.sentence)}.\n", f"* **Try**: {plain(one.advice.text)}. {plain(reason)}."]
+    parts = [f"{plain(one.sentence)}.\n", f"* **How to fix**: {plain(one.advice.text)}. {plain(reason)}."]
     if one.measured:
         parts.append(f"* **Measured as**: {plain(one.measured)}")
     if one.window is not None:
@@ -180,7 +180,7 @@ def _change_headline(found: Against) -> str:
 
     parts = [f"{count} {kind.value}" for kind, count in counts(found).items() if count]
     start = "" if any(one.kind.is_worse for one in found.changes) else "Nothing got worse. "
-    return f"{start}Against {found.label}: {', '.join(parts) if parts else 'no findings in either job'}"
+    return f"{start}Against {found.label}: {', '.join(parts) if parts else 'no issues found in either job'}"
 
 
 def _change_title(one: Change) -> str:

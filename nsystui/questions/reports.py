@@ -146,7 +146,7 @@ def _said(session: Session, conditions: Sequence[Condition]) -> list[tuple[Any, 
 def _diagnostic_notes(reports: Sequence[Report], said: Sequence[tuple[Any, ...]]) -> Iterator[str]:
     lost = [text.strip() for level, *_, text in said if level in ("Warning", "Error") and _LOST.search(text or "")]
     if lost:
-        yield f"events may be missing, so that counts and times are too small: {few(list(dict.fromkeys(lost)))}"
+        yield f"events may be missing; counts and times may be undercounted: {few(list(dict.fromkeys(lost)))}"
     silent = [report.name for report in reports if not report.count(tables.diagnostics)]
     if silent:
         yield f"no diagnostics in {which_of(silent, len(reports))}: nsys 2024.4 and later write them"

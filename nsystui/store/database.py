@@ -66,7 +66,7 @@ def connect(limits: Limits) -> duckdb.DuckDBPyConnection:
     """
     space = address_limit()
     if space is not None and space < LEAST_ADDRESSES:
-        least = f"{size_words(LEAST_ADDRESSES)} is the least: raise `ulimit -v`"
+        least = f"the minimum is {size_words(LEAST_ADDRESSES)}: raise `ulimit -v`"
         raise NsystuiError(f"not enough memory: this process may have {size_words(space)}, {least}")
     import duckdb
 

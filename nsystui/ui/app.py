@@ -534,7 +534,7 @@ class DiffApp(NsystuiApp):
         self.loading_now = False
         self.update_status()
         if cancelled:
-            self.say("stopped: R reads on, q quits")
+            self.say("stopped: R resumes loading, q quits")
         elif number not in self._jobs or not self._jobs[number].session.reports:
             self._leave_with_reasons()
         elif number + 1 < len(self.sources):

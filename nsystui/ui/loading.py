@@ -245,7 +245,7 @@ class LogState:
     def status(self) -> str:
         """The progress of the reading, in words; empty when all of it is read."""
         if self.is_stopped:
-            return f"stopped at {int(self.share * 100)} %: R reads again"
+            return f"stopped at {int(self.share * 100)} %: R resumes reading"
         if self.is_over:
             return ""
         read, size = (format_value(Unit.BYTES, number) for number in (self.read, self.size))

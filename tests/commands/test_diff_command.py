@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +62,28 @@ def test_two_groups_of_one_job_are_named_by_their_ranks(demo_job, capsys):
     headings = [line for line in out.splitlines() if line.startswith("# ")]
     assert len(headings) == len(TABLES)
     assert any("kernels by name (10 of " in line for line in headings)
+
+
+def test_a_text_says_once_who_a_and_b_are_and_has_smart_names(demo_job, capsys):
+    _, out, _ = run(capsys, *demo_job, "--ranks-a", "0", "--ranks-b", "2", "--tables", "kernels,nvtx,memory")
+    assert out.count("A is rank 0, B is rank 2") == 1
+    assert "flash_fwd<bfloat16_t>" in out and "flash_fwd_kernel<" not in out
+    _, out, _ = run(capsys, *demo_job, "--ranks-a", "0", "--ranks-b", "2", "--tables", "kernels", "--names", "full")
+    assert "flash_fwd_kernel<" in out
+
+
+def test_a_text_that_is_read_on_a_terminal_through_a_pipe_has_its_width(demo_job):
+    """As ``nsystui diff … | less`` does: standard output is a pipe, standard error the terminal."""
+    terminal, own = pty.openpty()
+    fcntl.ioctl(own, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    command = [sys.executable, "-m", "nsystui", "diff", *demo_job, "--ranks-a", "0", "--ranks-b", "2"]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=own, text=True, check=True, timeout=120)
+    finally:
+        os.close(own)
+        os.close(terminal)
+    tables = [line for line in done.stdout.splitlines() if not line.startswith("#")]
+    assert len(tables) > 40 and max(map(len, tables)) <= 100
 
 
 def test_one_rank_beside_itself_in_two_windows(demo_job, capsys):

@@ -113,8 +113,8 @@ class TestNonsense:
     @pytest.mark.parametrize(
         ("words", "said"),
         [
-            (("--memory-limit", "5M"), "--memory-limit 5M: too little to read an export with, 160MiB is the least"),
-            (("--memory-limit", "0"), "--memory-limit 0: too little to read an export with, 160MiB is the least"),
+            (("--memory-limit", "5M"), "--memory-limit 5M: too little to read an export with, the minimum is 160MiB"),
+            (("--memory-limit", "0"), "--memory-limit 0: too little to read an export with, the minimum is 160MiB"),
             (("--memory-limit", "lots"), "'lots' is not a size: give a number with M or G, such as 512M or 1.5G"),
             (("--memory-limit=-1G",), "--memory-limit -1G: '-1G' is not a size"),
             (("--memory-limit", ""), "--memory-limit : '' is not a size"),

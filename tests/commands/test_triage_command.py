@@ -28,7 +28,7 @@ def test_findings_come_with_cost_advice_and_the_command_that_shows_more(run, sta
     (head,) = [line for line in lines if line.startswith("W  idle-gaps")]
     assert " ms, " in head
     assert head.endswith(" % of the job")
-    for start in ("   try: ", "   why: ", "   see: nsystui timeline FILE… --time "):
+    for start in ("   how to fix: ", "   why: ", "   see: nsystui timeline FILE… --time "):
         assert any(line.startswith(start) for line in lines)
     assert any(line.startswith("-  stragglers: needs ") for line in lines)
     assert all(len(line) < 80 for line in lines if "see: " not in line)
@@ -36,7 +36,7 @@ def test_findings_come_with_cost_advice_and_the_command_that_shows_more(run, sta
 
 def test_a_healthy_job_is_said_to_be_healthy(run, healthy):
     done = run("triage", *healthy, "--fail-on", "warning")
-    assert done.out.startswith("No rule found anything wrong.")
+    assert done.out.startswith("No issues found.")
     assert done.status == 0
 
 
@@ -92,7 +92,7 @@ def test_a_threshold_is_changed(run, stalled):
 def test_an_export_without_anything_is_not_called_healthy(run, tmp_path):
     done = run("triage", empty_export(tmp_path / "empty.sqlite"))
     assert done.status == 0
-    assert "No rule found anything wrong" not in done.out
+    assert "No issues found" not in done.out
     assert "Not checked:" in done.out
 
 

@@ -236,6 +236,6 @@ class TestWithLess:
         before = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))"
         done = outside("overview", original, before=before, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == "nsystui: not enough memory: this process may have 300MiB, 400MiB is the least: " + (
+        assert done.stderr == "nsystui: not enough memory: this process may have 300MiB, the minimum is 400MiB: " + (
             "raise `ulimit -v`\n"
         )

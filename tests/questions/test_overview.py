@@ -213,7 +213,7 @@ def test_diagnostics_are_grouped_worst_first(complaining: Session) -> None:
         ("Info", 2, "2 reports", 5, "Profiling has started."),
     ]
     assert table.notes == (
-        f"events may be missing, so that counts and times are too small: {lost}",
+        f"events may be missing; counts and times may be undercounted: {lost}",
         "no diagnostics in rank2: nsys 2024.4 and later write them",
     )
 

@@ -261,7 +261,7 @@ class TestMap:
         values = np.array([[0.0, np.nan, np.nan], [0.5, 0.25, np.nan], [1.0, 0.75, np.nan]])
         shown = RankMap("busy", (0, 1, 2), values, (Window(0, 1),) * 3)  # type: ignore[arg-type]
         groups = shown.grouped(1)
-        for merge, expected in ((Merge.MEAN, [0.5, 0.5]), (Merge.LEAST, [0.0, 0.25]), (Merge.LARGEST, [1.0, 0.75])):
+        for merge, expected in ((Merge.MEAN, [0.5, 0.5]), (Merge.MINIMUM, [0.0, 0.25]), (Merge.MAXIMUM, [1.0, 0.75])):
             (line,) = shown.merged(groups, merge)
             assert line[:2].tolist() == expected and np.isnan(line[2])
 

@@ -152,10 +152,14 @@ async def test_the_cursor_moves_by_one_and_by_ten_in_its_lane_and_on_the_axis():
             "right",
             "home",
             "left",
+            "l",
+            "G",
+            "h",
+            "g",
         ):
             await pilot.press(key)
             columns.append(app.chart.cursor_column)
-        assert columns == [1, 11, 21, 20, 10, 0, 58, 58, 0, 0]
+        assert columns == [1, 11, 21, 20, 10, 0, 58, 58, 0, 0, 1, 58, 57, 0]
         await pilot.press("right", "down", "down")
         assert app.reversed_cells() == [(2, 14), (16, 14)]
         assert (app.chart.cursor_lane, app.chart.cursor_column) == (2, 1)
@@ -165,6 +169,15 @@ async def test_the_cursor_moves_by_one_and_by_ten_in_its_lane_and_on_the_axis():
         assert app.chart.time_column(6 * S + S // 2) == 29
         await pilot.press("enter")
         assert app.heard[-1] == StripChart.Selected(app.chart)
+
+
+async def test_the_cursor_takes_no_blank_within_a_label_of_the_axis():
+    app = ChartApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press(*["right"] * 4)
+        assert app.lines()[16].startswith("             │6.0 s "), "the blank before the unit is the label's"
+        await pilot.press("right", "right")
+        assert app.lines()[16].startswith("             │6.0 s▲")
 
 
 async def test_with_few_lanes_the_cursor_goes_through_all():

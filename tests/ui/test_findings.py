@@ -75,7 +75,7 @@ class TestFound:
             await hit(app, pilot, "enter")  # the findings have the focus
             assert isinstance(app.screen, FindingScreen)
             assert app.screen.finding.id == "straggler"
-            for word in ("why", "try", "cost", "doors"):
+            for word in ("why", "how to fix", "cost", "doors"):
                 assert line_with(app, f"{word}  ")
             await hit(app, pilot, "L")
             assert isinstance(app.screen, TimelineScreen)
@@ -122,7 +122,7 @@ class TestFound:
             await hit(app, pilot, "enter")
             assert isinstance(app.screen, FindingScreen)
             first = app.screen.finding
-            assert first.advice.text[:20] in line_with(app, "try")
+            assert first.advice.text[:20] in line_with(app, "how to fix")
             assert app.screen.table.row_count == len(first.evidence)
             assert "1 of " in screen_text(app)[1]
             await hit(app, pilot, "right_square_bracket")

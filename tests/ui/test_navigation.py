@@ -213,4 +213,4 @@ async def test_the_help_is_not_wrapped_and_has_its_verbs(job, cache, key):
         assert isinstance(app.screen, HelpScreen)
         room = app.screen.query_one("Static").size.width
         assert max(map(len, app.screen._lines)) <= room
-        assert {"Go", "View", "Select", "Take along", "Program"} <= set(app.screen._lines)
+        assert {"Go", "View", "Select", "Export", "Program"} <= set(app.screen._lines)

@@ -283,12 +283,12 @@ class TestReading:
             await pilot.press("b", "escape")
             await shows(app, pilot, "stopping…")
             gate.event.set()
-            await shows(app, pilot, "R reads again")
+            await shows(app, pilot, "R resumes reading")
             assert app.nccl_log.is_stopped and app.nccl_log.calls < 6001
             assert app.screen.name_of_table == "sizes"
             await pilot.press("R")
             await shows(app, pilot, "6,001 calls")
-            assert not has(app, "R reads again") and not has(app, "reading log")
+            assert not has(app, "R resumes reading") and not has(app, "reading log")
 
     async def test_it_ends_at_once_when_the_program_is_left(self, long_log, monkeypatch):
         gate = Gate(monkeypatch)

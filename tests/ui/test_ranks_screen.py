@@ -114,12 +114,12 @@ async def test_ranks_share_lines_where_there_are_too_few(ranks, cache_directory)
         await shows(app, pilot, "mean of 2 ranks a line")
         line_with(app, "12-13")
         await hit(app, pilot, "a")
-        await shows(app, pilot, "least of 2 ranks a line")
+        await shows(app, pilot, "minimum of 2 ranks a line")
         await hit(app, pilot, "down", "enter")
         await shows(app, pilot, "% · 2 ranks")
         assert not any("14-15" in line for line in screen_text(app))
         await hit(app, pilot, "escape")
-        await shows(app, pilot, "least of 2 ranks a line")
+        await shows(app, pilot, "minimum of 2 ranks a line")
 
 
 async def test_without_gpu_work_the_map_says_why(tmp_path):

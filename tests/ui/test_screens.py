@@ -201,6 +201,17 @@ async def test_nccl_drills_to_calls_and_c_goes_to_the_kernel(job):
         assert (app.screen.values()["kind"], app.screen.values()["row"]) == ("nccl", partner)
 
 
+async def test_without_any_range_that_passes_the_filter_the_tree_says_so_and_shows_no_details(job):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, ("5", "down"))
+        assert app.screen.pane.render_line(0).text.strip()
+        await play(app, pilot, ("slash",))
+        await answer(app, pilot, "qqqq")
+        assert not app.screen.pane.render_line(0).text.strip()
+        await play(app, pilot, ("n",))
+        assert line(app, KeyLine) == 'no range matches "qqqq"'
+
+
 async def test_nvtx_opens_folded_steps_down_to_single_ranges_and_their_gpu_work(job):
     async with running(*job) as (app, pilot):
         await play(app, pilot, ("5", "slash"))
@@ -235,10 +246,32 @@ async def test_e_writes_what_the_command_prints_byte_for_byte(job, tmp_path, cap
     async with running(directory, files) as (app, pilot):
         for keys, ending in every:
             await play(app, pilot, (*keys, "e"))
+            if keys == "5":
+                await answer(app, pilot, "tree")
             await answer(app, pilot, str(tmp_path / f"{keys}.{ending}"))
     for keys, ending in every:
         assert main([*commands[keys], *files, "--format", ending]) == 0
         assert (tmp_path / f"{keys}.{ending}").read_text(encoding="utf-8") == capsys.readouterr().out, keys
+
+
+async def test_e_writes_the_opened_rows_of_the_nvtx_tree(job, tmp_path):
+    async with running(*job) as (app, pilot):
+        await play(app, pilot, ("5", "down", "right", "down", "right", "e"))
+        assert "rows" in app.screen.prompt.value
+        await play(app, pilot, ("enter",))
+        await answer(app, pilot, str(tmp_path / "rows.csv"))
+        outline = app.screen.outline
+        shown = outline.page(0, len(outline))
+        lines = [one for one in outline.lines if not one.rest]
+    with (tmp_path / "rows.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(lines) < len(outline.tree)
+    names = [row[0] for row in shown if not str(row[0]).startswith("…")]
+    assert [row["Path"].rpartition(" › ")[2] for row in rows] == names
+    assert [int(row["Total Time (ns)"]) for row in rows] == [one.node.total for one in lines]
+    deepest = max(rows, key=lambda row: int(row["Level"] or -1))
+    assert deepest["Path"].count(" › ") == int(deepest["Level"]) > 0
+    assert {row["Rank"] for row in rows} == {"0", "1"}
 
 
 @pytest.mark.parametrize(("keys", "what"), [("3", "kernel"), ("3v", "call")])

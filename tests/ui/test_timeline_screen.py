@@ -272,7 +272,7 @@ async def test_found_names_are_marked_and_counted_and_n_goes_from_one_to_the_nex
         await hit(app, pilot, "L", "space")
         before = [timeline(app).chart.line(lane).letters for lane in range(4)]
         await hit(app, pilot, "n")
-        assert "/ finds names first" in screen_text(app)[-1]
+        assert "find a name with / first" in screen_text(app)[-1]
         await hit(app, pilot, "slash", *"allreduce", "enter")
         count = timeline(app).match_count
         assert count and f'"allreduce" {count:,} matches' in screen_text(app)[1]
@@ -291,7 +291,7 @@ async def test_found_names_are_marked_and_counted_and_n_goes_from_one_to_the_nex
         await hit(app, pilot, "slash", *["backspace"] * 9, *"qqqq", "enter")
         assert "0 matches" in screen_text(app)[1]
         await hit(app, pilot, "n")
-        assert "nothing has such a name" in screen_text(app)[-1]
+        assert "no event matches" in screen_text(app)[-1]
         await hit(app, pilot, "slash", *["backspace"] * 9, "enter")
         assert not any(timeline(app).chart.line(lane).marked for lane in range(4))
         await hit(app, pilot, "f", *"norm", "enter")

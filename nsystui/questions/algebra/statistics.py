@@ -41,7 +41,7 @@ def measures(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
 
 
 def spread(value: sa.ColumnElement[Any], prefix: str = "") -> list[sa.ColumnElement[Any]]:
-    """Mean, median, least, largest and deviation of ``value``; missing values count for none of them."""
+    """Mean, median, minimum, maximum and standard deviation of ``value``; missing values count for none of them."""
     return [
         sa.func.avg(value).label(f"{prefix}avg"),
         sa.cast(sa.func.median(value), sa.Double).label(f"{prefix}median"),
@@ -103,7 +103,7 @@ def grouped(
 ) -> sa.Select[Any]:
     """One row for each combination of ``keys`` with the measures of ``value``, in no order.
 
-    ``first``, a row number, adds the least of each group under that name. Unless ``with_median``, the number of the
+    ``first``, a row number, adds the minimum of each group under that name. Unless ``with_median``, the number of the
     group stands in its place.
     """
     tie = [] if first is None else [sa.func.min(first).label("first")]
@@ -123,7 +123,7 @@ def summary(
 ) -> sa.Select[Any]:
     """One row for each combination of ``keys`` with every statistic of ``value``, largest total first.
 
-    Equal totals are in the order of the keys, or of the least ``first`` (a row number: as the export has them).
+    Equal totals are in the order of the keys, or of the smallest ``first`` (a row number: as the export has them).
     """
     groups = grouped(table, value, keys, conditions, first, with_median).subquery()
     share = (100.0 * groups.c.total / sa.func.nullif(sa.func.sum(groups.c.total).over(), 0)).label("share")

@@ -122,11 +122,11 @@ RANKS_DIFFER = (
 """Where every recipe differs."""
 
 _STATISTICS = (
-    "NVIDIA's statistics over ranks are put together from those of the ranks: median of medians, least Q1, largest Q3; "
+    "NVIDIA's statistics over ranks are made from those of each rank: median of medians, minimum Q1, maximum Q3; "
     "here they are those of all rows of all ranks together"
 )
 _DESCRIBED = (
-    "NVIDIA's statistics over ranks are put together from those of the ranks: median of medians, least Q1, largest Q3, "
+    "NVIDIA's statistics over ranks are made from those of each rank: median of medians, minimum Q1, maximum Q3, "
     "mean of the standard deviations; here they are those of all rows of all ranks together"
 )
 _BY_PROCESS = (

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import Selection
 from nsystui.questions.job import Job
 from nsystui.questions.nvtx.loading import has_launches
@@ -95,6 +97,13 @@ def both(a: Sequence[str], b: Sequence[str]) -> tuple[str, ...]:
     of_a = (f"A: {note}" for note in a if note not in b)
     of_b = (f"B: {note}" for note in b if note not in a)
     return (*(note for note in a if note in b), *of_a, *of_b)
+
+
+def smart_names_of(a: Side, b: Side) -> Mapping[str, str]:
+    """Smart names of the kernels by full name, unique among those of both jobs."""
+    if a.job is b.job:
+        return a.job.smart_names()
+    return smart_names(chain(a.job.smart_names(), b.job.smart_names()))
 
 
 def job_labels(jobs: Sequence[Job], files: Sequence[Sequence[str]]) -> tuple[str, ...]:

@@ -202,8 +202,8 @@ def _work(sides: tuple[Side, Side], launched: Compared, communication: Compared,
     yield line("  memory operations", "ns", memory_time, "memory")
     yield line("  kernels", "ns", kernel_time, "kernels")
     if basis.a and basis.b:
-        yield _Line("    by their number", "ns", None, None, "kernels", _sum(launched, "by_count"))
-        yield _Line("    by their durations", "ns", None, None, "kernels", _sum(launched, "by_duration"))
+        yield _Line("    from launch count", "ns", None, None, "kernels", _sum(launched, "by_count"))
+        yield _Line("    from duration", "ns", None, None, "kernels", _sum(launched, "by_duration"))
     has_nccl = communication.cells("what")[:1] == [KERNEL]
     if has_nccl:
         yield line("    NCCL kernels", "ns", _pair(communication, "total", basis), "nccl")
@@ -245,7 +245,7 @@ def _other_work(launched: Compared, used: tuple[Utilisation, Utilisation]) -> st
     percent = format_value(Unit.PERCENT, 100 * abs(b / a - 1))
     times_as = f"{format_value(Unit.COUNT, b / a)} times as many"
     many = times_as if b >= 2 * a else f"{percent} {'fewer' if b < a else 'more'}"
-    return f"B launched {many} kernels{span}: sums differ for that alone, 'by duration' and medians do not"
+    return f"B launched {many} kernels{span}: sums differ for that alone, 'from duration' and medians do not"
 
 
 def _largest(what: str, answer: Compared, key: str) -> Iterator[str]:
@@ -254,7 +254,7 @@ def _largest(what: str, answer: Compared, key: str) -> Iterator[str]:
     changes = zip(largest.cells("name")[:_NAMED], largest.cells(key)[:_NAMED], strict=True)
     changed = [f"{name} {format_value(Unit.CHANGE, change)}" for name, change in changes if change]
     if changed:
-        by = " by duration" if key == "by_duration" else ""
+        by = " in duration" if key == "by_duration" else ""
         yield f"{what} that changed most{by}: {', '.join(changed)}"
     statuses = answer.cells("status")
     single = [f"{count:,} {word}" for word in (NEW, GONE) if (count := statuses.count(word))]

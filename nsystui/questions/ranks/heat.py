@@ -1,6 +1,6 @@
 """Maps of all ranks: what each was busy with over time, and how long each of its steps took.
 
-Of more ranks than there are lines, neighbours share one: their mean, or their least or largest value, so that one odd
+Of more ranks than there are lines, neighbours share one: their mean, minimum or maximum, so that one odd
 rank among many is seen.
 """
 
@@ -41,8 +41,8 @@ class Merge(Enum):
     """The value that stands for several ranks on one line."""
 
     MEAN = "mean"
-    LEAST = "least"
-    LARGEST = "largest"
+    MINIMUM = "minimum"
+    MAXIMUM = "maximum"
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def _merged(values: Values, merge: Merge) -> Values:
         count = known.sum(axis=0)
         mean: Values = np.where(known, values, 0.0).sum(axis=0) / np.where(count, count, np.nan)
         return mean
-    fold = np.fmin if merge is Merge.LEAST else np.fmax
+    fold = np.fmin if merge is Merge.MINIMUM else np.fmax
     folded: Values = fold.reduce(values, axis=0)
     return folded
 

@@ -96,7 +96,7 @@ COLUMNS = (
     Column("collectives", header="Collectives", label="of", unit=Unit.COUNT, importance=3),
     Column("median_lateness", header="Median Lateness (ns)", label="late by", unit=Unit.DURATION, importance=4),
     Column("wait_caused", header="Wait Caused (ns)", label="wait caused", unit=Unit.DURATION, importance=1),
-    Column("wait_suffered", header="Wait Suffered (ns)", label="waited", unit=Unit.DURATION, importance=3),
+    Column("wait_suffered", header="Wait Suffered (ns)", label="total wait", unit=Unit.DURATION, importance=3),
     Column("clock_error", header="Clock Error (ns)", label="clock ±", unit=Unit.DURATION, importance=5),
     Column("odd", header="Odd", label="odd", importance=1),
     Column("steps", header="Steps", label="steps", unit=Unit.COUNT, importance=6),

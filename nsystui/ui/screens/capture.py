@@ -29,7 +29,7 @@ class DiagnosticsScreen(TextTableScreen):
         return str(self.values().get("text") or "")
 
     def open_row(self) -> None:
-        self.say("there is nothing behind a diagnostic: the line below has all of its text")
+        self.say("a diagnostic cannot be opened: the line below has its full text")
 
 
 class ContentsScreen(TableScreen):

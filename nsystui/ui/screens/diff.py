@@ -8,7 +8,6 @@ import shlex
 import threading
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from textual import events, on
@@ -16,11 +15,11 @@ from textual.message import Message
 
 from nsystui.base.answer import Answer, Record, TableAnswer, Value
 from nsystui.base.errors import NsystuiError, UsageError
-from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import NameFilter, Selection
 from nsystui.base.text import shorten, width_of
 from nsystui.questions.compare import TABLES, Options, Side, worded
 from nsystui.questions.compare.pairs import GONE
+from nsystui.questions.compare.side import smart_names_of
 from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.opening import Source
@@ -156,8 +155,7 @@ class DiffScreen(FilteredTableScreen):
         """Smart names that are unique among the kernels of both."""
         if self.sides is None or self._current != "kernels" or self._options().names is not Names.SMART:
             return {}
-        jobs = [side.job for side in self.sides]
-        return jobs[0].smart_names() if jobs[0] is jobs[1] else smart_names(chain(*(one.smart_names() for one in jobs)))
+        return smart_names_of(*self.sides)
 
     def row_details(self) -> Details:
         """Without the bar, which says what the difference says; a line of the summary is named by what it measures."""
@@ -174,7 +172,7 @@ class DiffScreen(FilteredTableScreen):
     def empty_text(self, answer: Answer) -> str:
         if answer.total and self.words is not None:
             return super().empty_text(answer)
-        return "\n".join(answer.notes) or "neither A nor B has any"
+        return "\n".join(answer.notes) or "neither A nor B has any of this"
 
     def counted(self) -> str:
         return "measures" if self._current in (_SUMMARY, "steps") else "names"
@@ -230,7 +228,7 @@ class DiffScreen(FilteredTableScreen):
             self.job_changed()
 
     def action_selection(self) -> None:
-        self.say("A and B are chosen: the other screens select ranks and times, x on two ranks compares them")
+        self.say("A and B are fixed here: x on two ranks of another screen compares those")
 
     def show_filtered(self) -> None:
         self._show_rows(same_place=False)
@@ -242,7 +240,7 @@ class DiffScreen(FilteredTableScreen):
             await self._own_app.open_side(self.sides[0], "A")
             await super().action_mode(name)
         else:
-            self.say("a moment: A and B are being read")
+            self.say("one moment: A and B are being read")
 
     # -- going on -------------------------------------------------------------------------------------------------
 
@@ -254,14 +252,14 @@ class DiffScreen(FilteredTableScreen):
             if isinstance(table, str):
                 self._show_table(table)
             elif values:
-                self.say("no table tells more of this; v goes through them")
+                self.say("no table has more on this; v shows the next one")
         elif values:
             self._open_name(values)
 
     def _open_name(self, values: dict[str, Value]) -> None:
         name = values.get("collective" if self._current == "nccl" else "name")
         if self._current not in _WITH_VIEW or not isinstance(name, str):
-            self.say("there is no screen of this row alone")
+            self.say("this row has no screen of its own")
             return
         sides = self.sides
         if sides is None or not (self._is_of_open_job or self._own_app is not None):

@@ -109,7 +109,7 @@ class EventsScreen(TableScreen):
         super().show(events, same_place)
         if self.target is not None:
             if position is None:
-                self.say("the selection leaves that event out: T and an empty line select all time")
+                self.say("that event is outside the selection: T and an empty line select all time")
             else:
                 self.table.move_to(position)
             self.target = None
@@ -176,7 +176,7 @@ class EventsScreen(TableScreen):
             return
         self._look(
             lambda: events.position(key),
-            "it is there, but the selection leaves it out: Esc undoes the selection",
+            "it exists, but outside the selection: Esc undoes the selection",
         )
 
     def open_row(self) -> None:
@@ -206,7 +206,7 @@ class EventsScreen(TableScreen):
     def _go_to(self, moment: int) -> None:
         events = self.table.answer
         if isinstance(events, EventList):
-            self._look(lambda: events.at_time(moment), "no event then")
+            self._look(lambda: events.at_time(moment), "no event at that time")
 
     def action_kinds(self) -> None:
         names = ",".join(kind.value for kind in self.chosen)
@@ -218,7 +218,7 @@ class EventsScreen(TableScreen):
 
     def action_search_on(self, direction: int) -> None:
         if self.searched is None:
-            self.say("/ searches first")
+            self.say("search with / first: n and N then go to the matches")
             return
         wanted = self.searched
         self._find(direction, self._no_more(wanted, direction), name=wanted)

@@ -44,7 +44,7 @@ HEALTHY, NOT_CHECKED = "ok", "-"
 """The marks in place of a severity in the rows that are no findings."""
 _STYLES = {"error": "error", "warning": "warning"}
 """What is coloured of the severities."""
-_LABEL = 7
+_LABEL = 12
 _COST_BAR = 20
 _ROOMY = 30
 """On a terminal of so many lines there are empty ones around the evidence."""
@@ -89,7 +89,7 @@ def finding_lines(one: Finding, width: int) -> list[list[Part]]:
 
 
 def advice_lines(one: Finding, width: int) -> list[list[Part]]:
-    """The lines below the evidence: what to try and why, how the cost was measured, and the doors."""
+    """The lines below the evidence: how to fix it and why, how the cost was measured, and the doors."""
     doors = [
         f"⏎ {keys.with_key(one.door.screen)}",
         *(["L Timeline there"] if one.window and one.door.view != "timeline" else []),
@@ -97,7 +97,7 @@ def advice_lines(one: Finding, width: int) -> list[list[Part]]:
     return [
         line
         for label, text in (
-            ("try", one.advice.text),
+            ("how to fix", one.advice.text),
             ("why", one.advice.reason),
             ("cost", one.measured),
             ("when", _place(one)),
@@ -160,7 +160,7 @@ class FindingsTable(WindowTable):
         kernels = _kernels(job)
         self.waits = kernels > MOST_KERNELS and not self._is_asked_for
         if self.waits:
-            self._say(f"not looked for yet in so many kernels ({kernels:,}): ! looks")
+            self._say(f"not checked yet, with {kernels:,} kernels: ! checks")
             return
         self._say("checking…")
         self._look(job, selection, token)
@@ -208,7 +208,7 @@ class FindingsTable(WindowTable):
 
     def _failed(self, token: object, error: Exception) -> None:
         if token == self._token:
-            self._say(f"could not be looked for: {reason_of(error)}")
+            self._say(f"could not be checked: {reason_of(error)}")
 
     def _arrived(self, token: object, triage: Triage) -> None:
         if token == self._token:
@@ -291,7 +291,7 @@ class FindingScreen(TableScreen):
         self.show_title(right=f"{self.number + 1} of {len(self.found.findings)} findings")
 
     def empty_text(self, answer: Answer) -> str:
-        return "there is no table behind this one: the words around are all"
+        return "this finding has no table: its text is all there is"
 
     def action_next_finding(self, step: int) -> None:
         number = self.number + step
@@ -336,4 +336,4 @@ class NotCheckedScreen(TextTableScreen):
         return f"{self.values().get('rule')}: {self.values().get('why')}"
 
     def open_row(self) -> None:
-        self.say("there is nothing behind this: the lines below say what it needs")
+        self.say("this cannot be opened: the lines below say what the rule needs")

@@ -75,7 +75,7 @@ class GpuScreen(ZoomableChartScreen):
         self._show_view(picture)
         if not picture.lanes:
             why = picture.notes or ("no GPU is in the selection: Esc goes back",)
-            self.show_empty("\n".join((*why, "", "1 Overview shows what there is")))
+            self.show_empty("\n".join((*why, "", "1 Overview shows what was recorded")))
             return
         self.show_empty("")
         window = picture.window

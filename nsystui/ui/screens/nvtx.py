@@ -9,10 +9,11 @@ from typing import Any
 from nsystui.base.answer import Answer, Record, Row, TableAnswer
 from nsystui.base.columns import START, Column, Unit
 from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.exports.identifiers import tid_of
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey
 from nsystui.questions.job import Job
-from nsystui.questions.nvtx.listing import kernels_of, nvtx_tree_table
+from nsystui.questions.nvtx.listing import TREE_COLUMNS, kernels_of, nvtx_tree_table
 from nsystui.questions.nvtx.paths import By, NodeKind
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
 from nsystui.ui import keys
@@ -20,6 +21,7 @@ from nsystui.ui.doors import show_event
 from nsystui.ui.screens.instances import EventRowsScreen, RangeInstancesScreen
 from nsystui.ui.screens.table import TableScreen, ViewsScreen
 from nsystui.ui.widgets.lines import Choice
+from nsystui.ui.widgets.prompt import one_of
 
 OUTLINE_COLUMNS = (
     Column("name", header="Range", label="range"),
@@ -119,6 +121,31 @@ class Outline:
             node.gpu_ops,
         )
 
+    def table(self) -> TableAnswer:
+        """The rows as they stand open, for a file: with their paths, and what single ranges have, a start.
+
+        Ranks and threads are rows here, as on the screen, without a level.
+        """
+        rows: list[Row] = []
+        above: list[tuple[int, str]] = []  # by depth, the paths around
+        for line in self.lines:
+            node = line.node
+            if line.rest:
+                continue
+            while above and above[-1][0] >= line.depth:
+                above.pop()
+            label = _label(node)
+            is_group = node.kind in (NodeKind.RANK, NodeKind.THREAD)
+            if not is_group:
+                label = f"{above[-1][1]} › {label}" if above else label
+                above.append((line.depth, label))
+            gpu = (node.gpu_total, node.gpu_median, node.gpu_ops)
+            place = (node.rank, None if node.thread is None else tid_of(node.thread))
+            sums = (node.count, node.total, node.average, node.self_total)
+            start = node.window.start if node.index is not None else None
+            rows.append((label, None if is_group else len(above) - 1, *sums, *gpu, *place, start))
+        return TableAnswer("nvtx-rows", (*TREE_COLUMNS, START), rows, len(rows), self.notes)
+
     def prefix(self, index: int) -> str:
         """Indentation and the mark of a row that can be opened."""
         line = self.lines[index] if index < len(self.lines) else None
@@ -130,7 +157,7 @@ class Outline:
         return "  " * line.depth + mark
 
     def open(self, index: int) -> bool:
-        """Opens a row, or fetches more of its siblings; ``False`` where there is nothing inside."""
+        """Opens a row, or fetches more of its siblings; ``False`` where there is nothing to open here."""
         line = self.lines[index]
         if line.rest:
             self.lines[index : index + 1] = self._children(line.node, line.depth, line.offset)
@@ -235,7 +262,7 @@ class NvtxScreen(TableScreen):
         self.fold_numbers = True
         self.outline: Outline | None = None
         self._order = Order.TOTAL
-        self._opened_paths: list[tuple[str, ...]] = []
+        self._exported = "rows"
 
     def free_keys(self) -> frozenset[str]:
         return frozenset({"left", "right", "h", "l", "<", ">"})
@@ -267,11 +294,28 @@ class NvtxScreen(TableScreen):
         return "idle" if values["gpu"] is None else None
 
     def answer_to_export(self) -> Answer | None:
-        """The whole tree, as ``nsystui nvtx`` prints it, and not only the open nodes."""
+        """The rows that stand open, or the whole tree as ``nsystui nvtx`` prints it."""
         if self.outline is None:
             return None
+        if self._exported == "rows":
+            return self.outline.table()
         table: TableAnswer = nvtx_tree_table(self.outline.tree, None, self._order)
         return table
+
+    def action_export(self) -> None:
+        if self.outline is None or not len(self.outline):
+            super().action_export()
+            return
+
+        def chosen(what: str) -> None:
+            self._exported = what
+            TableScreen.action_export(self)
+
+        self.prompt.ask("export the opened rows or the whole tree?", "rows", one_of("rows", "tree"), chosen)
+
+    def action_copy_table(self) -> None:
+        self._exported = "rows"
+        super().action_copy_table()
 
     def node(self) -> Node | None:
         """The node under the cursor."""
@@ -309,7 +353,7 @@ class NvtxScreen(TableScreen):
         node = self.node()
         key = None if node is None else self._event_of(node)
         if key is None:
-            self.say("there is nothing inside")
+            self.say("there is nothing to open here")
             return
         show_event(self.explorer, key)
 
@@ -337,7 +381,7 @@ class NvtxScreen(TableScreen):
         if node is None or self.outline is None:
             return
         if node.index is None:
-            self.say("many ranges: open a single one, or t selects their time for every screen")
+            self.say("several ranges: open a single one, or select their time with t")
             return
         ranges, index = self.outline.tree.ranges, node.index
         self.lay_over(RangeWorkScreen(node.label, lambda job: kernels_of(ranges, index, job.ranks)))
@@ -372,12 +416,12 @@ class NvtxScreen(TableScreen):
         """The next node, below or above the cursor, whose name passes the filter."""
         wanted: NameFilter | None = self.selection.name
         outline = self.outline
-        if wanted is None or outline is None or not len(outline):
-            self.say("/ sets a filter first; n and N go from match to match")
+        if wanted is None or outline is None:
+            self.say("set a filter with / first: n and N then go to the matches")
             return
         here = self.table.cursor_row
         shown = {line.node.id: row for row, line in enumerate(outline.lines) if not line.rest}
-        matches = list(outline.tree.search(wanted, self._order))
+        matches = list(outline.tree.search(wanted, self._order)) if len(outline) else []
         if not matches:
             self.say(f'no range matches "{wanted.text}"')
             return

@@ -27,7 +27,7 @@ def show_ncu_commands(screen: JobScreen, question: NcuQuestion | str) -> None:
     """Shows and copies the ``ncu`` commands for the kernel under the cursor, or says why there are none."""
     job = screen.job
     if job is None:
-        screen.say("a moment: the export is being read")
+        screen.say("one moment: the export is being read")
         return
     if isinstance(question, str):
         screen.say(question)
@@ -96,7 +96,7 @@ def export_trace(screen: JobScreen) -> None:
     from nsystui.output.files import check_ending, propose_name
 
     if screen.job is None:
-        screen.say("a moment: the export is being read")
+        screen.say("one moment: the export is being read")
         return
 
     def writer() -> tuple[str, Writer] | None:

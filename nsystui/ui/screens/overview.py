@@ -196,7 +196,7 @@ class OverviewScreen(TablesScreen):
     def _show_kernels(self, picture: OverviewPicture, same_place: bool) -> None:
         count, total = len(picture.kernels), picture.kernels.total or 0
         of = f"{count:,} of {total:,}" if count != total else f"{count:,}"
-        heading = [("Kernels  ", "bold"), (f"{of} by name, longest total first", "")]
+        heading = [("Kernels  ", "bold"), (f"{of} by total time", "")]
         self.heading.show_lines([] if self.has_class("-beside") else [heading])
         self.kernels.empty_text = "\n".join(picture.kernels.notes) or "no kernel is in the selection: Esc goes back"
         self.kernels.names = self.job.smart_names() if self.job is not None else {}
@@ -302,7 +302,7 @@ class OverviewScreen(TablesScreen):
         """Explains the finding under the cursor."""
         found, number = self.findings.found, self.findings.number
         if found is None:
-            self.say(f"findings: {self.findings.status or 'they come when everything is loaded'}")
+            self.say(f"findings: {self.findings.status or 'checked when everything is loaded'}")
         elif number is not None:
             self.lay_over(FindingScreen(found, number))
         elif found.not_checked and self.findings.is_last:
@@ -378,7 +378,7 @@ class OverviewScreen(TablesScreen):
         if self.job is None:
             self.say("nothing is loaded yet")
         elif self.picture is None:
-            self.say("a moment: the first report is being looked at")
+            self.say("one moment: the first report is being read")
         elif message.table is self.findings:
             self._open_finding()
         elif message.table is self.ranks:

@@ -90,7 +90,7 @@ class RankMapScreen(ChartScreen):
         super().__init__("4 GPU")
         self._figure = _DEFAULT
         self._of_steps = False
-        self._merge = {False: Merge.MEAN, True: Merge.LARGEST}
+        self._merge = {False: Merge.MEAN, True: Merge.MAXIMUM}
         self._opened: tuple[frozenset[Task], ...] = ()
         self._wanted = _Wanted()
         self._picture: _Picture | None = None
@@ -135,7 +135,7 @@ class RankMapScreen(ChartScreen):
         self._picture = picture
         shown = picture.shown
         if not picture.groups:
-            self.show_empty("\n".join(shown.notes) or f"no rank has {shown.figure} here: b shows another figure")
+            self.show_empty("\n".join(shown.notes) or f"no rank has {shown.figure} here: b shows another metric")
             self.show_title()
             return
         self.show_empty("")
@@ -301,7 +301,7 @@ def _value(value: float, is_of_steps: bool) -> str:
 
 
 def _spread(values: np.ndarray[Any, Any], ranks: Sequence[RankedTask], is_of_steps: bool) -> str:
-    """``43.2 %``, or of several ``mean 43.2 % · least 12.0 % rank 11 · largest 61.0 % rank 9``."""
+    """``43.2 %``, or of several ``mean 43.2 % · minimum 12.0 % rank 11 · maximum 61.0 % rank 9``."""
     unit, factor = (Unit.DURATION, 1.0) if is_of_steps else (Unit.PERCENT, 100.0)
     known = np.flatnonzero(np.isfinite(values))
     if not len(known):
@@ -312,8 +312,8 @@ def _spread(values: np.ndarray[Any, Any], ranks: Sequence[RankedTask], is_of_ste
     return " · ".join(
         (
             f"mean {format_value(unit, factor * float(values[known].mean()))}",
-            f"least {format_value(unit, factor * float(values[least]))} rank {ranks[least].rank}",
-            f"largest {format_value(unit, factor * float(values[most]))} rank {ranks[most].rank}",
+            f"minimum {format_value(unit, factor * float(values[least]))} rank {ranks[least].rank}",
+            f"maximum {format_value(unit, factor * float(values[most]))} rank {ranks[most].rank}",
         )
     )
 

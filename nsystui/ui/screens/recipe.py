@@ -91,7 +91,7 @@ class RecipeScreen(TableScreen):
         name = self.values().get("name")
         screen = self._instances(str(name)) if name is not None else None
         if screen is None:
-            self.say("there is nothing behind these rows")
+            self.say("these rows cannot be opened")
         else:
             self.lay_over(screen)
 
@@ -158,7 +158,7 @@ class RecipeMapScreen(ChartScreen):
             for line, row in zip(shown.lines, rows, strict=True)
         ]
         self.chart.set_lanes(lanes, shown.window.start, shown.window.end)
-        self.show_title(right=f"{figure.title} · {self.figure + 1} of {len(shown.figures)} figures")
+        self.show_title(right=f"{figure.title} · {self.figure + 1} of {len(shown.figures)} metrics")
         self.show_detail()
 
     @on(StripChart.CursorMoved)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nsystui.questions.job import Job
     from nsystui.questions.kernels import Names
     from nsystui.questions.question import QuestionView
+    from nsystui.questions.tasks import RankedTask
 
 
 _BESIDE = 150
@@ -53,15 +54,13 @@ class TablesScreen(JobScreen):
 
     def action_sort(self) -> None:
         if self.table.pick_order():
-            self.say(
-                "sort by: the marked letter of a column · the same again reverses · s next column · Esc not at all"
-            )
+            self.say("sort by: the marked letter of a column · the same again reverses · s next column · Esc cancels")
         else:
             self.say("there is nothing to sort")
 
     def action_sort_reverse(self) -> None:
         if self.table.sorted_by is None:
-            self.say("s sorts first")
+            self.say("sort with s first")
         self.table.reverse_sort()
 
     @on(PageFailed)
@@ -156,6 +155,11 @@ class TableScreen(TablesScreen):
         self.table.mark_sorted(*(self._sort or self.natural_order()))
         self.notes.show_notes(answer.notes if len(answer) else ())
         self.show_count()
+
+    def show_answer(self, result: Any, ranks: Sequence[RankedTask], same_place: bool) -> None:
+        super().show_answer(result, ranks, same_place)
+        if self.HAS_DETAILS and not self.table.row_count:
+            self.pane.show(())
 
     def natural_order(self) -> tuple[str | None, bool]:
         """The column and direction that the answer comes in."""

@@ -11,7 +11,6 @@ from textual import events, on
 
 from nsystui.base.answer import Answer, Row
 from nsystui.base.columns import Column, Unit
-from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value, parse_duration
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, key_of, window_of
@@ -40,6 +39,7 @@ from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_
 from nsystui.ui.screens.table import name_filter
 from nsystui.ui.widgets.charts import LaneChart
 from nsystui.ui.widgets.lines import SelectionLine
+from nsystui.ui.widgets.prompt import one_of
 from nsystui.ui.widgets.repainting import in_thread, reason_of
 
 _LABEL_WIDTH, _WIDE_LABEL_WIDTH = 14, 22
@@ -50,7 +50,6 @@ _FRAME = 3
 _AXIS = 1
 _AROUND_EVENT, _AROUND_WINDOW = 20, 2
 """How many times as long as an event, or a span of time, the view is that is opened on it."""
-_EXPORTS = ("lanes", "events")
 
 
 class TimelineScreen(ZoomableChartScreen):
@@ -127,7 +126,7 @@ class TimelineScreen(ZoomableChartScreen):
         if not picture.lanes:
             why = picture.notes or ("no GPU work and no NVTX range is in the selection: Esc goes back",)
             self.show_title()
-            self.show_empty("\n".join((*why, "", "1 Overview shows what there is")))
+            self.show_empty("\n".join((*why, "", "1 Overview shows what was recorded")))
             return
         self.show_empty("")
         window = picture.window
@@ -308,7 +307,7 @@ class TimelineScreen(ZoomableChartScreen):
 
     def why_empty(self) -> str:
         if self.picture is None:
-            return "a moment: the lanes are being computed"
+            return "one moment: the lanes are being computed"
         return "" if self.picture.lanes else "there is no lane here"
 
     def _is_empty(self) -> bool:
@@ -479,7 +478,7 @@ class TimelineScreen(ZoomableChartScreen):
         if row is None and self.facts is not None:
             row = self.facts.row
         if row is None:
-            self.say(self.facts.lines[0] if self.facts is not None else "a moment: the event is being looked up")
+            self.say(self.facts.lines[0] if self.facts is not None else "one moment: the event is being read")
             return
         show_event(self.explorer, key_of(row))
 
@@ -488,7 +487,7 @@ class TimelineScreen(ZoomableChartScreen):
         if self._is_empty() or picture is None or lane is None:
             return
         if not picture.timeline.has_inside(lane.task):
-            self.say("nothing is inside: no stream and no NVTX range was recorded of this rank")
+            self.say("nothing to open: no stream and no NVTX range was recorded for this rank")
             return
         self.opened = picture.opened ^ {lane.task}
         self.move_to(time=self.time, lane=lane, event=None)
@@ -525,9 +524,7 @@ class TimelineScreen(ZoomableChartScreen):
             if self.found == name:
                 self.match_count = count
                 self.show_selection()
-                self.say(
-                    "nothing on these lanes has such a name" if not count else f"{count:,} found: n and N go to them"
-                )
+                self.say("no event on these lanes matches" if not count else f"{count:,} found: n and N go to them")
 
         in_thread(self, "count", matches.count, counted, self._say_reason)
 
@@ -544,7 +541,7 @@ class TimelineScreen(ZoomableChartScreen):
             return
         matches, lane, time = self._matches(), self.lane, self.time
         if matches is None:
-            self.say("/ finds names first; ] and [ go to the next and previous event")
+            self.say("find a name with / first; ] and [ go to the next and previous event")
             return
         if self._searching:
             return
@@ -553,7 +550,7 @@ class TimelineScreen(ZoomableChartScreen):
         def go(match: Match | None) -> None:
             self._searching = False
             if match is None:
-                self.say(f'no more "{matches.wanted.text}"' if self.match_count != 0 else "nothing has such a name")
+                self.say(f'no more "{matches.wanted.text}"' if self.match_count != 0 else "no event matches")
             else:
                 self._show_event(match.row, match.lane)
 
@@ -626,7 +623,7 @@ class TimelineScreen(ZoomableChartScreen):
     def action_export(self) -> None:
         """Exports the lanes as they are drawn, a row for each lane and column, or the events on them."""
         if not self._is_empty():
-            self.prompt.ask("export lanes (as drawn) or events?", "lanes", _what_to_export, self._export)
+            self.prompt.ask("export lanes (as drawn) or events?", "lanes", one_of("lanes", "events"), self._export)
 
     def _export(self, what: str) -> None:
         self._list(what, super().action_export)
@@ -676,12 +673,3 @@ class TimelineScreen(ZoomableChartScreen):
 
     def action_trace(self) -> None:
         export_trace(self)
-
-
-def _what_to_export(text: str) -> str:
-    """``lanes`` or ``events``, or the beginning of one; raises UsageError."""
-    word = text.strip().lower()
-    found = [name for name in _EXPORTS if word and name.startswith(word)]
-    if not found:
-        raise UsageError("lanes or events")
-    return found[0]

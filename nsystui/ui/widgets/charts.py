@@ -75,7 +75,7 @@ class TimeChart(OwnFocus, can_focus=True):
     ALLOW_SELECT = False
     AXIS_ABOVE: ClassVar[bool] = False
     CARET: ClassVar[str] = "▲"
-    """Shows the column of the cursor on the axis, where that is blank."""
+    """Shows the column of the cursor on the axis, where that is blank and no part of a label."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"time-chart--axis", "time-chart--current", *CATEGORY_CLASSES}
 
@@ -320,7 +320,8 @@ class TimeChart(OwnFocus, can_focus=True):
         styles = [style] * len(cells)
         column = min(self.cursor_column, len(cells) - 1)
         if number == 0 and column >= 0:
-            if cells[column] in " ━":
+            is_within_label = " " not in (cells[max(column - 1, 0)], cells[min(column + 1, len(cells) - 1)])
+            if cells[column] == "━" or (cells[column] == " " and not is_within_label):
                 cells = cells[:column] + self.CARET + cells[column + 1 :]
             else:
                 styles[column] += _REVERSE
@@ -366,12 +367,12 @@ class StripChart(TimeChart):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "move(-1)", show=False),
-        Binding("right", "move(1)", show=False),
+        Binding("left,h", "move(-1)", show=False),
+        Binding("right,l", "move(1)", show=False),
         Binding("shift+left,less_than_sign", "move(-10)", show=False),
         Binding("shift+right,greater_than_sign", "move(10)", show=False),
-        Binding("home", "move(-1000000)", show=False),
-        Binding("end", "move(1000000)", show=False),
+        Binding("home,g", "move(-1000000)", show=False),
+        Binding("end,G", "move(1000000)", show=False),
         Binding("up,k", "lane(-1)", show=False),
         Binding("down,j", "lane(1)", show=False),
         Binding("pageup,ctrl+b", "lane_page(-1)", show=False),

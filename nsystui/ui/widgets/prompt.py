@@ -15,10 +15,23 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from nsystui.base.errors import NsystuiError
+from nsystui.base.errors import NsystuiError, UsageError
 from nsystui.base.text import safe_text
 
 Result = TypeVar("Result")
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Parses the answer to a choice: one of ``words``, or its beginning; else raises UsageError."""
+
+    def chosen(text: str) -> str:
+        typed = text.strip().lower()
+        found = next((word for word in words if typed and word.startswith(typed)), None)
+        if found is None:
+            raise UsageError(" or ".join(words))
+        return found
+
+    return chosen
 
 
 class _Shown(Highlighter):

@@ -32,7 +32,7 @@ def _lost(case: Case) -> Iterator[Finding]:
     lost = [note for note in said.notes if note.startswith("events may be missing")]
     advice = Advice(
         "record less at once (fewer traces, a shorter window with -c cudaProfilerApi or --duration)",
-        "other numbers here are too small by what is missing",
+        "other numbers here may be undercounted",
     )
     if lost:
         # "Not all … events might have been collected" is what nsys says of many a capture that lacks nothing.
@@ -82,7 +82,7 @@ def _empty(case: Case) -> Iterator[Finding]:
         yield Finding(
             "no-gpu-work",
             Severity.WARNING,
-            f"no GPU work was recorded of {whose}",
+            f"no GPU work was recorded for {whose}",
             Advice(
                 canonical.KERNELS.record, "nothing can be said of GPUs without it; the program may also not use any"
             ),

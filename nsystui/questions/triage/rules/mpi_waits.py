@@ -76,7 +76,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     advice = _ADVICE_OF_ONE
     if least != most:
         sentence += (
-            f"; rank {most.rank} longest ({time_words(waited[most].length)}), rank {least.rank} least "
+            f"; rank {most.rank} longest ({time_words(waited[most].length)}), rank {least.rank} shortest "
             f"({time_words(waited[least].length)})"
         )
         advice = Advice(
