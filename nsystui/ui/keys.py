@@ -133,11 +133,9 @@ KEYS: tuple[Key, ...] = (
     Key("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel, shown and copied", "kernels"),
     Key("enter", "⏎", "", "event", "the event", "launches"),
     Key("u", "u", "ncu", "ncu", "the ncu command that profiles this launch, shown and copied", "launches"),
-    Key("w", "w", "its_range", "its range", "the NVTX range around this event, in the list of events", "launches"),
     Key("enter", "⏎", "", "calls", "the single kernels or calls of this row; then the event", "nccl"),
     Key("enter", "⏎", "", "event", "the event", "nccl calls"),
     Key("c", "c", "partner", "partner", "from a call to its kernel and back", "nccl calls"),
-    Key("w", "w", "its_range", "its range", "the NVTX range around this event, in the list of events", "nccl calls"),
     Key("enter", "⏎", "", "kernels", "the single kernels of this size; then the event", "nccl sizes"),
     Key("d", "d", "drawing", "drawing", "bandwidth by size, durations by size, or calls and bytes", "nccl sizes"),
     Key("enter", "⏎", "", "open", "the calls of this op or size; the ranks of a communicator or GPU", "nccl log"),
@@ -172,7 +170,6 @@ KEYS: tuple[Key, ...] = (
     Key("N", "N", "next_match(-1)", "", "", "nvtx"),
     Key("enter", "⏎", "", "open", "the single ranges of this name; then the event", "nvtx names"),
     Key("c", "c", "partner", "partner", "from an API call to its GPU work, from GPU work to its API call", "events"),
-    Key("w", "w", "its_range", "its range", "the NVTX range around this event, in the list of events", "events"),
     Key(
         "left_square_bracket", "[ ]", "same_kind(-1)", "same kind", "previous and next event of the same kind", "events"
     ),
@@ -214,7 +211,6 @@ KEYS: tuple[Key, ...] = (
     Key("shift+tab", "shift+tab", "next_rank(-1)", "", "", "timeline"),
     Key("enter", "⏎", "open_event", "event", "the event under the cursor; of a closed rank its streams", "timeline"),
     Key("c", "c", "partner", "partner", "from GPU work to the call that launched it, and back", "timeline"),
-    Key("w", "w", "its_range", "its range", "the NVTX range around this event, in the list of events", "timeline"),
     Key("m", "m", "mark", "mark", "mark this time, to measure from; again to take the mark away", "timeline"),
     Key("t", "t", "take_window", "time", "select the time in view, or from the mark to the cursor", "timeline"),
     Key(

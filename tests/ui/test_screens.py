@@ -7,7 +7,6 @@ import csv
 import io
 import os
 import threading
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -83,33 +82,6 @@ async def test_enter_leads_from_a_kernel_to_its_launches_to_the_event_and_c_to_t
         assert app.screen.values()["row"] == launch["row"]
         await play(app, pilot, ("escape", "escape"))
         assert app.screen.values()["name"] == kernel
-
-
-async def test_w_goes_from_an_event_to_the_nvtx_ranges_around_it_one_after_the_other(job):
-    async with running(*job) as (app, pilot):
-        await play(app, pilot, ("2", "enter"))
-        launch = app.screen.values()
-        await play(app, pilot, ("enter", "c"))
-        call = app.screen.values()
-        (path,) = (line[0] for line in app.screen.pane._details if line and line[0].startswith("NVTX "))
-        names = path.removeprefix("NVTX ").split(" › ")
-        found = []
-        while "no NVTX range" not in line(app, KeyLine):
-            found.append(app.screen.values())
-            await play(app, pilot, ("w",))
-        for inner, outer in pairwise(found):
-            assert outer["kind"] == "nvtx" and outer["start"] <= inner["start"]
-            assert outer["start"] + outer["duration"] >= inner["start"] + inner["duration"]
-        assert not any(one[0].startswith("NVTX ") for one in app.screen.pane._details if one), "the outermost has none"
-        ranges = [str(one["name"]).partition(",")[0] for one in found[1:]]
-        assert (ranges[0], ranges[-1]) == (names[-1], names[0])
-        assert ranges == [name for name in names[::-1] if name in ranges]
-        await play(app, pilot, ["escape"] * len(ranges))
-        assert app.screen.values()["row"] == call["row"]
-        await play(app, pilot, ("escape", "escape", "w"))
-        assert str(app.screen.values()["name"]).startswith(names[-1])
-        await play(app, pilot, ("escape",))
-        assert app.screen.values()["row"] == launch["row"]
 
 
 async def test_a_graph_launch_offers_the_list_of_what_it_launched(tmp_path):

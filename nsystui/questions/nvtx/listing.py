@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import TableAnswer, record
+from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import DEVICE, DURATION, NAME, PID, RANK, REPORT_ID, ROW_ID, START, STREAM, TID, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.exports.identifiers import pid_column, tid_column, tid_of
@@ -16,7 +15,6 @@ from nsystui.questions.algebra import statistics
 from nsystui.questions.conditions import duration, job_start, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.events.kinds import GPU_KINDS, EventKind, events_query
-from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, event_row, partners, window_of
 from nsystui.questions.events.paged import PagedAnswer
 from nsystui.questions.kernels import rank_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
@@ -251,55 +249,22 @@ def _table(kind: EventKind) -> sa.Table:
 _DEEPEST = 64
 
 
-def path_at(session: Session, report: int, thread: int, time: int, inside: int | None = None) -> tuple[str, ...]:
-    """The names of the ranges of a thread (globalTid) that are open at ``time`` (job time, ns), outermost first.
-
-    Without that of the row ``inside`` and what is within it.
-    """
-    around = takewhile(lambda one: one[1] != inside, _open_at(session, report, thread, time))
-    return tuple(name or "" for name, *_ in around)
-
-
-def range_around(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> EventKey | None:
-    """The innermost NVTX range around an event of a thread, or around the call that launched GPU work.
-
-    Of a range it is one that holds all of it: start/end ranges may overlap anything.
-    """
-    row = event_row(session, key, ranks)
-    if key.kind.on_gpu:
-        row = next(iter(partners(session, key, ranks).rows), None)
-    values = record(EVENT_COLUMNS, row) if row is not None else {}
-    if row is None or values["tid"] is None:
-        return None
-    thread, own = int(values["process"] or 0) | int(values["tid"] or 0), window_of(row)
-    around = _open_at(session, key.report, thread, own.start, own.end if key.kind is EventKind.NVTX else None)
-    found = [EventKey(key.report, EventKind.NVTX, number, start) for _, number, start in around]
-    outer = found[: found.index(key)] if key in found else found
-    return outer[-1] if outer else None
-
-
-def _open_at(
-    session: Session, report: int, thread: int, time: int, until: int | None = None
-) -> list[tuple[str | None, int, int]]:
-    """The name, row and start (job time, ns) of each range of a thread that is open at a time, outermost first.
-
-    With ``until`` only those that last as long.
-    """
+def path_at(session: Session, report: int, thread: int, time: int) -> tuple[str, ...]:
+    """The names of the ranges of a thread (globalTid) that are open at ``time`` (job time, ns), outermost first."""
     table = tables.nvtx_ranges
     if not session.count(table):
-        return []
+        return ()
     moved = report_at(session, report).clock_offset
     ends: sa.ColumnElement[Any] = table.c.end
     query = (
-        sa.select(FOLDED_LABEL, table.c.row, table.c.start)
+        sa.select(FOLDED_LABEL)
         .where(
             table.c.report == report,
             table.c.thread == thread,
             table.c.start <= time - moved,
-            sa.or_(ends > time - moved, ends.is_(None), table.c.start == time - moved),
-            *([sa.or_(ends >= until - moved, ends.is_(None))] if until is not None else []),
+            sa.or_(ends >= time - moved, ends.is_(None)),
         )
         .order_by(table.c.start, ends.desc(), table.c.row)
         .limit(_DEEPEST)
     )
-    return [(name, int(row), int(start) + moved) for name, row, start in session.part([report]).rows(query)]
+    return tuple(name or "" for (name,) in session.part([report]).rows(query))

@@ -133,5 +133,7 @@ def _path(session: Session, row: Row) -> list[str]:
     if values["tid"] is None:
         return []
     thread = int(values["process"] or 0) | int(values["tid"] or 0)
-    path = path_at(session, key.report, thread, key.start, key.row if key.kind is EventKind.NVTX else None)
+    path = path_at(session, key.report, thread, key.start)
+    if key.kind is EventKind.NVTX and path and path[-1] == values["name"]:
+        path = path[:-1]
     return [f"NVTX {' › '.join(path)}"] if path else []

@@ -349,27 +349,6 @@ class JobScreen(ThrottledScreen[None]):
         await self.explorer.go("timeline")
         self.app.screen.open_at(key, window)  # type: ignore[attr-defined]
 
-    def action_its_range(self) -> None:
-        """Goes to the NVTX range around the event under the cursor."""
-        from nsystui.questions.nvtx.listing import range_around
-        from nsystui.ui.doors import show_event
-
-        key, job = self.event_here(), self.job
-        if key is None or job is None:
-            self.say("there is no event here")
-            return
-
-        def found(around: EventKey | None) -> None:
-            if around is None:
-                self.say("no NVTX range was recorded around this event")
-            else:
-                show_event(self.explorer, around)
-
-        in_thread(self, "range", lambda: range_around(job.session, key, job.ranks), found, self._not_found)
-
-    def _not_found(self, error: Exception) -> None:
-        self.say(reason_of(error))
-
     def event_here(self) -> EventKey | None:
         """The event under the cursor."""
         return None

@@ -654,10 +654,6 @@ class TimelineScreen(ZoomableChartScreen):
 
         in_thread(self, "list", make, listed, failed)
 
-    def event_here(self) -> EventKey | None:
-        row = self.row_to_copy()
-        return None if row is None else key_of(row)
-
     def row_to_copy(self) -> Row | None:
         """The event under the cursor."""
         if self.position.event is not None:
