@@ -39,7 +39,7 @@ class Key:
 
 VERBS = {
     "Move": ("up,down",),
-    "Go": ("mode", "timeline", "back"),
+    "Go": ("mode", "timeline", "nvtx_range", "back"),
     "View": ("choose", "sort", "sort_reverse"),
     "Select": ("filter", "take_window", "window", "ranks", "devices"),
     "Take along": ("export", "copy_row", "copy_table"),
@@ -168,6 +168,7 @@ KEYS: tuple[Key, ...] = (
     Key("d", "d", "fold", "digits", "fold numbered names (layer 0, layer 1 …) into one row, or not", "nvtx"),
     Key("n", "n N", "next_match(1)", "", "next and previous range that passes the filter", "nvtx"),
     Key("N", "N", "next_match(-1)", "", "", "nvtx"),
+    Key("w", "w", "nvtx_range", "", "", "nvtx"),
     Key("enter", "⏎", "", "open", "the single ranges of this name; then the event", "nvtx names"),
     Key("c", "c", "partner", "partner", "from an API call to its GPU work, from GPU work to its API call", "events"),
     Key(
@@ -279,6 +280,7 @@ KEYS: tuple[Key, ...] = (
     Key("6", "6", "mode('events')", "", "Events", "everywhere"),
     Key("7", "7", "mode('ranks')", "", "Ranks", "everywhere"),
     Key("L", "L", "timeline", "", "Timeline", "everywhere"),
+    Key("w", "w", "nvtx_range", "", "its range; from an event to the deepest NVTX range around it", "everywhere"),
     Key(
         "ctrl+p",
         "ctrl+p",

@@ -244,27 +244,3 @@ def _table(kind: EventKind) -> sa.Table:
     if kind is EventKind.MEMORY:
         return tables.memory_ops
     return tables.graph_launches if kind is EventKind.GRAPH else tables.kernels
-
-
-_DEEPEST = 64
-
-
-def path_at(session: Session, report: int, thread: int, time: int) -> tuple[str, ...]:
-    """The names of the ranges of a thread (globalTid) that are open at ``time`` (job time, ns), outermost first."""
-    table = tables.nvtx_ranges
-    if not session.count(table):
-        return ()
-    moved = report_at(session, report).clock_offset
-    ends: sa.ColumnElement[Any] = table.c.end
-    query = (
-        sa.select(FOLDED_LABEL)
-        .where(
-            table.c.report == report,
-            table.c.thread == thread,
-            table.c.start <= time - moved,
-            sa.or_(ends >= time - moved, ends.is_(None)),
-        )
-        .order_by(table.c.start, ends.desc(), table.c.row)
-        .limit(_DEEPEST)
-    )
-    return tuple(name or "" for (name,) in session.part([report]).rows(query))

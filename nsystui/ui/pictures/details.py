@@ -25,9 +25,9 @@ _NOT_TOLD = frozenset({"name", "short_name", "mangled_name", "versioned_name"}) 
 _DOORS = ("⏎", "c", "w", "u", "L")
 
 
-def doors_of(places: Sequence[str]) -> str:
-    """Where it goes from a row: the keys of these places that lead on, in words."""
-    found = {key.shown: key.label or key.help for key in keys.keys_of(places)}
+def doors_of(places: Sequence[str], is_event: bool) -> str:
+    """Where it goes from a row: the keys of these places that lead on, in words; to a range only from an event."""
+    found = {key.shown: key.label or key.help for key in keys.keys_of(places) if is_event or key.shown != "w"}
     return "  ".join(f"{shown} {found[shown].partition(';')[0]}" for shown in _DOORS if found.get(shown))
 
 
@@ -127,7 +127,7 @@ def _path(session: Session, row: Row) -> list[str]:
     from nsystui.base.answer import record
     from nsystui.questions.events.kinds import EventKind
     from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
-    from nsystui.questions.nvtx.listing import path_at
+    from nsystui.questions.nvtx.around import path_at
 
     values, key = record(EVENT_COLUMNS, row), key_of(row)
     if values["tid"] is None:

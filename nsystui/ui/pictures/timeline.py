@@ -15,7 +15,7 @@ from nsystui.questions.data_notes import missing_note
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, event_row, key_of, launch, partners
 from nsystui.questions.job import Job
-from nsystui.questions.nvtx.listing import path_at
+from nsystui.questions.nvtx.around import path_at
 from nsystui.questions.timeline.events import longest_in, longest_range_in
 from nsystui.questions.timeline.lanes import Lane, Timeline
 from nsystui.questions.timeline.picture import (
@@ -319,7 +319,7 @@ def _path_of(timeline: Timeline, report: int, values: dict[str, Value]) -> tuple
 
 
 def _around(path: tuple[str, ...]) -> str:
-    return f"NVTX  {' › '.join(path)}" if path else "in no NVTX range"
+    return f"NVTX  {' › '.join(path)} · w goes there" if path else "in no NVTX range"
 
 
 # -- from event to event ----------------------------------------------------------------------------------------------

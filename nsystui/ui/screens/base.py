@@ -349,6 +349,27 @@ class JobScreen(ThrottledScreen[None]):
         await self.explorer.go("timeline")
         self.app.screen.open_at(key, window)  # type: ignore[attr-defined]
 
+    def action_nvtx_range(self) -> None:
+        """Goes to the NVTX range around the event under the cursor."""
+        from nsystui.questions.nvtx.around import Around, range_around
+        from nsystui.ui.doors import show_range
+
+        key, job = self.event_here(), self.job
+        if key is None or job is None:
+            self.say("w goes from a single event to the NVTX range around it: there is no such event here")
+            return
+
+        def found(around: Around) -> None:
+            if around.key is None:
+                self.say(around.reason)
+            elif self.is_current and key == self.event_here():
+                show_range(self.explorer, around.key)
+
+        def ask() -> Around:
+            return range_around(job.session, key, job.ranks)
+
+        in_thread(self, "range", ask, found, lambda error: self.say(reason_of(error)))
+
     def event_here(self) -> EventKey | None:
         """The event under the cursor."""
         return None

@@ -252,7 +252,7 @@ class TableScreen(TablesScreen):
 
     def _show_details(self, row: int, details: Details) -> None:
         if row == self.table.cursor_row:
-            self.pane.show(details, doors_of(self.places()))
+            self.pane.show(details, doors_of(self.places(), self.event_here() is not None))
 
     def _no_details(self, error: Exception) -> None:
         self.say(reason_of(error))
