@@ -88,18 +88,18 @@ TREE_COLUMNS = (
 )
 
 
-def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str = Order.TOTAL) -> TableAnswer:
+def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str | None = None) -> TableAnswer:
     """The paths of ``tree``, each below the one around it, siblings in ``order``; only the outermost ``depth`` levels.
 
-    Unless that is given they are ``MOST_LEVELS``, and a note tells of paths that are deeper.
-    ``Path`` joins the names with ``›``, ``Level`` is 0 for an outermost range. Ranks and threads are columns here, not
-    rows; they are missing where ranges of several are merged. Sums are over the ranges of the path: the time of ranges
-    that overlap counts for each.
+    Without an order it is the tree's natural one; without a depth there are ``MOST_LEVELS``, and a note tells of paths
+    that are deeper. ``Path`` joins the names with ``›``, ``Level`` is 0 for an outermost range. Ranks and threads are
+    columns here, not rows; they are missing where ranges of several are merged. Sums are over the ranges of the path:
+    the time of ranges that overlap counts for each.
     """
     import pandas as pd
 
     levels = MOST_LEVELS if depth is None else depth
-    rows = list(_rows(tree, levels, Order(order)))
+    rows = list(_rows(tree, levels, tree.natural_order if order is None else Order(order)))
     total, notes = len(tree) - tree.maker.paths.groups, tree.ranges.notes
     if depth is None and len(rows) < total:
         deeper = f"{total - len(rows):,} paths more than {MOST_LEVELS:,} levels deep are left out: --depth shows more"

@@ -296,6 +296,11 @@ class NvtxTree:
         """The number of ranks, threads and paths; single ranges do not count."""
         return len(self.maker.paths)
 
+    @property
+    def natural_order(self) -> Order:
+        """By GPU time, where any is known, else by the time on the CPU."""
+        return Order.GPU if (self.ranges.op_count > 0).any() else Order.TOTAL
+
     def roots(self, order: Order | str = Order.TOTAL) -> list[Node]:
         """The outermost nodes: ranks if there are several, else threads if there are several, else paths."""
         return [self.maker.path_node(path) for path in self.maker.sorted_paths(NO_NODE, Order(order)).tolist()]

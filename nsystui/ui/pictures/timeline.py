@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import sqlalchemy as sa
-
 from nsystui.base.answer import Row, Value, record
 from nsystui.base.columns import Unit
 from nsystui.base.selection import NameFilter, Selection, Task, Window
@@ -247,14 +245,9 @@ def event_facts(timeline: Timeline, lane: Lane, window: Window, row: Row | None)
 
 
 def _full_name(timeline: Timeline, row: Row) -> str:
-    key, name = key_of(row), str(record(EVENT_COLUMNS, row)["name"] or "")
-    if key.kind not in (EventKind.KERNEL, EventKind.NCCL):
-        return name
-    table = tables.kernels.c
-    query = sa.select(table.name).where(table.report == key.report, table.row == key.row)
-    full = str(timeline.session.part([key.report]).scalar(query) or name)
+    full = str(record(EVENT_COLUMNS, row)["name"] or "")
     smart = timeline.names.get(full, full)
-    return smart if smart in (name, full) else f"{smart}    {full}"
+    return full if smart == full else f"{smart}    {full}"
 
 
 def _meanwhile(timeline: Timeline, lane: Lane, window: Window) -> Iterator[str]:
@@ -308,7 +301,8 @@ def _origin(timeline: Timeline, row: Row) -> Iterator[str]:
         elif found.rows:
             work = record(EVENT_COLUMNS, found.rows[0])
             delay = format_value(Unit.DURATION, launch(row, found.rows[0]).delay)
-            yield f"launched {work['name']}, which began {delay} later · c goes there"
+            name = timeline.names.get(str(work["name"]), work["name"])
+            yield f"launched {name}, which began {delay} later · c goes there"
     yield _around(tuple(name for name in path if key.kind is not EventKind.NVTX or name != values["name"]))
 
 

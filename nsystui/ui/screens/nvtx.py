@@ -284,7 +284,7 @@ class NvtxScreen(TableScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         tree, number = result
-        before, order = self.outline, self._order or _natural_order(tree)
+        before, order = self.outline, self._order or tree.natural_order
         opened = set() if before is None else tree.find_all(before.tree, before.opened)
         self.outline = Outline(tree, order, opened or _first_opened(tree, order))
         self.table.prefix = self.outline.prefix
@@ -434,11 +434,6 @@ class NvtxScreen(TableScreen):
         beyond = (i for i in order if (places[i] - here) * direction > 0 or matches[i] not in shown)
         chosen = next(beyond, order[0])
         self._changed(outline.reveal(matches[chosen]))
-
-
-def _natural_order(tree: NvtxTree) -> Order:
-    """By GPU time where any is known."""
-    return Order.GPU if (tree.ranges.op_count > 0).any() else Order.TOTAL
 
 
 def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
