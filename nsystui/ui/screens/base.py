@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import events
+from textual import events, on
 from textual.app import ComposeResult
 from textual.timer import Timer
 from textual.widget import Widget
@@ -22,7 +22,7 @@ from textual.widget import Widget
 from nsystui.base.errors import NsystuiError, UsageError
 from nsystui.ui import keys
 from nsystui.ui.ascii import key_name
-from nsystui.ui.pictures.selection import describe, spans
+from nsystui.ui.pictures.selection import crumbs_of, describe, spans
 from nsystui.ui.screens import TabView, screen_of, views_on
 from nsystui.ui.widgets.lines import Choice, ChoiceLine, KeyLine, NoteLines, SelectionLine, TitleLine
 from nsystui.ui.widgets.prompt import LinePrompt
@@ -168,6 +168,14 @@ class JobScreen(ThrottledScreen[None]):
     def show_selection(self) -> None:
         """Updates the second line."""
         self.query_one("#selection", SelectionLine).update(describe(self.selection, self.job_ranks))
+
+    @on(SelectionLine.CrumbClicked)
+    def _crumb_clicked(self, message: SelectionLine.CrumbClicked) -> None:
+        """Takes a part of the selection away."""
+        message.stop()
+        crumbs = crumbs_of(self.selection, self.job_ranks)
+        if message.place < len(crumbs):
+            self.explorer.select(crumbs[message.place][1])
 
     def show_status(self, status: str) -> None:
         """Shows the progress of the loading on the first line."""
