@@ -33,6 +33,16 @@ def show_event(app: NsystuiApp, key: EventKey) -> None:
     app.call_later(go)
 
 
+def show_range(app: NsystuiApp, key: EventKey) -> None:
+    """Goes to the tree of NVTX ranges, to one of them."""
+
+    async def go() -> None:
+        await app.go("nvtx")
+        app.screen.show_range(key)  # type: ignore[attr-defined]
+
+    app.call_later(go)
+
+
 async def show_finding(app: NsystuiApp, finding: Finding) -> None:
     """Switches to the view behind a finding's door, with the window and the names that the door selects.
 

@@ -30,19 +30,29 @@ class Key:
 
     @property
     def verb(self) -> str:
-        """The heading of a key in the help that means the same on every screen; empty for keys of one place."""
-        if self.place not in ("table", "everywhere"):
-            return ""
+        """The heading of the key in the help."""
         action = self.action.partition("(")[0] or self.keys
         return next((verb for verb, actions in VERBS.items() if action in actions), "Program")
 
 
 VERBS = {
-    "Move": ("up,down",),
-    "Go": ("mode", "timeline", "back"),
-    "View": ("choose", "sort", "sort_reverse"),
-    "Select": ("filter", "take_window", "window", "ranks", "devices"),
-    "Export": ("export", "copy_row", "copy_table"),
+    "Move": (
+        *("up,down", "left,right", "move", "lane", "page", "pan", "event", "same_kind", "go_to", "next_rank"),
+        *("next_finding", "match", "next_match", "search_on", "other_table"),
+    ),
+    "Go": (
+        *("mode", "timeline", "nvtx_range", "back", "enter", "show_finding", "open_event", "partner", "work"),
+        *("diagnostics", "contents", "files"),
+    ),
+    "View": (
+        *("choose", "sort", "sort_reverse", "zoom", "whole", "fold", "drawing", "metrics", "open_rank", "expand"),
+        *("collapse", "merge", "useful", "clock", "kinds", "swap", "check"),
+    ),
+    "Select": (
+        *("filter", "search", "highlight", "take_window", "window", "ranks", "devices", "only_rank", "mark", "space"),
+        *("leave_startup_out", "selection"),
+    ),
+    "Export": ("export", "copy_row", "copy_table", "ncu", "trace", "compare", "compare_groups"),
     "Program": (),
 }
 """The headings of the help with the actions (or keys without one) under them; all others stand under the last."""
@@ -168,6 +178,7 @@ KEYS: tuple[Key, ...] = (
     Key("d", "d", "fold", "digits", "fold numbered names (layer 0, layer 1 …) into one row, or not", "nvtx"),
     Key("n", "n N", "next_match(1)", "", "next and previous range that passes the filter", "nvtx"),
     Key("N", "N", "next_match(-1)", "", "", "nvtx"),
+    Key("w", "w", "nvtx_range", "", "", "nvtx"),
     Key("enter", "⏎", "", "open", "the single ranges of this name; then the event", "nvtx names"),
     Key("c", "c", "partner", "partner", "from an API call to its GPU work, from GPU work to its API call", "events"),
     Key(
@@ -198,7 +209,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("left_square_bracket", "[", "event(-1)", "", "", "timeline"),
     Key("plus,equals_sign,z", "+ -", "zoom(1)", "zoom", "zoom in and out around the cursor; z and Z", "timeline"),
-    Key("minus,Z", "-", "zoom(-1)", "", "zoom out", "timeline"),
+    Key("minus,Z", "-", "zoom(-1)", "", "", "timeline"),
     Key("space", "space", "open_rank", "streams", "show or hide the streams and threads of a rank", "timeline"),
     Key(
         "tab",
@@ -279,6 +290,7 @@ KEYS: tuple[Key, ...] = (
     Key("6", "6", "mode('events')", "", "Events", "everywhere"),
     Key("7", "7", "mode('ranks')", "", "Ranks", "everywhere"),
     Key("L", "L", "timeline", "", "Timeline", "everywhere"),
+    Key("w", "w", "nvtx_range", "", "its range; from an event to the deepest NVTX range around it", "everywhere"),
     Key(
         "ctrl+p",
         "ctrl+p",

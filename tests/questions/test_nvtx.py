@@ -650,8 +650,8 @@ def test_the_gpu_work_of_a_range_says_what_launched_it(session_of):
     assert len(work) == 2
     rows = [dict(zip((column.key for column in work.columns), row, strict=True)) for row in work.page(0, 10)]
     assert [(row["start"], row["duration"], row["name"], row["kind"]) for row in rows] == [
-        (150, 100, "saxpy", "kernel"),
-        (260, 11, "saxpy", "kernel"),
+        (150, 100, "saxpy(float *)", "kernel"),
+        (260, 11, "saxpy(float *)", "kernel"),
     ]
     assert {(row["call"], row["rank"], row["device"], row["stream"]) for row in rows} == {("cudaLaunchKernel", 0, 0, 7)}
     assert work.sorted_by("duration", False).page(0, 1)[0][1] == 11

@@ -25,7 +25,7 @@ from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
 from nsystui.questions.gpu.device_time import BusyParts
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.names import COLLECTIVES
-from nsystui.questions.nvtx.listing import path_at
+from nsystui.questions.nvtx.around import path_at
 from nsystui.questions.timeline.events import (
     Matches,
     Neighbours,

@@ -206,11 +206,19 @@ async def test_a_search_without_any_hit_says_so(job, cache):
         line_with(app, 'no event has "qqqq" in its name')
 
 
+@pytest.mark.parametrize("size", [NARROW, WIDE])
 @pytest.mark.parametrize("key", "1234567L")
-async def test_the_help_is_not_wrapped_and_has_its_verbs(job, cache, key):
-    async with running(job, cache, WIDE) as (app, pilot):
+async def test_the_help_fits_and_has_its_verbs_alone_as_headings(job, cache, key, size):
+    async with running(job, cache, size) as (app, pilot):
         await hit(app, pilot, key, "question_mark")
         assert isinstance(app.screen, HelpScreen)
-        room = app.screen.query_one("Static").size.width
-        assert max(map(len, app.screen._lines)) <= room
-        assert {"Go", "View", "Select", "Export", "Program"} <= set(app.screen._lines)
+        room, lines = app.screen.query_one("Static").size.width, app.screen._lines
+        assert max(map(len, lines)) <= room
+        headings = [line for line in lines[1:-2] if line and not line.startswith(" ")]
+        assert headings[:6] == ["Move", "Go", "View", "Select", "Export", "Program"]
+        assert headings[6:] in ([], ["Words"])
+        first = [line.partition("Words")[0] for line in lines[2 : lines.index("Program")] if line.startswith("  ")]
+        continued = [line for line in first if line.startswith(" " * 12)]
+        assert all(line[2] != " " or line.startswith(" " * 12) for line in first)
+        if size == WIDE:
+            assert not continued

@@ -37,9 +37,7 @@ name, as `nsys stats -r nvtx_sum`.""",
         order=100,
         options=(
             Option("depth", "only the outermost N levels", metavar="N", kind=int),
-            Option(
-                "by", "what is kept apart (rank-thread)", choices=("rank-thread", "rank", "all"), default="rank-thread"
-            ),
+            Option("by", "what is kept apart (all: nothing)", choices=("rank-thread", "rank", "all"), default="all"),
             Option("no-fold", "numbered names (layer 0, layer 1 …) one by one"),
             Option("summary", "by name instead of by path"),
         ),

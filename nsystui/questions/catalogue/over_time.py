@@ -68,8 +68,9 @@ def _draw_timeline(job: Job, selection: Selection, options: dict[str, Any]) -> D
 
 def _ask_events(job: Job, selection: Selection, kinds: Any) -> Answer:
     from nsystui.questions.events.listing import EventList
+    from nsystui.questions.events.named import SmartNamed
 
-    return EventList.build(job.session, selection, job.ranks, kinds)
+    return SmartNamed(EventList.build(job.session, selection, job.ranks, kinds), job.smart_names())
 
 
 def _read_events(values: Values) -> Any:

@@ -20,7 +20,7 @@ from nsystui.base.columns import COLLECTIVE, START, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.collectives.matching import UNKNOWN, MatchedCollectives, Matching, Matrix
+from nsystui.questions.collectives.matching import UNKNOWN, MatchedCollectives, Matching, Matrix, Member
 from nsystui.questions.tasks import RankedTask
 
 if TYPE_CHECKING:
@@ -160,6 +160,24 @@ def transfer_times(kernels: pd.DataFrame, matching: Matching) -> NDArray[np.floa
     is_whole = (found["open"] == found["ranks"]).fillna(False).to_numpy(bool)
     times: NDArray[np.float64] = np.where(is_whole, found["transfer"].to_numpy(np.float64, na_value=np.nan), np.nan)
     return times
+
+
+def last_to_arrive(matching: Matching, report: int, row: int) -> Member | None:
+    """The member that came last at the operation of an NCCL kernel; ``None`` where nobody did, or it is not known."""
+    for group in matching.groups:
+        if report not in group.reports:
+            continue
+        places = [place for place, member in enumerate(group.members) if member.task.report == report]
+        found = np.flatnonzero((group.row[places] == row).any(axis=0))
+        if len(found):
+            one = replace(
+                group,
+                **{name: getattr(group, name)[found[:1]] for name in ("collective", "size")},
+                **{name: getattr(group, name)[:, found[:1]] for name in ("row", "start", "end")},
+            )
+            last = Arrivals.of(one).last
+            return group.members[int(last[0])] if len(last) and last[0] != NOBODY else None
+    return None
 
 
 OPERATION_COLUMNS = (

@@ -89,8 +89,8 @@ KIND_TABLES: dict[EventKind, KindTable] = {
     item.kind: item
     for item in (
         KindTable(EventKind.API, tables.api_calls, tables.api_calls.c.name),
-        KindTable(EventKind.KERNEL, tables.kernels, tables.kernels.c.short_name, tables.kernels.c.is_nccl == 0),
-        KindTable(EventKind.NCCL, tables.kernels, tables.kernels.c.short_name, tables.kernels.c.is_nccl == 1),
+        KindTable(EventKind.KERNEL, tables.kernels, tables.kernels.c.name, tables.kernels.c.is_nccl == 0),
+        KindTable(EventKind.NCCL, tables.kernels, tables.kernels.c.name, tables.kernels.c.is_nccl == 1),
         KindTable(EventKind.MEMORY, tables.memory_ops, tables.memory_ops.c.operation),
         KindTable(
             EventKind.GRAPH,

@@ -289,7 +289,7 @@ def _names(session: Session, kind: EventKind) -> frozenset[str]:
         }
 
     having = [one for one in session.reports if one.count(source.table)]
-    stored = of_each_report(session, having, f"names-{kind.value}", compute, by=source.table)
+    stored = of_each_report(session, having, f"event-names-{kind.value}", compute, by=source.table)
     return frozenset(name for arrays in stored.values() for name in json_of(arrays["names"]))
 
 

@@ -88,18 +88,18 @@ TREE_COLUMNS = (
 )
 
 
-def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str = Order.TOTAL) -> TableAnswer:
+def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str | None = None) -> TableAnswer:
     """The paths of ``tree``, each below the one around it, siblings in ``order``; only the outermost ``depth`` levels.
 
-    Unless that is given they are ``MOST_LEVELS``, and a note tells of paths that are deeper.
-    ``Path`` joins the names with ``›``, ``Level`` is 0 for an outermost range. Ranks and threads are columns here, not
-    rows; they are missing where ranges of several are merged. Sums are over the ranges of the path: the time of ranges
-    that overlap counts for each.
+    Without an order it is the tree's natural one; without a depth there are ``MOST_LEVELS``, and a note tells of paths
+    that are deeper. ``Path`` joins the names with ``›``, ``Level`` is 0 for an outermost range. Ranks and threads are
+    columns here, not rows; they are missing where ranges of several are merged. Sums are over the ranges of the path:
+    the time of ranges that overlap counts for each.
     """
     import pandas as pd
 
     levels = MOST_LEVELS if depth is None else depth
-    rows = list(_rows(tree, levels, Order(order)))
+    rows = list(_rows(tree, levels, tree.natural_order if order is None else Order(order)))
     total, notes = len(tree) - tree.maker.paths.groups, tree.ranges.notes
     if depth is None and len(rows) < total:
         deeper = f"{total - len(rows):,} paths more than {MOST_LEVELS:,} levels deep are left out: --depth shows more"
@@ -244,27 +244,3 @@ def _table(kind: EventKind) -> sa.Table:
     if kind is EventKind.MEMORY:
         return tables.memory_ops
     return tables.graph_launches if kind is EventKind.GRAPH else tables.kernels
-
-
-_DEEPEST = 64
-
-
-def path_at(session: Session, report: int, thread: int, time: int) -> tuple[str, ...]:
-    """The names of the ranges of a thread (globalTid) that are open at ``time`` (job time, ns), outermost first."""
-    table = tables.nvtx_ranges
-    if not session.count(table):
-        return ()
-    moved = report_at(session, report).clock_offset
-    ends: sa.ColumnElement[Any] = table.c.end
-    query = (
-        sa.select(FOLDED_LABEL)
-        .where(
-            table.c.report == report,
-            table.c.thread == thread,
-            table.c.start <= time - moved,
-            sa.or_(ends >= time - moved, ends.is_(None)),
-        )
-        .order_by(table.c.start, ends.desc(), table.c.row)
-        .limit(_DEEPEST)
-    )
-    return tuple(name or "" for (name,) in session.part([report]).rows(query))

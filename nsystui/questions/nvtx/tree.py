@@ -296,6 +296,11 @@ class NvtxTree:
         """The number of ranks, threads and paths; single ranges do not count."""
         return len(self.maker.paths)
 
+    @property
+    def natural_order(self) -> Order:
+        """By GPU time, where any is known, else by the time on the CPU."""
+        return Order.GPU if (self.ranges.op_count > 0).any() else Order.TOTAL
+
     def roots(self, order: Order | str = Order.TOTAL) -> list[Node]:
         """The outermost nodes: ranks if there are several, else threads if there are several, else paths."""
         return [self.maker.path_node(path) for path in self.maker.sorted_paths(NO_NODE, Order(order)).tolist()]
@@ -386,6 +391,27 @@ class NvtxTree:
     def _named(self, place: int, name: str) -> int | None:
         children: list[int] = self.maker.paths.children_of(place).tolist()
         return next((number for number in children if self.maker.name(number) == name), None)
+
+    def number_of(self, report: int, row: int) -> int | None:
+        """The id of a single range by its row of ``nvtx_ranges``; ``None`` where the tree leaves it out."""
+        ranges = self.ranges
+        lanes = [number for number, lane in enumerate(ranges.lanes) if lane.report == report]
+        found = np.flatnonzero((ranges.row == row) & np.isin(ranges.lane, lanes))
+        if not len(found):
+            return None
+        path = int(self.maker.paths.of_range[found[0]])
+        return path if self.maker.is_single(path) else 2 * len(self) + int(found[0])
+
+    def place_of(self, number: int, order: Order) -> int:
+        """The place of a node among the rows inside the node around it, or among the roots."""
+        size, above = len(self), self._id_above(number)
+        if number >= 2 * size and above is not None:
+            path = above - size if above >= size else above
+            return int(np.flatnonzero(self.maker.sorted_ranges(path, order) == number - 2 * size)[0])
+        if number >= size and above is not None:
+            return self.maker.inside(above)
+        shown = self.maker.sorted_paths(NO_NODE if above is None else above, order)
+        return int(np.flatnonzero(shown == number)[0])
 
     def search(self, wanted: NameFilter, order: Order | str = Order.TOTAL) -> Iterator[int]:
         """The ids of the matching nodes, from top to bottom as ``order`` shows them; `ancestors` lead to each.

@@ -43,16 +43,11 @@ class Span:
 # -- the common shape -------------------------------------------------------------------------------------------------
 
 
-def _operations(
-    timeline: Timeline, lanes: Sequence[Lane], extra: Any, has_full_names: bool = False
-) -> sa.CompoundSelect[Any] | sa.Select[Any]:
-    """The GPU operations of some lanes in the shape of the event list; ``extra`` gives conditions for a table.
-
-    Of kernels the short names, or the full ones.
-    """
+def _operations(timeline: Timeline, lanes: Sequence[Lane], extra: Any) -> sa.CompoundSelect[Any] | sa.Select[Any]:
+    """The GPU operations of some lanes in the shape of the event list; ``extra`` gives conditions for a table."""
     parts = []
     for table, name in (
-        (tables.kernels, tables.kernels.c.name if has_full_names else tables.kernels.c.short_name),
+        (tables.kernels, KIND_TABLES[EventKind.KERNEL].name),
         (tables.memory_ops, KIND_TABLES[EventKind.MEMORY].name),
         (tables.graph_launches, KIND_TABLES[EventKind.GRAPH].name),
     ):
@@ -143,7 +138,6 @@ def long_events(timeline: Timeline, lanes: Sequence[Lane], window: Window, least
         timeline,
         lanes,
         lambda table, name: [*inside(table, name), table.c.end - table.c.start >= least],
-        has_full_names=True,
     ).subquery()
     keys = [rows.c[key] for key in ("report", "process", "device", "stream", "start", "duration", "kind", "name")]
     query = sa.select(*keys).order_by(rows.c.duration.desc(), rows.c.start).limit(_MOST_SPANS)

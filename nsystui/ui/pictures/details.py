@@ -11,7 +11,8 @@ from nsystui.ui import keys
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Row, Value
-    from nsystui.questions.tasks import RankedTask
+    from nsystui.questions.events.listing import EventKey
+    from nsystui.questions.job import Job
     from nsystui.store.session import Session
 
 Details = list[list[str]]
@@ -25,9 +26,9 @@ _NOT_TOLD = frozenset({"name", "short_name", "mangled_name", "versioned_name"}) 
 _DOORS = ("⏎", "c", "w", "u", "L")
 
 
-def doors_of(places: Sequence[str]) -> str:
-    """Where it goes from a row: the keys of these places that lead on, in words."""
-    found = {key.shown: key.label or key.help for key in keys.keys_of(places)}
+def doors_of(places: Sequence[str], is_event: bool) -> str:
+    """Where it goes from a row: the keys of these places that lead on, in words; to a range only from an event."""
+    found = {key.shown: key.label or key.help for key in keys.keys_of(places) if is_event or key.shown != "w"}
     return "  ".join(f"{shown} {found[shown].partition(';')[0]}" for shown in _DOORS if found.get(shown))
 
 
@@ -50,15 +51,15 @@ def hidden_facts(columns: Sequence[Column], values: Mapping[str, Value], shown: 
     return [f"{label.removesuffix(' %')} {value}" for label, value in worded if value not in ("", MISSING)]
 
 
-def event_details(session: Session, row: Row, ranks: Sequence[RankedTask]) -> Details:
+def event_details(job: Job, row: Row) -> Details:
     """The details of an event of the event list: what launched it, the NVTX ranges around, its place, every fact."""
     from nsystui.base.answer import record
     from nsystui.questions.events.listing import EVENT_COLUMNS, facts, key_of
 
-    values = record(EVENT_COLUMNS, row)
+    session, values = job.session, record(EVENT_COLUMNS, row)
     found = facts(session, key_of(row))
     known = {name: value for _, value, name in found}
-    partner, call = _partner(session, row, ranks)
+    partner, call = _partner(job, row)
     shapes = [
         f"{shape} {known[f'{shape}_x']}·{known[f'{shape}_y']}·{known[f'{shape}_z']}"
         for shape in _SHAPES
@@ -69,11 +70,68 @@ def event_details(session: Session, row: Row, ranks: Sequence[RankedTask]) -> De
         for word, value, name in found
         if name not in _NOT_TOLD and not name.startswith(_SHAPES)
     ]
-    # The list has the short names of kernels.
-    name = known["name"] if values["kind"] in ("kernel", "nccl") and known.get("name") else values["name"]
     time = f"{format_value(Unit.DURATION, values['duration'])} from {format_value(Unit.TIME, values['start'])}"
     path = _path(session, call if call is not None else row)
-    return [[str(name or "")], partner, path, [time, *_place(values)], [*shapes, *others]]
+    return [[str(values["name"] or "")], partner, path, [time, *_place(values)], [*shapes, *others]]
+
+
+_PATH = 2
+"""The paragraph of an event's details that has the NVTX ranges around it."""
+
+
+def with_context(details: Details, context: Sequence[str]) -> Details:
+    """The details of an event with its context, which is asked for later."""
+    return [[*context, *one] if place == _PATH else one for place, one in enumerate(details)]
+
+
+def event_context(job: Job, key: EventKey) -> list[str]:
+    """The step of an event; of an NCCL kernel also its message, communicator and the rank that came last.
+
+    Steps and collectives are those of the whole job: the first time this takes as long as the screens of them do.
+    """
+    from nsystui.questions.events.kinds import EventKind
+
+    found = _step(job, key)
+    return found + _collective(job, key) if key.kind is EventKind.NCCL else found
+
+
+def _step(job: Job, key: EventKey) -> list[str]:
+    import numpy as np
+
+    from nsystui.base.answer import record
+    from nsystui.questions.events.listing import EVENT_COLUMNS, event_row, partners
+    from nsystui.questions.steps import NO_STEP
+
+    row = event_row(job.session, key, job.ranks)
+    if row is not None and key.kind.on_gpu:
+        row = next(iter(partners(job.session, key, job.ranks).rows), None)
+    values = {} if row is None else record(EVENT_COLUMNS, row)
+    if values.get("process") is None or values.get("start") is None:
+        return []
+    process, start = (np.array([int(values[name] or 0)]) for name in ("process", "start"))
+    number = int(job.steps().numbers_at(np.array([key.report]), process, start)[0])
+    return [] if number == NO_STEP else [f"step {number}"]
+
+
+def _collective(job: Job, key: EventKey) -> list[str]:
+    from nsystui.questions.collectives.waiting import last_to_arrive
+
+    kernels = job.pairing().kernels
+    own = kernels[(kernels["report"] == key.report) & (kernels["row"] == key.row)].to_dict("records")
+    if not own:
+        return []
+    size, communicator, transfer = (own[0].get(name) for name in ("message_size", "communicator", "transfer"))
+    found = []
+    if size == size and size is not None:
+        found.append(format_value(Unit.BYTES, int(size)))
+    if isinstance(communicator, str):
+        found.append(f"comm {communicator}")
+    if transfer is not None and transfer == transfer:  # else not all ranks of the communicator are open
+        last = last_to_arrive(job.collectives(), key.report, key.row)
+        rank = next((item.rank for item in job.ranks if last is not None and item.task == last.task), None)
+        found += [f"rank {rank} came last"] if rank is not None else ["no rank was late"]
+        found.append(f"transfer {_duration(int(transfer))}")
+    return [" · ".join(found)] if found else []
 
 
 def _place(values: Mapping[str, Value]) -> list[str]:
@@ -84,7 +142,7 @@ def _place(values: Mapping[str, Value]) -> list[str]:
     return found
 
 
-def _partner(session: Session, row: Row, ranks: Sequence[RankedTask]) -> tuple[list[str], Row | None]:
+def _partner(job: Job, row: Row) -> tuple[list[str], Row | None]:
     """The other end of a launch in words, and the API call of GPU work."""
     from nsystui.questions.events.kinds import EventKind
     from nsystui.questions.events.listing import key_of, partners
@@ -92,7 +150,7 @@ def _partner(session: Session, row: Row, ranks: Sequence[RankedTask]) -> tuple[l
     key = key_of(row)
     if key.kind is not EventKind.API and not key.kind.on_gpu:
         return [], None
-    found = partners(session, key, ranks)
+    found = partners(job.session, key, job.ranks)
     if not found.rows:
         return [found.reason], None
     first = found.rows[0]
@@ -100,7 +158,8 @@ def _partner(session: Session, row: Row, ranks: Sequence[RankedTask]) -> tuple[l
         return [f"launched by {_name(first)}, {_delay(first, row)}"], first
     if len(found.rows) > 1:
         return [f"launched {len(found.rows):,} operations", _delay(row, first)], None
-    return [f"launched {_name(first)}, {_delay(row, first)}"], None
+    name = str(_name(first))
+    return [f"launched {job.smart_names().get(name, name)}, {_delay(row, first)}"], None
 
 
 def _delay(call: Row, work: Row) -> str:
@@ -127,7 +186,7 @@ def _path(session: Session, row: Row) -> list[str]:
     from nsystui.base.answer import record
     from nsystui.questions.events.kinds import EventKind
     from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
-    from nsystui.questions.nvtx.listing import path_at
+    from nsystui.questions.nvtx.around import path_at
 
     values, key = record(EVENT_COLUMNS, row), key_of(row)
     if values["tid"] is None:

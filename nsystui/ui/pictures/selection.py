@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
+from nsystui.ui.widgets.lines import CRUMB_GAP
 
 if TYPE_CHECKING:
     from nsystui.questions.tasks import RankedTask
@@ -26,19 +28,24 @@ def spans(numbers: Iterable[int]) -> str:
 
 def describe(selection: Selection, ranks: Iterable[RankedTask]) -> str:
     """``ranks 0-3 · 6.0 s + 1 s · filter "nvjet"``; ``all ranks · all time`` when everything is selected."""
-    if selection.is_everything:
-        return "all ranks · all time"
-    parts = []
+    return CRUMB_GAP.join(words for words, _ in crumbs_of(selection, ranks)) or "all ranks · all time"
+
+
+def crumbs_of(selection: Selection, ranks: Iterable[RankedTask]) -> list[tuple[str, Selection]]:
+    """Each part of a selection in words, and the selection without it."""
+    found = []
     if selection.tasks is not None:
         chosen = [item.rank for item in ranks if item.task in selection.tasks]
-        parts.append(f"rank {chosen[0]}" if len(chosen) == 1 else f"ranks {spans(chosen)}")
+        words = f"rank {chosen[0]}" if len(chosen) == 1 else f"ranks {spans(chosen)}"
+        found.append((words, replace(selection, tasks=None)))
     if selection.devices is not None:
-        parts.append(f"device {spans(selection.devices)}")
+        found.append((f"device {spans(selection.devices)}", replace(selection, devices=None)))
     if selection.streams is not None:
-        parts.append(f"stream {spans(selection.streams)}")
+        found.append((f"stream {spans(selection.streams)}", replace(selection, streams=None)))
     if selection.window is not None:
         start = format_value(Unit.TIME, selection.window.start)
-        parts.append(f"{start} + {format_value(Unit.DURATION, selection.window.end - selection.window.start)}")
+        length = format_value(Unit.DURATION, selection.window.end - selection.window.start)
+        found.append((f"{start} + {length}", replace(selection, window=None)))
     if selection.name is not None:
-        parts.append(f'filter "{selection.name.text}"')
-    return " · ".join(parts)
+        found.append((f'filter "{selection.name.text}"', replace(selection, name=None)))
+    return found

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import sqlalchemy as sa
-
 from nsystui.base.answer import Row, Value, record
 from nsystui.base.columns import Unit
 from nsystui.base.selection import NameFilter, Selection, Task, Window
@@ -15,7 +13,7 @@ from nsystui.questions.data_notes import missing_note
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, event_row, key_of, launch, partners
 from nsystui.questions.job import Job
-from nsystui.questions.nvtx.listing import path_at
+from nsystui.questions.nvtx.around import path_at
 from nsystui.questions.timeline.events import longest_in, longest_range_in
 from nsystui.questions.timeline.lanes import Lane, Timeline
 from nsystui.questions.timeline.picture import (
@@ -248,14 +246,9 @@ def event_facts(timeline: Timeline, lane: Lane, window: Window, row: Row | None)
 
 
 def _full_name(timeline: Timeline, row: Row) -> str:
-    key, name = key_of(row), str(record(EVENT_COLUMNS, row)["name"] or "")
-    if key.kind not in (EventKind.KERNEL, EventKind.NCCL):
-        return name
-    table = tables.kernels.c
-    query = sa.select(table.name).where(table.report == key.report, table.row == key.row)
-    full = str(timeline.session.part([key.report]).scalar(query) or name)
+    full = str(record(EVENT_COLUMNS, row)["name"] or "")
     smart = timeline.names.get(full, full)
-    return smart if smart in (name, full) else f"{smart}    {full}"
+    return full if smart == full else f"{smart}    {full}"
 
 
 def _meanwhile(timeline: Timeline, lane: Lane, window: Window) -> Iterator[str]:
@@ -309,7 +302,8 @@ def _origin(timeline: Timeline, row: Row) -> Iterator[str]:
         elif found.rows:
             work = record(EVENT_COLUMNS, found.rows[0])
             delay = format_value(Unit.DURATION, launch(row, found.rows[0]).delay)
-            yield f"launched {work['name']}, which began {delay} later · c goes there"
+            name = timeline.names.get(str(work["name"]), work["name"])
+            yield f"launched {name}, which began {delay} later · c goes there"
     yield _around(tuple(name for name in path if key.kind is not EventKind.NVTX or name != values["name"]))
 
 
@@ -320,7 +314,7 @@ def _path_of(timeline: Timeline, report: int, values: dict[str, Value]) -> tuple
 
 
 def _around(path: tuple[str, ...]) -> str:
-    return f"NVTX  {' › '.join(path)}" if path else "in no NVTX range"
+    return f"NVTX  {' › '.join(path)} · w goes there" if path else "in no NVTX range"
 
 
 # -- from event to event ----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import events
+from textual import events, on
 from textual.app import ComposeResult
 from textual.timer import Timer
 from textual.widget import Widget
@@ -22,7 +22,7 @@ from textual.widget import Widget
 from nsystui.base.errors import NsystuiError, UsageError
 from nsystui.ui import keys
 from nsystui.ui.ascii import key_name
-from nsystui.ui.pictures.selection import describe, spans
+from nsystui.ui.pictures.selection import crumbs_of, describe, spans
 from nsystui.ui.screens import TabView, screen_of, views_on
 from nsystui.ui.widgets.lines import Choice, ChoiceLine, KeyLine, NoteLines, SelectionLine, TitleLine
 from nsystui.ui.widgets.prompt import LinePrompt
@@ -168,6 +168,14 @@ class JobScreen(ThrottledScreen[None]):
     def show_selection(self) -> None:
         """Updates the second line."""
         self.query_one("#selection", SelectionLine).update(describe(self.selection, self.job_ranks))
+
+    @on(SelectionLine.CrumbClicked)
+    def _crumb_clicked(self, message: SelectionLine.CrumbClicked) -> None:
+        """Takes a part of the selection away."""
+        message.stop()
+        crumbs = crumbs_of(self.selection, self.job_ranks)
+        if message.place < len(crumbs):
+            self.explorer.select(crumbs[message.place][1])
 
     def show_status(self, status: str) -> None:
         """Shows the progress of the loading on the first line."""
@@ -348,6 +356,27 @@ class JobScreen(ThrottledScreen[None]):
         key, window = self.event_here(), self.time_here()
         await self.explorer.go("timeline")
         self.app.screen.open_at(key, window)  # type: ignore[attr-defined]
+
+    def action_nvtx_range(self) -> None:
+        """Goes to the NVTX range around the event under the cursor."""
+        from nsystui.questions.nvtx.around import Around, range_around
+        from nsystui.ui.doors import show_range
+
+        key, job = self.event_here(), self.job
+        if key is None or job is None:
+            self.say("w goes from a single event to the NVTX range around it: there is no such event here")
+            return
+
+        def found(around: Around) -> None:
+            if around.key is None:
+                self.say(around.reason)
+            elif self.is_current and key == self.event_here():
+                show_range(self.explorer, around.key)
+
+        def ask() -> Around:
+            return range_around(job.session, key, job.ranks)
+
+        in_thread(self, "range", ask, found, lambda error: self.say(reason_of(error)))
 
     def event_here(self) -> EventKey | None:
         """The event under the cursor."""

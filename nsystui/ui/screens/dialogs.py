@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -17,7 +18,10 @@ from nsystui.ui.keys import word_lines
 from nsystui.ui.widgets.repainting import ThrottledScreen
 
 HELP_WIDTH = 110
-"""Cells of the help on a wide terminal: no line of it is wrapped there."""
+"""Cells of the help on a wide terminal."""
+
+_FRAME = 6
+"""Cells of the frame around the help, with its scroll bar."""
 
 
 class TextDialog(ModalScreen[None], ThrottledScreen[None]):
@@ -41,21 +45,23 @@ class TextDialog(ModalScreen[None], ThrottledScreen[None]):
             yield Static("\n".join(self._lines), markup=False)
 
 
-def help_lines(places: Sequence[str], name: Callable[[str], str] = str) -> list[str]:
-    """The keys of ``places`` in aligned lines: those of the screen, then what acts everywhere by its verb.
+def help_lines(places: Sequence[str], name: Callable[[str], str] = str, width: int = HELP_WIDTH) -> list[str]:
+    """The keys of ``places`` by their verbs in aligned lines of ``width`` cells, those of the screen first.
 
     ``name`` says what a shown key is called. Below the keys stand the words of the tables with their definitions.
     """
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {verb: [] for verb in keys.VERBS}
     for key in keys.keys_of(places):
         if key.help:
-            title = key.verb or keys.PLACES[key.place]
-            groups.setdefault(title, []).append(f"  {name(key.shown):9} {key.help}")
-    of_places = [title for title in groups if title not in keys.VERBS]
-    lines: list[str] = []
-    for title in (*of_places, *(verb for verb in keys.VERBS if verb in groups)):
-        lines += [title, *groups[title], ""]
-    words = [f"  {line}" for place in places for line in word_lines(place, HELP_WIDTH - 8)]
+            first = f"  {name(key.shown):9} "
+            groups[key.verb] += textwrap.wrap(
+                key.help, width, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
+            )
+    lines = [keys.PLACES[places[0]], ""]
+    for verb, found in groups.items():
+        if found:
+            lines += [verb, *found, ""]
+    words = [f"  {line}" for place in places for line in word_lines(place, width - 2)]
     return [*lines, "Words", *words, ""] if words else lines
 
 
@@ -73,4 +79,12 @@ class HelpScreen(TextDialog):
     DEFAULT_CSS = f"HelpScreen VerticalScroll {{ width: {HELP_WIDTH}; }}"
 
     def __init__(self, places: Sequence[str], name: Callable[[str], str] = str) -> None:
-        super().__init__([*help_lines(places, name), last_line(places)])
+        super().__init__(())
+        self._places, self._named = places, name
+
+    def on_resize(self) -> None:
+        """Lays the lines out for the room there is."""
+        width = min(self.app.size.width, HELP_WIDTH) - _FRAME
+        lines = [*help_lines(self._places, self._named, width), *textwrap.wrap(last_line(self._places), width)]
+        self._lines = tuple(map(safe_text, lines))
+        self.query_one(Static).update("\n".join(self._lines))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from textual import on
@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.screen import ModalScreen
 
-from nsystui.base.answer import Record, Row, TableAnswer
+from nsystui.base.answer import Answer, Record, Row, TableAnswer
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.units import parse_duration
 from nsystui.questions.events.kinds import EventKind, kinds_of
@@ -38,16 +38,20 @@ class PartnersScreen(ModalScreen[EventKey | None], ThrottledScreen[EventKey | No
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss(None)", "back")]
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[Row], names: Mapping[str, str]) -> None:
         super().__init__()
         self._rows = tuple(rows)
+        self._names = names
 
     def compose(self) -> ComposeResult:
         title = SelectionLine()
         title.update("launched by this call")
         title.show_count(f"{len(self._rows):,} operations")
         yield title
-        yield WindowTable(TableAnswer("partners", EVENT_COLUMNS, self._rows))
+        table = WindowTable()
+        table.names = self._names
+        table.set_answer(TableAnswer("partners", EVENT_COLUMNS, self._rows))
+        yield table
         yield KeyLine([("⏎", "go there"), ("esc", "back")])
 
     @on(RowSelected)
@@ -134,11 +138,17 @@ class EventsScreen(TableScreen):
         row = self.table.current_row
         return None if row is None else key_of(row)
 
+    def answer_to_export(self) -> Answer | None:
+        from nsystui.questions.events.named import SmartNamed
+
+        answer = self.table.answer
+        return None if answer is None else SmartNamed(answer, self.shown_names())
+
     # -- details --------------------------------------------------------------------------------------------------
 
     def details_question(self) -> Callable[[Job], Details] | None:
         row = self.table.current_row
-        return None if row is None else lambda job: event_details(job.session, row, job.ranks)
+        return None if row is None else lambda job: event_details(job, row)
 
     def _say_reason(self, error: Exception) -> None:
         self.say(reason_of(error))
@@ -158,7 +168,7 @@ class EventsScreen(TableScreen):
         elif len(found.rows) == 1:
             self._go_to_partner(key_of(found.rows[0]))
         else:
-            self.lay_over(PartnersScreen(found.rows), self._partner_chosen)
+            self.lay_over(PartnersScreen(found.rows, self.shown_names()), self._partner_chosen)
 
     def _partner_chosen(self, key: EventKey | None) -> None:
         if key is not None:

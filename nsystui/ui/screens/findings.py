@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.worker import get_current_worker
 
-from nsystui.base.answer import Answer, Record, Row, TableAnswer
+from nsystui.base.answer import Answer, Record, Row, TableAnswer, record
 from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
@@ -26,7 +26,7 @@ from nsystui.ui.widgets.repainting import in_thread, reason_of
 from nsystui.ui.widgets.window_table import WindowTable
 
 if TYPE_CHECKING:
-    from nsystui.base.selection import Selection
+    from nsystui.base.selection import Selection, Window
     from nsystui.questions.job import Job
     from nsystui.questions.triage.finding import Finding, NotChecked
     from nsystui.questions.triage.run import Triage
@@ -45,6 +45,8 @@ HEALTHY, NOT_CHECKED = "ok", "-"
 _STYLES = {"error": "error", "warning": "warning"}
 """What is coloured of the severities."""
 _LABEL = 12
+_LENGTHS = ("max", "idle", "duration")
+"""The columns of evidence that say how long what began at ``start`` took."""
 _COST_BAR = 20
 _ROOMY = 30
 """On a terminal of so many lines there are empty ones around the evidence."""
@@ -277,6 +279,26 @@ class FindingScreen(TableScreen):
         self._show_words()
         super().show(result, same_place)
         self.table.styles.max_height = self.table.row_count + 1
+        if not same_place:
+            self.table.move_to(self._row_of_finding())
+
+    def _row_of_finding(self) -> int:
+        """The row that begins when the finding does, of those that have a start."""
+        window, evidence = self.finding.window, self.finding.evidence
+        if window is None or evidence is None:
+            return 0
+        starts = [record(evidence.columns, row).get("start") for row in evidence.page(0, len(evidence))]
+        away = {row: abs(start - window.start) for row, start in enumerate(starts) if isinstance(start, int)}
+        return min(away, key=away.__getitem__, default=0)
+
+    def row_window(self) -> Window | None:
+        from nsystui.base.selection import Window
+
+        values = self.values()
+        start, length = values.get("start"), next(filter(None, map(values.get, _LENGTHS)), None)
+        if not isinstance(start, int) or not isinstance(length, int | float):
+            return None
+        return Window(start, start + max(int(length), 1))
 
     def _show_words(self) -> None:
         width, height = self.app.size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from nsystui.base.answer import Answer, Value
@@ -71,7 +71,7 @@ class EventRowsScreen(TableScreen):
             row = event_row(job.session, key, job.ranks)
             if row is None:
                 return own
-            name, partner, path, place, facts = event_details(job.session, row, job.ranks)
+            name, partner, path, place, facts = event_details(job, row)
             told = {fact.rpartition(" ")[2].replace(",", "") for fact in (*place, *facts)}
             more = [fact for fact in own[-1] if fact.rpartition(" ")[2].replace(",", "") not in told]
             return [name, partner, path, place, [*more, *facts]]
@@ -93,16 +93,20 @@ def _key(report: Value, kind: EventKind, row: Value, start: Value) -> EventKey:
 
 
 class KernelInstancesScreen(EventRowsScreen):
-    """Every launch of one kernel."""
+    """Every launch of one kernel, the longest first."""
 
     HAS_PANEL = True
     PLACES = ("launches", "table", "everywhere")
     BINDINGS = keys.bindings("launches", "table", "everywhere")
 
     def __init__(self, name: str, names: Names) -> None:
-        super().__init__("2 Kernels", "launches", name)
+        super().__init__("2 Kernels", "launches")
         self.kernel = name
         self.names = names
+        self._sort = ("duration", True)  # the longest is the one that is looked for
+
+    def path(self) -> Sequence[str]:
+        return (*super().path(), self.shown_names().get(self.kernel, self.kernel))
 
     def ask(self, job: Job, selection: Selection) -> tuple[Answer, Distribution]:
         answer = kernel_instances(job.session, selection, self.kernel, self.names, job.ranks)

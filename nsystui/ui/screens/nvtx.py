@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from nsystui.base.answer import Answer, Record, Row, TableAnswer
@@ -84,22 +85,32 @@ class Outline:
         return len(self.lines)
 
     def rebuild(self) -> None:
-        """Flattens the tree anew with what is open; no recursion, however deep it is."""
-        lines: list[Line] = []
-        pending = [Line(node, 0) for node in reversed(self.tree.roots(self.order))]
+        """Flattens the tree anew with what is open."""
+        self.lines = self._flattened([Line(node, 0) for node in self.tree.roots(self.order)])
+
+    def _flattened(self, lines: Sequence[Line]) -> list[Line]:
+        """The lines with what is open inside them; no recursion, however deep it is."""
+        found: list[Line] = []
+        pending = list(reversed(lines))
         while pending:
             line = pending.pop()
-            lines.append(line)
+            found.append(line)
             if not line.rest and line.node.id in self.opened:
-                pending += reversed(self._children(line.node, line.depth + 1, 0))
-        self.lines = lines
-
-    def _children(self, node: Node, depth: int, offset: int) -> list[Line]:
-        found = [Line(child, depth) for child in self.tree.children(node, offset, PAGE, self.order)]
-        shown = offset + len(found)
-        if shown < node.child_count:
-            found.append(Line(node, depth, node.child_count - shown, shown))
+                pending += reversed(self._inside(line))
         return found
+
+    def _inside(self, line: Line) -> list[Line]:
+        """The first rows inside a row."""
+        return self._fetched(Line(line.node, line.depth + 1, line.node.child_count, 0))
+
+    def _fetched(self, rest: Line, skip: int = 0) -> list[Line]:
+        """A page of the rows that ``rest`` stands for, ``skip`` of them and then those behind the page left out."""
+        offset = rest.offset + skip
+        found = self.tree.children(rest.node, offset, min(PAGE, rest.rest - skip), self.order)
+        lines = [replace(rest, rest=skip)] if skip else []
+        lines += [Line(child, rest.depth) for child in found]
+        behind = rest.rest - skip - len(found)
+        return [*lines, replace(rest, rest=behind, offset=offset + len(found))] if behind and found else lines
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
         return [self._row(line) for line in self.lines[offset : offset + limit]]
@@ -160,12 +171,12 @@ class Outline:
         """Opens a row, or fetches more of its siblings; ``False`` where there is nothing to open here."""
         line = self.lines[index]
         if line.rest:
-            self.lines[index : index + 1] = self._children(line.node, line.depth, line.offset)
+            self.lines[index : index + 1] = self._flattened(self._fetched(line))
             return True
         if not line.node.has_children or line.node.id in self.opened:
             return False
         self.opened.add(line.node.id)
-        self.lines[index + 1 : index + 1] = self._children(line.node, line.depth + 1, 0)
+        self.lines[index + 1 : index + 1] = self._flattened(self._inside(line))
         return True
 
     def close(self, index: int) -> int:
@@ -184,11 +195,28 @@ class Outline:
         depth = self.lines[index].depth
         return next((i for i in range(index - 1, -1, -1) if self.lines[i].depth < depth), index)
 
-    def reveal(self, number: int) -> int | None:
-        """Opens what lies above the node of an id; its row, ``None`` if it is among the unfetched."""
-        self.opened |= set(self.tree.ancestors(self.tree.node(number)))
+    def reveal(self, number: int) -> int:
+        """Opens what lies above the node of an id, and fetches it where it is among the many; its row."""
+        way = (*self.tree.ancestors(self.tree.node(number)), number)
+        self.opened |= set(way[:-1])
         self.rebuild()
+        for above, inside in pairwise(way):
+            if self._row_of_node(inside) is None:
+                self._fetch(above, self.tree.place_of(inside, self.order))
+        row = self._row_of_node(number)
+        assert row is not None
+        return row
+
+    def _row_of_node(self, number: int) -> int | None:
         return next((i for i, line in enumerate(self.lines) if not line.rest and line.node.id == number), None)
+
+    def _fetch(self, above: int, place: int) -> None:
+        """Fetches the page of the rows inside a node that has the one at ``place``."""
+        for index, line in enumerate(self.lines):
+            if line.node.id == above and line.offset <= place < line.offset + line.rest:
+                skip = (place - line.offset) // PAGE * PAGE
+                self.lines[index : index + 1] = self._flattened(self._fetched(line, skip))
+                return
 
     def sorted_by(self, key: str, descending: bool) -> Outline:
         """Siblings in the order of a column (names and times ascending, amounts descending)."""
@@ -258,32 +286,47 @@ class NvtxScreen(TableScreen):
 
     def __init__(self) -> None:
         super().__init__("5 NVTX")
-        self.by = By.THREAD
+        self.by = By.ALL
         self.fold_numbers = True
         self.outline: Outline | None = None
-        self._order = Order.TOTAL
+        self._order: Order | None = None
+        self._target: EventKey | None = None
+        self._jumps = 0
         self._exported = "rows"
 
     def free_keys(self) -> frozenset[str]:
         return frozenset({"left", "right", "h", "l", "<", ">"})
 
     def parameters(self) -> tuple[Hashable, ...]:
-        return (self.by, self.fold_numbers)
+        return (self.by, self.fold_numbers, self._jumps)
 
-    def ask(self, job: Job, selection: Selection) -> NvtxTree:
-        return job.nvtx_tree(selection, self.by.value, self.fold_numbers)
+    def show_range(self, key: EventKey) -> None:
+        """Opens what is around a single range, and puts the cursor on that."""
+        self._target = key
+        self._jumps += 1
+        self.job_changed()
+
+    def ask(self, job: Job, selection: Selection) -> tuple[NvtxTree, int | None]:
+        tree, wanted = job.nvtx_tree(selection, self.by.value, self.fold_numbers), self._target
+        return tree, None if wanted is None else tree.number_of(wanted.report, wanted.row)
 
     def show(self, result: Any, same_place: bool) -> None:
-        tree: NvtxTree = result
-        before = self.outline
+        tree, number = result
+        before, order = self.outline, self._order or tree.natural_order
         opened = set() if before is None else tree.find_all(before.tree, before.opened)
-        self.outline = Outline(tree, self._order, opened or _first_opened(tree, self._order))
+        self.outline = Outline(tree, order, opened or _first_opened(tree, order))
         self.table.prefix = self.outline.prefix
         self.table.empty_text = "\n".join(tree.ranges.notes) or "no NVTX range in the selection: Esc goes back"
         self.table.set_answer(self.outline, keep_cursor=same_place)
-        self.table.mark_sorted(_KEY_OF_ORDER[self._order], self._order not in (Order.NAME, Order.TIME))
+        self.table.mark_sorted(_KEY_OF_ORDER[order], order not in (Order.NAME, Order.TIME))
         self.notes.show_notes(tree.ranges.notes if len(self.outline) else ())
         self.show_count()
+        if self._target is not None:
+            self._target = None
+            if number is None:
+                self.say("the selection leaves that range out: Esc goes back, T and an empty line select all time")
+            else:
+                self._changed(self.outline.reveal(number))
 
     def show_count(self) -> None:
         if self.outline is not None:
@@ -299,7 +342,7 @@ class NvtxScreen(TableScreen):
             return None
         if self._exported == "rows":
             return self.outline.table()
-        table: TableAnswer = nvtx_tree_table(self.outline.tree, None, self._order)
+        table: TableAnswer = nvtx_tree_table(self.outline.tree, None, self.outline.order)
         return table
 
     def action_export(self) -> None:
@@ -350,12 +393,18 @@ class NvtxScreen(TableScreen):
         self.show_count()
 
     def _open_event(self) -> None:
-        node = self.node()
-        key = None if node is None else self._event_of(node)
+        key = self.event_here()
         if key is None:
             self.say("there is nothing to open here")
             return
         show_event(self.explorer, key)
+
+    def event_here(self) -> EventKey | None:
+        node = self.node()
+        return None if node is None else self._event_of(node)
+
+    def action_nvtx_range(self) -> None:
+        self.say("this is the tree of the NVTX ranges")
 
     def _event_of(self, node: Node) -> EventKey | None:
         if node.index is None or self.outline is None:
@@ -421,7 +470,7 @@ class NvtxScreen(TableScreen):
             return
         here = self.table.cursor_row
         shown = {line.node.id: row for row, line in enumerate(outline.lines) if not line.rest}
-        matches = list(outline.tree.search(wanted, self._order)) if len(outline) else []
+        matches = list(outline.tree.search(wanted, outline.order)) if len(outline) else []
         if not matches:
             self.say(f'no range matches "{wanted.text}"')
             return
@@ -429,9 +478,7 @@ class NvtxScreen(TableScreen):
         order = range(len(matches)) if direction > 0 else range(len(matches) - 1, -1, -1)
         beyond = (i for i in order if (places[i] - here) * direction > 0 or matches[i] not in shown)
         chosen = next(beyond, order[0])
-        row = outline.reveal(matches[chosen])
-        if row is not None:
-            self._changed(row)
+        self._changed(outline.reveal(matches[chosen]))
 
 
 def _first_opened(tree: NvtxTree, order: Order) -> set[int]:

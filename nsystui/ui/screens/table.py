@@ -15,7 +15,7 @@ from nsystui.base.columns import Unit
 from nsystui.base.selection import NameFilter
 from nsystui.questions.catalogue import views_of
 from nsystui.ui import keys
-from nsystui.ui.pictures.details import Details, doors_of, row_details
+from nsystui.ui.pictures.details import Details, doors_of, event_context, row_details, with_context
 from nsystui.ui.screens.base import JobScreen, State
 from nsystui.ui.widgets.lines import Choice, DetailPane, NoteLines, SidePanel
 from nsystui.ui.widgets.repainting import in_thread, reason_of
@@ -102,6 +102,7 @@ class TableScreen(TablesScreen):
     def __init__(self, *crumbs: str) -> None:
         super().__init__(*crumbs)
         self._sort: tuple[str, bool] | None = None
+        self._asks_context = False
 
     @property
     def table(self) -> WindowTable:
@@ -256,7 +257,28 @@ class TableScreen(TablesScreen):
 
     def _show_details(self, row: int, details: Details) -> None:
         if row == self.table.cursor_row:
-            self.pane.show(details, doors_of(self.places()))
+            self.pane.show(details, doors_of(self.places(), self.event_here() is not None))
+            self._ask_context(row, details)
+
+    def _ask_context(self, row: int, details: Details) -> None:
+        """Asks for the context of an event, which may take long: one at a time, so that others need not wait."""
+        key, job = self.event_here(), self.job
+        if key is None or job is None or self._asks_context:
+            return
+        self._asks_context = True
+
+        def show(context: Sequence[str]) -> None:
+            self._asks_context = False
+            if row == self.table.cursor_row and key == self.event_here():
+                self.pane.show(with_context(details, context), doors_of(self.places(), is_event=True))
+            elif self._rest_timer is None:
+                self.cursor_rests()
+
+        def failed(error: Exception) -> None:
+            self._asks_context = False
+            self._no_details(error)
+
+        in_thread(self, "context", lambda: event_context(job, key), show, failed)
 
     def _no_details(self, error: Exception) -> None:
         self.say(reason_of(error))

@@ -663,6 +663,10 @@ class TimelineScreen(ZoomableChartScreen):
     def columns_to_copy(self) -> tuple[Column, ...]:
         return EVENT_COLUMNS
 
+    def event_here(self) -> EventKey | None:
+        row = self.row_to_copy()
+        return None if row is None else key_of(row)
+
     def action_ncu(self) -> None:
         row = self.row_to_copy()
         if row is None:

@@ -6,12 +6,14 @@ import re
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.strip import Strip
 from textual.timer import Timer
 from textual.widget import Widget
@@ -22,6 +24,9 @@ from nsystui.ui.keys import textual_key
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css, fill_class
 
 CRUMB = " › "
+CRUMB_GAP = " · "
+"""Between two crumbs of a selection."""
+
 GAP = "   "
 """Between what stands left and what stands right on a line, at least."""
 
@@ -246,7 +251,13 @@ class TitleLine(StatusText):
 
 
 class SelectionLine(TextLine):
-    """Line 2: the selection, and at the right how many rows there are of it."""
+    """Line 2: the selection, and at the right how many rows there are of it; a click takes a crumb of it away."""
+
+    @dataclass
+    class CrumbClicked(Message):
+        """The place of the crumb."""
+
+        place: int
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id, classes=classes)
@@ -264,6 +275,15 @@ class SelectionLine(TextLine):
 
     def _show(self) -> None:
         self.show_parts(*([(text, "")] if text else [] for text in (self._selection, self._count)))
+
+    def on_click(self, event: events.Click) -> None:
+        edge = 0
+        for place, crumb in enumerate(self._selection.split(CRUMB_GAP)):
+            edge += width_of(crumb)
+            if event.x < edge:
+                self.post_message(self.CrumbClicked(place))
+                return
+            edge += len(CRUMB_GAP)
 
 
 class KeyLine(TextLine):

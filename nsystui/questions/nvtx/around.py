@@ -1,0 +1,75 @@
+"""The NVTX ranges around an event: those that are open on its thread, or on the thread of the call that launched it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import record
+from nsystui.questions.events.kinds import EventKind
+from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, event_row, key_of, partners
+from nsystui.questions.nvtx.loading import FOLDED_LABEL
+from nsystui.questions.tasks import RankedTask
+from nsystui.questions.time_window import report_at
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+_DEEPEST = 64
+
+
+@dataclass(frozen=True)
+class Around:
+    """The range around an event, or the ``reason`` why there is none."""
+
+    key: EventKey | None
+    reason: str = ""
+
+
+def path_at(session: Session, report: int, thread: int, time: int) -> tuple[str, ...]:
+    """The names of the ranges of a thread (globalTid) that are open at ``time`` (job time, ns), outermost first."""
+    table = tables.nvtx_ranges
+    if not session.count(table):
+        return ()
+    order = (table.c.start, table.c.end.desc(), table.c.row)
+    query = _open_at(session, report, thread, time, FOLDED_LABEL).order_by(*order).limit(_DEEPEST)
+    return tuple(name or "" for (name,) in session.part([report]).rows(query))
+
+
+def range_around(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Around:
+    """The deepest range around the call that launched an event, or around the event of a thread; a range is its own."""
+    if key.kind is EventKind.NVTX:
+        return Around(key)
+    if not session.count(tables.nvtx_ranges):
+        return Around(None, "no NVTX range was recorded")
+    row = event_row(session, key, ranks)
+    if row is not None and record(EVENT_COLUMNS, row)["tid"] is None:
+        found = partners(session, key, ranks)
+        if not found.rows:
+            return Around(None, found.reason)
+        row = found.rows[0]
+    if row is None:
+        return Around(None, "this event is not there any more")
+    values, own = record(EVENT_COLUMNS, row), key_of(row)
+    thread = int(values["process"] or 0) | int(values["tid"] or 0)
+    table = tables.nvtx_ranges
+    query = _open_at(session, own.report, thread, own.start, table.c.row, table.c.start)
+    query = query.order_by(table.c.start.desc(), table.c.end, table.c.row.desc()).limit(1)
+    deepest = session.part([own.report]).rows(query)
+    if not deepest:
+        return Around(None, "no NVTX range is around it")
+    number, start = deepest[0]
+    return Around(EventKey(own.report, EventKind.NVTX, number, start + report_at(session, own.report).clock_offset))
+
+
+def _open_at(session: Session, report: int, thread: int, time: int, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    table, moment = tables.nvtx_ranges, time - report_at(session, report).clock_offset
+    ends: sa.ColumnElement[Any] = table.c.end
+    return sa.select(*columns).where(
+        table.c.report == report,
+        table.c.thread == thread,
+        table.c.start <= moment,
+        sa.or_(ends >= moment, ends.is_(None)),
+    )

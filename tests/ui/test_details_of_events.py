@@ -1,0 +1,107 @@
+"""The details of an event: its step, the collective that it is part of, and smart names of kernels around it."""
+
+from __future__ import annotations
+
+import pytest
+from jobs import WIDE, hit, running, screen_text
+from support import native
+from synthetic import training_job
+
+from nsystui.base.columns import Unit
+from nsystui.base.units import format_value
+from nsystui.ui.screens.events import EventsScreen
+
+
+@pytest.fixture(scope="module")
+def job(written_once):
+    return written_once("details", lambda directory: training_job(directory, ranks=2, steps=4, layers=4))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+def details(app) -> str:
+    return "\n".join(app.screen.pane.lines)
+
+
+def step_of(path, correlation_id: int) -> int:
+    """The number in the name of the step around the launching call."""
+    found = native(
+        path,
+        "SELECT coalesce(n.text, s.value) FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId "
+        "JOIN CUPTI_ACTIVITY_KIND_RUNTIME r ON r.start BETWEEN n.start AND n.end WHERE r.correlationId = ?",
+        (correlation_id,),
+    )
+    (name,) = [name for (name,) in found if name.startswith("step ")]
+    return int(name.removeprefix("step "))
+
+
+def kernel(path, row: int) -> tuple[int, int]:
+    return native(path, "SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid = ?", (row,))[0]
+
+
+async def test_an_nccl_kernel_says_its_step_message_and_who_came_last(job, cache):
+    async with running(job, cache, WIDE) as (app, pilot):
+        await hit(app, pilot, "3", "enter")
+        rows = app.screen.table.answer.records()
+        here = next(number for number, row in enumerate(rows) if row["collective"] == "AllReduce")
+        app.screen.table.move_to(here)
+        await hit(app, pilot)
+        seen = [details(app)]
+        await hit(app, pilot, "enter")
+        assert isinstance(app.screen, EventsScreen)
+        values = app.screen.values()
+        rank = int(values["rank"])
+        assert values["kind"] == "nccl"
+        seen.append(details(app))
+        # The kernels of one operation have the same place among the AllReduces of their rank.
+        durations = []
+        for path in job:
+            found = native(
+                path,
+                "SELECT k.end - k.start, k.correlationId FROM CUPTI_ACTIVITY_KIND_KERNEL k "
+                "JOIN StringIds s ON s.id = k.shortName WHERE s.value = ? ORDER BY k.start",
+                (str(values["name"]).partition("(")[0],),
+            )
+            durations.append(found)
+        place = next(i for i, (_, one) in enumerate(durations[rank]) if one == values["correlation_id"])
+        times = [found[place][0] for found in durations]
+        assert values["duration"] == times[rank]
+        size = format_value(Unit.BYTES, rows[here]["message_size"])
+        for text in seen:
+            assert f"step {step_of(job[rank], int(values['correlation_id']))}  {size} · comm " in text
+            assert f"transfer {format_value(Unit.DURATION, min(times))}" in text
+            if max(times) - min(times) > max(10_000, max(times) // 10):
+                assert f"rank {times.index(min(times))} came last" in text
+
+
+async def test_a_launch_says_its_step(job, cache):
+    async with running(job, cache, WIDE) as (app, pilot):
+        await hit(app, pilot, "2", "enter", "enter")
+        values = app.screen.values()
+        assert f"step {step_of(job[int(values['rank'])], int(values['correlation_id']))} " in details(app)
+
+
+async def test_of_one_rank_alone_nobody_came_last(job, cache):
+    async with running(job[:1], cache, WIDE) as (app, pilot):
+        await hit(app, pilot, "3", "enter")
+        assert "comm " in details(app) and "transfer" not in details(app) and "last" not in details(app)
+
+
+async def test_events_show_smart_names_and_keep_full_ones(shared_export, cache):
+    path = shared_export("ddp-a100-rank0of4")
+    async with running([path], cache, WIDE) as (app, pilot):
+        await hit(app, pilot, "2")
+        full = str(app.screen.values()["name"])
+        smart = app.job.smart_names()[full]
+        assert smart != full
+        await hit(app, pilot, "enter")
+        assert any(smart in line for line in screen_text(app)[:4])  # the way here
+        await hit(app, pilot, "enter")
+        assert app.screen.values()["name"] == full
+        row = next(line for line in screen_text(app) if line.startswith("▸"))
+        assert smart[:20] in row and "void " not in row
+        columns = [column.header for column in app.screen.answer_to_export().columns]
+        assert {"Name", "Smart Name"} <= set(columns)

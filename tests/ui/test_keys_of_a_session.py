@@ -1,0 +1,226 @@
+"""Ten jobs of a triage session on the demo job, from the overview, counted in keys; no time is typed."""
+
+from __future__ import annotations
+
+import csv
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from jobs import WIDE, hit, line_with, rest, running, screen_text
+from support import native
+
+from nsystui.base.selection import Selection
+from nsystui.exports.demo import TrainingJob
+from nsystui.questions.stats import report_of
+from nsystui.ui.screens.events import EventsScreen
+from nsystui.ui.screens.findings import FindingScreen
+from nsystui.ui.screens.instances import KernelInstancesScreen
+
+pytestmark = pytest.mark.findings
+
+KERNELS = "FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName"
+
+
+@pytest.fixture(scope="module")
+def job(written_once):
+    return written_once("session", TrainingJob().write)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+class Session:
+    """Presses keys and counts them."""
+
+    def __init__(self, app, pilot) -> None:
+        self.app = app
+        self._pilot = pilot
+        self.keys = 0
+
+    async def press(self, *keys: str) -> None:
+        for key in keys:
+            await hit(self.app, self._pilot, key)
+        self.keys += len(keys)
+
+    @property
+    def values(self):
+        return self.app.screen.values()
+
+    @property
+    def text(self) -> str:
+        return "\n".join(screen_text(self.app))
+
+
+@asynccontextmanager
+async def session(job, cache):
+    async with running(job, cache, WIDE) as (app, pilot):
+        await rest(app, pilot)
+        assert app.screen.findings.row_count
+        yield Session(app, pilot)
+
+
+def longest_of_most_expensive(job: list[Path]) -> tuple[str, int]:
+    """The kernel with the largest total over all ranks, and its longest launch, ns."""
+    total: dict[str, int] = {}
+    longest: dict[str, int] = {}
+    for path in job:
+        for name, time, most in native(
+            path, f"SELECT s.value, sum(k.end - k.start), max(k.end - k.start) {KERNELS} GROUP BY 1"
+        ):
+            total[name] = total.get(name, 0) + time
+            longest[name] = max(longest.get(name, 0), most)
+    name = max(total, key=total.__getitem__)
+    return name, longest[name]
+
+
+async def test_the_cause_is_found_and_its_evidence_exported(job, cache, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with session(job, cache) as user:
+        await user.press("enter")
+        assert isinstance(user.app.screen, FindingScreen) and "rank 2" in user.text
+        await user.press("e", "enter")
+        (written,) = tmp_path.iterdir()
+        with written.open(encoding="utf-8", newline="") as file:
+            assert "2" in [row["Rank"] for row in csv.DictReader(file)]
+        assert user.keys <= 4
+
+
+async def test_from_the_most_expensive_kernel_to_the_range_of_its_longest_launch(job, cache):
+    async with session(job, cache) as user:
+        name, longest = longest_of_most_expensive(job)
+        await user.press("2", "enter")
+        assert isinstance(user.app.screen, KernelInstancesScreen) and user.app.screen.kernel == name
+        assert user.values["duration"] == longest
+        await user.press("enter")
+        assert (user.values["name"], user.values["duration"]) == (name, longest)
+        rank, correlation_id = int(user.values["rank"]), user.values["correlation_id"]
+        await user.press("c")
+        assert (user.values["kind"], user.values["correlation_id"]) == ("api", correlation_id)
+        await user.press("w")
+        node = user.app.screen.node()
+        ((call, thread),) = native(
+            job[rank],
+            "SELECT start, globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId = ?",
+            (correlation_id,),
+        )
+        ((start, end),) = native(
+            job[rank],
+            "SELECT start, end FROM NVTX_EVENTS WHERE start <= ? AND end >= ? AND globalTid = ? "
+            "ORDER BY start DESC LIMIT 1",
+            (call, call, thread),
+        )
+        assert node.rank == rank or node.rank is None
+        assert node.window.end - node.window.start == end - start
+        assert user.keys <= 7
+
+
+async def test_the_busiest_layer(job, cache):
+    async with session(job, cache) as user:
+        report, options = report_of("nvtx_gpu_proj_sum")
+        found = report.ask(user.app.job, Selection(), options).records()
+        layers = {str(row["name"]).lstrip(":"): row for row in found if "layer_" in str(row["name"])}
+        totals = {name: next(v for k, v in row.items() if k == "total") for name, row in layers.items()}
+        await user.press("5")
+        assert user.keys <= 2
+        first = next(line for line in screen_text(user.app) if "layer_" in line)
+        assert "layer_* backward (24)" in first
+        await user.press("d")
+        first = next(line for line in screen_text(user.app) if "layer_" in line)
+        assert max(totals, key=totals.__getitem__) in first
+        assert user.keys <= 2
+
+
+async def test_a_step_is_brushed_and_seen_on_three_screens(job, cache):
+    async with session(job, cache) as user:
+        await user.press("7", "v", "v")
+        line_with(user.app, "[across]")
+        start, length = user.values["start"], user.values["max"]
+        await user.press("t")
+        seen = []
+        for key, mode in (("2", "kernels"), ("3", "nccl"), ("L", "timeline")):
+            await user.press(key)
+            seen.append(user.app.current_mode == mode and user.app.selection.window)
+        assert all((window.start, window.end) == (start, start + length) for window in seen)
+        assert user.keys <= 8
+
+
+async def test_the_slow_step_is_seen_on_three_screens(job, cache):
+    async with session(job, cache) as user:
+        rows = user.app.screen.findings.answer.records()
+        place = next(number for number, row in enumerate(rows) if row["id"] == "slow-steps")
+        await user.press(*["down"] * place, "enter")
+        slow, start, length = (user.values[key] for key in ("slow", "start", "max"))
+        await user.press("t")
+        window = user.app.selection.window
+        assert slow and (window.start, window.end) == (start, start + length)
+        for key in "23":
+            await user.press(key)
+            assert user.app.selection.window == window
+        assert user.keys <= 8
+
+
+async def test_the_next_match_on_the_timeline_is_one_key(job, cache):
+    async with session(job, cache) as user:
+        await user.press("L", "slash", *"cudaMalloc", "enter")
+        user.keys = 0
+        await user.press("n")
+        assert "cudaMalloc" in str(user.app.screen.row_to_copy()[2])
+        assert user.keys == 1
+
+
+async def test_the_slowest_rank(job, cache):
+    async with session(job, cache) as user:
+        line_with(user.app, "rank 2 ")
+        await user.press("enter")
+        assert user.values["rank"] == 2 and user.values["late"] > 0
+        assert user.keys <= 1
+
+
+async def test_the_bandwidth_of_the_largest_messages(job, cache):
+    async with session(job, cache) as user:
+        await user.press("3", "v", "v")
+        line_with(user.app, "[sizes]")
+        largest = max(user.app.screen.table.answer.records(), key=lambda row: row["message_size"])
+        assert largest["busbw"] and largest["busbw_without_wait"]
+        line_with(user.app, "busbw w/o wait")
+        assert user.keys <= 4
+
+
+async def test_a_kernel_on_the_timeline(job, cache):
+    async with session(job, cache) as user:
+        name, longest = longest_of_most_expensive(job)
+        await user.press("2", "enter", "L")
+        assert user.app.current_mode == "timeline"
+        row = user.app.screen.row_to_copy()
+        assert (row[2], row[3]) == (name, longest)
+        assert user.keys <= 4
+
+
+async def test_the_cause_of_an_idle_gap(job, cache):
+    async with session(job, cache) as user:
+        rows = user.app.screen.findings.answer.records()
+        place = next(number for number, row in enumerate(rows) if row["id"] == "idle-gaps")
+        await user.press(*["down"] * place, "enter")
+        assert "cudaMalloc" in user.text and "data loading" in user.text
+        assert user.keys <= 4
+        await user.press("L")
+        assert user.app.current_mode == "timeline" and "cudaMalloc" in user.text
+        assert user.keys <= 5
+
+
+async def test_two_ranks_are_compared(job, cache):
+    async with session(job, cache) as user:
+        await user.press("7", "x", "down", "x")
+        line_with(user.app, "Comparison")
+        assert user.keys <= 5
+
+
+async def test_back_from_any_of_these_is_one_key_a_step(job, cache):
+    async with session(job, cache) as user:
+        await user.press("2", "enter", "enter", "c", "w")
+        await user.press(*["escape"] * 5)
+        assert user.app.current_mode == "overview" and user.app.selection.is_everything
+        assert not isinstance(user.app.screen, EventsScreen)
