@@ -176,7 +176,7 @@ class TestHugeJobs:
 
     async def test_nothing_is_looked_for_until_a_key_asks(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
-            assert "! looks" in line_with(app, "Findings")
+            assert "! checks" in line_with(app, "Findings")
             assert overview(app).findings.found is None
             await hit(app, pilot, "exclamation_mark")
             assert rows(app)
@@ -191,6 +191,6 @@ async def test_what_fails_is_said_and_the_screen_lives_on(healthy, cache_directo
 
     monkeypatch.setattr("nsystui.questions.triage.run.triage", broken)
     async with running(healthy, cache_directory, NARROW) as (app, pilot):
-        assert "could not be looked for" in line_with(app, "Findings")
+        assert "could not be checked" in line_with(app, "Findings")
         await hit(app, pilot, "tab", "enter")
         assert not isinstance(app.screen, OverviewScreen)
