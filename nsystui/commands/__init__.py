@@ -39,7 +39,7 @@ def is_command(word: str) -> bool:
     from nsystui.questions.catalogue import of_family
 
     return word in _COMMANDS or (
-        word.isalpha() and word.islower() and any(question.name == word for question in of_family(""))
+        word.replace("-", "").isalpha() and word.islower() and any(question.name == word for question in of_family(""))
     )
 
 

@@ -10,7 +10,7 @@ from nsystui.base.errors import OutputError
 from nsystui.commands import arguments as shared
 
 DESCRIPTION = """Writes the exports of a demo training job (several ranks on two hosts, NCCL with message sizes, NVTX,
-GPU metrics, one straggler rank, one stall) and opens them."""
+GPU metrics, CPU samples and scheduling, GPU memory, one straggler rank, one stall) and opens them."""
 EXAMPLES = """  nsystui demo
   nsystui demo --ranks 8 --directory demo-job --write-only
   nsystui nccl demo-job/"""

@@ -30,12 +30,15 @@ TABLES = ("reports", "contents", "diagnostics")
 DESCRIPTION = """What the exports are: a row for each with nsys and schema version, host, GPUs, duration, ranks and what
 their numbers come from; what they hold, and what to record for the rest; what nsys said of its own capture.
 All three tables are printed as text or Markdown; one of them (--show, else `reports`) as CSV or JSON, to a file, sorted
-or cut. Captured environments are never shown. With --diagnostics it tells about the program instead, for a bug report:
+or cut. Captured environments are never shown. With --job-output what the application printed, line by line with the
+time and step of those that begin with a time; lines that look like environment variables and what looks like a token
+are never shown. With --diagnostics it tells about the program instead, for a bug report:
 versions, terminal, cache, limits, config file, and of the exports the tables with their rows; no hosts, no kernel
 names, no paths but the names of FILE."""
 EXAMPLES = """  nsystui info rank*.sqlite
   nsystui info results/ --show contents
   nsystui info rank0.sqlite --format json
+  nsystui info rank0.sqlite --job-output
   nsystui info --diagnostics rank0.sqlite"""
 
 
@@ -45,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--diagnostics", action="store_true", help="what to paste into a bug report; FILE may be left out"
     )
     group = parser.add_argument_group("table")
+    group.add_argument("--job-output", action="store_true", help="what the application printed")
     group.add_argument("--show", choices=TABLES, help="only this table")
     shared.add_format(parser)
 
@@ -61,7 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
             if number:
                 print()
             status = shared.deliver(arguments, _answer(job, name))
-        return status if arguments.show else 0  # that nsys said nothing of its capture is no lack of the exports
+        return (
+            status if arguments.show or arguments.job_output else 0
+        )  # that nsys said nothing of its capture is no lack of the exports
     finally:
         job.close()
 
@@ -86,6 +92,10 @@ def _print_diagnostics(arguments: argparse.Namespace) -> None:
 def _chosen(arguments: argparse.Namespace) -> tuple[str, ...]:
     """The one table that is asked for, or all where several can follow one another."""
     one_only = arguments.format in ("csv", "json") or arguments.output or arguments.sort or arguments.top is not None
+    if arguments.job_output:
+        if arguments.show:
+            raise UsageError("--job-output is a table of its own: leave --show out")
+        return ("job-output",)
     if arguments.show:
         return (arguments.show,)
     return TABLES[:1] if one_only else TABLES
@@ -95,6 +105,10 @@ def _answer(job: Job, name: str) -> Answer:
     from nsystui.base.selection import Selection
     from nsystui.questions.reports import contents_table, diagnostics_table, reports_table
 
+    if name == "job-output":
+        from nsystui.questions.job_output import output_table
+
+        return output_table(job)
     if name == "contents":
         return contents_table(job.session)
     if name == "diagnostics":

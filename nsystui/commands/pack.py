@@ -38,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="the packed job, made if need be")
     parser.add_argument("--force", action="store_true", help="replace ranks that are in DIR already")
     parser.add_argument(
+        "--job-output",
+        action="store_true",
+        help="what the application printed, too, but for lines that look like environment variables, and tokens",
+    )
+    parser.add_argument(
         "--ranks",
         metavar="WHO",
         help="who is which rank, where the exports do not tell it: a pattern on the file names with the number in a "
@@ -93,6 +98,7 @@ def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace)
     from nsystui.commands.configuration import limits_of
     from nsystui.commands.progress import ProgressLine
     from nsystui.questions.job import Job
+    from nsystui.questions.job_output import keep_output
     from nsystui.questions.numbering import numbering
     from nsystui.questions.opening import Export
     from nsystui.questions.packing import compute_first_answers, report_ranks
@@ -112,6 +118,8 @@ def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace)
                 failures += without
                 session.tell = line.show_computing
                 compute_first_answers(job)
+                if arguments.job_output:
+                    keep_output(session)
             for one in sorted(found, key=lambda one: min(one.ranks.values())):
                 try:
                     added = writer.add(_new(cache, one), cache.directory)

@@ -7,8 +7,10 @@ NVIDIA's serialised ids (``globalPid``, ``globalTid``); a GPU operation belongs 
 is of ``NO_PROCESS``. An NVTX range that was never closed and an MPI
 call that never returned have no ``end``. ``kind`` of OpenMP and OpenACC events is the end of the native table's name.
 A row is one CPU page fault, or ``count`` GPU page faults; ``source_file`` is empty, not missing, where the export has
-the column and says nothing in it. The ``nic`` of a switch's sample is the switch's GUID. A row of EFA samples is a
-``value`` of a ``field``, or in older exports a whole event as JSON (``data``).
+the column and says nothing in it. A row of GPU memory is an allocation or a free (``is_free``): ``pool`` is the
+address of the pool that it is from, if any, with its size and use after it. The ``nic`` of a switch's sample is the
+switch's GUID. A row of EFA samples is a ``value`` of a ``field``, or in older exports a whole event as JSON
+(``data``).
 
 The ``chain`` of a sample or a call is a number in ``call_chains`` (of its kind: ``sample``, ``os`` or ``cuda``), which
 names the ``stack`` that it is. In a chunk of an export each stack is there once, and a chain that lies in two chunks
@@ -164,6 +166,12 @@ OS_CALLS = _table(
     "record with `nsys profile -t osrt`",
     "row start end thread process name:t return_value chain",
 )
+LIBRARY_CALLS = _table(
+    "library_calls",
+    "cuBLAS and cuDNN calls",
+    "record with `nsys profile -t cublas,cudnn`",
+    "row start end thread process name:t library:t",
+)
 HOST_SAMPLES = _table(
     "host_samples",
     "CPU samples",
@@ -204,6 +212,19 @@ GPU_PAGE_FAULTS = _table(
     "GPU page faults of unified memory",
     "record with `nsys profile --cuda-um-gpu-page-faults=true`",
     "row start end process device address count",
+)
+_MEMORY_USAGE = "record with `nsys profile --cuda-memory-usage=true`"
+GPU_MEMORY = _table(
+    "gpu_memory",
+    "allocations and frees of memory by CUDA",
+    _MEMORY_USAGE,
+    "row start process device context address bytes memory:t is_free correlation_id name:t pool pool_size pool_used",
+)
+MEMORY_POOLS = _table(
+    "memory_pools",
+    "memory pools of CUDA that were made, trimmed or destroyed",
+    _MEMORY_USAGE,
+    "row start process device pool operation:t size used release_threshold bytes_kept",
 )
 OPENMP_EVENTS = _table(
     "openmp_events",

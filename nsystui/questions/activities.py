@@ -1,4 +1,4 @@
-"""Summaries of activities other than kernels: memory operations, API calls, OS runtime and MPI calls; their instances.
+"""Summaries of activities other than kernels: memory operations, API, OS runtime, MPI and library calls; instances.
 
 The memory, API and OS runtime tables have the columns, order and values of nsys's ``cuda_gpu_mem_time_sum``,
 ``cuda_gpu_mem_size_sum`` (but in bytes), ``cuda_api_sum`` and ``osrt_sum``; calls that ``--cudabacktrace`` wrote twice
@@ -50,6 +50,7 @@ MEMORY = Work("memory", tables.memory_ops, tables.memory_ops.c.operation, "Count
 API = Work("api", tables.api_calls, tables.api_calls.c.name, "Num Calls", "Name")
 OS = Work("os", tables.os_calls, tables.os_calls.c.name, "Num Calls", "Name")
 MPI = Work("mpi", tables.mpi_calls, tables.mpi_calls.c.name, "Num Calls", "Name")
+LIBRARIES = Work("libraries", tables.library_calls, tables.library_calls.c.name, "Num Calls", "Name")
 WORKS = {work.name: work for work in (MEMORY, API, OS, MPI)}
 
 
@@ -189,6 +190,8 @@ def _detail(table: sa.FromClause) -> sa.ColumnElement[Any]:
     if "remote_rank" in table.c:
         peer = sa.func.coalesce(table.c.remote_rank, table.c.root_rank)
         return sa.case((peer.is_(None), sa.null()), else_=sa.func.concat("peer ", _text(peer)))
+    if "library" in table.c:
+        return table.c.library
     if "return_value" in table.c:
         return sa.func.concat("returned ", _text(table.c.return_value))
     return sa.cast(sa.null(), sa.Text)

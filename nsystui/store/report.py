@@ -85,9 +85,15 @@ class PackedReport:
         )
 
 
+_WITHOUT_SPAN = ("nic_metrics", "profiler_overhead", "gpu_memory", "memory_pools")
+
+
 def has_span(table: CanonicalTable) -> bool:
-    """Whether the rows of a table are events: samples, diagnostics and the profiler's own do not stretch a session."""
-    return "start" in table.field_names and table.name not in ("nic_metrics", "profiler_overhead")
+    """Whether the rows of a table are events: samples, diagnostics and the profiler's own do not stretch a session.
+
+    Nor does memory, which is allocated and freed inside of calls.
+    """
+    return "start" in table.field_names and table.name not in _WITHOUT_SPAN
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,10 @@ import sqlalchemy as sa
 from support import edit
 from synthetic import SWITCH_GUID, ExportWriter, all_tables_export, empty_export, old_schema_export, simulation_export
 
+from nsystui.base.selection import Selection
 from nsystui.exports.demo import SCHEMAS
+from nsystui.exports.demo.host import Pool
+from nsystui.questions.activities import LIBRARIES, work_instances, work_summary
 from nsystui.store import packing, tables
 from nsystui.store.session import Session
 
@@ -275,3 +278,57 @@ def test_what_the_profiler_itself_took_is_no_event_of_the_program(tmp_path):
         (500, 90_000, "CUDA profiling initialization")
     ]
     assert report.packed.first_event > 90_000
+
+
+class TestGpuMemory:
+    def test_one_row_is_an_allocation_or_a_free(self, opened, tmp_path):
+        path = tmp_path / "x.sqlite"
+        with ExportWriter(path) as export:
+            process = export.process(7)
+            export.memory_pool(process, 0, 5, Pool(64, 0, 0, 9))
+            export.gpu_memory(process, 1, 10, 4_096, address=640, correlation_id=3, pool=Pool(64, 8_192, 4_096))
+            export.gpu_memory(process, 1, 20, 16, address=1_280, memory=5, name="table")
+            export.gpu_memory(process, 1, 30, 4_096, address=640, is_free=True)
+        session = opened(path)
+        process = (1 << 48) | (7 << 24)
+        assert rows(session, tables.gpu_memory) == [
+            (1, 10, process, 1, 1, 640, 4_096, "Device", 0, 3, None, 64, 8_192, 4_096),
+            (2, 20, process, 1, 1, 1_280, 16, "Device Static", 0, None, "table", None, None, None),
+            (3, 30, process, 1, 1, 640, 4_096, "Device", 1, None, None, None, None, None),
+        ]
+        assert rows(session, tables.memory_pools) == [(1, 5, process, 0, 64, "Created", 0, 0, 9, None)]
+
+    def test_memory_does_not_stretch_the_session(self, opened, tmp_path):
+        path = tmp_path / "x.sqlite"
+        with ExportWriter(path) as export:
+            process = export.process(7)
+            export.api(export.thread(process, 7, "python"), 100, 200, "cudaMalloc_v3020", 1)
+            export.gpu_memory(process, 0, 900, 1, address=64)
+        report = opened(path).reports[0]
+        assert (report.packed.first_event, report.packed.last_event) == (100, 200)
+
+
+class TestLibraryCalls:
+    def test_calls_of_both_libraries_share_a_table(self, opened, tmp_path):
+        path = tmp_path / "x.sqlite"
+        with ExportWriter(path) as export:
+            main = export.thread(export.process(7), 7, "python")
+            export.library_call(main, 10, 30, "cublasSgemm_v2")
+            export.library_call(main, 40, 45, "cublasCreate_v2")
+            export.library_call(main, 15, 20, "cudnnConvolutionForward", library="CUDNN")
+        session = opened(path)
+        assert rows(session, tables.library_calls, "row", "start", "end", "name", "library") == [
+            (1, 10, 30, "cublasSgemm_v2", "cuBLAS"),
+            (2, 40, 45, "cublasCreate_v2", "cuBLAS"),
+            (3, 15, 20, "cudnnConvolutionForward", "cuDNN"),
+        ]
+        summary = work_summary(session, Selection(), LIBRARIES).records()
+        assert [(row["name"], row["total"], row["count"]) for row in summary] == [
+            ("cublasSgemm_v2", 20, 1), ("cublasCreate_v2", 5, 1), ("cudnnConvolutionForward", 5, 1)
+        ]  # fmt: skip
+        [single] = work_instances(session, Selection(), LIBRARIES, "cublasSgemm_v2").page(0, 9)
+        assert single[:6] == (10, 20, None, "t7", None, "cuBLAS")
+
+    def test_missing_calls_say_what_to_record(self, opened, tmp_path):
+        answer = work_summary(opened(empty_export(tmp_path / "x.sqlite")), Selection(), LIBRARIES)
+        assert answer.notes == ("no cuBLAS and cuDNN calls in this export: record with `nsys profile -t cublas,cudnn`",)

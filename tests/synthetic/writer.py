@@ -18,7 +18,6 @@ _OPENACC_EVENT = (
 )
 _TABLES: Final = {
     "ANALYSIS_FILE@3.13": "id!* filename:T!<3.16 filename:T@3.16 content:T!<3.16 contentId@3.16 globalPid!",
-    "ProcessStreams": "globalPid! filenameId! contentId!",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE@3.0": f"{GPU_OPERATION} graphId! graphExecId!",
     "CUPTI_ACTIVITY_KIND_OVERHEAD@3.25": "start! end! eventClass! globalTid correlationId nameId overheadType!",
     "CUDA_GRAPH_EVENTS": (
@@ -136,10 +135,6 @@ class ExportWriter(DemoWriter):
     def library_call(self, thread: Thread, start: int, end: int, name: str, *, library: str = "CUBLAS") -> None:
         """A call of cuBLAS, or with `library` ``CUDNN`` of cuDNN."""
         self.rows(f"{library}_EVENTS").append((start, end, 0, thread.global_id, self.intern(name)))
-
-    def stream_output(self, process: Process, file: str, text: str) -> None:
-        """What a process wrote into its standard output or error, which nsys kept in a file of that name."""
-        self.rows("ProcessStreams").append((process.global_id, self.intern(file), self.intern(text)))
 
     def nvtx_category(self, thread: Thread, time: int, category: int, name: str, *, domain_id: int = 0) -> None:
         """The program names a category of a domain."""

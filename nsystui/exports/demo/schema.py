@@ -109,6 +109,7 @@ TABLES: Final = {
     "ANALYSIS_DETAILS": "globalVid! duration! startTime! stopTime!",
     "PROCESSES": "globalPid pid name:T",
     "ThreadNames": "nameId! priority globalTid",
+    "ProcessStreams": "globalPid! filenameId! contentId!",
     "DIAGNOSTIC_EVENT@3.13": "timestamp! timestampType! source! severity! text:T! globalPid",
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("start! end! eventClass! globalTid correlationId nameId! returnValue! callchainId"),
     "CUPTI_ACTIVITY_KIND_KERNEL": (

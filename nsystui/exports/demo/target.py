@@ -104,6 +104,11 @@ class TargetInfo(TableSink):
         self.rows("ThreadNames").append((self.intern(name), priority, thread.global_id))
         return thread
 
+    def output(self, process: Process, text: str, stream: str = "stdout") -> None:
+        """The text that a process printed, in the file in which nsys kept it."""
+        file = f"/tmp/nvidia/nsight_systems/streams/pid_{process.pid}_{stream}.log"
+        self.rows("ProcessStreams").append((process.global_id, self.intern(file), self.intern(text)))
+
     def gpu(self, gpu_id: int, model: GpuModel = H100) -> str:
         """Declare a GPU of the machine (`gpu_id` is the system's number, not CUDA's); returns its UUID.
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Final, Literal
@@ -364,12 +365,17 @@ class TrainingJob:
         timeline.compute_for(20)
         rank.finish_step()
         timeline.export.nvtx_mark(timeline.main, timeline.local(timeline.cpu), "epoch 0")
+        # Scripts print their environment: no line of it may be seen.
+        printed = [f"{name}={value}" for name, value in timeline.export.session.environment.items()]
+        printed.append(f"{_clock_time(timeline)} INFO training demo-1b on {self.ranks} ranks")
         for step in range(self.steps):
             with timeline.range(f"step {step}"):
                 yield from self._step(timeline, step, world, neighbours)
+            printed.append(f"{_clock_time(timeline)} INFO step {step} loss {11 / (1 + 0.1 * step):.3f}")
             if step == self.steps - 1:
                 timeline.sleep(timeline.main, timeline.cpu)
             rank.finish_step()
+        timeline.export.output(timeline.process, "\n".join([*printed, ""]))
 
     def _step(self, rank: RankTimeline, step: int, world: Communicator, neighbours: Communicator) -> Program:
         parallel = self.ranks > 1
@@ -448,6 +454,13 @@ class TrainingJob:
                     rank.process, rank.device, time, BATCH, address=address, is_free=is_free, memory=PINNED
                 )
                 time += 5_000
+
+
+def _clock_time(rank: RankTimeline) -> str:
+    """The present as a log has it."""
+    seconds, rest = divmod(rank.export.session.utc_epoch_ns + rank.local(rank.cpu), 10**9)
+    moment = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{moment},{rest // 10**6:03d}"
 
 
 def run(programs: Sequence[Program]) -> None:

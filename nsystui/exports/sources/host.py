@@ -220,6 +220,22 @@ def os_calls(schema: Schema) -> Source:
     return Source(table, integers(schema, table, wanted), {"os_calls": Transform(fields, STRINGS, calls)})
 
 
+_LIBRARIES = {"CUBLAS_EVENTS": "cuBLAS", "CUDNN_EVENTS": "cuDNN"}
+
+
+def library_calls(table: str) -> SourceMaker:
+    """The libraries share one canonical table, as the kinds of MPI calls do."""
+
+    def make(schema: Schema) -> Source:
+        before = list(_LIBRARIES)[: list(_LIBRARIES).index(table)]
+        first_row = schema.rows(before)
+        fields = {**thread_event_fields(first_row), "name": "s.value", "library": f"'{_LIBRARIES[table]}'"}
+        transform = Transform(fields, STRINGS)
+        return Source(table, integers(schema, table, _NAMED), {"library_calls": transform}, first_row)
+
+    return make
+
+
 # ENUM_SAMPLING_THREAD_STATE
 _THREAD_STATES = {
     1: "running",
@@ -428,6 +444,7 @@ SOURCES: dict[str, SourceMaker] = {
     "UCP_PROGRESS_EVENTS": ucx("UCP_PROGRESS_EVENTS", 1),
     "UCP_EVENTS": ucx("UCP_EVENTS", 2),
     "OSRT_API": os_calls,
+    **{table: library_calls(table) for table in _LIBRARIES},
     "COMPOSITE_EVENTS": host_samples,
     "SCHED_EVENTS": sched_events,
     **{table: call_chains(table, position) for position, table in enumerate(_CHAIN_TABLES)},

@@ -38,13 +38,14 @@ def _work(name: str) -> Ask:
     """The summary of the work of that name (see `nsystui.questions.work`), or its single operations or calls."""
 
     def ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
-        from nsystui.questions.activities import WORKS, memory_sizes, work_instances, work_summary
+        from nsystui.questions.activities import LIBRARIES, WORKS, memory_sizes, work_instances, work_summary
 
+        work = WORKS.get(name, LIBRARIES)
         if options["instances"]:
-            return work_instances(job.session, selection, WORKS[name], options["instances"], job.ranks)
+            return work_instances(job.session, selection, work, options["instances"], job.ranks)
         if options.get("sizes"):
             return memory_sizes(job.session, selection)
-        return work_summary(job.session, selection, WORKS[name])
+        return work_summary(job.session, selection, work)
 
     return ask
 
@@ -155,5 +156,16 @@ With --instances, every launch of one kernel.""",
         home="kernels",
         title="MPI calls",
         views=(_view("mpi", "mpi_calls"),),
+    ),
+    Question(
+        "libraries",
+        "cuBLAS and cuDNN calls",
+        _work("libraries"),
+        description="cuBLAS and cuDNN calls by name (traced with `nsys profile -t cublas,cudnn`).",
+        examples=_examples("libraries"),
+        topic="numbers",
+        order=175,
+        options=(_INSTANCES,),
+        title="library calls",
     ),
 )

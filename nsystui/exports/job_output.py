@@ -1,0 +1,226 @@
+"""The output of the application that nsys kept: its lines, with their times where they begin with one.
+
+A job prints its environment more often than it knows, with tokens in it. Lines that look like environment variables
+are left out before anybody sees them, and in the others `HIDDEN` stands for what looks like a token
+(docs/privacy.md#output-of-the-application).
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+from nsystui.exports import opening, schema
+from nsystui.exports.schema import Schema
+
+HIDDEN = "[hidden]"
+TABLE = "ProcessStreams"
+
+
+@dataclass(frozen=True)
+class OutputLine:
+    """A line that a process printed: ``number`` counts all lines of its stream.
+
+    ``time`` is what the line says itself by the clock of the machine, UTC in ns; ``is_exact`` where it has more than
+    whole seconds.
+    """
+
+    process: int
+    stream: str
+    number: int
+    time: int | None
+    is_exact: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class JobOutput:
+    """The lines of an export in the order in which each stream has them, and how many were left out."""
+
+    lines: tuple[OutputLine, ...]
+    left_out: int
+
+
+def read_job_output(path: Path) -> JobOutput:
+    """Reads the output of the application out of an export. Raises ExportError."""
+    opening.check(path)
+    with closing(opening.connect(path)) as connection, opening.sqlite_errors(path):
+        native = schema.probe(path, connection)
+        zone = _zone(connection, native)
+        lines: list[OutputLine] = []
+        left_out = 0
+        for process, stream, content in _streams(connection, native):
+            shown = dict(public_lines(content))
+            left_out += sum(bool(line) for line in _lines(content)) - sum(bool(text) for text in shown.values())
+            for number, text in shown.items():
+                if text:
+                    time, is_exact = time_of(text, zone)
+                    lines.append(OutputLine(process, stream, number, time, is_exact, text))
+    return JobOutput(tuple(lines), left_out)
+
+
+def _streams(connection: sqlite3.Connection, native: Schema) -> Iterator[tuple[int, str, str]]:
+    """(process, name, content) of every stream; what came in pieces is joined."""
+    if not native.columns.get(TABLE, frozenset()) >= {"globalPid", "filenameId", "contentId"}:
+        return
+    pieces: dict[tuple[int, str], list[str]] = {}
+    query = (
+        f"SELECT globalPid, f.value, c.value FROM {TABLE} JOIN StringIds c ON c.id = contentId "
+        f"LEFT JOIN StringIds f ON f.id = filenameId ORDER BY {TABLE}.rowid"
+    )
+    for process, file, content in connection.execute(query):
+        key = (process if isinstance(process, int) else 0, _stream_name(str(file or "")))
+        pieces.setdefault(key, []).append(str(content or ""))
+    for (process, stream), contents in pieces.items():
+        yield process, stream, "".join(contents)
+
+
+def _stream_name(file: str) -> str:
+    """``stdout`` or ``stderr``; else the file's own name, without the directories around it."""
+    name = file.replace("\\", "/").rpartition("/")[2]
+    return next((known for known in ("stdout", "stderr") if known in name), name)
+
+
+_LONGEST = 1_000
+"""The characters of a line that are looked at and shown."""
+
+
+def _lines(content: str) -> list[str]:
+    """The lines as a terminal would have them in the end: a progress bar is what it was drawn as last."""
+    lines = content.replace("\r\n", "\n").split("\n")
+    drawn = (next((part for part in reversed(line.split("\r")) if part.strip()), "").rstrip() for line in lines)
+    return [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in drawn]
+
+
+# An identifier at the start of a line, if only behind a rank, a time or a shell's word, and its value.
+_ASSIGNMENT = re.compile(
+    r"^\s*(?:[\[(]?[\w.\-]+[\])]?[:|>]\s*|[\[(][^\])]*[\])]:?\s*|[+$>]\s*)*"
+    r"(?:export\s+|declare\s+-\S+\s+|setenv\s+|set\s+|env\s+)?"
+    r"(?P<name>[A-Za-z_][\w()%]*)\s?(?P<sign>=)\s?(?P<value>.*)$"
+)
+_SETENV = re.compile(r"^\s*(?:setenv|set)\s+(?P<name>[A-Za-z_]\w*)\s+\S")
+# The name of a variable somewhere in a line with a value that is no number, as of a shell, a mapping or YAML.
+_VARIABLE = re.compile(
+    r"""(?<![\w.])["']?(?P<name>[A-Z][A-Z0-9_]{2,})["']?\s?(?:=|["']\s*:|:\s*["'])\s*(?!-?[\d.]+(?:[\s,;)\]}]|$))\S"""
+)
+_NUMBER = re.compile(r"""["']?[-+]?[\d.,]+(?:e[-+]?\d+)?\s?(?:%|[a-zA-Z/]{1,6})?["']?(?:[\s,;|].*)?""")
+_PRIVATE_KEY = "PRIVATE KEY-----"
+_LONGEST_VALUE = 20
+"""The lines between two variables that still are the value of the first, as of a shell's function."""
+
+_TOKENS = re.compile(
+    r"""
+    \b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|sk_|pk_|rk_|xox[abeprs]-|nvapi-|dckr_pat_|pypi-|npm_)[\w-]{8,}
+    | \b(?:AKIA|ASIA)[0-9A-Z]{12,} | \bAIza[\w-]{20,} | \bya29\.[\w.-]+
+    | \beyJ[\w-]{5,}\.[\w-]+(?:\.[\w-]*)?
+    | (?i:\b(?:bearer|basic)\s+[\w.+/=~-]{8,})
+    | (?<=://)[^\s/@:]+:[^\s/@]+(?=@)
+    | \bssh-(?:rsa|ed25519|dss)\s+\S+ | \becdsa-\S+\s+\S+
+    | (?i:(?<=[?&])(?:sig|signature|token|key|access_token|x-amz-[\w-]+)=[^\s&]+)
+    """,
+    re.VERBOSE,
+)
+_NAMED_TOKEN = re.compile(
+    r"""(?ix)
+    ( (?:pass(?:word|wd|phrase)?|secret|token|api[ _-]?key|access[ _-]?key|private[ _-]?key|credentials?|auth|cookie)
+      [\w-]*["']? \s* (?:=|:|\bis\b) \s* ["']? )
+    (?! (?:none|null|true|false|[\d.]+)\b )
+    ([^\s"',;]+)
+    """
+)
+# No path and no word is so long and has so many digits, but a key or a hash.
+_LONG_WORD = re.compile(r"(?<![\w+=/.-])(?=(?:[A-Za-z+=-]*\d){4})[A-Za-z0-9+=-]{32,}(?![\w+=/.-])")
+_LONG_BASE64 = re.compile(
+    r"(?<![A-Za-z0-9+/])(?=[A-Za-z0-9+/]*[a-z])(?=[A-Za-z0-9+/]*[A-Z])(?=(?:[A-Za-z+/]*\d){4})[A-Za-z0-9+/]{40,}={0,2}"
+)
+
+
+def public_lines(content: str) -> Iterator[tuple[int, str]]:
+    """The lines that may be seen, each with its number from 1 on; those between two variables are of the first."""
+    waiting: list[tuple[int, str]] | None = None
+    is_key = False
+    for number, line in enumerate(_lines(content), 1):
+        is_hidden = True
+        if is_key or _PRIVATE_KEY in line:
+            is_key = "-----END" not in line
+        elif variable := _variable_in(line):
+            waiting = [] if variable.isupper() else waiting
+        else:
+            is_hidden = False
+        if is_hidden:
+            continue
+        if waiting is not None:
+            waiting.append((number, line))
+            if len(waiting) <= _LONGEST_VALUE:
+                continue
+        yield from ((one, _without_tokens(text)) for one, text in waiting or [(number, line)])
+        waiting = None
+    yield from ((one, _without_tokens(text)) for one, text in waiting or ())
+
+
+def _variable_in(line: str) -> str:
+    """The variable that a line sets or shows: in capitals, or any whose value is no number; empty for none."""
+    if found := _SETENV.match(line) or _VARIABLE.search(line):
+        return found["name"]
+    found = _ASSIGNMENT.match(line)
+    if found is None or (not found["name"].isupper() and _NUMBER.fullmatch(found["value"].strip())):
+        return ""
+    return found["name"].upper() if found["value"].startswith("() {") else found["name"]
+
+
+def _without_tokens(line: str) -> str:
+    line = _TOKENS.sub(HIDDEN, line)
+    line = _NAMED_TOKEN.sub(rf"\1{HIDDEN}", line)
+    return _LONG_BASE64.sub(HIDDEN, _LONG_WORD.sub(HIDDEN, line))
+
+
+_TIME = re.compile(
+    r"(?<![\d.])(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d\b)?"
+)
+_WITHIN = 64
+"""The characters of a line in which its time begins: farther on a time is not the line's own."""
+
+
+def time_of(line: str, zone: timezone | None) -> tuple[int | None, bool]:
+    """The time that a line begins with, UTC in ns, and whether it has more than whole seconds.
+
+    ``zone`` is where it was printed, ``None`` if nobody knows.
+    """
+    found = _TIME.search(line)
+    if found is None or found.start() > _WITHIN:
+        return None, False
+    *parts, fraction, offset = found.groups()
+    known = zone if offset is None else _offset(offset)
+    if known is None:
+        return None, False
+    year, month, day, hour, minute, second = map(int, parts)
+    try:
+        seconds = int(datetime(year, month, day, hour, minute, second, tzinfo=known).timestamp())
+    except (ValueError, OverflowError):
+        return None, False
+    return seconds * 10**9 + int((fraction or "0").ljust(9, "0")), bool(fraction)
+
+
+def _offset(text: str) -> timezone:
+    if text == "Z":
+        return UTC
+    hours, minutes = int(text[1:3]), int(text[-2:])
+    return timezone(timedelta(hours=hours % 24, minutes=minutes % 60) * (-1 if text[0] == "-" else 1))
+
+
+def _zone(connection: sqlite3.Connection, native: Schema) -> timezone | None:
+    """The time zone of the machine, from the session's start in both times."""
+    table = "TARGET_INFO_SESSION_START_TIME"
+    if not native.columns.get(table, frozenset()) >= {"utcTime", "localTime"}:
+        return None
+    for texts in connection.execute(f"SELECT utcTime, localTime FROM {table}"):
+        utc, local = (time_of(str(text), UTC)[0] for text in texts)
+        if utc is not None and local is not None and abs(local - utc) < 24 * 3600 * 10**9:
+            # Offsets are of whole quarters of an hour.
+            return timezone(timedelta(minutes=15 * round((local - utc) / (900 * 10**9))))
+    return None

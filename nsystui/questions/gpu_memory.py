@@ -1,0 +1,525 @@
+"""The memory that a job allocated through CUDA: how much was in use when, by which allocations, and how well pools fit.
+
+See docs/numbers.md#gpu-memory. A free ends the allocation at its address, whatever size it says; an allocation ends
+the one before it at the same address, whose free was not recorded. Frees of memory that was allocated before the
+recording are left out, so what is in use is what the recording saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import (
+    BYTES,
+    DEVICE,
+    DURATION,
+    PROCESS_ID,
+    RANK,
+    REPORT_ID,
+    ROW_ID,
+    START,
+    TID,
+    Column,
+    Unit,
+)
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.exports.identifiers import tid_of
+from nsystui.questions.algebra.nesting import NO_PARENT
+from nsystui.questions.conditions import duration, is_launched_by, where
+from nsystui.questions.data_notes import missing_note
+from nsystui.questions.job import Job
+from nsystui.questions.nvtx.ranges import NvtxRanges
+from nsystui.questions.time_window import edges_of, extents, recorded, report_at
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+ON_DEVICE = ("Device", "Array", "Device Static")
+"""The kinds of memory that are the device's own, of which it has only so much."""
+_NEVER = np.iinfo(np.int64).max
+_BETWEEN = " › "
+
+MEMORY = Column("memory", header="Memory", label="memory")
+COLUMNS = (
+    RANK,
+    DEVICE,
+    MEMORY,
+    Column("peak", header="Peak (B)", label="peak", unit=Unit.BYTES),
+    Column("peak_percent", header="Peak (% of Device)", label="of device", unit=Unit.PERCENT, decimals=2, has_bar=True),
+    Column("peak_time", header="Peak Time (ns)", label="at", unit=Unit.TIME, importance=2),
+    Column("at_end", header="In Use at End (B)", label="at end", unit=Unit.BYTES, importance=3),
+    Column("allocations", header="Allocations", label="allocs", unit=Unit.COUNT, importance=1),
+    Column("frees", header="Frees", label="frees", unit=Unit.COUNT, importance=1),
+    Column("allocated", header="Allocated (B)", label="allocated", unit=Unit.BYTES, importance=4),
+    Column("largest", header="Largest (B)", label="largest", unit=Unit.BYTES, importance=4),
+    Column("never_freed", header="Never Freed", label="never freed", unit=Unit.COUNT, importance=2),
+    Column("never_freed_bytes", header="Never Freed (B)", label="unfreed", unit=Unit.BYTES, importance=5),
+    Column("call_time", header="Time in Calls (ns)", label="in calls", unit=Unit.DURATION, importance=3),
+    Column("device_memory", header="Memory of Device (B)", label="device has", unit=Unit.BYTES, importance=6),
+)
+TIME_COLUMNS = (
+    RANK,
+    DEVICE,
+    MEMORY,
+    START,
+    Column("peak", header="Peak (B)", label="peak", unit=Unit.BYTES),
+    Column("at_end", header="In Use at End (B)", label="at end", unit=Unit.BYTES, importance=1),
+)
+ALLOCATION_COLUMNS = (
+    RANK,
+    DEVICE,
+    MEMORY,
+    BYTES,
+    START,
+    Column("lifetime", header="Lifetime (ns)", label="lifetime", unit=Unit.DURATION, importance=1),
+    Column("at_peak", header="At Peak", label="at peak", unit=Unit.NUMBER, importance=3),
+    Column("call", header="Call", label="call", importance=2),
+    DURATION.with_importance(4),
+    TID.with_importance(5),
+    Column("nvtx", header="NVTX Ranges", label="NVTX ranges", importance=1),
+    REPORT_ID,
+    PROCESS_ID,
+    ROW_ID,
+)
+POOL_COLUMNS = (
+    RANK,
+    DEVICE,
+    Column("pool", header="Pool", label="pool"),
+    Column("peak", header="Peak Reserved (B)", label="reserved", unit=Unit.BYTES),
+    Column("used", header="Used Then (B)", label="used then", unit=Unit.BYTES),
+    Column("unused_percent", header="Unused Then (%)", label="unused", unit=Unit.PERCENT, decimals=2, has_bar=True),
+    Column("peak_time", header="Peak Time (ns)", label="at", unit=Unit.TIME, importance=2),
+    Column("peak_used", header="Peak Used (B)", label="peak used", unit=Unit.BYTES, importance=1),
+    Column("allocations", header="Allocations", label="allocs", unit=Unit.COUNT, importance=1),
+    Column("frees", header="Frees", label="frees", unit=Unit.COUNT, importance=3),
+    Column("trims", header="Trimmed", label="trimmed", unit=Unit.COUNT, importance=2),
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Memory of one kind that a process has, as the export numbers its devices."""
+
+    task: Task
+    device: int
+    memory: str
+
+
+@dataclass(frozen=True, eq=False)
+class Usage:
+    """The n allocations of one place by start, and the 2 n or fewer moments when its use changes; times are job time.
+
+    ``end`` is ``_NEVER`` for what is never freed. ``times`` are the moments, ``used`` the bytes in use before any and
+    after each of them. ``born`` and ``died``: the moments at which each allocation begins and ends, by number.
+    """
+
+    place: Place
+    start: Ints
+    end: Ints
+    bytes: Ints
+    row: Ints
+    correlation: Ints
+    times: Ints
+    used: Ints
+    born: Ints
+    died: Ints
+
+    def in_window(self, window: Window) -> Flags:
+        """The allocations that were made in a window."""
+        return (self.start >= window.start) & (self.start < window.end)
+
+    def moments(self, window: Window) -> tuple[int, int]:
+        """The first moment in a window, and the first behind it."""
+        first, last = np.searchsorted(self.times, (window.start, window.end)).tolist()
+        return first, last
+
+    def peak(self, window: Window) -> tuple[int, int, int]:
+        """The most bytes in use in a window, since when, and the number of moments up to then."""
+        first, last = self.moments(window)
+        number = first + int(np.argmax(self.used[first : last + 1]))
+        time = int(self.times[number - 1]) if number > first else window.start
+        return int(self.used[number]), time, number
+
+    def live(self, number: int) -> Flags:
+        """The allocations in use after so many moments."""
+        return (self.born < number) & (self.died >= number)
+
+    def peaks(self, edges: Sequence[int]) -> tuple[Ints, Ints]:
+        """For each span between ``edges`` the most bytes in use, and those at its end."""
+        at = np.searchsorted(self.times, np.asarray(edges, np.int64))
+        bounds = np.column_stack((at[:-1], at[1:] + 1)).ravel()
+        padded = np.append(self.used, 0)
+        return np.maximum.reduceat(padded, bounds)[::2], self.used[at[1:]]
+
+
+@dataclass(frozen=True)
+class GpuMemory:
+    """The memory of the selected tasks and devices over the whole recording, and notes on what is not known of it."""
+
+    usages: tuple[Usage, ...]
+    notes: tuple[str, ...]
+
+
+_KEYS = ("report", "process", "device", "memory", "address", "start", "row", "bytes", "is_free", "correlation")
+
+
+def gpu_memory(session: Session, selection: Selection) -> GpuMemory:
+    """The memory by rank's task, device and kind. Window and name filter are left out."""
+    missing = missing_note(session, tables.gpu_memory)
+    notes = [missing] if missing else []
+    if not session.count(tables.gpu_memory):
+        return GpuMemory((), tuple(notes))
+    events = _events(session, selection)
+    is_odd = (events["bytes"] < 0) | (events["address"] == 0) | ~events["is_free"].isin((0, 1))
+    if odd := int(is_odd.sum()):
+        notes.append(f"{odd:,} events are left out that have no address, no size, or are neither allocation nor free")
+        events = events[~is_odd]
+    allocations, unknown, lost = _allocations(events)
+    if len(unknown):
+        size = int(unknown["bytes"].sum())
+        notes.append(
+            f"{len(unknown):,} frees of {size:,} bytes are left out, for the memory was allocated before the recording"
+        )
+    if lost:
+        notes.append(f"the free of {lost:,} allocations was not recorded: they end where their address is used again")
+    groups = allocations.groupby(["report", "process", "device", "memory"], sort=True)
+    usages = (
+        _usage(Place(Task(report, process), device, memory), mine) for (report, process, device, memory), mine in groups
+    )
+    return GpuMemory(tuple(usages), tuple(notes))
+
+
+def _events(session: Session, selection: Selection) -> pd.DataFrame:
+    """The events in the order of time, in job time; a size, address or kind that is missing is -1, 0 and -1."""
+    table = tables.gpu_memory
+    columns = table.c
+    query = sa.select(
+        columns.report,
+        sa.func.coalesce(columns.process, 0).label("process"),
+        sa.func.coalesce(columns.device, -1).label("device"),
+        sa.func.coalesce(columns.memory, "Unknown").label("memory"),
+        sa.func.coalesce(columns.address, 0).label("address"),
+        (columns.start + columns.clock_offset).label("start"),
+        columns.row,
+        sa.func.coalesce(columns.bytes, -1).label("bytes"),
+        sa.func.coalesce(columns.is_free, -1).label("is_free"),
+        sa.func.coalesce(columns.correlation_id, -1).label("correlation"),
+    ).where(*where(table, Selection(tasks=selection.tasks, devices=selection.devices)))
+    # No column has missing values, so that all stay integers.
+    return session.frame(query).astype({key: "int64" for key in _KEYS if key != "memory"})
+
+
+def _allocations(events: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, int]:
+    """The allocations with their end and the row that ends them; frees without one; allocations whose free is lost."""
+    ordered = events.sort_values(["report", "process", "address", "start", "row"])
+    places, start, row = (ordered[key].to_numpy() for key in (["report", "process", "address"], "start", "row"))
+    is_alloc = ordered["is_free"].to_numpy() == 0
+    # Whether the next event is at the same address, and that before it an allocation there.
+    ends = is_alloc & np.append((places[1:] == places[:-1]).all(axis=1), False)
+    follows = np.concatenate(([False], ends))[: len(ends)]
+    made = ordered[is_alloc].assign(
+        end=np.where(ends, np.append(start[1:], _NEVER), _NEVER)[is_alloc],
+        end_row=np.where(ends, np.append(row[1:], _NEVER), _NEVER)[is_alloc],
+    )
+    lost = int(np.count_nonzero(follows & is_alloc))
+    return made.sort_values(["start", "row"]), ordered[~is_alloc & ~follows], lost
+
+
+def _usage(place: Place, mine: pd.DataFrame) -> Usage:
+    start, end, row, size = (mine[key].to_numpy() for key in ("start", "end", "row", "bytes"))
+    is_freed = end != _NEVER
+    times = np.concatenate((end[is_freed], start))
+    rows = np.concatenate((mine["end_row"].to_numpy()[is_freed], row))
+    # The sort is stable: what a new allocation ends is gone before it is there.
+    order = np.lexsort((rows, times))
+    changes = np.concatenate((-size[is_freed], size))[order]
+    place_of = np.empty(len(order), np.int64)
+    place_of[order] = np.arange(len(order))
+    died = np.full(len(start), _NEVER)
+    died[is_freed] = place_of[: int(is_freed.sum())]
+    return Usage(
+        place,
+        start,
+        end,
+        size,
+        row,
+        mine["correlation"].to_numpy(),
+        times[order],
+        np.concatenate(([0], np.cumsum(changes))),
+        place_of[int(is_freed.sum()) :],
+        died,
+    )
+
+
+def memory_table(job: Job, selection: Selection) -> TableAnswer:
+    """One row for each rank, device and kind of memory."""
+    memory = gpu_memory(job.session, selection)
+    sizes = _device_sizes(job.session)
+    spent = _call_times(job.session, selection)
+    windows = _windows(job, selection)
+    rows: list[Row] = []
+    for usage, rank in _by_rank(job, memory):
+        place, window = usage.place, windows[usage.place.task.report]
+        peak, time, _ = usage.peak(window)
+        made = usage.in_window(window)
+        leaked = made & (usage.end == _NEVER)
+        freed = (usage.end >= window.start) & (usage.end < window.end)
+        whole = sizes.get((place.task, place.device)) if place.memory in ON_DEVICE else None
+        _, last = usage.moments(window)
+        rows.append(
+            (
+                rank, place.device, place.memory, peak, 100 * peak / whole if whole else None, time,
+                int(usage.used[last]), int(made.sum()), int(freed.sum()), int(usage.bytes[made].sum()),
+                int(usage.bytes[made].max(initial=0)) if made.any() else None, int(leaked.sum()),
+                int(usage.bytes[leaked].sum()), spent.get((place.task, place.device, place.memory)), whole,
+            )
+        )  # fmt: skip
+    return TableAnswer("gpu-memory", COLUMNS, rows, len(rows), _notes(memory, selection))
+
+
+def memory_over_time(job: Job, selection: Selection, bins: int) -> TableAnswer:
+    """One row for each rank, device, kind of memory and each of ``bins`` equal spans of the window.
+
+    Spans outside of the report's session are missing.
+    """
+    memory = gpu_memory(job.session, selection)
+    windows = _windows(job, selection)
+    rows: list[Row] = []
+    for usage, rank in _by_rank(job, memory):
+        place, report = usage.place, report_at(job.session, usage.place.task.report)
+        session, edges = recorded(report), edges_of(windows[report.index], bins)
+        peaks, ends = usage.peaks(edges)
+        for number, (peak, at_end) in enumerate(zip(peaks.tolist(), ends.tolist(), strict=True)):
+            is_known = edges[number] < session.end and edges[number + 1] > session.start
+            known = (peak, at_end) if is_known else (None, None)
+            rows.append((rank, place.device, place.memory, edges[number], *known))
+    return TableAnswer("gpu-memory-time", TIME_COLUMNS, rows, len(rows), _notes(memory, selection))
+
+
+def allocation_table(job: Job, selection: Selection, which: str = "all") -> TableAnswer:
+    """The single allocations that were made in the window, the largest first, with the call and NVTX ranges of each.
+
+    ``which``: all, those in use at the peak of their rank, device and kind (whenever they were made), or those that
+    are never freed. The name filter looks at the NVTX ranges.
+    """
+    memory = gpu_memory(job.session, selection)
+    windows = _windows(job, selection)
+    calls = _Calls.of(job, selection)
+    rows: list[Row] = []
+    total = 0
+    for usage, rank in _by_rank(job, memory):
+        place, window = usage.place, windows[usage.place.task.report]
+        total += len(usage.start)
+        at_peak = usage.live(usage.peak(window)[2])
+        made = usage.in_window(window)
+        chosen = {"at-peak": at_peak, "never-freed": made & (usage.end == _NEVER)}.get(which, made)
+        for number in np.flatnonzero(chosen).tolist():
+            call = calls.found.get((place.task, int(usage.correlation[number])), _NO_CALL)
+            if selection.name is not None and not selection.name.matches(call.nvtx or ""):
+                continue
+            start, end = int(usage.start[number]), int(usage.end[number])
+            rows.append(
+                (
+                    rank, place.device, place.memory, int(usage.bytes[number]), start,
+                    None if end == _NEVER else end - start, int(at_peak[number]), call.name, call.duration, call.tid,
+                    call.nvtx, place.task.report, place.task.process, int(usage.row[number]),
+                )
+            )  # fmt: skip
+    rows.sort(key=lambda row: (-int(row[3] or 0), int(row[4] or 0), row[-1]))
+    return TableAnswer("gpu-memory-allocations", ALLOCATION_COLUMNS, rows, total, memory.notes)
+
+
+def _windows(job: Job, selection: Selection) -> Mapping[int, Window]:
+    """The window of each report; a moment at its very end is in it where nobody chose it."""
+    found = extents(job.session, selection)
+    if selection.window is not None:
+        return found
+    return {report: Window(window.start, window.end + 1) for report, window in found.items()}
+
+
+def _by_rank(job: Job, memory: GpuMemory) -> Iterator[tuple[Usage, int | None]]:
+    ranks = {item.task: item.rank for item in job.ranks}
+
+    def place(usage: Usage) -> tuple[bool, int, Place]:
+        rank = ranks.get(usage.place.task)
+        return rank is None, rank or 0, usage.place
+
+    for usage in sorted(memory.usages, key=lambda usage: _order(place(usage))):
+        yield usage, ranks.get(usage.place.task)
+
+
+def _order(key: tuple[bool, int, Place]) -> tuple[Any, ...]:
+    unknown, rank, place = key
+    return unknown, rank, place.task, place.device, place.memory
+
+
+def _notes(memory: GpuMemory, selection: Selection) -> tuple[str, ...]:
+    notes = list(memory.notes)
+    if selection.name is not None:
+        notes.append("the name filter is left out here: how much memory is in use depends on all allocations")
+    return tuple(notes)
+
+
+def _device_sizes(session: Session) -> dict[tuple[Task, int], int]:
+    """The bytes that each device of a process has, where the export tells."""
+    devices = tables.devices.c
+    query = sa.select(devices.report, devices.process, devices.device, devices.total_memory).where(
+        devices.process.is_not(None), devices.total_memory > 0
+    )
+    return {(Task(report, process), device): size for report, process, device, size in session.rows(query)}
+
+
+def _call_times(session: Session, selection: Selection) -> dict[tuple[Task, int, str], int]:
+    """The time of the API calls that allocated and freed, ns, by (task, device, kind of memory)."""
+    memory, calls = tables.gpu_memory, tables.api_calls
+    if not session.count(memory) or not session.count(calls):
+        return {}
+    keys = [memory.c[key] for key in ("report", "process", "device", "memory", "correlation_id")]
+    of_events = sa.select(*keys).where(*where(memory, selection)).distinct().subquery()
+    own = of_events.c
+    place = (own.report, own.process, own.device, own.memory)
+    query = (
+        sa.select(*place, sa.cast(sa.func.sum(duration(calls)), sa.BigInteger))
+        .join_from(calls, of_events, is_launched_by(of_events, calls))
+        .group_by(*place)
+    )
+    return {(Task(report, process), device, kind): time for report, process, device, kind, time in session.rows(query)}
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The API call that made an allocation; nothing of it is known without a correlation id."""
+
+    name: str | None = None
+    duration: int | None = None
+    tid: int | None = None
+    nvtx: str | None = None
+
+
+_NO_CALL = _Call()
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """The calls that allocated, by task and correlation id."""
+
+    found: Mapping[tuple[Task, int], _Call]
+
+    @classmethod
+    def of(cls, job: Job, selection: Selection) -> _Calls:
+        """Those of every window: what is in use at a peak may be older."""
+        session, memory, calls = job.session, tables.gpu_memory, tables.api_calls
+        if not session.count(memory) or not session.count(calls):
+            return cls({})
+        wide = Selection(tasks=selection.tasks, devices=selection.devices)
+        own = memory.c
+        made = (
+            sa.select(own.report, own.process, own.correlation_id)
+            .where(own.is_free == 0, *where(memory, wide))
+            .distinct()
+            .subquery()
+        )
+        query = sa.select(
+            calls.c.report,
+            calls.c.process,
+            calls.c.correlation_id,
+            (calls.c.start + calls.c.clock_offset).label("start"),
+            duration(calls),
+            calls.c.thread,
+            calls.c.name,
+        ).join_from(calls, made, is_launched_by(made, calls))
+        rows = session.rows(query.where(calls.c.thread.is_not(None)))
+        paths = ranges_around(job.nvtx_ranges(wide), [(row[0], row[5], row[3]) for row in rows])
+        return cls(
+            {
+                (Task(report, process), correlation): _Call(name, time, tid_of(thread), path)
+                for (report, process, correlation, _, time, thread, name), path in zip(rows, paths, strict=True)
+            }
+        )
+
+
+def ranges_around(ranges: NvtxRanges, moments: Sequence[tuple[int, int, int]]) -> list[str | None]:
+    """The names of the push/pop ranges around each (report, thread, job time), the outermost first."""
+    if not len(ranges):
+        return [None] * len(moments)
+    lanes = {(lane.report, lane.thread): number for number, lane in enumerate(ranges.lanes)}
+    lane_of = np.array([lanes.get(moment[:2], -1) for moment in moments], np.int64)
+    times = np.array([time for *_, time in moments], np.int64)
+    innermost = np.full(len(moments), NO_PARENT, np.int64)
+    for lane in np.unique(lane_of[lane_of >= 0]).tolist():
+        chosen = np.flatnonzero(lane_of == lane)
+        mine = np.flatnonzero((ranges.lane == lane) & ranges.is_push_pop)
+        mine = mine[np.lexsort((ranges.level[mine], ranges.start[mine]))]
+        place = np.searchsorted(ranges.start[mine], times[chosen], side="right") - 1
+        # What began last before a moment is the innermost, or it is over: then one around it is.
+        innermost[chosen] = np.where(place >= 0, mine[place], NO_PARENT) if len(mine) else NO_PARENT
+    while len(over := np.flatnonzero((innermost >= 0) & (ranges.end[innermost] <= times))):
+        innermost[over] = ranges.parent[innermost[over]]
+    numbers, places = np.unique(innermost, return_inverse=True)
+    paths = [_path(ranges, number) for number in numbers.tolist()]
+    return [paths[place] for place in places.tolist()]
+
+
+def _path(ranges: NvtxRanges, number: int) -> str | None:
+    """``outer › inner`` for a range; nothing for none."""
+    names: list[str] = []
+    while number != NO_PARENT:
+        names.append(ranges.names[ranges.name[number]])
+        number = int(ranges.parent[number])
+    return _BETWEEN.join(reversed(names)) or None
+
+
+def pool_table(job: Job, selection: Selection) -> TableAnswer:
+    """One row for each memory pool: what it reserved at the most, and how much of that was used."""
+    session = job.session
+    states = _pool_states(session, selection)
+    ranks = {item.task: item.rank for item in job.ranks}
+    found: dict[tuple[Task, int, int], list[tuple[int, int, int, str]]] = {}
+    for report, process, device, pool, time, size, used, what in states:
+        found.setdefault((Task(report, process), device, pool), []).append((time, size, used, what))
+    rows: list[Row] = []
+    for (task, device, pool), mine in found.items():
+        time, size, used, _ = max(mine, key=lambda state: (state[1], -state[0]))
+        whats = [what for *_, what in mine]
+        rows.append(
+            (
+                ranks.get(task), device, f"{pool:#x}", size, used, 100 * (size - used) / size if size else None, time,
+                max(used for _, _, used, _ in mine), whats.count("allocation"), whats.count("free"),
+                whats.count("Trimmed"),
+            )
+        )  # fmt: skip
+    rows.sort(key=lambda row: (row[0] is None, *row[:3]))
+    missing = missing_note(session, tables.gpu_memory)
+    notes = [missing] if missing else []
+    if not rows and session.count(tables.gpu_memory):
+        notes.append("no memory pools: all memory was allocated without (cudaMalloc, not cudaMallocAsync)")
+    return TableAnswer("gpu-memory-pools", POOL_COLUMNS, rows, len(rows), tuple(notes))
+
+
+def _pool_states(session: Session, selection: Selection) -> Sequence[tuple[Any, ...]]:
+    """(report, process, device, pool, job time, size, used, event) after each event that tells, by time."""
+    memory, pools = tables.gpu_memory, tables.memory_pools
+    what = sa.case((memory.c.is_free == 1, "free"), else_="allocation")
+    parts = []
+    for table, size, used, event in (
+        (memory, memory.c.pool_size, memory.c.pool_used, what),
+        (pools, pools.c.size, pools.c.used, pools.c.operation),
+    ):
+        place = [table.c[key] for key in ("report", "process", "device", "pool")]
+        time = (table.c.start + table.c.clock_offset).label("time")
+        known = [table.c.pool.is_not(None), size.is_not(None), used.is_not(None)]
+        if session.count(table):
+            parts.append(sa.select(*place, time, size, used, event).where(*known, *where(table, selection)))
+    return [row for part in parts for row in session.rows(part)]

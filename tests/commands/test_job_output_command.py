@@ -1,0 +1,62 @@
+"""``info --job-output`` and ``pack --job-output``: next to the steps, and never with what is secret."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from nsystui.exports.demo import PLANTED_SECRET
+
+
+def table(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_lines_have_times_and_steps(run, demo_job):
+    done = run("info", demo_job[1], "--job-output", "--format", "csv")
+    rows = table(done.out)
+    assert done.status == 0
+    assert [row["Text"].partition(" INFO ")[2].partition(" loss")[0] for row in rows] == [
+        "training demo-1b on 4 ranks", "step 0", "step 1", "step 2"
+    ]  # fmt: skip
+    assert [row["Step"] for row in rows] == ["", "0", "1", "2"]
+    assert {row["Rank"] for row in rows} == {"1"}
+    times = [int(row["Time (ns)"]) for row in rows]
+    assert times == sorted(times)
+    assert "14 lines are left out that look like environment variables or keys" in done.err
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "md", "table"])
+def test_no_variable_is_in_any_format(run, demo_job, form):
+    done = run("info", *demo_job, "--job-output", "--format", form)
+    assert done.status == 0
+    assert not [word for word in (PLANTED_SECRET, "SLURM_JOB_ID", "AWS_SECRET") if word in done.out + done.err]
+
+
+def test_packed_job_has_the_output_only_where_it_was_asked_for(run, demo_job, tmp_path):
+    without, having = tmp_path / "without", tmp_path / "with"
+    assert run("pack", *demo_job, "-o", without).status == 0
+    assert run("pack", *demo_job, "-o", having, "--job-output").status == 0
+    for directory, is_there in ((without, False), (having, True)):
+        content = b"".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())
+        assert (b"INFO training demo-1b" in content) is is_there
+        assert PLANTED_SECRET.encode() not in content
+    direct = run("info", *demo_job, "--job-output", "--format", "csv")
+    packed = run("info", having, "--job-output", "--format", "csv")
+    assert (packed.out, packed.err) == (direct.out, direct.err)
+    lacking = run("info", without, "--job-output")
+    assert "the output of the application is not in" in lacking.err
+    assert "pack with --job-output" in lacking.err
+
+
+def test_output_is_not_in_the_cache(run, demo_job, cache_directory):
+    run("info", *demo_job, "--job-output")
+    kept = b"".join(path.read_bytes() for path in cache_directory.rglob("*") if path.is_file())
+    assert b"INFO training demo-1b" not in kept
+
+
+def test_it_is_a_table_of_its_own(run, demo_job):
+    done = run("info", demo_job[0], "--job-output", "--show", "contents")
+    assert (done.status, "leave --show out" in done.err) == (2, True)

@@ -1,0 +1,310 @@
+"""Memory allocated through CUDA, against a ledger that a test keeps of the rows of the export."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import edit, native
+from synthetic import ExportWriter, old_schema_export
+
+from nsystui.base.answer import TableAnswer
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.exports.demo.host import Pool
+from nsystui.questions.catalogue import question_named
+from nsystui.questions.gpu_memory import allocation_table, memory_over_time, memory_table, pool_table
+from nsystui.questions.job import Job
+
+MS = 1_000_000
+DEVICE, PINNED = 2, 1
+WORDS = {DEVICE: "Device", PINNED: "Pinned"}
+
+
+def records(answer: TableAnswer) -> list[dict[str, Any]]:
+    return answer.records()
+
+
+class Ledger:
+    """What is in use after each event of one kind of memory of one device, from the native rows of one process."""
+
+    def __init__(self, path: Path, device: int, kind: int) -> None:
+        self.live: dict[int, int] = {}
+        self.curve: list[tuple[int, int]] = []
+        self.made: list[tuple[int, int]] = []
+        self.freed: list[int] = []
+        place = f"deviceId = {device} AND memKind = {kind}"
+        for time, address, size, is_free in native(
+            path,
+            "SELECT start, address, bytes, memoryOperationType FROM CUDA_GPU_MEMORY_USAGE_EVENTS "
+            f"WHERE {place} ORDER BY start, rowid",
+        ):
+            if not is_free:
+                self.live[address] = size
+                self.made.append((time, size))
+            elif self.live.pop(address, None) is not None:
+                self.freed.append(time)
+            else:
+                continue
+            self.curve.append((time, sum(self.live.values())))
+
+    def at(self, time: int) -> int:
+        """In use just before a time."""
+        return next((used for when, used in reversed(self.curve) if when < time), 0)
+
+    def peak(self, window: Window) -> int:
+        inside = [used for when, used in self.curve if window.start <= when < window.end]
+        return max([self.at(window.start), *inside])
+
+
+def random_export(path: Path, seed: int) -> Path:
+    """One process on two devices that allocates and frees at random; some frees are of memory never seen."""
+    draw = random.Random(seed)
+    with ExportWriter(path) as export:
+        process = export.process(70)
+        export.thread(process, 70, "python")
+        for device in (0, 1):
+            export.gpu(device)
+            export.kernel(process, device, 7, 1_000, 90_000, name="k(int)", correlation_id=None, context=device + 1)
+        live: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for number in range(200):
+            place = draw.choice([(0, DEVICE), (1, DEVICE), (0, PINNED)])
+            time = 10 * draw.randrange(500) if number < 20 else 400 * number
+            mine = live.setdefault(place, [])
+            if mine and draw.random() < 0.45 and number >= 20:
+                address, size = mine.pop(draw.randrange(len(mine)))
+                export.gpu_memory(
+                    process, place[0], time, size, address=address, memory=place[1], is_free=True, context=place[0] + 1
+                )
+                if draw.random() < 0.5:  # the address is used again
+                    mine.append((address, draw.randrange(1, 1 << 30)))
+                    address, size = mine[-1]
+                    export.gpu_memory(process, place[0], time, size, address=address, memory=place[1])
+            else:
+                mine.append((0x7F00_0000_0000 + 4096 * number, draw.randrange(1, 1 << 30)))
+                export.gpu_memory(process, place[0], time, mine[-1][1], address=mine[-1][0], memory=place[1])
+        export.gpu_memory(process, 0, 50_000, 123, address=0x1000, is_free=True)
+    return path
+
+
+def windows(seed: int) -> Iterator[Window]:
+    draw = random.Random(seed)
+    for _ in range(6):
+        start, end = sorted(draw.sample(range(90_000), 2))
+        yield Window(start, end)
+
+
+class TestTable:
+    @pytest.mark.parametrize("seed", range(4))
+    def test_peaks_and_counts_are_those_of_the_ledger_in_every_window(self, opened, tmp_path, seed):
+        path = random_export(tmp_path / "x.sqlite", seed)
+        job = Job(opened(path))
+        for window in windows(seed):
+            rows = records(memory_table(job, Selection(window)))
+            assert {(row["device"], row["memory"]) for row in rows} == {(0, "Device"), (0, "Pinned"), (1, "Device")}
+            for row in rows:
+                kind = DEVICE if row["memory"] == "Device" else PINNED
+                ledger = Ledger(path, row["device"], kind)
+                made = [size for time, size in ledger.made if window.start <= time < window.end]
+                freed = [time for time in ledger.freed if window.start <= time < window.end]
+                assert row["peak"] == ledger.peak(window)
+                assert row["at_end"] == ledger.at(window.end)
+                assert (row["allocations"], row["allocated"], row["frees"]) == (len(made), sum(made), len(freed))
+                assert row["largest"] == max(made, default=None)
+                assert window.start <= row["peak_time"] < window.end
+                assert max(ledger.at(row["peak_time"]), ledger.at(row["peak_time"] + 1)) == row["peak"] or made
+
+    def test_demo_says_what_its_native_rows_say(self, demo_job, opened):
+        rows = records(memory_table(Job(opened(*demo_job)), Selection()))
+        assert [row["rank"] for row in rows] == [0, 0, 1, 1, 2, 2, 3, 3]
+        for row, path in zip(rows[::2], demo_job, strict=True):
+            ledger = Ledger(path, 0, DEVICE)
+            assert (row["memory"], row["peak"]) == ("Device", max(used for _, used in ledger.curve))
+            assert (row["allocations"], row["frees"], row["never_freed"]) == (9, 0, 9)
+            [(whole,)] = native(path, "SELECT DISTINCT totalMemory FROM TARGET_INFO_GPU")
+            assert row["peak_percent"] == pytest.approx(100 * row["peak"] / whole)
+            [(spent,)] = native(
+                path,
+                "SELECT sum(end - start) FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds ON id = nameId "
+                "WHERE value LIKE 'cudaMalloc%'",
+            )
+            assert row["call_time"] == spent
+        steps = Ledger(demo_job[0], 0, PINNED)
+        for row in rows[1::2]:
+            assert (row["memory"], row["peak"], row["peak_percent"]) == ("Pinned", 512 * 1024, None)
+            assert (row["allocations"], row["frees"], row["never_freed"], row["call_time"]) == (
+                len(steps.made), len(steps.made) - 1, 1, None
+            )  # fmt: skip
+
+    def test_frees_of_older_memory_are_left_out_and_said(self, opened, tmp_path):
+        answer = memory_table(Job(opened(random_export(tmp_path / "x.sqlite", 1))), Selection())
+        assert "1 frees of 123 bytes are left out, for the memory was allocated before the recording" in answer.notes
+
+    def test_allocation_at_a_used_address_ends_the_one_before(self, opened, tmp_path):
+        path = tmp_path / "x.sqlite"
+        with ExportWriter(path) as export:
+            process = export.process(70)
+            export.kernel(process, 0, 7, 1, 900, name="k(int)", correlation_id=None)
+            for time, size in ((10, 100), (20, 40)):
+                export.gpu_memory(process, 0, time, size, address=64)
+        answer = memory_table(Job(opened(path)), Selection())
+        [row] = records(answer)
+        assert (row["peak"], row["at_end"], row["never_freed"], row["never_freed_bytes"]) == (100, 40, 1, 40)
+        assert answer.notes == (
+            "the free of 1 allocations was not recorded: they end where their address is used again",
+        )
+
+    def test_damaged_rows_are_counted_and_make_no_number(self, opened, tmp_path):
+        path = random_export(tmp_path / "x.sqlite", 2)
+        before = records(memory_table(Job(opened(path)), Selection()))
+        values = "(5, 1, 0, 1, {0}, 0, {1}, 2, {2})"
+        rows = ", ".join(values.format(*one) for one in ((0, 9, 0), (64, -9, 0), (64, 9, 7)))
+        names = "start, globalPid, deviceId, contextId, address, pc, bytes, memKind, memoryOperationType"
+        edit(path, f"INSERT INTO CUDA_GPU_MEMORY_USAGE_EVENTS ({names}) VALUES {rows}")
+        answer = memory_table(Job(opened(path)), Selection())
+        assert records(answer) == before
+        assert any(note.startswith("3 events are left out that have no address, no size") for note in answer.notes)
+
+    def test_processes_with_the_same_addresses_stay_apart(self, opened, tmp_path):
+        path = tmp_path / "x.sqlite"
+        with ExportWriter(path) as export:
+            for pid in (70, 71):
+                process = export.process(pid)
+                export.kernel(process, 0, 7, 1, 900, name="k(int)", correlation_id=None)
+                export.gpu_memory(process, 0, pid, 100 * pid, address=64)
+        rows = records(memory_table(Job(opened(path)), Selection()))
+        assert [(row["rank"], row["peak"]) for row in rows] == [(0, 7_000), (1, 7_100)]
+        only = Selection(tasks=frozenset({Task(0, Job(opened(path)).ranks[1].task.process)}))
+        assert [row["rank"] for row in records(memory_table(Job(opened(path)), only))] == [1]
+
+    def test_missing_memory_says_what_to_record(self, opened, tmp_path):
+        job = Job(opened(old_schema_export(tmp_path / "x.sqlite")))
+        for answer in (memory_table(job, Selection()), pool_table(job, Selection())):
+            assert not answer.rows
+            assert answer.notes == (
+                "no allocations and frees of memory by CUDA in this export: "
+                "record with `nsys profile --cuda-memory-usage=true`",
+            )
+
+    @pytest.mark.parametrize("schema", ["2.9.1", "3.0.0", "3.28.1"])
+    def test_every_schema_can_tell(self, opened, tmp_path, schema):
+        path = tmp_path / "x.sqlite"
+        with ExportWriter(path, schema) as export:
+            process = export.process(70)
+            export.kernel(process, 0, 7, 1, 900, name="k(int)", correlation_id=None)
+            export.gpu_memory(process, 0, 5, 64, address=64, memory=4)
+        [row] = records(memory_table(Job(opened(path)), Selection()))
+        assert (row["memory"], row["peak"], row["peak_percent"]) == ("Managed", 64, None)
+
+
+class TestOverTime:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_every_span_has_its_peak_and_its_end(self, opened, tmp_path, seed):
+        path = random_export(tmp_path / "x.sqlite", seed)
+        job = Job(opened(path))
+        for window in windows(seed + 10):
+            rows = [row for row in records(memory_over_time(job, Selection(window), 7)) if row["device"] == 1]
+            ledger = Ledger(path, 1, DEVICE)
+            edges = [window.start + number * (window.end - window.start) // 7 for number in range(8)]
+            assert [row["start"] for row in rows] == edges[:-1]
+            expected = [(ledger.peak(Window(a, max(a, b))), ledger.at(b)) for a, b in pairwise(edges)]
+            assert [(row["peak"], row["at_end"]) for row in rows] == expected
+
+    def test_its_highest_span_has_the_peak_of_the_table(self, demo_session):
+        job = Job(demo_session)
+        rows = records(memory_over_time(job, Selection(), 50))
+        for row in records(memory_table(job, Selection())):
+            mine = [one["peak"] for one in rows if (one["rank"], one["memory"]) == (row["rank"], row["memory"])]
+            assert max(one for one in mine if one is not None) == row["peak"]
+
+
+class TestAllocations:
+    def test_largest_first_with_call_and_ranges(self, demo_session, demo_job):
+        rows = records(allocation_table(Job(demo_session), Selection()))
+        sizes = [size for path in demo_job for size, in native(
+            path, "SELECT bytes FROM CUDA_GPU_MEMORY_USAGE_EVENTS WHERE memoryOperationType = 0"
+        )]  # fmt: skip
+        assert [row["bytes"] for row in rows] == sorted(sizes, reverse=True)
+        for row in rows[:4]:
+            assert (row["bytes"], row["call"], row["nvtx"]) == (12 * 1024**3, "cudaMalloc", "step 1 › data loading")
+            assert (row["duration"], row["lifetime"], row["at_peak"]) == (120 * MS, None, 1)
+
+    def test_those_at_the_peak_add_up_to_it(self, opened, tmp_path):
+        for seed in range(3):
+            job = Job(opened(random_export(tmp_path / f"{seed}.sqlite", seed)))
+            for window in windows(seed):
+                table = records(memory_table(job, Selection(window)))
+                rows = records(allocation_table(job, Selection(window), "at-peak"))
+                for one in table:
+                    place = (one["device"], one["memory"])
+                    mine = [row["bytes"] for row in rows if (row["device"], row["memory"]) == place]
+                    assert sum(mine) == one["peak"]
+
+    def test_never_freed_ones_are_those_of_the_table(self, opened, tmp_path):
+        job = Job(opened(random_export(tmp_path / "x.sqlite", 3)))
+        rows = records(allocation_table(job, Selection(), "never-freed"))
+        table = records(memory_table(job, Selection()))
+        assert sum(row["bytes"] for row in rows) == sum(row["never_freed_bytes"] for row in table)
+        assert len(rows) == sum(row["never_freed"] for row in table) > 0
+
+    def test_name_filter_looks_at_the_ranges(self, demo_session):
+        job = Job(demo_session)
+        assert len(allocation_table(job, Selection().with_name("data loading")).rows) == 4
+        assert not allocation_table(job, Selection().with_name("no such range")).rows
+
+    def test_ranges_around_a_call_are_those_of_its_thread(self, opened, tmp_path):
+        path = tmp_path / "x.sqlite"
+        with ExportWriter(path) as export:
+            process = export.process(70)
+            main, other = (export.thread(process, 70 + number, "python") for number in (0, 1))
+            export.kernel(process, 0, 7, 1, 9_000, name="k(int)", correlation_id=None)
+            for start, end, text in ((0, 5_000, "outer"), (100, 200, "over"), (300, 4_000, "inner")):
+                export.nvtx_range(main, start, end, text)
+            export.nvtx_range(other, 0, 9_000, "other thread")
+            for number, time in enumerate((250, 400, 6_000), 1):
+                export.api(main, time, time + 50, "cudaMalloc_v3020", number)
+                export.gpu_memory(process, 0, time + 40, number, address=64 * number, correlation_id=number)
+        rows = records(allocation_table(Job(opened(path)), Selection()))
+        assert [(row["bytes"], row["nvtx"]) for row in rows] == [(3, None), (2, "outer › inner"), (1, "outer")]
+
+    def test_calls_without_any_range_have_none(self, opened, tmp_path):
+        path = tmp_path / "x.sqlite"
+        with ExportWriter(path) as export:
+            process = export.process(70)
+            export.api(export.thread(process, 70, "python"), 10, 60, "cudaMalloc_v3020", 1)
+            export.gpu_memory(process, 0, 50, 64, address=64, correlation_id=1)
+        [row] = records(allocation_table(Job(opened(path)), Selection()))
+        assert (row["call"], row["duration"], row["tid"], row["nvtx"]) == ("cudaMalloc", 50, 70, None)
+
+
+class TestPools:
+    def test_fragmentation_is_what_is_reserved_and_not_used_at_the_peak(self, opened, tmp_path):
+        path = tmp_path / "x.sqlite"
+        with ExportWriter(path) as export:
+            process = export.process(70)
+            export.kernel(process, 0, 7, 1, 900, name="k(int)", correlation_id=None)
+            export.memory_pool(process, 0, 5, Pool(4_096, 0, 0))
+            for time, size, used in ((10, 1_000, 900), (20, 4_000, 1_000), (30, 4_000, 3_900)):
+                export.gpu_memory(process, 0, time, 100, address=time, pool=Pool(4_096, size, used))
+            export.gpu_memory(process, 0, 40, 100, address=10, is_free=True, pool=Pool(4_096, 4_000, 3_800))
+            export.memory_pool(process, 0, 50, Pool(4_096, 3_800, 3_800), operation=3, keep=0)
+        [row] = records(pool_table(Job(opened(path)), Selection()))
+        assert (row["rank"], row["pool"], row["peak"], row["used"]) == (0, "0x1000", 4_000, 1_000)
+        assert (row["unused_percent"], row["peak_time"], row["peak_used"]) == (75.0, 20, 3_900)
+        assert (row["allocations"], row["frees"], row["trims"]) == (3, 1, 1)
+
+    def test_memory_without_pools_is_said(self, demo_session):
+        answer = pool_table(Job(demo_session), Selection())
+        assert answer.notes == ("no memory pools: all memory was allocated without (cudaMalloc, not cudaMallocAsync)",)
+
+
+def test_question_is_asked_by_its_options(demo_session):
+    question = question_named("gpu-memory")
+    names = {}
+    for given in ({}, {"over_time": True}, {"allocations": "all"}, {"pools": True}):
+        values = {**question.default_values(), **given}
+        names[question.ask(Job(demo_session), Selection(), question.read(values)).name] = given
+    assert list(names) == ["gpu-memory", "gpu-memory-time", "gpu-memory-allocations", "gpu-memory-pools"]
