@@ -89,7 +89,7 @@ def _name(work: HostWork, cause: HostCause) -> str:
         word, name = ("in", work.range_name) if work.range_name else ("before", work.next_range)
         where = f" {word} `{shorten(_NUMBER.sub('*', name or ''), _LONGEST_NAME)}`"
     if cause.kind != NOTHING:
-        return f"{shorten(cause.words, _LONGEST_CAUSE)}{where}"
+        return f"{replace(cause, what=shorten(cause.what, _LONGEST_CAUSE)).words}{where}"
     return f"CPU work{where}" if where else UNEXPLAINED
 
 
@@ -120,4 +120,4 @@ def cause_words(causes: Sequence[Cause], whole: int, most: int = 5) -> str:
 
 
 def _is_seen(cause: Cause, whole: int) -> bool:
-    return 2000 * cause.time >= whole > 0
+    return 100 * cause.time >= 0.05 * whole > 0
