@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -176,7 +177,8 @@ class TestWithLess:
         assert fingerprint(export.parent) == before
         assert half_written(tmp_path) == []
         again = program.run(words[0], export, *words[1:], *more, *(("--force",) if len(words) > 2 else ()))
-        assert again.out == done.stdout
+        # A pack has an identity of its own, which compresses to a few bytes more or fewer.
+        assert re.sub(r"[\d.]+ KiB", "", again.out) == re.sub(r"[\d.]+ KiB", "", done.stdout)
         if words[0] == "pack":
             answers = [program.run("kernels", place, "--format", "csv").out for place in (export, tmp_path / "packed")]
             assert answers[0] == answers[1] != ""
