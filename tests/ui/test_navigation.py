@@ -125,7 +125,7 @@ async def test_the_event_list_goes_to_the_event_and_back_to_the_one_before(job, 
         await hit(app, pilot, "escape")
         assert (app.screen.values()["row"], app.screen.values()["start"]) == first
         await hit(app, pilot, "escape", "down", "enter")
-        assert app.screen.values()["start"] > first[1]
+        assert app.screen.values()["start"] != first[1]
 
 
 async def test_views_are_named_and_v_goes_through_them(job, cache):
