@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_te
 from synthetic import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
 
 from nsystui.cli import main
+from nsystui.exports.demo import TrainingJob
 from nsystui.questions.opening import Source
 from nsystui.ui.app import FileState, NsystuiApp
 from nsystui.ui.pictures.overview_lines import failure_lines, files_answer, stacked
@@ -379,3 +381,26 @@ async def test_whole_graphs_are_nearly_all_of_the_time_of_a_real_run(shared_expo
         spent = overview(app).picture.spent
         assert spent.graph / spent.busy > 0.99
         assert spent.percent(spent.busy) > 99
+
+
+@pytest.mark.findings
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 60)])
+async def test_ranks_show_their_steps_and_how_often_they_were_late(written_once, cache_directory, size):
+    job = written_once("paces", TrainingJob(layers=8).write)
+    async with running(job, cache_directory, size) as (app, _):
+        heading = line_with(app, "busy %")
+        assert all(word in heading for word in ("compute", "exposed", "idle", "step", "late"))
+        values = app.screen.ranks.answer.records()
+        expected = app.job.rank_facts(app.selection)
+        for row in values:
+            (item,) = (item for item in app.job.ranks if item.rank == row["rank"])
+            assert row["late"] == expected.lateness[item.task].late
+            assert row["step"] == pytest.approx(statistics.median(expected.steps[item.task].duration.tolist()))
+        assert max(values, key=lambda row: row["late"])["rank"] == 2
+
+
+@pytest.mark.findings
+async def test_few_ranks_stand_above_the_kernels_which_have_the_whole_width(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, _):
+        ranks, kernels = app.screen.ranks.region, app.screen.kernels.region
+        assert ranks.bottom <= kernels.y and kernels.width == ranks.width == 120

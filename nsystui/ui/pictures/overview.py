@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,18 +56,33 @@ class OverviewPicture:
 
 @dataclass(frozen=True)
 class IdlePicture:
-    """Where the GPUs were idle, and why. ``causes`` is ``None`` where nobody asked for them."""
+    """Where the GPUs were idle, and why. ``causes`` is ``None`` where nobody asked for them.
+
+    ``paces`` are asked for with the causes: of each rank the median of its steps (ns), and how often it came last at
+    a collective; ``None`` where it has none.
+    """
 
     budget: Budget
     causes: IdleCauses | None
     steady: Window | None
+    paces: Mapping[int, tuple[float | None, int | None]]
 
 
 def idle_picture(job: Job, selection: Selection, with_causes: bool) -> IdlePicture:
     """The idle time of a selection. Blocks: call it in a thread."""
     budgets = job.once(("budgets", selection), lambda: device_budgets(job, selection))
     causes = job.once(("causes", selection), lambda: idle_causes(job, selection, budgets)) if with_causes else None
-    return IdlePicture(in_sum(budgets), causes, steady_window(budgets))
+    return IdlePicture(in_sum(budgets), causes, steady_window(budgets), _paces(job, selection) if with_causes else {})
+
+
+def _paces(job: Job, selection: Selection) -> dict[int, tuple[float | None, int | None]]:
+    facts = job.once(("paces", selection), lambda: job.rank_facts(selection))
+    found = {}
+    for item in job.ranks:
+        steps, late = facts.steps.get(item.task), facts.lateness.get(item.task)
+        median = float(np.median(steps.duration)) if steps is not None else None
+        found[item.rank] = median, late.late if late is not None else None
+    return found
 
 
 @dataclass(frozen=True)

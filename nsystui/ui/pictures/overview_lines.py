@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
@@ -334,14 +334,36 @@ def _warnings(diagnostics: Answer) -> list[str]:
 
 
 _FINDINGS_OF = Column("findings", header="Findings", label="finding")
-_IMPORTANCE = {"host": 4, "nccl_percent": 4, "idle_percent": 0}
+_STEP = Column("step", header="Step Med (ns)", label="step", unit=Unit.DURATION, decimals=0)
+_LATE = Column("late", header="Late", label="late", unit=Unit.COUNT)
+_SHARES = ("busy_percent", "compute_percent", "exposed_nccl_percent", "idle_percent")
+_IMPORTANCE = {
+    "host": 3,
+    "gpu": 5,
+    "nccl_percent": 4,
+    "memory_percent": 4,
+    "graph_percent": 5,
+    **dict.fromkeys(_SHARES, 0),
+}
+
+
+def with_paces(tasks: TableAnswer, paces: Mapping[int, tuple[float | None, int | None]]) -> TableAnswer:
+    """The table of ranks with the median step and the number of late arrivals of each, where any is known."""
+    columns = [one.with_importance(_IMPORTANCE.get(one.key, one.importance)) for one in tasks.columns]
+    found = [paces.get(int(rank or 0), (None, None)) for rank in tasks.cells("rank")]
+    rows = [list(row) for row in tasks.rows]
+    at = 1 + max(place for place, one in enumerate(columns) if one.key in _SHARES)
+    for number, column in ((1, _LATE), (0, _STEP)):
+        if any(one[number] is not None for one in found):
+            columns.insert(at, column)
+            for row, one in zip(rows, found, strict=True):
+                row.insert(at, one[number])
+    return replace(tasks, columns=tuple(columns), rows=tuple(map(tuple, rows)))
 
 
 def with_findings(tasks: TableAnswer, findings: Sequence[Finding]) -> TableAnswer:
     """The table of ranks with the names of the findings that are about some of them, where there are any."""
     rank = next(place for place, column in enumerate(tasks.columns) if column.key == "rank")
-    columns = tuple(one.with_importance(_IMPORTANCE.get(one.key, one.importance)) for one in tasks.columns)
-    tasks = replace(tasks, columns=columns)
     telling = [one for one in findings if one.ranks and len(one.ranks) <= len(tasks.rows) // 2]
     names = [", ".join(dict.fromkeys(one.id for one in telling if row[rank] in one.ranks)) for row in tasks.rows]
     if not any(names):

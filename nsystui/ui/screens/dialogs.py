@@ -80,11 +80,11 @@ class HelpScreen(TextDialog):
 
     def __init__(self, places: Sequence[str], name: Callable[[str], str] = str) -> None:
         super().__init__(())
-        self._places, self._named = places, name
+        self._places, self._key_name = places, name
 
     def on_resize(self) -> None:
         """Lays the lines out for the room there is."""
         width = min(self.app.size.width, HELP_WIDTH) - _FRAME
-        lines = [*help_lines(self._places, self._named, width), *textwrap.wrap(last_line(self._places), width)]
+        lines = [*help_lines(self._places, self._key_name, width), *textwrap.wrap(last_line(self._places), width)]
         self._lines = tuple(map(safe_text, lines))
         self.query_one(Static).update("\n".join(self._lines))

@@ -43,7 +43,7 @@ _STRIP_LINES = 3
 
 _WIDE = 118
 _RANKS_BESIDE = 3
-"""On a terminal of so many columns so many ranks stand beside the kernels."""
+"""On a terminal of so many columns more ranks than that may stand beside the kernels."""
 
 _FINDINGS = 3
 """Findings that are in sight on a terminal of 24 lines; on others there are a third of the lines more or fewer."""
@@ -104,6 +104,7 @@ class OverviewScreen(TablesScreen):
     def body(self) -> Iterable[Widget]:
         self.head = PartLines(id="head")
         self.ranks = WindowTable(id="ranks", elastic="host")
+        self.ranks.cell_styles = _odd_cells
         self.heading = PartLines(id="heading")
         self.kernels = WindowTable(id="kernels", row_style=_category, bar_category="compute")
         self.looking = PartLines(id="looking")
@@ -212,6 +213,9 @@ class OverviewScreen(TablesScreen):
     def _put(self, table: WindowTable, answer: Answer, keep_cursor: bool) -> None:
         """Shows an answer in the order that the user chose for it."""
         order = self._sorted.get(answer.name)
+        if table is self.ranks:
+            has_findings = any(column.key == "findings" for column in answer.columns)
+            table.elastic = "findings" if has_findings else "host"
         table.set_answer(answer if order is None else answer.sorted_by(*order), keep_cursor)
         natural = ("total", True) if answer.name == "kernels" else (None, True)
         table.mark_sorted(*(order or natural))
@@ -240,7 +244,8 @@ class OverviewScreen(TablesScreen):
     def _ranks_answer(self, picture: OverviewPicture) -> Answer:
         """The ranks, with the findings that are about some of them."""
         found = self.findings.found
-        return words.with_findings(picture.tasks, found.findings if found is not None else ())
+        paces = self.idle.paces if self.idle is not None and self._is_idle_known else {}
+        return words.with_findings(words.with_paces(picture.tasks, paces), found.findings if found is not None else ())
 
     # -- idle time ------------------------------------------------------------------------------------------------
 
@@ -270,6 +275,7 @@ class OverviewScreen(TablesScreen):
             if token == self._idle_asked and self.picture is not None:
                 self.idle, self._idle_shown = idle, token
                 self._show_head(self.picture)
+                self._put(self.ranks, self._ranks_answer(self.picture), keep_cursor=True)
                 self._share_room()
 
         in_thread(self, "idle", ask, arrived, lambda error: self.say(f"idle time: {reason_of(error)}"))
@@ -323,10 +329,12 @@ class OverviewScreen(TablesScreen):
     def _share_room(self) -> None:
         """The findings and ranks get the lines they need while the kernels keep some; the rest is the kernels'.
 
-        On a wide terminal three ranks or more stand beside the kernels.
+        On a wide terminal ranks that would take half of the room stand beside the kernels.
         """
         self.findings.styles.height = self.findings_lines()
-        beside = self.app.size.width >= _WIDE and self.ranks.row_count >= _RANKS_BESIDE and self.picture is not None
+        room = self.app.size.height - _FRAME - len(self.head.texts) - self.findings_lines()
+        is_long = self.ranks.row_count > max(_RANKS_BESIDE, room // 2)
+        beside = self.app.size.width >= _WIDE and is_long and self.picture is not None
         if beside != self.has_class("-beside"):
             self.set_class(beside, "-beside")
             if self.picture is not None and self.picture.spent is not None:
@@ -334,7 +342,6 @@ class OverviewScreen(TablesScreen):
         if beside:
             self.ranks.styles.height = "1fr"
             return
-        room = self.app.size.height - _FRAME - len(self.head.texts) - self.findings_lines()
         self.ranks.styles.height = max(2, min(self.ranks.row_count + 1, room - self._kernel_lines()))
 
     # -- the tables -----------------------------------------------------------------------------------------------
@@ -436,6 +443,11 @@ class OverviewScreen(TablesScreen):
         from nsystui.ui.screens.capture import ContentsScreen
 
         self.lay_over(ContentsScreen())
+
+
+def _odd_cells(values: Record) -> dict[str, str]:
+    """What is coloured of a rank that a finding is about."""
+    return dict.fromkeys(("rank", "late", "findings"), "warning") if values.get("findings") else {}
 
 
 def _category(values: Record) -> str | None:
