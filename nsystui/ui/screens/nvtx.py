@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from nsystui.base.answer import Answer, Record, Row, TableAnswer
@@ -18,7 +17,8 @@ from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
 from nsystui.ui import keys
 from nsystui.ui.doors import show_event
 from nsystui.ui.screens.instances import EventRowsScreen, RangeInstancesScreen
-from nsystui.ui.screens.table import TableScreen, ViewsScreen
+from nsystui.ui.screens.outline import Layout, Outline, OutlineScreen
+from nsystui.ui.screens.table import ViewsScreen
 from nsystui.ui.widgets.lines import Choice
 
 OUTLINE_COLUMNS = (
@@ -45,127 +45,6 @@ ORDERS = {
     "gpu-median": Order.GPU_MEDIAN,
     "ops": Order.OPS,
 }
-PAGE = 500
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row: a node, or (``rest``) the place to open more of the children of a node, from ``offset`` on."""
-
-    node: Node
-    depth: int
-    rest: int = 0
-    offset: int = 0
-
-
-@dataclass
-class Outline:
-    """The visible rows of a tree; an ``Answer``. Children are fetched when a node is opened, 500 at a time."""
-
-    tree: NvtxTree
-    order: Order = Order.TOTAL
-    opened: set[int] = field(default_factory=set)
-    lines: list[Line] = field(default_factory=list)
-    name: str = "nvtx"
-    columns: tuple[Column, ...] = OUTLINE_COLUMNS
-    total: int | None = None
-
-    def __post_init__(self) -> None:
-        if not self.lines:
-            self.rebuild()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.tree.ranges.notes
-
-    def __len__(self) -> int:
-        return len(self.lines)
-
-    def rebuild(self) -> None:
-        """Flattens the tree anew with what is open; no recursion, however deep it is."""
-        lines: list[Line] = []
-        pending = [Line(node, 0) for node in reversed(self.tree.roots(self.order))]
-        while pending:
-            line = pending.pop()
-            lines.append(line)
-            if not line.rest and line.node.id in self.opened:
-                pending += reversed(self._children(line.node, line.depth + 1, 0))
-        self.lines = lines
-
-    def _children(self, node: Node, depth: int, offset: int) -> list[Line]:
-        found = [Line(child, depth) for child in self.tree.children(node, offset, PAGE, self.order)]
-        shown = offset + len(found)
-        if shown < node.child_count:
-            found.append(Line(node, depth, node.child_count - shown, shown))
-        return found
-
-    def page(self, offset: int, limit: int) -> Sequence[Row]:
-        return [self._row(line) for line in self.lines[offset : offset + limit]]
-
-    def _row(self, line: Line) -> Row:
-        node = line.node
-        if line.rest:
-            return (f"… {line.rest:,} more", None, None, None, None, None, None, None, None)
-        single = node.kind is NodeKind.RANGE
-        return (
-            _label(node),
-            node.window.start if single or node.count == 1 else None,
-            node.count,
-            node.total,
-            node.average,
-            node.self_total,
-            node.gpu_total,
-            node.gpu_median,
-            node.gpu_ops,
-        )
-
-    def prefix(self, index: int) -> str:
-        """Indentation and the mark of a row that can be opened."""
-        line = self.lines[index] if index < len(self.lines) else None
-        if line is None:
-            return ""
-        mark = "  "
-        if not line.rest and line.node.has_children:
-            mark = "▼ " if line.node.id in self.opened else "▶ "
-        return "  " * line.depth + mark
-
-    def open(self, index: int) -> bool:
-        """Opens a row, or fetches more of its siblings; ``False`` where there is nothing inside."""
-        line = self.lines[index]
-        if line.rest:
-            self.lines[index : index + 1] = self._children(line.node, line.depth, line.offset)
-            return True
-        if not line.node.has_children or line.node.id in self.opened:
-            return False
-        self.opened.add(line.node.id)
-        self.lines[index + 1 : index + 1] = self._children(line.node, line.depth + 1, 0)
-        return True
-
-    def close(self, index: int) -> int:
-        """Closes a row, or goes to the row around it; the row to stand on afterwards."""
-        line = self.lines[index]
-        if line.rest or line.node.id not in self.opened:
-            return self._above(index)
-        self.opened.discard(line.node.id)
-        end = index + 1
-        while end < len(self.lines) and self.lines[end].depth > line.depth:
-            end += 1
-        del self.lines[index + 1 : end]
-        return index
-
-    def _above(self, index: int) -> int:
-        depth = self.lines[index].depth
-        return next((i for i in range(index - 1, -1, -1) if self.lines[i].depth < depth), index)
-
-    def reveal(self, number: int) -> int | None:
-        """Opens what lies above the node of an id; its row, ``None`` if it is among the unfetched."""
-        self.opened |= set(self.tree.ancestors(self.tree.node(number)))
-        self.rebuild()
-        return next((i for i, line in enumerate(self.lines) if not line.rest and line.node.id == number), None)
-
-    def sorted_by(self, key: str, descending: bool) -> Outline:
-        """Siblings in the order of a column (names and times ascending, amounts descending)."""
-        return Outline(self.tree, ORDERS[key], set(self.opened))
 
 
 def _label(node: Node) -> str:
@@ -217,28 +96,45 @@ class RangeWorkScreen(EventRowsScreen):
 
 
 _BY_WORDS = {By.THREAD: "rank and thread", By.RANK: "rank", By.ALL: "all ranks together"}
-_KEY_OF_ORDER = {order: key for key, order in ORDERS.items()}
 
 
-class NvtxScreen(TableScreen):
-    """The tree; Enter and → open, ← closes."""
+def _row(node: Node) -> Row:
+    single = node.kind is NodeKind.RANGE
+    return (
+        _label(node),
+        node.window.start if single or node.count == 1 else None,
+        node.count,
+        node.total,
+        node.average,
+        node.self_total,
+        node.gpu_total,
+        node.gpu_median,
+        node.gpu_ops,
+    )
+
+
+LAYOUT = Layout("nvtx", OUTLINE_COLUMNS, _row, ORDERS)
+
+
+class NvtxScreen(OutlineScreen[Node]):
+    """The tree of ranges."""
 
     MODE_KEY = "5"
     SCREEN = "nvtx"
-    STATE = ("by", "fold_numbers", "_order")
+    STATE = (*OutlineScreen.STATE, "by", "fold_numbers")
     PLACES = ("nvtx", "table", "everywhere")
     BINDINGS = [*keys.bindings("nvtx", "table", "everywhere")]
+    ASCENDING = ("name", "start")
 
     def __init__(self) -> None:
         super().__init__("5 NVTX")
         self.by = By.THREAD
         self.fold_numbers = True
-        self.outline: Outline | None = None
-        self._order = Order.TOTAL
-        self._opened_paths: list[tuple[str, ...]] = []
+        self.nvtx_tree: NvtxTree | None = None
 
-    def free_keys(self) -> frozenset[str]:
-        return frozenset({"left", "right", "h", "l", "<", ">"})
+    @property
+    def _order(self) -> Order:
+        return ORDERS[self._order_key]
 
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.by, self.fold_numbers)
@@ -248,64 +144,33 @@ class NvtxScreen(TableScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         tree: NvtxTree = result
-        before = self.outline
-        opened = set() if before is None else tree.find_all(before.tree, before.opened)
-        self.outline = Outline(tree, self._order, opened or _first_opened(tree, self._order))
-        self.table.prefix = self.outline.prefix
+        before, opened = self.nvtx_tree, set() if self.outline is None else self.outline.opened
+        self.nvtx_tree = tree
+        opened = set() if before is None else tree.find_all(before, opened)
+        opened = opened or _first_opened(tree, self._order)
         self.table.empty_text = "\n".join(tree.ranges.notes) or "no NVTX range in the selection: Esc goes back"
-        self.table.set_answer(self.outline, keep_cursor=same_place)
-        self.table.mark_sorted(_KEY_OF_ORDER[self._order], self._order not in (Order.NAME, Order.TIME))
-        self.notes.show_notes(tree.ranges.notes if len(self.outline) else ())
-        self.show_count()
+        self.show_outline(Outline(tree, LAYOUT, self._order, tree.ranges.notes, opened), same_place)
 
     def show_count(self) -> None:
-        if self.outline is not None:
-            ranges = len(self.outline.tree.ranges)
-            self.show_title(right=f"{len(self.outline):,} rows of {ranges:,} ranges")
+        if self.outline is not None and self.nvtx_tree is not None:
+            self.show_title(right=f"{len(self.outline):,} rows of {len(self.nvtx_tree.ranges):,} ranges")
 
     def row_category(self, values: Record) -> str | None:
         return "idle" if values["gpu"] is None else None
 
     def answer_to_export(self) -> Answer | None:
         """The whole tree, as ``nsystui nvtx`` prints it, and not only the open nodes."""
-        if self.outline is None:
+        if self.nvtx_tree is None:
             return None
-        table: TableAnswer = nvtx_tree_table(self.outline.tree, None, self._order)
+        table: TableAnswer = nvtx_tree_table(self.nvtx_tree, None, self._order)
         return table
 
-    def node(self) -> Node | None:
-        """The node under the cursor."""
-        outline, row = self.outline, self.table.cursor_row
-        return outline.lines[row].node if outline is not None and row < len(outline) else None
+    def label_of(self, node: Node) -> str:
+        return node.label
 
     # -- opening --------------------------------------------------------------------------------------------------
 
-    def open_row(self) -> None:
-        if self.outline is None or not len(self.outline):
-            return
-        row = self.table.cursor_row
-        if self.outline.open(row):
-            self._changed(row)
-        elif self.outline.lines[row].node.id in self.outline.opened:
-            self._changed(self.outline.close(row))
-        else:
-            self._open_event()
-
-    def action_expand(self) -> None:
-        if self.outline is not None and len(self.outline) and self.outline.open(self.table.cursor_row):
-            self._changed(self.table.cursor_row)
-
-    def action_collapse(self) -> None:
-        if self.outline is not None and len(self.outline):
-            self._changed(self.outline.close(self.table.cursor_row))
-
-    def _changed(self, row: int) -> None:
-        assert self.outline is not None
-        self.table.set_answer(self.outline, keep_cursor=True)
-        self.table.move_to(row)
-        self.show_count()
-
-    def _open_event(self) -> None:
+    def open_leaf(self) -> None:
         node = self.node()
         key = None if node is None else self._event_of(node)
         if key is None:
@@ -314,18 +179,11 @@ class NvtxScreen(TableScreen):
         show_event(self.explorer, key)
 
     def _event_of(self, node: Node) -> EventKey | None:
-        if node.index is None or self.outline is None:
+        if node.index is None or self.nvtx_tree is None:
             return None
-        ranges = self.outline.tree.ranges
+        ranges = self.nvtx_tree.ranges
         lane = ranges.lane_of(node.index)
         return EventKey(lane.report, EventKind.NVTX, int(ranges.row[node.index]), int(ranges.start[node.index]))
-
-    def around_row(self) -> Sequence[str]:
-        node, outline = self.node(), self.outline
-        if node is None or outline is None:
-            return ()
-        above = [outline.tree.node(number).label for number in outline.tree.ancestors(node)]
-        return (f"in {' › '.join(above)}",) if above else ()
 
     def row_window(self) -> Window | None:
         node = self.node()
@@ -334,12 +192,12 @@ class NvtxScreen(TableScreen):
     def action_work(self) -> None:
         """The GPU work of a single range."""
         node = self.node()
-        if node is None or self.outline is None:
+        if node is None or self.nvtx_tree is None:
             return
         if node.index is None:
             self.say("many ranges: open a single one, or t selects their time for every screen")
             return
-        ranges, index = self.outline.tree.ranges, node.index
+        ranges, index = self.nvtx_tree.ranges, node.index
         self.lay_over(RangeWorkScreen(node.label, lambda job: kernels_of(ranges, index, job.ranks)))
 
     # -- arranging ------------------------------------------------------------------------------------------------
@@ -359,35 +217,26 @@ class NvtxScreen(TableScreen):
         self.say("numbered names in one row" if self.fold_numbers else "numbered names one by one")
         self.job_changed()
 
-    def sort_rows(self, key: str, descending: bool) -> None:
-        if self.outline is None:
-            return
-        self._order = ORDERS[key]
-        self.outline = self.outline.sorted_by(key, descending)
-        self.table.prefix = self.outline.prefix
-        self.table.set_answer(self.outline)
-        self.table.mark_sorted(key, key not in ("name", "start"))
-
     def action_next_match(self, direction: int) -> None:
         """The next node, below or above the cursor, whose name passes the filter."""
         wanted: NameFilter | None = self.selection.name
-        outline = self.outline
-        if wanted is None or outline is None or not len(outline):
+        outline, tree = self.outline, self.nvtx_tree
+        if wanted is None or outline is None or tree is None or not len(outline):
             self.say("/ sets a filter first; n and N go from match to match")
             return
         here = self.table.cursor_row
         shown = {line.node.id: row for row, line in enumerate(outline.lines) if not line.rest}
-        matches = list(outline.tree.search(wanted, self._order))
+        matches = list(tree.search(wanted, self._order))
         if not matches:
             self.say(f'no range matches "{wanted.text}"')
             return
-        places = outline.tree.rows_around(shown, matches)
+        places = tree.rows_around(shown, matches)
         order = range(len(matches)) if direction > 0 else range(len(matches) - 1, -1, -1)
         beyond = (i for i in order if (places[i] - here) * direction > 0 or matches[i] not in shown)
         chosen = next(beyond, order[0])
         row = outline.reveal(matches[chosen])
         if row is not None:
-            self._changed(row)
+            self.rows_changed(row)
 
 
 def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
