@@ -203,6 +203,7 @@ HEADLESS = {
     "threads": [],
     "functions": [],
     "calltree": [],
+    "gaps": [],
 }
 
 

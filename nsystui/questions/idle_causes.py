@@ -1,9 +1,9 @@
 """The causes of the idle time of the GPUs: what the CPU of each process did in start-up and in the long gaps.
 
-See docs/numbers.md#budget. Each of the longest spans is split among the CUDA and MPI calls of its process (a kind of
-call by the name of its longest call), the profiler's own work, and other CPU work, all with the NVTX range around the
-middle of the span, or where there is none the next one. Other CPU work without any, and the spans that are not among
-the longest, are unexplained. A number in the name of a range is ``*``.
+See docs/numbers.md#budget. The time of each of the longest spans is split by cause (`host.causes`), all with the NVTX
+range around the middle of the span, or where there is none the next one; the profiler's own work is a cause of its
+own. What nothing is recorded of is other CPU work in that range; without any, and in the spans that are not among the
+longest, it is unexplained. A number in the name of a range is ``*``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from nsystui.base.selection import Selection, Window
 from nsystui.base.text import shorten
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, subtract
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
-from nsystui.questions.host_work import NOTHING, HostWork, Span, host_work
+from nsystui.questions.host.causes import NOTHING
+from nsystui.questions.host.causes import Cause as HostCause
+from nsystui.questions.host_work import HostWork, Span, host_work
 from nsystui.questions.job import Job
 from nsystui.questions.time_budget import DeviceBudget, budget_table, device_budgets, in_sum
 
@@ -26,7 +28,7 @@ PROFILER = "the profiler"
 
 _NUMBER = re.compile(r"\b\d+\b")
 
-_LONGEST_NAME = 30
+_LONGEST_NAME, _LONGEST_CAUSE = 30, 50
 
 _LOOKED_AT = 100
 """The number of longest spans of each part in which the CPU's work is examined."""
@@ -63,9 +65,9 @@ def idle_causes(job: Job, selection: Selection, budgets: Sequence[DeviceBudget])
             windows = map(Window, free.starts.tolist(), free.ends.tolist())
             spans += [Span(place.task.task, place.device, window) for window in windows]
         spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
-        for work in host_work(job.session, spans[:_LOOKED_AT]):
-            for kind, spent in work.spent.items():
-                _add(found, _name(work, kind), spent)
+        for work in host_work(job, spans[:_LOOKED_AT]):
+            for cause, spent in work.causes.items():
+                _add(found, _name(work, cause), spent)
         known = sorted(((name, spent) for name, spent in found.items() if name != UNEXPLAINED), key=_largest_first)
         rest = time - sum(spent for _, spent in known)
         return tuple(Cause(name, spent) for name, spent in [*known, *([(UNEXPLAINED, rest)] if rest else [])])
@@ -81,13 +83,13 @@ def _add(found: dict[str, int], name: str, time: int) -> None:
         found[name] = found.get(name, 0) + time
 
 
-def _name(work: HostWork, kind: str) -> str:
+def _name(work: HostWork, cause: HostCause) -> str:
     where = ""
     if work.range_name or work.next_range:
         word, name = ("in", work.range_name) if work.range_name else ("before", work.next_range)
         where = f" {word} `{shorten(_NUMBER.sub('*', name or ''), _LONGEST_NAME)}`"
-    if kind != NOTHING:
-        return f"{work.calls[kind]}{where}"
+    if cause.kind != NOTHING:
+        return f"{shorten(cause.words, _LONGEST_CAUSE)}{where}"
     return f"CPU work{where}" if where else UNEXPLAINED
 
 

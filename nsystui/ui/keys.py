@@ -176,7 +176,7 @@ KEYS: tuple[Key, ...] = (
         "⏎",
         "",
         "open",
-        "of a thread its functions, of a function its callers, of memory its allocations",
+        "a thread's functions, a function's callers, a cause's gaps, a gap on the timeline, memory's allocations",
         "host",
     ),
     Key("c", "c", "call_tree", "call tree", "the call tree of a thread, or of what a function calls", "host"),

@@ -16,9 +16,10 @@ from nsystui.base.selection import Selection, Window
 from nsystui.cli import main
 from nsystui.exports.demo.host import RUNNING as STATE_RUNNING
 from nsystui.exports.demo.host import Frame
-from nsystui.questions.host import stacks
+from nsystui.questions.host import causes, stacks
 from nsystui.questions.host.calltree import call_tree_table, tree_of
 from nsystui.questions.host.functions import functions_table
+from nsystui.questions.host.gaps import gaps_list, gaps_table
 from nsystui.questions.host.samples import samples_of
 from nsystui.questions.host.threads import PARTS, threads_table
 from nsystui.questions.job import Job
@@ -273,3 +274,95 @@ def test_samples_are_alike_where_columns_are_read_on_demand(tmp_path: Path) -> N
         session.add(path, whole=False)
         assert len(samples_of(session, Selection())) == 14
         assert sum(functions_table(Job(session), Selection()).cells("own")) == 14
+
+
+def gaps_export(path: Path) -> Path:
+    """A GPU that is idle from 2 to 20 ms: each cause has a known share of that."""
+    with ExportWriter(path, "3.13.2") as export:
+        export.gpu(0)
+        process = export.process(4711)
+        main_thread, other = export.thread(process, 4711, "train"), export.thread(process, 4800, "loader")
+        rival = export.thread(export.process(5000), 5000, "rival")
+        export.on_cpu(main_thread, 0, 8 * MS, [KERNEL, WORK, MAIN], cpu=3)
+        export.on_cpu(other, 9 * MS, 11 * MS, [COPY, LEAF], cpu=1)
+        export.on_cpu(main_thread, 13 * MS, 15 * MS, [LEAF], cpu=3, state=STATE_RUNNING)
+        export.on_cpu(rival, 15 * MS, 16 * MS, [COPY], cpu=3)
+        export.on_cpu(main_thread, 17 * MS, 22 * MS, [LEAF], cpu=3)
+        export.api(main_thread, 0, 1 * MS, "cudaLaunchKernel_v7000", 1)
+        export.api(main_thread, 2 * MS, 4 * MS, "cudaMalloc_v3020", 7)
+        export.osrt(main_thread, 5 * MS, 6 * MS, "read", stack=[COPY, WORK, MAIN])
+        export.osrt(main_thread, 8 * MS, 12 * MS, "pthread_cond_wait")
+        export.api(main_thread, 19 * MS, 20 * MS, "cudaLaunchKernel_v7000", 2)
+        export.kernel(process, 0, 7, 0, 2 * MS, name="saxpy()", correlation_id=1)
+        export.kernel(process, 0, 7, 20 * MS, 22 * MS, name="saxpy()", correlation_id=2)
+    return path
+
+
+def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Path) -> None:
+    with job_of(gaps_export(tmp_path / "a.sqlite")) as job:
+        answer = gaps_table(job, Selection(Window(0, 22 * MS)))
+        listed = gaps_list(job, Selection(Window(0, 22 * MS)))
+    found = {(row["cause"], row["what"], row["thread"], row["caller"]): row["time"] for row in answer.records()}
+    assert found == {
+        (causes.ALLOCATING, "cudaMalloc", None, None): 2 * MS,
+        (causes.RUNNING_CODE, "app::work", None, None): 3 * MS,
+        (causes.IN_OS, "read", None, "app::work"): 1 * MS,
+        (causes.WAITING, "Grid::leaf", "loader 4800", None): 2 * MS,
+        (causes.IN_OS, "pthread_cond_wait", None, None): 2 * MS,
+        (causes.OFF_CPU, None, None, None): 1 * MS,
+        (causes.RUNNING_CODE, "Grid::leaf", None, None): 4 * MS,
+        (causes.PREEMPTED, "rival (main) 5000", None, None): 1 * MS,
+        (causes.PREEMPTED, None, None, None): 1 * MS,
+        (causes.LAUNCHING, "cudaLaunchKernel", None, None): 1 * MS,
+    }
+    assert sum(answer.cells("percent")) == pytest.approx(100)
+    (row,) = listed.records()
+    assert (row["part"], row["start"], row["duration"], row["cause"]) == ("gap", 2 * MS, 18 * MS, causes.RUNNING_CODE)
+
+
+@pytest.mark.parametrize("name", [*WITH_SAMPLES, "gemm-pageable", "cuda-graphs", "h100-2rank-moe-before"])
+@pytest.mark.parametrize("by", ["all", "rank"])
+def test_causes_of_real_exports_add_up_to_all_idle_time(name: str, by: str) -> None:
+    (path,) = shared(name)
+    busy = [
+        f"SELECT start, end FROM CUPTI_ACTIVITY_KIND_{kind}"
+        for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
+        if native_count(path, f"CUPTI_ACTIVITY_KIND_{kind}")
+    ]
+    with job_of(path) as job:
+        window = job.extent()
+        for chosen in (window, Window((window.start + window.end) // 3, (window.start + window.end) // 2)):
+            answer = gaps_table(job, Selection(chosen), by)
+            devices = len(job.busy(Selection()).devices)
+            if devices == 1:
+                idle, reach = 0, chosen.start
+                for start, end in sorted(native(path, " UNION ALL ".join(busy))):
+                    idle += max(min(start, chosen.end) - reach, 0)
+                    reach = min(max(reach, end), chosen.end)
+                idle += chosen.end - reach
+            else:
+                idle = sum(one.breakdown(chosen).idle for one in job.busy(Selection()).devices)
+            assert sum(answer.cells("time")) == idle
+            for row in answer.records():
+                assert row["startup"] + row["gaps"] + row["tail"] == row["time"]
+
+
+def test_the_starved_gpu_of_a_real_tutorial_waits_for_the_thread_that_pins_memory() -> None:
+    with job_of(*shared("dataloader-bound-a100")) as job:
+        answer = gaps_table(job, Selection())
+    named = [row for row in answer.records() if row["what"]]
+    assert "direct_copy_kernel" in named[0]["what"] and named[0]["thread"] == "python 114211"
+    assert answer.rows[0][2] == causes.OFF_CPU
+    (note,) = [note for note in answer.notes if "CPU samples in gaps" in note]
+    assert "of 7,925 CPU samples" in note and "7,888 are of thread python 114211" in note
+    assert "direct_copy_kernel" in note
+
+
+def test_without_scheduling_and_samples_the_rest_is_not_recorded(tmp_path: Path) -> None:
+    path = gaps_export(tmp_path / "a.sqlite")
+    edit(path, *(f"DROP TABLE {name}" for name in ("SCHED_EVENTS", "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS")))
+    with job_of(path) as job:
+        answer = gaps_table(job, Selection(Window(0, 22 * MS)))
+    found = {row["cause"]: row["time"] for row in answer.records()}
+    assert found[causes.NOTHING] == (18 - 2 - 1 - 4 - 1) * MS and sum(answer.cells("time")) == 18 * MS
+    assert causes.OFF_CPU not in found and causes.RUNNING_CODE not in found

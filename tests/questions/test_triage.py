@@ -22,7 +22,7 @@ from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import merge, union
 from nsystui.questions.alignment import ClockMode
 from nsystui.questions.catalogue import views_of
-from nsystui.questions.host_work import ALLOCATING, COPYING, LAUNCHING, OTHER_CALLS, SYNCHRONISING, kind_of
+from nsystui.questions.host.causes import ALLOCATING, COPYING, LAUNCHING, OTHER_CALLS, SYNCHRONISING, kind_of
 from nsystui.questions.job import Job
 from nsystui.questions.question import SCREENS
 from nsystui.questions.triage import run as runner

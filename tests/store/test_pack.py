@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from nsystui.base.selection import Selection
 from nsystui.exports import opening
 from nsystui.exports.demo import NcclPayloads, TrainingJob
 from nsystui.questions.events.listing import EventList
+from nsystui.questions.host.stacks import stacks_of
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.store import packing, reader, tables
 from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
 from nsystui.store.packing import PackingCancelled, Progress
+from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 ALL_TABLES = list(tables.METADATA.tables.values())
@@ -403,6 +406,9 @@ class TestHostileNames:
         assert set(column(session, tables.api_calls.c.name)) == {None}
 
 
+INTERNED = ("call_chains", "stack_frames", "stack_names")
+
+
 class TestChunks:
     @pytest.fixture(scope="class")
     def exports(self, tmp_path_factory):
@@ -420,8 +426,21 @@ class TestChunks:
         with closing(Session(cache=cache, warn=pytest.fail)) as session:
             for path in paths:
                 session.add(path)
-            found = {table.name: rows_of(session, table) for table in ALL_TABLES}
-            return {**found, "packed": [report.packed for report in session.reports]}
+            found = {table.name: rows_of(session, table) for table in ALL_TABLES if table.name not in INTERNED}
+            packed = [replace(report.packed, counts=self.counts(report)) for report in session.reports]
+            return {**found, "packed": packed, "stacks": [self.stacks(session, report) for report in session.reports]}
+
+    def counts(self, report: Report) -> dict[str, int]:
+        return {name: rows for name, rows in report.packed.counts.items() if name not in INTERNED}
+
+    def stacks(self, session: Session, report: Report) -> dict[str, Any]:
+        """The functions of each chain: the rows that say it are interned in each chunk by itself."""
+        found = stacks_of(session, [report])[report.index]
+        tree = found.tree
+        return {
+            kind: {chain: [tree.functions[one] for one in tree.path(node)] for chain, node in zip(*pair, strict=True)}
+            for kind, pair in found.chains.items()
+        }
 
     @pytest.fixture(scope="class")
     def whole(self, exports):

@@ -60,12 +60,16 @@ async def test_threads_functions_and_memory_are_those_of_the_commands(job, cache
         threads = column(app, "thread")
         await hit(app, pilot, "v")
         functions = column(app, "full_name")
-        await hit(app, pilot, "V", "V")
+        await hit(app, pilot, "v", "v")
+        gaps = column(app, "time")
+        await hit(app, pilot, "v")
         memory = column(app, "peak")
     rows = printed(capsys, "threads", *job)
     assert threads == [row[rows[0].index("Thread")] for row in rows[1:]]
     rows = printed(capsys, "functions", *job)
     assert functions == [row[rows[0].index("Full Name")] for row in rows[1:]]
+    rows = printed(capsys, "gaps", *job)
+    assert gaps == [int(row[rows[0].index("Idle (ns)")]) for row in rows[1:]]
     rows = printed(capsys, "gpu-memory", *job)
     assert memory == [int(row[rows[0].index("Peak (B)")]) for row in rows[1:]]
 
@@ -141,6 +145,24 @@ async def test_functions_are_kept_apart_by_rank_or_thread(job, cache):
         assert "thread" in [one.key for one in app.screen.table.answer.columns]
 
 
+async def test_a_cause_opens_the_gaps_and_a_gap_is_shown_on_the_timeline(job, cache):
+    async with running(job, cache, WIDE) as (app, pilot):
+        await hit(app, pilot, "8", "v", "v", "v")
+        assert "by [cause]" in view_bar(app)
+        await hit(app, pilot, "enter")
+        gap = app.screen.values()
+        assert "[gap]" in view_bar(app) and gap["duration"] >= 1_000_000
+        await hit(app, pilot, "enter")
+        assert app.current_mode == "timeline"
+        view = app.screen.picture.window
+        assert view.start <= gap["start"] and gap["start"] + gap["duration"] <= view.end
+        assert app.screen.lane.rank == gap["rank"]
+        await hit(app, pilot, "escape")
+        assert app.screen.values()["start"] == gap["start"]
+        await hit(app, pilot, "escape")
+        assert "by [cause]" in view_bar(app)
+
+
 async def test_the_details_of_memory_have_its_curve_and_its_row_opens_the_allocations(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
         await hit(app, pilot, "8", "V")
@@ -157,8 +179,8 @@ async def test_an_export_without_host_tables_says_what_to_record(tmp_path, size)
     async with running([path], tmp_path / "cache", size) as (app, pilot):
         await hit(app, pilot, "8")
         assert line_with(app, "--cpuctxsw=process-tree")
-        for words in ("--sample=process-tree", "--sample=process-tree"):
+        for words in ("--sample=process-tree", "--backtrace=dwarf"):
             await hit(app, pilot, "v")
-            assert line_with(app, words)
-        await hit(app, pilot, "V", "V", "V")
+            assert words in " ".join(screen_text(app)), screen_text(app)
+        await hit(app, pilot, "v", "v")
         assert line_with(app, "--cuda-memory-usage=true")

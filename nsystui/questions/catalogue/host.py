@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.question import Option, Question, Values, View
+from nsystui.questions.question import STEP_RANGE, Option, Question, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -39,6 +39,21 @@ def _ask_tree(job: Job, selection: Selection, options: dict[str, Any]) -> Answer
     return call_tree_table(
         job, selection, options["bottom_up"], options["thread"], options["depth"], options["least"], options["hot"]
     )
+
+
+def _read_gaps(values: Values) -> dict[str, Any]:
+    if values["least"] is not None and not values["list"]:
+        raise UsageError("--least goes with --list")
+    return dict(values)
+
+
+def _ask_gaps(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+    from nsystui.questions.host.gaps import gaps_list, gaps_table
+
+    if options["list"]:
+        least = 1.0 if options["least"] is None else options["least"]
+        return gaps_list(job, selection, round(least * 1e6), options["step_range"])
+    return gaps_table(job, selection, options["by"], options["step_range"])
 
 
 _THREAD = Option("thread", "only threads with this number, or with this in their name", metavar="TID|NAME", group="")
@@ -123,5 +138,34 @@ functions that ran to their callers. With --filter it begins at the functions wi
         home="host",
         title="call tree",
         views=(View("call tree", tables=("call_chains", "stack_frames")),),
+    ),
+    Question(
+        "gaps",
+        "why the GPUs were idle: what the thread that launches did meanwhile",
+        _ask_gaps,
+        description="""\
+All idle time of the GPUs in the selection by cause, so that the times add up to it: in which CUDA, MPI or OS runtime
+call the launching thread was, which function it ran (by the nearest CPU sample), whether it had no CPU and who had it,
+which other thread of its process ran while it waited; what is not recorded is a part of its own. With --list, each
+long idle span with its largest cause.""",
+        examples="""  nsystui gaps rank*.sqlite --top 20
+  nsystui gaps rank0.sqlite --list --time 1.2s:1.5s
+  nsystui gaps rank*.sqlite --by rank --format csv""",
+        topic="numbers",
+        order=86,
+        options=(
+            Option("by", "what is kept apart (all)", choices=("all", "rank"), default="all"),
+            Option("list", "the single spans", lists=True),
+            Option("least", "with --list: spans of at least so many ms (1)", metavar="MS", kind=float),
+            STEP_RANGE,
+        ),
+        read=_read_gaps,
+        is_whole=True,
+        has_times=True,
+        needs=(("kernels", "memory_ops", "graph_launches"),),
+        row="time",
+        home="host",
+        title="why the GPUs were idle",
+        views=(View("gaps", counted="causes", order=178),),
     ),
 )

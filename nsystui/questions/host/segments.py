@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.selection import Selection
-from nsystui.questions.algebra.intervals import Intervals, Times, merge, subtract, union
+from nsystui.base.selection import Selection, Task
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
 from nsystui.questions.conditions import where
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -46,13 +46,6 @@ class Segments:
         pieces = pairs(spans, self)
         return Segments(pieces.starts, pieces.ends, self.labels[pieces.segment])
 
-    def by_label(self) -> dict[int, int]:
-        """The time of each label, ns."""
-        known, place = np.unique(self.labels, return_inverse=True)
-        spent = np.zeros(len(known), np.int64)
-        np.add.at(spent, place.reshape(-1), self.ends - self.starts)
-        return dict(zip(known.tolist(), spent.tolist(), strict=True))
-
 
 NO_SEGMENTS = Segments(*(np.empty(0, np.int64),) * 3)
 
@@ -80,11 +73,6 @@ def pairs(spans: Intervals, segments: Segments) -> Pieces:
     return Pieces(starts, ends, span, segment)
 
 
-def without(spans: Intervals, segments: Segments) -> Intervals:
-    """The part of ``spans`` in which none of ``segments`` is."""
-    return subtract(spans, segments.covered)
-
-
 def outermost(starts: Times, ends: Times, labels: NDArray[np.int64]) -> Segments:
     """Calls of one thread as segments: of nested calls the outermost; of one that goes on after another, the rest."""
     order = np.lexsort((-ends, starts))
@@ -95,21 +83,18 @@ def outermost(starts: Times, ends: Times, labels: NDArray[np.int64]) -> Segments
     return Segments(starts[kept], ends[kept], labels[kept])
 
 
-def one_after_the_other(*layers: Segments, offsets: tuple[int, ...]) -> Segments:
-    """Several layers as one: a moment belongs to the first that has it. ``offsets`` are added to their labels."""
+def one_after_the_other(*layers: Segments) -> Segments:
+    """Several layers as one: a moment belongs to the first that has it."""
     parts: list[Segments] = []
-    taken: Intervals | None = None
-    for layer, offset in zip(layers, offsets, strict=True):
-        free = layer if taken is None else layer.within(taken.gaps(-_FAR, _FAR))
-        parts.append(Segments(free.starts, free.ends, free.labels + offset))
-        taken = layer.covered if taken is None else merge(taken, layer.covered)
-    starts = np.concatenate([part.starts for part in parts])
-    order = np.argsort(starts, kind="stable")
-    return Segments(
-        starts[order],
-        np.concatenate([part.ends for part in parts])[order],
-        np.concatenate([part.labels for part in parts])[order],
+    taken = EMPTY
+    for layer in layers:
+        parts.append(layer.within(taken.gaps(-_FAR, _FAR)))
+        taken = merge(taken, layer.covered)
+    starts, ends, labels = (
+        np.concatenate([getattr(part, key) for part in parts]) for key in ("starts", "ends", "labels")
     )
+    order = np.argsort(starts, kind="stable")
+    return Segments(starts[order], ends[order], labels[order])
 
 
 _FAR = 1 << 61
@@ -131,14 +116,27 @@ def by_thread(found: Mapping[str, NDArray[Any]]) -> dict[Thread, NDArray[np.int6
 
 @dataclass(frozen=True, eq=False)
 class Calls:
-    """The calls of one table by thread: the outermost, labelled by their places in ``names``."""
+    """The calls of one table by thread: the outermost, labelled by their places in ``names``.
+
+    ``chains``: the number of the call chain of each segment, -1 for none, where it was asked for.
+    """
 
     names: tuple[str, ...]
     threads: Mapping[Thread, Segments]
+    chains: Mapping[Thread, NDArray[np.int64]] = field(default_factory=dict)
 
 
-def calls_of(session: Session, table: sa.FromClause, selection: Selection) -> Calls:
-    """The outermost calls of ``table`` in the selection on each thread, under their names."""
+def calls_of(
+    session: Session,
+    table: sa.FromClause,
+    selection: Selection,
+    spans: Sequence[tuple[Task, int, int]] | None = None,
+    chain: sa.ColumnElement[Any] | None = None,
+) -> Calls:
+    """The outermost calls of ``table`` in the selection on each thread, under their names.
+
+    With ``spans`` of tasks (dozens: each row is compared with all of its process), those that overlap one.
+    """
     import pandas as pd
 
     columns = table.c
@@ -149,15 +147,33 @@ def calls_of(session: Session, table: sa.FromClause, selection: Selection) -> Ca
         # A call that never returned goes on.
         sa.func.coalesce(columns.end + columns.clock_offset, _FAR).label("end"),
         sa.func.coalesce(columns.name, "").label("name"),
+        sa.func.coalesce(chain if chain is not None else sa.null(), -1).label("chain"),
     ).where(*where(table, selection.with_name(None)))
+    if spans is not None:
+        query = query.where(_overlaps(table, spans))
     found = session.arrays(query)
     label, names = pd.factorize(found["name"])
-    label = label.astype(np.int64)
-    threads = {
-        thread: outermost(found["start"][rows], found["end"][rows], label[rows])
-        for thread, rows in by_thread(found).items()
-    }
-    return Calls(tuple(map(str, names)), threads)
+    threads, chains = {}, {}
+    for thread, rows in by_thread(found).items():
+        own = outermost(found["start"][rows], found["end"][rows], np.arange(len(rows)))
+        threads[thread] = Segments(own.starts, own.ends, label[rows][own.labels].astype(np.int64))
+        if chain is not None:
+            chains[thread] = found["chain"][rows][own.labels].astype(np.int64)
+    return Calls(tuple(map(str, names)), threads, chains)
+
+
+_SPAN = ("report", "process", "lo", "hi")
+
+
+def _overlaps(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> sa.ColumnElement[bool]:
+    """Whether a row overlaps one of the spans of its process."""
+    columns, offset = table.c, table.c.clock_offset
+    asked = sa.values(*(sa.column(key, sa.BigInteger) for key in _SPAN), name="asked").data(
+        [(task.report, task.process, start, end) for task, start, end in spans]
+    )
+    own = sa.select(asked).cte("wanted").c
+    is_within = (columns.start < own.hi - offset, sa.or_(columns.end > own.lo - offset, columns.end.is_(None)))
+    return sa.exists().where(columns.report == own.report, columns.process == own.process, *is_within)
 
 
 RUNNING, RUNNABLE, BLOCKED, OFF = STATES = range(4)
@@ -171,13 +187,14 @@ _WAITS = ("interruptible", "uninterruptible", "stopped", "terminated", "waiting"
 class Scheduling:
     """The scheduling of threads.
 
-    ``threads``: from its first event to its last, when each was in which of `STATES`. ``cpus``: the same stretches of
-    `RUNNING` under the number of the CPU. ``switches`` and ``moves``: the times, ns, at which it left a CPU, and came
-    to another one than before.
+    ``threads``: from its first event to its last, when each was in which of `STATES`. ``places``: the CPU of the event
+    that began each of these. ``cpus``: those of `RUNNING` under the number of the CPU. ``switches`` and ``moves``: the
+    times, ns, at which it left a CPU, and came to another one than before.
     """
 
     threads: Mapping[Thread, Segments]
     cpus: Mapping[Thread, Segments]
+    places: Mapping[Thread, NDArray[np.int64]]
     switches: Mapping[Thread, Times]
     moves: Mapping[Thread, Times]
 
@@ -190,7 +207,7 @@ def scheduling_of(session: Session, selection: Selection) -> Scheduling:
     """The scheduling of all threads of the selected tasks' reports, whatever the window: a state lasts until the next
     event.
     """
-    threads, cpus, switches, moves = {}, {}, {}, {}
+    threads, cpus, places, switches, moves = {}, {}, {}, {}, {}
     if session.count(tables.sched_events):
         columns = tables.sched_events.c
         time = (columns.time + columns.clock_offset).label("time")
@@ -208,8 +225,9 @@ def scheduling_of(session: Session, selection: Selection) -> Scheduling:
             now, place = np.where(came, RUNNING, found["state"][rows]), found["cpu"][rows].astype(np.int64)
             kept = moment[1:] > moment[:-1]
             threads[thread] = Segments(moment[:-1][kept], moment[1:][kept], now[:-1][kept].astype(np.int64))
+            places[thread] = place[:-1][kept]
             ran = kept & came[:-1]
             cpus[thread] = Segments(moment[:-1][ran], moment[1:][ran], place[:-1][ran])
             switches[thread] = moment[~came]
             moves[thread] = moment[1:][came[1:] & (place[1:] != place[:-1])]
-    return Scheduling(threads, cpus, switches, moves)
+    return Scheduling(threads, cpus, places, switches, moves)

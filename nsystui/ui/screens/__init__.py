@@ -49,6 +49,7 @@ _OF_TAB = {
         TabView("threads", "threads", "host"),
         TabView("functions", "functions", "host"),
         TabView("call tree", "call tree", "call tree"),
+        TabView("gaps", "gaps", "host"),
         TabView("GPU memory", "GPU memory", "host"),
     ),
 }

@@ -14,6 +14,20 @@ from nsystui.base.units import format_value
 from nsystui.questions.gpu_memory import COLUMNS as MEMORY_COLUMNS
 from nsystui.questions.gpu_memory import memory_over_time
 from nsystui.questions.host.calltree import CALL, COLUMNS, HOT, LEAST, CallTree, nodes_table, tree_of
+from nsystui.questions.host.causes import (
+    ALLOCATING,
+    COPYING,
+    IN_MPI,
+    IN_OS,
+    LAUNCHING,
+    NOTHING,
+    OFF_CPU,
+    OTHER_CALLS,
+    PREEMPTED,
+    RUNNING_CODE,
+    SYNCHRONISING,
+    WAITING,
+)
 from nsystui.questions.host.functions import FULL_NAME, KERNEL_MODE, MODULE, PATH, functions_table, mode_of
 from nsystui.questions.host.samples import Samples, samples_of_job, samples_words, sampling_notes
 from nsystui.questions.job import Job
@@ -28,12 +42,22 @@ from nsystui.ui.widgets.plots import blocks
 _TAB = "8 Host"
 _SAMPLED = ("thread", "function")
 """The rows of views that count samples."""
+_GAPS = 2
+"""The place of the single gaps among their groupings."""
+_CATEGORIES = {
+    **dict.fromkeys((SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS), "api"),
+    **dict.fromkeys((IN_MPI, IN_OS), "os"),
+    **dict.fromkeys((RUNNING_CODE, WAITING, PREEMPTED), "cpu"),
+    **dict.fromkeys((OFF_CPU, NOTHING), "idle"),
+}
+"""The colours of causes of idle time."""
 _CELLS = {"running_percent": "cpu", "cuda_percent": "api", "os_percent": "os", "mpi_percent": "os"}
 _IMPORTANCE = {"total_percent": 0, "total": 1, "own_percent": 2, "own": 3}
 _CURVE = 60
 """Columns of the curve of memory over time."""
 _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "functions": (("all", {"by": "all"}), ("rank", {"by": "rank"}), ("thread", {"by": "thread"})),
+    "gaps": (("cause", {"by": "all"}), ("rank and cause", {"by": "rank"}), ("gap", {"list": True})),
     "GPU memory": (
         ("device", {}),
         ("allocation", {"allocations": "all"}),
@@ -136,12 +160,22 @@ class HostScreen(ViewsScreen, SampledScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         view, answer = result
-        self.table.elastic = {"thread": "thread", "function": "function"}.get(view.question.row)
+        self.table.elastic = {"thread": "thread", "function": "function", "time": "what"}.get(view.question.row)
         self.table.bar_category = "memory" if view.name == "GPU memory" else "cpu"
         self.table.cell_styles = _cells if view.question.row == "thread" else None
         super().show((view, _without_empty_columns(answer)), same_place)
         if len(answer):
             self.notes.show_notes(self.shown_notes(answer.notes))
+
+    def counted(self) -> str:
+        return "gaps" if self._is_list else super().counted()
+
+    @property
+    def _is_list(self) -> bool:
+        return self.view.name == "gaps" and self.grouping.get("gaps") == _GAPS
+
+    def row_category(self, values: Record) -> str | None:
+        return _CATEGORIES.get(str(values.get("cause"))) or super().row_category(values)
 
     def choices(self) -> tuple[Choice, ...]:
         views, groups = super().choices(), _BY.get(self.view.name)
@@ -178,11 +212,23 @@ class HostScreen(ViewsScreen, SampledScreen):
             self.open_callers(self.whose())
         elif row == "thread":
             self._open_thread(ThreadFunctionsScreen)
+        elif self._is_list:
+            self.app.call_later(self._show_gap)
+        elif row == "time":
+            self.explorer.remember()
+            self._group_by(_GAPS)
         elif self.grouping.get(self.view.name, 0) == 0:
             self.explorer.remember()
             self._group_by(2)
         else:
             self.say("this is one allocation: L shows its time on the timeline, t selects it")
+
+    async def _show_gap(self) -> None:
+        """Shows the gap under the cursor on the timeline, its rank opened."""
+        rank = self.values().get("rank")
+        await self.action_timeline()
+        if isinstance(rank, int):
+            self.explorer.screen.open_rank(rank)  # type: ignore[attr-defined]
 
     def _open_thread(self, screen: Callable[[Whose], Any]) -> None:
         whose = self.whose()

@@ -13,19 +13,22 @@ from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
 from nsystui.base.selection import Window
 from nsystui.exports import canonical
-from nsystui.questions.host_work import (
+from nsystui.questions.host.causes import (
     ALLOCATING,
     COPYING,
     IN_MPI,
+    IN_OS,
     KINDS,
     LAUNCHING,
     NOTHING,
+    OFF_CPU,
     OTHER_CALLS,
+    PREEMPTED,
+    RUNNING_CODE,
     SYNCHRONISING,
-    HostWork,
-    Span,
-    host_work,
+    WAITING,
 )
+from nsystui.questions.host_work import HostWork, Span, host_work
 from nsystui.questions.triage.case import Case, at_least, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
@@ -51,6 +54,26 @@ _ADVICE = {
     OTHER_CALLS: Advice("look at the call on the Events screen", "the CPU was in it while the GPU had nothing to do"),
     IN_MPI: Advice(
         "overlap MPI with GPU work, or look for the rank that comes late", "the CPU waited in MPI and launched nothing"
+    ),
+    IN_OS: Advice(
+        "see who calls it (`nsystui gaps`), and have another thread or process do it ahead of time",
+        "the thread that launches waited for the system: for data, a file, a process",
+    ),
+    RUNNING_CODE: Advice(
+        "make that code faster, or run it on a thread that launches nothing (`nsystui calltree`)",
+        "the thread that launches was busy with it, and could launch nothing",
+    ),
+    PREEMPTED: Advice(
+        "start fewer threads than there are CPUs (OMP_NUM_THREADS, DataLoader workers), or bind ranks to cores",
+        "the thread that launches could have run, but had no CPU",
+    ),
+    WAITING: Advice(
+        "make what the other thread does faster, or have it done earlier: more workers, prefetching (`nsystui gaps`)",
+        "the thread that launches waited while another thread of its process ran",
+    ),
+    OFF_CPU: Advice(
+        "look at what it waits for: data of worker processes, files, a lock; `-t osrt` would record the call",
+        "the thread that launches was off its CPU, and no thread of its process ran",
     ),
     NOTHING: Advice(
         "look at what the program does on the CPU there: data loading, logging, checkpoints, Python",
@@ -83,12 +106,12 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(cost) < case.thresholds.gap_percent:
         return []
     spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
-    works = host_work(case.job.session, spans[:_LOOKED_AT])
+    works = host_work(case.job, spans[:_LOOKED_AT])
     return [_finding(case, spans, works, cost)]
 
 
 def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost: int) -> Finding:
-    spent = {kind: sum(work.spent.get(kind, 0) for work in works) for kind in KINDS}
+    spent = {kind: sum(work.spent[kind] for work in works) for kind in KINDS}
     kind = max(KINDS, key=lambda one: spent[one])
     looked = sum(span.length for span in spans[: len(works)])
     longest = spans[0]
@@ -125,7 +148,7 @@ def _where(works: Sequence[HostWork], kind: str) -> str:
     calls: dict[str, int] = {}
     ranges: dict[str, int] = {}
     for work in works:
-        time = work.spent.get(kind, 0)
+        time = work.spent[kind]
         if kind in work.calls:
             calls[work.calls[kind]] = calls.get(work.calls[kind], 0) + time
         if work.range_name:

@@ -1,0 +1,476 @@
+"""Idle time of GPUs by cause: what the thread that launches did meanwhile, moment by moment.
+
+See docs/numbers.md#gaps. A span of idle time belongs to the thread that launched the operation at its end; else, as in
+a tail, the one at its start; else the thread of its process with the most CUDA calls. Every moment of the span has the
+first cause that there is, in this order:
+
+1. the thread is in an MPI or CUDA call (the outermost);
+2. it is in an OS runtime call that does not wait for another thread;
+3. it runs on a CPU: the function of the nearest sample between two switches;
+4. it could run, and another thread has its CPU;
+5. it waits, and another thread of its process is in an MPI or CUDA call, or runs;
+6. it is in an OS runtime call that waits; it is off the CPU;
+7. nothing is recorded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.kernel_names import function_name
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, union
+from nsystui.questions.conditions import is_launched_by, of_tasks
+from nsystui.questions.host.naming import HostThread, named_threads
+from nsystui.questions.host.samples import Samples, ThreadSamples, samples_of
+from nsystui.questions.host.segments import (
+    BLOCKED,
+    NO_SEGMENTS,
+    OFF,
+    RUNNABLE,
+    RUNNING,
+    Calls,
+    Scheduling,
+    Segments,
+    Thread,
+    calls_of,
+    one_after_the_other,
+    pairs,
+    scheduling_of,
+)
+from nsystui.questions.host.stacks import OS_CALL, Numbers, StackTree, stacks_of
+from nsystui.questions.job import Job
+from nsystui.questions.mpi import has_mpi, mpi_rows
+from nsystui.questions.tasks import GPU_TABLES
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+SYNCHRONISING = "in synchronising CUDA calls"
+COPYING = "in calls that copy or set memory"
+ALLOCATING = "in calls that allocate or free memory"
+LAUNCHING = "launching"
+OTHER_CALLS = "in other CUDA calls"
+IN_MPI = "in MPI"
+IN_OS = "in OS runtime calls"
+RUNNING_CODE = "running code outside of calls"
+PREEMPTED = "not scheduled"
+WAITING = "waiting for another thread"
+OFF_CPU = "off the CPU"
+NOTHING = "in no CUDA or MPI call"
+KINDS = (
+    ALLOCATING,
+    SYNCHRONISING,
+    COPYING,
+    IN_MPI,
+    LAUNCHING,
+    OTHER_CALLS,
+    IN_OS,
+    RUNNING_CODE,
+    PREEMPTED,
+    WAITING,
+    OFF_CPU,
+    NOTHING,
+)
+"""In this order where calls of two threads run side by side. Of `NOTHING` nothing else is recorded."""
+
+_WAITS = re.compile(r"futex|cond_|sem_|mutex|rwlock|barrier|pthread_join|spin_lock|sigwait|waitid|waitpid|wait4")
+"""OS runtime calls that wait for another thread."""
+_LIBRARY = re.compile(r"(?:libc|ld|libpthread|libm|libstdc\+\+)[-.].*|\[.*\]")
+"""Modules whose functions do what their caller wants."""
+_PROFILERS = ("[NSys", "CUPTI worker thread")
+FEW = 200
+"""Of so many spans only the calls are read that overlap one."""
+
+
+def kind_of(name: str) -> str:
+    """The kind of a CUDA call, by its name."""
+    if "Synchronize" in name:
+        return SYNCHRONISING
+    if "Launch" in name:
+        return LAUNCHING
+    if "Memcpy" in name or "Memset" in name or "cuMemset" in name:
+        return COPYING
+    if any(word in name for word in ("Malloc", "Free", "MemAlloc", "MemCreate", "MemMap", "HostAlloc", "HostRegister")):
+        return ALLOCATING
+    return OTHER_CALLS
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause of idle time: its kind, the call or the function, and of another thread than the launching one its name.
+
+    ``caller`` is who called that: for an OS runtime call, where its stack is recorded.
+    """
+
+    kind: str
+    what: str = ""
+    thread: str = ""
+    caller: str = ""
+
+    @property
+    def words(self) -> str:
+        """``cudaMalloc``, ``native::copy_ on pt_data_worker 41063``, ``not scheduled (python 4711 ran)``."""
+        if self.kind == PREEMPTED:
+            return f"{self.kind} ({self.what} ran)" if self.what else self.kind
+        what = self.what or {NOTHING: "", RUNNING_CODE: "CPU work", WAITING: "CPU work"}.get(self.kind, self.kind)
+        return f"{what} on {self.thread}" if self.thread else what
+
+
+@dataclass(frozen=True)
+class IdleSpan:
+    """A span in which a GPU (``device``: its CUDA ordinal in the task) was idle, job time."""
+
+    task: Task
+    device: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """The time of ``spans`` by cause: row i says that span ``span[i]`` has ``time[i]`` ns of ``causes[cause[i]]``.
+
+    The times of a span add up to its length exactly.
+    """
+
+    spans: Sequence[IdleSpan]
+    causes: Sequence[Cause]
+    span: Numbers
+    cause: Numbers
+    time: Times
+
+    def of_span(self, number: int) -> dict[Cause, int]:
+        """The time of each cause in one span, ns."""
+        first, last = np.searchsorted(self.span, [number, number + 1])
+        return {
+            self.causes[cause]: time
+            for cause, time in zip(self.cause[first:last].tolist(), self.time[first:last].tolist(), strict=True)
+        }
+
+
+def attribute(job: Job, spans: Sequence[IdleSpan]) -> Attribution:
+    """The causes of each of some spans; `FEW` of them without reading all calls."""
+    if not spans:
+        nothing = np.empty(0, np.int64)
+        return Attribution((), (), nothing, nothing, nothing)
+    host = _Host.load(job, spans)
+    starts, ends = (np.array([getattr(one, key) for one in spans], np.int64) for key in ("start", "end"))
+    launchers = host.launchers(spans)
+    groups: dict[tuple[Task, Thread | None], list[int]] = {}
+    for number, (one, thread) in enumerate(zip(spans, launchers, strict=True)):
+        groups.setdefault((one.task, thread), []).append(number)
+    rows: list[tuple[Numbers, Numbers, Times]] = []
+    for (task, thread), numbers in groups.items():
+        place = np.array(numbers, np.int64)
+        # Several GPUs of a process are idle at once: to be looked at one after the other.
+        for own in _disjoint(place, starts, ends):
+            inside = Intervals(starts[own], ends[own])
+            timeline = host.timeline(task, thread, inside)
+            found = pairs(inside, timeline)
+            cause, length = timeline.labels[found.segment], found.ends - found.starts
+            rows.append((own[found.span], cause, length))
+            rest = (ends[own] - starts[own]) - np.bincount(found.span, length, len(own)).astype(np.int64)
+            is_left = rest > 0
+            rows.append((own[is_left], np.full(int(is_left.sum()), host.number(Cause(NOTHING))), rest[is_left]))
+    span, cause, time = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+    key, inverse = np.unique(span * len(host.causes) + cause, return_inverse=True)
+    spent = np.zeros(len(key), np.int64)
+    np.add.at(spent, inverse.reshape(-1), time)
+    return Attribution(spans, tuple(host.causes), key // len(host.causes), key % len(host.causes), spent)
+
+
+def _disjoint(place: Numbers, starts: Times, ends: Times) -> Iterator[Numbers]:
+    """Places of spans in runs within which none overlaps another, by start."""
+    rest = place[np.lexsort((ends[place], starts[place]))]
+    while len(rest):
+        if (starts[rest][1:] >= ends[rest][:-1]).all():
+            yield rest
+            return
+        taken, left, reach = [], [], np.iinfo(np.int64).min
+        for one in rest.tolist():
+            if starts[one] >= reach:
+                taken.append(one)
+                reach = ends[one]
+            else:
+                left.append(one)
+        yield np.array(taken, np.int64)
+        rest = np.array(left, np.int64)
+
+
+@dataclass(eq=False)
+class _Host:
+    """What is recorded of the threads of the tasks that have spans, and the causes that were met so far."""
+
+    job: Job
+    cuda: Calls
+    mpi: Calls
+    os: Calls
+    scheduling: Scheduling
+    samples: Samples
+    names: Mapping[Thread, HostThread]
+    launching: Mapping[tuple[Task, int], tuple[Times, Numbers]]
+    ending: Mapping[tuple[Task, int], tuple[Times, Numbers]]
+    usual: Mapping[Task, Thread]
+    os_callers: Mapping[int, Mapping[int, str]]
+    causes: dict[Cause, int] = field(default_factory=dict)
+    _functions: dict[Thread, Segments] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, job: Job, spans: Sequence[IdleSpan]) -> _Host:
+        session = job.session
+        tasks = frozenset(one.task for one in spans)
+        hull = Window(min(one.start for one in spans), max(one.end for one in spans))
+        selection = Selection(hull, tasks)
+        few = [(one.task, one.start, one.end) for one in spans] if len(spans) <= FEW else None
+        nothing = Calls((), {})
+        cuda = calls_of(session, tables.api_calls, selection, few) if session.count(tables.api_calls) else nothing
+        mpi = calls_of(session, mpi_rows(session), selection, few) if has_mpi(session) else nothing
+        os = (
+            calls_of(session, tables.os_calls, selection, few, tables.os_calls.c.chain)
+            if session.count(tables.os_calls)
+            else nothing
+        )
+        scheduling, samples = scheduling_of(session, selection), samples_of(session, selection)
+        threads = {*cuda.threads, *mpi.threads, *os.threads, *scheduling.threads, *samples.threads}
+        usual = _usual_threads(session, tasks)
+        names = {one.thread: one for one in named_threads(job, threads | set(usual.values()))}
+        moments = {one.end for one in spans} if few is not None else None
+        before = {one.start for one in spans} if few is not None else None
+        return cls(
+            job, cuda, mpi, os, scheduling, samples, names,
+            _launchers(session, tasks, moments, "start"), _launchers(session, tasks, before, "end"), usual,
+            _callers(session, os),
+        )  # fmt: skip
+
+    def number(self, cause: Cause) -> int:
+        return self.causes.setdefault(cause, len(self.causes))
+
+    def launchers(self, spans: Sequence[IdleSpan]) -> list[Thread | None]:
+        """The thread that each span belongs to; ``None`` where nothing tells."""
+        found: list[Thread | None] = []
+        for one in spans:
+            thread = _at(self.launching.get((one.task, one.device)), one.end)
+            thread = _at(self.ending.get((one.task, one.device)), one.start) if thread is None else thread
+            found.append(self.usual.get(one.task) if thread is None else (one.task.report, thread))
+        return found
+
+    def timeline(self, task: Task, thread: Thread | None, inside: Intervals) -> Segments:
+        """The causes over the time of ``inside``; of what is not in it nothing is recorded."""
+        others = self._others(task, thread)
+        layers = []
+        states = NO_SEGMENTS
+        if thread is not None:
+            states = self.scheduling.threads.get(thread, NO_SEGMENTS)
+            layers += [self._library_calls(thread, inside, ""), self._os_calls(thread, inside, waits=False)]
+            layers += [self._running(thread, inside, RUNNING_CODE, ""), self._preempted(thread, states, inside)]
+        layers += [self._calls_of_others(others, inside), *self._running_others(others, inside)]
+        if thread is not None:
+            layers += [self._os_calls(thread, inside, waits=True), self._off(states, inside)]
+        return one_after_the_other(*layers)
+
+    def _others(self, task: Task, thread: Thread | None) -> list[Thread]:
+        """The other threads of the process, without those of the profiler."""
+        return [
+            one
+            for one, known in sorted(self.names.items())
+            if one != thread and known.task == task and not known.name.startswith(_PROFILERS)
+        ]
+
+    def _library_calls(self, thread: Thread, inside: Intervals, name: str) -> Segments:
+        """The MPI and CUDA calls of a thread: of calls within each other the outermost."""
+        mpi = self._labelled(self.mpi, thread, inside, lambda call: Cause(IN_MPI, call, name))
+        cuda = self._labelled(self.cuda, thread, inside, lambda call: Cause(kind_of(call), call, name))
+        # A CUDA call within an MPI call is MPI's; MPI calls within CUDA calls there are none.
+        return one_after_the_other(mpi, cuda)
+
+    def _labelled(self, calls: Calls, thread: Thread, inside: Intervals, cause_of: Callable[[str], Cause]) -> Segments:
+        segments = calls.threads.get(thread, NO_SEGMENTS).within(inside)
+        known, place = np.unique(segments.labels, return_inverse=True)
+        numbers = np.array([self.number(cause_of(calls.names[one])) for one in known.tolist()], np.int64)
+        return Segments(segments.starts, segments.ends, numbers[place.reshape(-1)] if len(known) else segments.labels)
+
+    def _os_calls(self, thread: Thread, inside: Intervals, waits: bool) -> Segments:
+        segments = self.os.threads.get(thread, NO_SEGMENTS)
+        callers = self.os_callers.get(thread[0], {})
+        is_wait = np.array([bool(_WAITS.search(name)) for name in self.os.names], bool)
+        chosen = is_wait[segments.labels] == waits if len(segments) else np.empty(0, bool)
+        chains = self.os.chains.get(thread, segments.labels)[chosen] if len(segments) else segments.labels
+        part = Segments(segments.starts[chosen], segments.ends[chosen], np.arange(int(chosen.sum()))).within(inside)
+        keys = np.stack([segments.labels[chosen][part.labels], chains[part.labels]])
+        known, place = np.unique(keys, axis=1, return_inverse=True)
+        causes = [Cause(IN_OS, self.os.names[name], "", callers.get(chain, "")) for name, chain in known.T.tolist()]
+        numbers = np.array([self.number(one) for one in causes], np.int64)
+        return Segments(part.starts, part.ends, numbers[place.reshape(-1)] if causes else part.labels)
+
+    def _running(self, thread: Thread, inside: Intervals, kind: str, name: str) -> Segments:
+        """The time in which a thread runs, by the function of its nearest sample."""
+        if thread not in self._functions:
+            self._functions[thread] = self._stretches(thread)
+        segments = self._functions[thread].within(inside)
+        known, place = np.unique(segments.labels, return_inverse=True)
+        functions = self.samples.stacks[thread[0]].tree if thread[0] in self.samples.stacks else None
+        causes = [Cause(kind, _function(functions, node), name) for node in known.tolist()]
+        numbers = np.array([self.number(one) for one in causes], np.int64)
+        return Segments(segments.starts, segments.ends, numbers[place.reshape(-1)] if causes else segments.labels)
+
+    def _stretches(self, thread: Thread) -> Segments:
+        """When the thread runs, labelled by the node of a sample; 0 where there is none near enough."""
+        sampled, period = self.samples.threads.get(thread), self.samples.period
+        states = self.scheduling.threads.get(thread)
+        running = EMPTY if states is None else states.labelled(RUNNING)
+        if sampled is None or period is None:
+            return Segments(running.starts, running.ends, np.zeros(len(running), np.int64))
+        near = _near(sampled, period, running if states is not None else None)
+        return one_after_the_other(near, Segments(running.starts, running.ends, np.zeros(len(running), np.int64)))
+
+    def _preempted(self, thread: Thread, states: Segments, inside: Intervals) -> Segments:
+        """The time in which the thread could run, by who had the CPU that it left."""
+        ready = Segments(*(part[states.labels == RUNNABLE] for part in (states.starts, states.ends, states.labels)))
+        if not len(ready.within(inside)):
+            return NO_SEGMENTS
+        places = self.scheduling.places[thread][states.labels == RUNNABLE]
+        layers = []
+        for cpu in np.unique(places).tolist():
+            own = union(ready.starts[places == cpu], ready.ends[places == cpu])
+            here = intersect(own, inside)
+            for other, cpus in self.scheduling.cpus.items():
+                if other != thread and other[0] == thread[0] and len(here):
+                    found = intersect(cpus.labelled(cpu), here)
+                    if len(found):
+                        layers.append(self._all(found, Cause(PREEMPTED, self._name(other))))
+        layers.append(self._all(intersect(ready.covered, inside), Cause(PREEMPTED)))
+        return one_after_the_other(*layers)
+
+    def _calls_of_others(self, others: Sequence[Thread], inside: Intervals) -> Segments:
+        """The MPI and CUDA calls of other threads: of two at once that of the first kind."""
+        found = [self._library_calls(one, inside, self._name(one)) for one in others]
+        layers = []
+        by_number = list(self.causes)
+        for kind in KINDS:
+            for part in found:
+                chosen = np.array([by_number[number].kind == kind for number in part.labels.tolist()], bool)
+                if chosen.any():
+                    layers.append(Segments(part.starts[chosen], part.ends[chosen], part.labels[chosen]))
+        return one_after_the_other(*layers) if layers else NO_SEGMENTS
+
+    def _running_others(self, others: Sequence[Thread], inside: Intervals) -> list[Segments]:
+        """What other threads of the process run, the one that runs longest first."""
+        found = [self._running(one, inside, WAITING, self._name(one)) for one in others]
+        found = [part for part in found if len(part)]
+        return sorted(found, key=lambda part: -int((part.ends - part.starts).sum()))
+
+    def _off(self, states: Segments, inside: Intervals) -> Segments:
+        return self._all(intersect(states.labelled(BLOCKED, OFF), inside), Cause(OFF_CPU))
+
+    def _all(self, when: Intervals, cause: Cause) -> Segments:
+        return Segments(when.starts, when.ends, np.full(len(when), self.number(cause)))
+
+    def _name(self, thread: Thread) -> str:
+        one = self.names.get(thread)
+        return f"{one.name} {one.tid}" if one is not None else ""
+
+
+def _at(known: tuple[Times, Numbers] | None, moment: int) -> int | None:
+    """The thread of the operation at a moment."""
+    if known is None or not len(known[0]):
+        return None
+    place = min(int(np.searchsorted(known[0], moment)), len(known[0]) - 1)
+    return int(known[1][place]) if known[0][place] == moment else None
+
+
+def _near(sampled: ThreadSamples, period: int, running: Intervals | None) -> Segments:
+    """The time around each sample that is nearer to it than to the next one.
+
+    While the thread stays on the CPU; where that is not known, a period before and after the sample.
+    """
+    times, nodes = sampled.times, sampled.nodes
+    if running is None:
+        low, high = times - period, times + period
+    else:
+        place = np.searchsorted(running.starts, times, side="right") - 1
+        inside = (place >= 0) & (times < running.ends[np.maximum(place, 0)]) if len(running) else times < 0
+        times, nodes, place = times[inside], nodes[inside], place[inside]
+        low, high = running.starts[place], running.ends[place]
+    middle = (times[1:] + times[:-1]) // 2
+    starts = np.concatenate((low[:1], np.maximum(low[1:], middle)))
+    ends = np.concatenate((np.minimum(high[:-1], middle), high[-1:]))
+    kept = ends > starts
+    return Segments(starts[kept], ends[kept], nodes[kept])
+
+
+def _function(tree: StackTree | None, node: int) -> str:
+    """The innermost function of a stack that is resolved and of the program: not of the kernel, not of libc."""
+    if tree is None or not node:
+        return ""
+    innermost = tree.functions[int(tree.function[node])]
+    while node:
+        one = tree.functions[int(tree.function[node])]
+        if not (one.is_folded or one.is_kernel or _LIBRARY.fullmatch(one.library) or one.name.startswith("[")):
+            return function_name(one.name)
+        node = int(tree.parent[node])
+    return function_name(innermost.name)
+
+
+def _usual_threads(session: Session, tasks: Iterable[Task]) -> dict[Task, Thread]:
+    """The thread of each task with the most CUDA calls."""
+    table = tables.api_calls
+    if not session.count(table):
+        return {}
+    calls = sa.func.count().label("calls")
+    query = sa.select(table.c.report, table.c.process, table.c.thread, calls)
+    query = query.where(of_tasks(table, frozenset(tasks)), table.c.thread.is_not(None))
+    found: dict[Task, tuple[int, int]] = {}
+    for report, process, thread, number in session.rows(query.group_by(*query.selected_columns[:3])):
+        task = Task(report, process)
+        found[task] = max(found.get(task, (0, 0)), (number, thread))
+    return {task: (task.report, thread) for task, (_, thread) in found.items()}
+
+
+def _launchers(
+    session: Session, tasks: frozenset[Task], moments: set[int] | None, edge: str
+) -> dict[tuple[Task, int], tuple[Times, Numbers]]:
+    """The threads that launched the operations of each GPU, by their starts or ends, in order; of ``moments`` only."""
+    calls = tables.api_calls
+    parts: dict[tuple[Task, int], list[tuple[Times, Numbers]]] = {}
+    for table in GPU_TABLES:
+        if not session.count(table) or not session.count(calls):
+            continue
+        moment = (table.c[edge] + table.c.clock_offset).label("moment")
+        query = sa.select(table.c.report, table.c.process, table.c.device, moment, calls.c.thread)
+        query = query.join_from(table, calls, is_launched_by(table, calls))
+        query = query.where(of_tasks(table, tasks), calls.c.thread.is_not(None))
+        if moments is not None:
+            query = query.where(moment.in_(sorted(moments)))
+        found = session.arrays(query)
+        keys = np.stack([found[key].astype(np.int64) for key in ("report", "process", "device")])
+        known, place = np.unique(keys, axis=1, return_inverse=True)
+        place = place.reshape(-1)
+        for number, (report, process, device) in enumerate(known.T.tolist()):
+            own = place == number
+            part = found["moment"][own].astype(np.int64), found["thread"][own].astype(np.int64)
+            parts.setdefault((Task(report, process), device), []).append(part)
+    return {key: _sorted(found) for key, found in parts.items()}
+
+
+def _sorted(parts: Sequence[tuple[Times, Numbers]]) -> tuple[Times, Numbers]:
+    times, threads = (np.concatenate(part) for part in zip(*parts, strict=True))
+    order = np.lexsort((threads, times))
+    return times[order], threads[order]
+
+
+def _callers(session: Session, calls: Calls) -> dict[int, dict[int, str]]:
+    """By report, the functions that made OS runtime calls, by the chain of the call."""
+    reports = {report for report, _ in calls.chains}
+    found: dict[int, dict[int, str]] = {}
+    for index, stacks in stacks_of(session, [one for one in session.reports if one.index in reports]).items():
+        chains = np.unique(np.concatenate([own for (report, _), own in calls.chains.items() if report == index]))
+        nodes = stacks.nodes(OS_CALL, chains).tolist()
+        found[index] = {
+            chain: _function(stacks.tree, node) for chain, node in zip(chains.tolist(), nodes, strict=True) if node
+        }
+    return found

@@ -1,0 +1,208 @@
+"""Host causes of the idle time of GPUs: all of it, in sum by cause or span by span.
+
+See docs/numbers.md#gaps. The parts are those of the budget: start-up before the steady state, the tail after the last
+operation, gaps in between. What nsys noticed of its own work comes first; `causes` says what the rest is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract
+from nsystui.questions.data_notes import missing_note
+from nsystui.questions.gpu.profiler_overhead import profiler_overhead
+from nsystui.questions.host.causes import Attribution, Cause, IdleSpan, attribute
+from nsystui.questions.host.functions import Group, function_words, top_function
+from nsystui.questions.host.naming import named_threads
+from nsystui.questions.host.samples import samples_of_job
+from nsystui.questions.host_work import Span, host_work
+from nsystui.questions.job import Job
+from nsystui.questions.time_budget import LONG_GAP, device_budgets
+from nsystui.questions.time_window import extents
+from nsystui.store import tables
+
+PARTS = STARTUP, GAP, TAIL = ("start-up", "gap", "tail")
+PROFILER = "the profiler's own work"
+BY = ("all", "rank")
+_WITH_RANGE = 100
+"""Of so many of the longest spans the NVTX range is looked for."""
+
+
+@dataclass(frozen=True, eq=False)
+class IdleTime:
+    """All idle time of the selected GPUs: spans with their parts, when the profiler worked, and the rest by cause.
+
+    ``profiler``: its time in each part of the GPUs of each task, ns. The times of ``attribution`` and of the profiler
+    add up to ``idle`` exactly.
+    """
+
+    attribution: Attribution
+    parts: Sequence[str]
+    profiler: Mapping[tuple[Task, str], int]
+    idle: int
+
+
+def idle_time(job: Job, selection: Selection, step_name: str | None = None) -> IdleTime:
+    """The idle time of each selected GPU that worked at all, in the selection's window."""
+    chosen = selection.with_name(None)
+    whole = extents(job.session, chosen.with_window(None))
+    steady = {(one.device.task.task, one.device.device): one for one in device_budgets(job, chosen, step_name)}
+    own = profiler_overhead(job.session, chosen)
+    spans: list[IdleSpan] = []
+    parts: list[str] = []
+    profiler: dict[tuple[Task, str], int] = {}
+    total = 0
+    for one in job.busy(chosen).devices:
+        task, device = one.device.task.task, one.device.device
+        worked, budget = one.worked(whole[task.report]), steady.get((task, device))
+        if worked is None or budget is None:
+            continue
+        window = budget.window
+        begin = min(max(budget.steady, window.start), window.end)
+        last = min(max(worked.end, begin), window.end)
+        idle = one.idle(window)
+        total += idle.length
+        edges = ((STARTUP, window.start, begin), (GAP, begin, last), (TAIL, last, window.end))
+        for part, low, high in edges:
+            here = idle.clip(low, high)
+            free = subtract(here, own.get(task, EMPTY))
+            profiler[task, part] = profiler.get((task, part), 0) + here.length - free.length
+            for start, end in zip(free.starts.tolist(), free.ends.tolist(), strict=True):
+                spans.append(IdleSpan(task, device, start, end))
+                parts.append(part)
+    return IdleTime(attribute(job, spans), parts, profiler, total)
+
+
+_CAUSE = Column("cause", header="Cause", label="cause")
+_WHAT = Column("what", header="What", label="call or function")
+_THREAD = Column("thread", header="Other Thread", label="other thread", importance=1)
+_CALLER = Column("caller", header="Caller", label="caller", importance=2)
+SUM_COLUMNS = (
+    Column("time", header="Idle (ns)", label="idle", unit=Unit.DURATION),
+    Column("percent", header="Idle (%)", label="of idle", unit=Unit.PERCENT, decimals=2, has_bar=True),
+    _CAUSE,
+    _WHAT,
+    _THREAD,
+    _CALLER,
+    Column("spans", header="Spans", label="spans", unit=Unit.COUNT, importance=3),
+    Column("startup", header="Start-up (ns)", label="start-up", unit=Unit.DURATION, importance=3),
+    Column("gaps", header="Gaps (ns)", label="gaps", unit=Unit.DURATION, importance=3),
+    Column("tail", header="Tail (ns)", label="tail", unit=Unit.DURATION, importance=3),
+)
+LIST_COLUMNS = (
+    RANK,
+    DEVICE.with_importance(2),
+    Column("part", header="Part", label="part", importance=1),
+    START,
+    Column("duration", header="Duration (ns)", label="idle", unit=Unit.DURATION),
+    _CAUSE,
+    _WHAT,
+    _THREAD,
+    _CALLER,
+    Column("share", header="Cause (%)", label="for", unit=Unit.PERCENT, decimals=1, importance=1),
+    Column("range", header="NVTX Range", label="NVTX range", importance=1),
+)
+
+
+def gaps_table(job: Job, selection: Selection, by: str = "all", step_name: str | None = None) -> TableAnswer:
+    """One row for each cause (of each rank), the longest first; the times add up to all idle time."""
+    found = idle_time(job, selection, step_name)
+    ranks = {one.task: one.rank for one in job.ranks}
+    sums: dict[tuple[int | None, Cause], dict[str, int]] = {}
+    one = found.attribution
+    for span, cause, time in zip(one.span.tolist(), one.cause.tolist(), one.time.tolist(), strict=True):
+        rank = ranks.get(one.spans[span].task) if by == "rank" else None
+        times = sums.setdefault((rank, one.causes[cause]), {})
+        times[found.parts[span]] = times.get(found.parts[span], 0) + time
+        times["spans"] = times.get("spans", 0) + 1
+    for (task, part), time in found.profiler.items():
+        if time:
+            times = sums.setdefault((ranks.get(task) if by == "rank" else None, Cause(PROFILER)), {})
+            times[part] = times.get(part, 0) + time
+    rows: list[Row] = []
+    for (rank, cause), times in sums.items():
+        shares = [times.get(part, 0) for part in PARTS]
+        time = sum(shares)
+        words = (cause.kind, cause.what or None, cause.thread or None, cause.caller or None)
+        place = (rank,) if by == "rank" else ()
+        rows.append((*place, time, 100.0 * time / found.idle, *words, times.get("spans"), *shares))
+    first = int(by == "rank")
+    rows.sort(key=lambda row: (-int(row[first] or 0), str(row)))
+    total = len(rows)
+    if selection.name is not None:
+        chosen = selection.name
+        rows = [
+            row for row in rows if chosen.matches(" ".join(str(cell) for cell in row[first + 2 : first + 6] if cell))
+        ]
+    columns = (RANK, *SUM_COLUMNS) if by == "rank" else SUM_COLUMNS
+    return TableAnswer("gaps", columns, rows, total, _notes(job, selection))
+
+
+def gaps_list(job: Job, selection: Selection, least: int = LONG_GAP, step_name: str | None = None) -> TableAnswer:
+    """One row for each idle span of at least ``least`` ns with its largest cause, the longest first."""
+    found = idle_time(job, selection, step_name)
+    one = found.attribution
+    numbers = [number for number, span in enumerate(one.spans) if span.end - span.start >= least]
+    numbers.sort(key=lambda number: (one.spans[number].start - one.spans[number].end, one.spans[number].start))
+    longest = [one.spans[number] for number in numbers[:_WITH_RANGE]]
+    works = host_work(job, [Span(span.task, span.device, Window(span.start, span.end)) for span in longest])
+    ranks = {item.task: item.rank for item in job.ranks}
+    rows: list[Row] = []
+    for place, number in enumerate(numbers):
+        span, causes = one.spans[number], one.of_span(number)
+        cause = max(causes, key=lambda item: (causes[item], item.words))
+        length = span.end - span.start
+        where = (ranks.get(span.task), span.device, found.parts[number], span.start, length)
+        words = (cause.kind, cause.what or None, cause.thread or None, cause.caller or None)
+        range_name = works[place].range_name if place < len(works) else None
+        rows.append((*where, *words, 100.0 * causes[cause] / length, range_name))
+    notes = _notes(job, selection)
+    if len(numbers) > _WITH_RANGE:
+        notes = (*notes, f"the NVTX range is that of the {_WITH_RANGE} longest spans alone")
+    return TableAnswer("gaps", LIST_COLUMNS, rows, len(one.spans), notes)
+
+
+def _notes(job: Job, selection: Selection) -> tuple[str, ...]:
+    notes = [missing_note(job.session, table) for table in (tables.host_samples, tables.sched_events, tables.os_calls)]
+    notes.append(samples_in_gaps(job, selection))
+    return tuple(note for note in notes if note)
+
+
+def samples_in_gaps(job: Job, selection: Selection) -> str:
+    """The thread that has most of the CPU samples in the long gaps of the GPUs of its process, in a sentence."""
+    samples = samples_of_job(job, selection)
+    if not len(samples):
+        return ""
+    windows = extents(job.session, selection)
+    gaps: dict[Task, Intervals] = {}
+    for one in job.busy(selection).devices:
+        task = one.device.task.task
+        idle = one.gaps(windows[task.report]).whole()
+        is_long = idle.ends - idle.starts >= LONG_GAP
+        long = Intervals(idle.starts[is_long], idle.ends[is_long])
+        gaps[task] = intersect(gaps[task], long) if task in gaps else long
+    counted = []
+    for thread in named_threads(job, samples.threads):
+        idle, own = gaps.get(thread.task, EMPTY), samples.threads[thread.thread]
+        place = np.searchsorted(idle.starts, own.times, side="right") - 1
+        inside = (place >= 0) & (own.times < idle.ends[np.maximum(place, 0)]) if len(idle) else own.times < 0
+        counted.append((int(inside.sum()), thread, own.nodes[inside]))
+    total = sum(count for count, _, _ in counted)
+    if not total:
+        return ""
+    count, thread, nodes = max(counted, key=lambda one: (one[0], one[1].thread))
+    report = thread.thread[0]
+    own_nodes = {report: np.bincount(nodes, minlength=len(samples.stacks[report].tree))}
+    function = top_function(samples, Group((thread,), own_nodes))
+    where = f", most of them in {function_words(function)}" if function is not None else ""
+    of_rank = "" if thread.rank is None or len(job.ranks) < 2 else f" of rank {thread.rank}"
+    return (
+        f"of {total:,} CPU samples in gaps of {LONG_GAP // 1_000_000} ms or more, {count:,} are of thread "
+        f"{thread.name} {thread.tid}{of_rank}{where}"
+    )
