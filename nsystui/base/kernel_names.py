@@ -240,8 +240,8 @@ def _split(text: str, separator: str) -> Iterator[str]:
 def function_name(name: str) -> str:
     """The short name of a function of the CPU, ``pin_memory::call``: with its class or its last namespace.
 
-    The template arguments of the function itself stay where they name another one, as those of a callback do. What is
-    no C++ name stays as it is.
+    A callback, ``function_ref::callback_fn<direct_copy_kernel>``, has the name of the function whose lambda it calls.
+    What is no C++ name stays as it is.
     """
     text = re.sub(r"(?: const| volatile| &&?| \[clone [^\]]*\]| \[with .*\])+$", "", _ANONYMOUS.sub("", name))
     if not re.search(r"::|[(<]", text) or text.startswith("["):
@@ -252,6 +252,6 @@ def function_name(name: str) -> str:
         return name
     place = max(number for number, part in enumerate(parts) if part is own)
     owner = next((part.name for part in reversed(parts[:place]) if part.name), "")
-    arguments = [one for one in _arguments(own, _USUAL, 0) if not _is_scalar(one)]
-    named = f"{own.name}<{', '.join(arguments[:1])}>" if arguments and "λ" in arguments[0] else own.name
+    called = re.search(r"(\w+) λ", " ".join(_arguments(own, _USUAL, 0)))
+    named = f"{own.name}<{called[1]}>" if called else own.name
     return (f"{owner}::{named}" if owner else named) + _lambda_mark(parts, _USUAL)

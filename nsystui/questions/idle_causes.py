@@ -89,7 +89,7 @@ def _name(work: HostWork, cause: HostCause) -> str:
         word, name = ("in", work.range_name) if work.range_name else ("before", work.next_range)
         where = f" {word} `{shorten(_NUMBER.sub('*', name or ''), _LONGEST_NAME)}`"
     if cause.kind != NOTHING:
-        return f"{shorten(cause.words, _LONGEST_CAUSE)}{where}"
+        return f"{replace(cause, what=shorten(cause.what, _LONGEST_CAUSE)).words}{where}"
     return f"CPU work{where}" if where else UNEXPLAINED
 
 

@@ -33,7 +33,7 @@ BACKWARDS = [('"end" + 7', '"start"'), ('"start"', '"start" - 1')]
 MAY_BE_OPEN = re.compile("NVTX_EVENTS|MPI_.*|UCP_.*")
 ALL = [getattr(tables, table.name) for table in canonical.TABLES]
 # Rows that say what they say without a time, and tables that no question reads.
-NEED_NONE = re.compile("DIAGNOSTIC_EVENT|GENERIC_EVENTS|ANALYSIS_DETAILS|SCHED_EVENTS|COMPOSITE_EVENTS|.*CUDA_EVENT")
+NEED_NONE = re.compile("DIAGNOSTIC_EVENT|GENERIC_EVENTS|ANALYSIS_DETAILS|.*CUDA_EVENT")
 
 
 def with_impossible_rows(original: Path, path: Path) -> dict[str, list[int]]:
