@@ -120,4 +120,4 @@ def cause_words(causes: Sequence[Cause], whole: int, most: int = 5) -> str:
 
 
 def _is_seen(cause: Cause, whole: int) -> bool:
-    return 100 * cause.time >= 0.05 * whole > 0
+    return 2000 * cause.time >= whole > 0

@@ -38,12 +38,27 @@ SCREENS = {
     "nvtx": "NVTX",
     "events": "Events",
     "ranks": "Ranks",
+    "host": "Host",
     "timeline": "Timeline",
 }
 """The titles of the screens by their modes, in the order of their keys."""
 
 Row = Literal[
-    "kernel", "range", "memory", "api", "os", "mpi", "nccl", "device", "rank", "step", "event", "time", "other"
+    "kernel",
+    "range",
+    "memory",
+    "api",
+    "os",
+    "mpi",
+    "nccl",
+    "device",
+    "rank",
+    "step",
+    "event",
+    "time",
+    "thread",
+    "function",
+    "other",
 ]
 """The subject of a row of an answer, which decides what can be opened from it."""
 

@@ -78,6 +78,8 @@ PLACES = {
     "events": "6 Events",
     "ranks": "7 Ranks",
     "rank map": "4 GPU, the map of ranks",
+    "host": "8 Host",
+    "call tree": "8 Host, the call tree",
     "timeline": "L Timeline",
     "recipe": "A recipe, from the palette",
     "recipe map": "A recipe's map",
@@ -100,6 +102,8 @@ TOPICS = {
     "nvtx names": "numbers",
     "ranks": "ranks",
     "rank map": "ranks",
+    "host": "numbers",
+    "call tree": "numbers",
     "recipe": "recipes",
     "recipe map": "recipes",
 }
@@ -173,6 +177,19 @@ KEYS: tuple[Key, ...] = (
     Key("left,right", "← →", "", "", "move along time, as h and l do; < and > (or shift) by ten columns", "gpu"),
     Key("right,l", "→", "expand", "", "open a range; l too", "nvtx"),
     Key("left,h", "←", "collapse", "", "close a range, or go to the one around it; h too", "nvtx"),
+    Key("right,l", "→", "expand", "", "open a function; l too", "call tree"),
+    Key("left,h", "←", "collapse", "", "close a function, or go to the one above it; h too", "call tree"),
+    Key("enter", "⏎", "", "open", "open and close", "call tree"),
+    Key("c", "c", "callers", "callers", "who calls this function, wherever it is called", "call tree"),
+    Key(
+        "enter",
+        "⏎",
+        "",
+        "open",
+        "a thread's functions, a function's callers, a cause's gaps, a gap on the timeline, memory's allocations",
+        "host",
+    ),
+    Key("c", "c", "call_tree", "call tree", "the call tree of a thread, or of what a function calls", "host"),
     Key("enter", "⏎", "", "open", "open and close; on a single range with nothing inside, its event", "nvtx"),
     Key("c", "c", "work", "GPU work", "the GPU work launched in this range", "nvtx"),
     Key("d", "d", "fold", "digits", "fold numbered names (layer 0, layer 1 …) into one row, or not", "nvtx"),
@@ -289,6 +306,7 @@ KEYS: tuple[Key, ...] = (
     Key("5", "5", "mode('nvtx')", "", "NVTX tree", "everywhere"),
     Key("6", "6", "mode('events')", "", "Events", "everywhere"),
     Key("7", "7", "mode('ranks')", "", "Ranks", "everywhere"),
+    Key("8", "8", "mode('host')", "", "Host", "everywhere"),
     Key("L", "L", "timeline", "", "Timeline", "everywhere"),
     Key("w", "w", "nvtx_range", "", "its range; from an event to the deepest NVTX range around it", "everywhere"),
     Key(
@@ -311,12 +329,13 @@ KEYS: tuple[Key, ...] = (
     Key("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit", "everywhere"),
 )
 
-_SHORT = {"Overview": "Ovw", "Kernels": "Krn", "Events": "Evt", "Ranks": "Rnk", "Timeline": "Time"}
+_TAB_KEYS = "12345678L"
+_SHORT = {"Overview": "Ovw", "Kernels": "Krn", "Events": "Evt", "Ranks": "Rnk", "Host": "Hst", "Timeline": "Time"}
 
-TABS = tuple((key, title, _SHORT.get(title, title)) for key, title in zip("1234567L", SCREENS.values(), strict=True))
+TABS = tuple((key, title, _SHORT.get(title, title)) for key, title in zip(_TAB_KEYS, SCREENS.values(), strict=True))
 """The screens: key, title, and a short title for narrow terminals."""
 
-MODE_OF = dict(zip("1234567L", SCREENS, strict=True))
+MODE_OF = dict(zip(_TAB_KEYS, SCREENS, strict=True))
 """The mode of the application that a key goes to."""
 
 

@@ -176,7 +176,8 @@ def test_an_opened_rank_has_its_main_thread_below_its_gpu_and_then_its_streams_b
     assert lane_label(own[0], True) == "▾ rank 0 GPU"
     main = own[1:first]
     assert main and {lane.thread & 0xFFFFFF for lane in main} == {timeline.ranks[0].pid}
-    ranges = [lane.level for lane in main if lane.calls is None]
+    assert main[-1].is_cpu
+    ranges = [lane.level for lane in main if lane.calls is None and not lane.is_cpu]
     assert ranges == [*range(len(ranges) - 1), None]  # start/end ranges lie below
     assert [lane.calls for lane in main if lane.calls is not None] == [EventKind.API, EventKind.OS]
     streams = stream_lanes(own)

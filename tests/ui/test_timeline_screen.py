@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text
-from synthetic import cpu_only_export, empty_export, whole_graph_export
+from support import native
+from synthetic import cpu_only_export, empty_export, training_job, whole_graph_export
 from textual import events
 
 from nsystui.base.selection import Window
@@ -459,3 +462,26 @@ def test_lines_that_are_unknown_say_that_they_are_being_computed():
     line = LaneLine("KK", ("compute", "compute"), (1.0, 1.0), (0, 0))
     chart.show(("a", "b"), ("gpu", "gpu"), {0: line}, 0, 10)
     assert chart.line(0) is line and chart.line(1) is None
+
+
+async def test_threads_have_lanes_of_what_they_ran_on_cpus(written_once, cache_directory):
+    job = written_once("cpu lanes", lambda directory: training_job(directory, ranks=1, steps=3, layers=3))
+    async with running(job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "L")
+        picture = app.screen.picture
+        number = next(number for number, lane in enumerate(picture.lanes) if lane.is_cpu)
+        lane = picture.lanes[number]
+        # In sum it is what the threads table says.
+        running_time = native_sum(job[0], lane.thread)
+        assert picture.timeline.work(lane).length == running_time
+        app.screen.action_lane(number - app.screen.chart.cursor_lane)
+        await hit(app, pilot, "right_square_bracket")
+        assert "CPU" in line_with(app, "▸   CPU")
+        await becomes(pilot, lambda: any("on a CPU for" in line for line in screen_text(app)))
+        assert line_with(app, "on a CPU for")
+
+
+def native_sum(path, thread: int) -> int:
+    """The time between the events in which the scheduler gave a thread a CPU and the next ones, ns."""
+    rows = native(path, "SELECT start, isSchedIn FROM SCHED_EVENTS WHERE globalTid = ? ORDER BY start", (thread,))
+    return sum(after[0] - before[0] for before, after in pairwise(rows) if before[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.question import Option, Question, Values
+from nsystui.questions.question import Option, Question, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -65,6 +65,8 @@ memory pools reserved was used. Recorded with `nsys profile --cuda-memory-usage=
         read=_read,
         has_times=True,
         row="device",
+        home="host",
         title="GPU memory",
+        views=(View("GPU memory", tables=("gpu_memory",), order=179),),
     ),
 )

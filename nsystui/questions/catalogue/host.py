@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.question import STEP_RANGE, Option, Question, Values
+from nsystui.questions.question import STEP_RANGE, Option, Question, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -74,7 +74,10 @@ its process were idle. Needs `nsys profile --cpuctxsw=process-tree`; --filter is
         order=172,
         is_whole=True,
         has_times=True,
+        row="thread",
+        home="host",
         title="threads",
+        views=(View("threads", counted="threads", tables=("sched_events",)),),
     ),
     Question(
         "functions",
@@ -96,7 +99,10 @@ nsys could not resolve count for their module, [libcuda.so.1]; functions of the 
         is_whole=True,
         has_times=True,
         needs=(("host_samples",),),
+        row="function",
+        home="host",
         title="functions by samples",
+        views=(View("functions", counted="functions", tables=("host_samples",)),),
     ),
     Question(
         "calltree",
@@ -128,7 +134,10 @@ functions that ran to their callers. With --filter it begins at the functions wi
         is_whole=True,
         has_times=True,
         needs=(("host_samples",),),
+        row="function",
+        home="host",
         title="call tree",
+        views=(View("call tree", tables=("call_chains", "stack_frames")),),
     ),
     Question(
         "gaps",
@@ -154,6 +163,9 @@ long idle span with its largest cause.""",
         is_whole=True,
         has_times=True,
         needs=(("kernels", "memory_ops", "graph_launches"),),
+        row="time",
+        home="host",
         title="why the GPUs were idle",
+        views=(View("gaps", counted="causes", order=178),),
     ),
 )

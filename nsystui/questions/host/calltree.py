@@ -6,8 +6,10 @@ Every sample is counted once at each level; what is left out of an answer is sai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -26,7 +28,7 @@ from nsystui.questions.host.functions import (
     grouped,
     mode_of,
 )
-from nsystui.questions.host.samples import Samples, samples_of, sampling_notes
+from nsystui.questions.host.samples import Samples, samples_of_job, sampling_notes
 from nsystui.questions.host.stacks import Function, Numbers, StackTree
 from nsystui.questions.job import Job
 
@@ -46,8 +48,9 @@ class CallTree:
     def samples(self) -> int:
         return int(self.total[0]) if len(self.total) else 0
 
-    def children(self) -> Mapping[int, list[int]]:
-        """The children of each node that has any samples, those with the most first."""
+    @cached_property
+    def below(self) -> Mapping[int, list[int]]:
+        """The children of each node that has any samples, those with the most first; of the root, the first ones."""
         nodes = np.flatnonzero(self.total > 0)
         nodes = nodes[nodes > 0]
         order = nodes[np.lexsort((nodes, -self.total[nodes]))]
@@ -58,8 +61,8 @@ class CallTree:
 
     def hot_path(self) -> list[int]:
         """From the root on the child with the most samples, as long as it has half of its parent's."""
-        children, node, found = self.children(), 0, []
-        while below := children.get(node):
+        node, found = 0, []
+        while below := self.below.get(node):
             if node and 2 * self.total[below[0]] < self.total[node]:
                 break
             node = below[0]
@@ -68,6 +71,26 @@ class CallTree:
 
     def function(self, node: int) -> Function:
         return self.tree.functions[int(self.tree.function[node])]
+
+    def above(self, node: int) -> list[int]:
+        """The nodes around one, the outermost first."""
+        found = []
+        while node := int(self.tree.parent[node]):
+            found.append(node)
+        return found[::-1]
+
+    def find_all(self, before: CallTree, nodes: Iterable[int]) -> set[int]:
+        """The nodes with the functions, and the ways to them, of some of another tree, where this tree has them."""
+        again: dict[int, int | None] = {0: 0}
+        for node in sorted(nodes):  # a parent has a lower number
+            for one in (*before.above(node), node):
+                if one not in again:
+                    place = again[int(before.tree.parent[one])]
+                    again[one] = None if place is None else self._child(place, before.function(one))
+        return {place for place in map(again.get, nodes) if place is not None}
+
+    def _child(self, node: int, function: Function) -> int | None:
+        return next((child for child in self.below.get(node, ()) if self.function(child) == function), None)
 
 
 def call_tree(
@@ -162,22 +185,29 @@ def _grown(
 
 
 def tree_of(
-    job: Job, selection: Selection, bottom_up: bool = False, thread: str | None = None
+    job: Job, selection: Selection, bottom_up: bool = False, thread: str | None = None, function: str | None = None
 ) -> tuple[Samples, CallTree]:
-    """The samples of a selection and their tree; its name filter says at which functions the tree begins."""
-    samples = samples_of(job.session, selection)
+    """The samples of a selection and their tree.
+
+    It begins at the functions with the full name ``function``, else at those that pass the name filter.
+    """
+    samples = samples_of_job(job, selection)
     groups = grouped(samples, chosen_threads(job, samples, thread), "all")
     is_root = None if selection.name is None else selection.name.matches
+    if function is not None:
+        is_root = partial(operator.eq, function)
     return samples, call_tree(samples, groups[0] if groups else Group((), {}), bottom_up, is_root)
 
 
+HOT = Column("hot", header="Hot", label="hot", importance=1)
+CALL = Column("call", header="Call", label="call")
 COLUMNS = (
     Column("total", header="Total Samples", label="total", unit=Unit.COUNT),
     Column("total_percent", header="Total (%)", label="total %", unit=Unit.PERCENT, decimals=2, has_bar=True),
     Column("own", header="Self Samples", label="self", unit=Unit.COUNT, importance=1),
     Column("own_percent", header="Self (%)", label="self %", unit=Unit.PERCENT, decimals=2, importance=2),
-    Column("hot", header="Hot", label="hot", importance=1),
-    Column("call", header="Call", label="call"),
+    HOT,
+    CALL,
     MODULE,
     replace(KERNEL_MODE, importance=3),
     Column("level", header="Level", label="level", unit=Unit.NUMBER, importance=FILES_ONLY),
@@ -199,9 +229,23 @@ def call_tree_table(
 ) -> TableAnswer:
     """The nodes in the order of the tree. ``least``: percent of the samples below which a node is left out."""
     samples, tree = tree_of(job, selection, bottom_up, thread)
-    whole, hot = tree.samples, tree.hot_path()
-    children = tree.children()
-    is_hot = set(hot)
+    return nodes_table(tree, sampling_notes(job.session, samples), depth, least, hot_only)
+
+
+LEAST = 0.5
+"""Percent of the samples below which the command leaves a node out, unless told otherwise."""
+
+
+def nodes_table(
+    tree: CallTree,
+    notes: tuple[str, ...],
+    depth: int | None = None,
+    least: float = LEAST,
+    hot_only: bool = False,
+) -> TableAnswer:
+    """The nodes of a tree in its order."""
+    whole, children = tree.samples, tree.below
+    is_hot = set(tree.hot_path())
     rows: list[Row] = []
     left_out = 0
     waiting = [(node, 0) for node in reversed(children.get(0, []))]
@@ -222,7 +266,6 @@ def call_tree_table(
             )
         )
         waiting += [(child, level + 1) for child in reversed(children.get(node, []))]
-    notes = sampling_notes(job.session, samples)
     if left_out:
         notes = (*notes, f"{left_out:,} branches are left out (--least, --depth, --hot)")
     return TableAnswer("calltree", COLUMNS, rows, len(rows) + left_out, notes)

@@ -310,23 +310,14 @@ class _Host:
     def _running(self, thread: Thread, inside: Intervals, kind: str, name: str) -> Segments:
         """The time in which a thread runs, by the function of its nearest sample."""
         if thread not in self._functions:
-            self._functions[thread] = self._stretches(thread)
+            sampled, states = self.samples.threads.get(thread), self.scheduling.threads.get(thread)
+            self._functions[thread] = running_stretches(sampled, self.samples.period, states)
         segments = self._functions[thread].within(inside)
         known, place = np.unique(segments.labels, return_inverse=True)
         functions = self.samples.stacks[thread[0]].tree if thread[0] in self.samples.stacks else None
-        causes = [Cause(kind, _function(functions, node), name) for node in known.tolist()]
+        causes = [Cause(kind, program_function(functions, node), name) for node in known.tolist()]
         numbers = np.array([self.number(one) for one in causes], np.int64)
         return Segments(segments.starts, segments.ends, numbers[place.reshape(-1)] if causes else segments.labels)
-
-    def _stretches(self, thread: Thread) -> Segments:
-        """When the thread runs, labelled by the node of a sample; 0 where there is none near enough."""
-        sampled, period = self.samples.threads.get(thread), self.samples.period
-        states = self.scheduling.threads.get(thread)
-        running = EMPTY if states is None else states.labelled(RUNNING)
-        if sampled is None or period is None:
-            return Segments(running.starts, running.ends, np.zeros(len(running), np.int64))
-        near = _near(sampled, period, running if states is not None else None)
-        return one_after_the_other(near, Segments(running.starts, running.ends, np.zeros(len(running), np.int64)))
 
     def _preempted(self, thread: Thread, states: Segments, inside: Intervals) -> Segments:
         """The time in which the thread could run, by who had the CPU that it left."""
@@ -383,6 +374,15 @@ def _at(known: tuple[Times, Numbers] | None, moment: int) -> int | None:
     return int(known[1][place]) if known[0][place] == moment else None
 
 
+def running_stretches(sampled: ThreadSamples | None, period: int | None, states: Segments | None) -> Segments:
+    """When a thread runs, labelled by the node of the nearest sample; 0 where there is none near enough."""
+    running = EMPTY if states is None else states.labelled(RUNNING)
+    if sampled is None or period is None:
+        return Segments(running.starts, running.ends, np.zeros(len(running), np.int64))
+    near = _near(sampled, period, running if states is not None else None)
+    return one_after_the_other(near, Segments(running.starts, running.ends, np.zeros(len(running), np.int64)))
+
+
 def _near(sampled: ThreadSamples, period: int, running: Intervals | None) -> Segments:
     """The time around each sample that is nearer to it than to the next one.
 
@@ -403,7 +403,7 @@ def _near(sampled: ThreadSamples, period: int, running: Intervals | None) -> Seg
     return Segments(starts[kept], ends[kept], nodes[kept])
 
 
-def _function(tree: StackTree | None, node: int) -> str:
+def program_function(tree: StackTree | None, node: int) -> str:
     """The innermost function of a stack that is resolved and of the program: not of the kernel, not of libc."""
     if tree is None or not node:
         return ""
@@ -471,6 +471,8 @@ def _callers(session: Session, calls: Calls) -> dict[int, dict[int, str]]:
         chains = np.unique(np.concatenate([own for (report, _), own in calls.chains.items() if report == index]))
         nodes = stacks.nodes(OS_CALL, chains).tolist()
         found[index] = {
-            chain: _function(stacks.tree, node) for chain, node in zip(chains.tolist(), nodes, strict=True) if node
+            chain: program_function(stacks.tree, node)
+            for chain, node in zip(chains.tolist(), nodes, strict=True)
+            if node
         }
     return found

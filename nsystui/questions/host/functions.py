@@ -17,7 +17,7 @@ from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection
 from nsystui.base.text import whole_number
 from nsystui.questions.host.naming import HostThread, named_threads
-from nsystui.questions.host.samples import Samples, samples_of, sampling_notes
+from nsystui.questions.host.samples import Samples, samples_of_job, sampling_notes
 from nsystui.questions.host.stacks import Function, Numbers, StackTree
 from nsystui.questions.job import Job
 
@@ -115,7 +115,7 @@ COLUMNS = (
     Column("own", header="Self Samples", label="self", unit=Unit.COUNT),
     Column("own_percent", header="Self (%)", label="self %", unit=Unit.PERCENT, decimals=2, has_bar=True),
     Column("total", header="Total Samples", label="total", unit=Unit.COUNT),
-    Column("total_percent", header="Total (%)", label="total %", unit=Unit.PERCENT, decimals=2),
+    Column("total_percent", header="Total (%)", label="total %", unit=Unit.PERCENT, decimals=2, importance=1),
     Column("function", header="Function", label="function"),
     MODULE,
     KERNEL_MODE,
@@ -137,7 +137,7 @@ def mode_of(function: Function) -> str:
 
 def functions_table(job: Job, selection: Selection, by: str = "all", thread: str | None = None) -> TableAnswer:
     """One row for each function of each group, those with the most samples at their end first."""
-    samples = samples_of(job.session, selection)
+    samples = samples_of_job(job, selection)
     rows: list[Row] = []
     for group in grouped(samples, chosen_threads(job, samples, thread), by):
         whole, place = group.samples, place_of(group, by)

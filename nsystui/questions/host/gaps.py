@@ -20,7 +20,7 @@ from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.causes import Attribution, Cause, IdleSpan, attribute
 from nsystui.questions.host.functions import Group, function_words, top_function
 from nsystui.questions.host.naming import named_threads
-from nsystui.questions.host.samples import samples_of
+from nsystui.questions.host.samples import samples_of_job
 from nsystui.questions.host_work import Span, host_work
 from nsystui.questions.job import Job
 from nsystui.questions.time_budget import LONG_GAP, device_budgets
@@ -176,7 +176,7 @@ def _notes(job: Job, selection: Selection) -> tuple[str, ...]:
 
 def samples_in_gaps(job: Job, selection: Selection) -> str:
     """The thread that has most of the CPU samples in the long gaps of the GPUs of its process, in a sentence."""
-    samples = samples_of(job.session, selection.with_name(None))
+    samples = samples_of_job(job, selection)
     if not len(samples):
         return ""
     windows = extents(job.session, selection)

@@ -13,6 +13,7 @@ from nsystui.questions.conditions import where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.host.segments import Thread, by_thread
 from nsystui.questions.host.stacks import SAMPLE, Numbers, Stacks, stacks_of
+from nsystui.questions.job import Job
 from nsystui.questions.time_window import selected_reports
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -51,6 +52,12 @@ class Samples:
         return (f"{damaged:,} call chains are damaged (frames are missing or there twice): shown without what is lost",)
 
 
+def samples_of_job(job: Job, selection: Selection) -> Samples:
+    """The samples of a selection, whatever its name filter, kept with the job."""
+    wide = selection.with_name(None)
+    return job.once(("host samples", wide), lambda: samples_of(job.session, wide))
+
+
 def samples_of(session: Session, selection: Selection) -> Samples:
     """The samples of the selected threads in its window."""
     table, columns = tables.host_samples, tables.host_samples.c
@@ -79,6 +86,14 @@ def sampling_notes(session: Session, samples: Samples) -> tuple[str, ...]:
     notes = list(samples.notes)
     if not session.count(tables.call_chains):
         notes.append("the samples have no call stacks: record with `nsys profile --backtrace=dwarf`")
-    if (period := samples.period) is not None:
-        notes.append(f"{len(samples):,} samples; a thread that runs has one about every {period / 1e6:.2f} ms")
+    if counted := samples_words(samples):
+        notes.append(counted)
     return tuple(notes)
+
+
+def samples_words(samples: Samples) -> str:
+    """How many there are, and how often a thread that runs has one; empty where too few tell."""
+    period = samples.period
+    if period is None:
+        return ""
+    return f"{len(samples):,} samples; a thread that runs has one about every {period / 1e6:.2f} ms"

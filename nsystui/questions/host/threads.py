@@ -13,14 +13,14 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import PID, RANK, TID, Column, Unit
+from nsystui.base.columns import PID, PROCESS_ID, RANK, REPORT_ID, TID, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.identifiers import pid_of
 from nsystui.questions.algebra.intervals import Intervals, Times, intersect, subtract, union
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.host.functions import Group, function_words, top_function
 from nsystui.questions.host.naming import named_threads
-from nsystui.questions.host.samples import samples_of
+from nsystui.questions.host.samples import samples_of_job
 from nsystui.questions.host.segments import (
     BLOCKED,
     NO_SEGMENTS,
@@ -133,23 +133,23 @@ def _share(part: str, label: str, header: str, importance: int) -> Column:
 _LABELS = {
     "running": ("running", "Running", 0),
     "cuda": ("in CUDA", "In CUDA", 0),
-    "os": ("in OS", "In OS", 1),
+    "os": ("in OS", "In OS", 2),
     "mpi": ("in MPI", "In MPI", 2),
     "runnable": ("runnable", "Runnable", 2),
-    "waiting": ("waiting", "Waiting", 1),
-    "off": ("off CPU", "Off CPU", 1),
+    "waiting": ("waiting", "Waiting", 2),
+    "off": ("off CPU", "Off CPU", 2),
     "unknown": ("not recorded", "Not Recorded", 3),
 }
 COLUMNS = (
     RANK,
     Column("thread", header="Thread", label="thread"),
     *(_share(part, *words) for part, words in _LABELS.items()),
-    Column("cpu", header="On CPU (ns)", label="on CPU", unit=Unit.DURATION, importance=1),
+    Column("cpu", header="On CPU (ns)", label="on CPU", unit=Unit.DURATION, importance=3),
     Column("switches", header="Context Switches", label="switches", unit=Unit.COUNT, importance=3),
     Column("migrations", header="Migrations", label="migrations", unit=Unit.COUNT, importance=3),
     Column("idle_running", header="GPU Idle, Running (ns)", label="GPU idle: ran", unit=Unit.DURATION),
-    Column("idle_calls", header="GPU Idle, In Calls (ns)", label="in calls", unit=Unit.DURATION, importance=1),
-    Column("idle_off", header="GPU Idle, Off CPU (ns)", label="off CPU", unit=Unit.DURATION, importance=1),
+    Column("idle_calls", header="GPU Idle, In Calls (ns)", label="in calls", unit=Unit.DURATION, importance=3),
+    Column("idle_off", header="GPU Idle, Off CPU (ns)", label="off CPU", unit=Unit.DURATION, importance=3),
     Column("idle", header="GPU Idle (ns)", label="GPU idle", unit=Unit.DURATION, importance=3),
     Column("top", header="Top Function", label="top function", importance=1),
     Column("samples", header="Samples", label="samples", unit=Unit.COUNT, importance=3),
@@ -160,13 +160,15 @@ COLUMNS = (
         for part, (label, header, _) in _LABELS.items()
     ),
     Column("window", header="Window (ns)", label="window", unit=Unit.DURATION, importance=9),
+    REPORT_ID,
+    PROCESS_ID,
 )
 
 
 def threads_table(job: Job, selection: Selection) -> TableAnswer:
     """One row for each thread with anything recorded in the selection, by rank and process."""
     session = job.session
-    times, samples = HostTimes.load(session, selection), samples_of(session, selection)
+    times, samples = HostTimes.load(session, selection), samples_of_job(job, selection)
     windows, idle = extents(session, selection), idle_of_tasks(job, selection)
     scheduled = times.scheduling.reports()
     rows: list[Row] = []
@@ -195,7 +197,7 @@ def threads_table(job: Job, selection: Selection) -> TableAnswer:
                 *_scheduled(one.thread, times.scheduling, window, report in scheduled),
                 *_while_idle(when, idle.get(one.task), spent),
                 *(top, len(sampled.times) if sampled is not None else 0 if report in samples.stacks else None),
-                *(pid_of(one.thread[1]), one.tid, *parts, spent.window),
+                *(pid_of(one.thread[1]), one.tid, *parts, spent.window, report, one.task.process),
             )
         )
     lacking = [missing_note(session, table) for table in (tables.sched_events, tables.host_samples)]

@@ -18,7 +18,7 @@ from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList,
 from nsystui.questions.nccl.names import collective_of_kernel
 from nsystui.questions.tasks import GPU_TABLES
 from nsystui.questions.time_window import event_span, report_at
-from nsystui.questions.timeline.lanes import CALL_KINDS, Lane, ThreadEvents, Timeline
+from nsystui.questions.timeline.lanes import Lane, ThreadEvents, Timeline
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -273,7 +273,7 @@ def thread_spans(timeline: Timeline, lane: Lane, window: Window, count: int) -> 
     least = (window.end - window.start) / count
     rows = _last_of_columns(own, window, count) if own.follow else _inside(own, window)
     rows = rows[(own.end[rows] - own.start[rows] >= least) & (own.end[rows] > window.start)]
-    category = CALL_KINDS.get(own.kind, "nvtx")
+    category = own.category
     return [
         Span(int(own.start[row]), int(own.end[row]), own.names[int(own.name[row])], category) for row in rows.tolist()
     ]
@@ -323,14 +323,22 @@ def range_next_to(timeline: Timeline, lane: Lane, time: int, forward: bool) -> R
 def longest_range_in(timeline: Timeline, lane: Lane, window: Window) -> tuple[Row | None, int]:
     """The range that takes up most of ``window``, a row of the event list, and how many overlap it."""
     level = timeline.events(lane)
+    place = longest_place_in(level, window)
+    return (None, 0) if place is None else (_row(timeline, lane, level, place), len(_inside(level, window)))
+
+
+def longest_place_in(level: ThreadEvents, window: Window) -> int | None:
+    """The number of the range, call or stretch that takes up most of ``window``; ``None`` where there is none."""
     rows = _inside(level, window)
     if not len(rows):
-        return None, 0
+        return None
     inside = np.minimum(level.end[rows], window.end) - np.maximum(level.start[rows], window.start)
-    return _row(timeline, lane, level, int(rows[int(np.argmax(inside))])), len(rows)
+    return int(rows[int(np.argmax(inside))])
 
 
 def _row(timeline: Timeline, lane: Lane, level: ThreadEvents, place: int) -> Row | None:
+    if level.kind is None:
+        return None
     key = EventKey(lane.task.report, level.kind, int(level.row[place]), int(level.start[place]))
     return event_row(timeline.session, key, timeline.ranks)
 
@@ -354,7 +362,7 @@ def lane_events(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> An
         else timeline.selection.devices,
         streams=whole if None in streams or not streams else chosen,
     )
-    hosts = {lane.calls or EventKind.NVTX for lane in lanes if lane.is_host}
+    hosts = {lane.calls or EventKind.NVTX for lane in lanes if lane.is_host and not lane.is_cpu}
     kinds = [kind for kind in EventKind if kind in hosts and timeline.session.count(KIND_TABLES[kind].table)]
     if gpu:
         kinds = [*GPU_KINDS, *kinds]

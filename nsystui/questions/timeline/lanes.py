@@ -27,6 +27,7 @@ from nsystui.questions.nvtx.loading import Texts, coded_arrays
 from nsystui.questions.nvtx.ranges import ranges_of
 from nsystui.questions.tasks import GPU_TABLES, selected_ranks
 from nsystui.questions.time_window import recorded, report_at
+from nsystui.questions.timeline.cpu import CpuWork, events_of
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.results import json_of
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
 
-CATEGORIES = ("idle", "compute", "nccl", "memory", "graph", "nvtx", "api", "os")
+CATEGORIES = ("idle", "compute", "nccl", "memory", "graph", "nvtx", "api", "os", "cpu")
 """The categories that may dominate a column, by their numbers in ``Columns.category``."""
 
 IDLE = CATEGORIES.index("idle")
@@ -138,13 +139,14 @@ MOST_CALLS = 8_000_000
 
 @dataclass(frozen=True, eq=False)
 class ThreadEvents:
-    """The push/pop ranges of a thread at one nesting level, its start/end ranges, or its calls of one kind.
+    """The push/pop ranges of a thread at one nesting level, its start/end ranges, its calls of one kind, or its
+    stretches on CPUs, which are no events: their ``kind`` is ``None``, and their ``row`` the node of the stack.
 
     There are n of them by start, in job time (ns); arrays have the shape ``(n,)``. ``name``: index into ``names``;
     ``row``: the row in the table of their ``kind``. ``work`` is their union.
     """
 
-    kind: EventKind
+    kind: EventKind | None
     names: tuple[str, ...]
 
     start: Times
@@ -155,29 +157,51 @@ class ThreadEvents:
     follow: bool
     """Whether none starts before the one before it ends (start/end ranges and nested calls may)."""
 
+    @property
+    def category(self) -> str:
+        return _category(self.kind)
+
+
+def _category(kind: EventKind | None) -> str:
+    return "cpu" if kind is None else CALL_KINDS.get(kind, "nvtx")
+
 
 @dataclass(frozen=True, eq=False)
 class ReportLanes:
     """The lanes of a report. ``threads`` has the levels of each thread (globalTid), outermost first, and
-    last, as level ``None``, its start/end ranges; ``calls`` has the calls of each thread by kind."""
+    last, as level ``None``, its start/end ranges; ``calls`` has the calls of each thread by kind, ``running`` its
+    stretches on CPUs, of which ``cpu`` says more."""
 
     streams: Mapping[Stream, LaneWork]
     threads: Mapping[int, Mapping[int | None, ThreadEvents]]
     calls: Mapping[int, Mapping[EventKind, ThreadEvents]]
+    running: Mapping[int, ThreadEvents]
     thread_names: Mapping[int, str]
+    cpu: CpuWork
 
     @property
     def size(self) -> int:
         """The number of intervals in memory: about eight bytes each, of ranges three times that."""
         held = sum(len(blocks) for work in self.streams.values() for blocks in work.apart)
         ranges = sum(len(events.start) for levels in self.threads.values() for events in levels.values())
-        return held + 3 * (ranges + sum(len(events.start) for own in self.calls.values() for events in own.values()))
+        calls = sum(len(events.start) for own in self.calls.values() for events in own.values())
+        return held + 3 * (ranges + calls + sum(len(events.start) for events in self.running.values()))
 
     @classmethod
-    def load(cls, session: Session, report: Report) -> ReportLanes:
-        """Reads the lanes of ``report``; what is expensive to compute is kept next to the pack."""
+    def load(cls, session: Session, report: Report, tasks: frozenset[Task]) -> ReportLanes:
+        """The lanes of ``report``, in which ``tasks`` ran; what is expensive to compute is kept beside the pack."""
+        cpu = CpuWork.load(session, report, tasks)
+        running = {
+            thread: _thread_events(None, cpu.names, (own.start, own.end), own.name, own.node, report)
+            for thread, own in cpu.threads.items()
+        }
         return cls(
-            _streams(session, report), _ranges(session, report), _calls(session, report), _thread_names(session, report)
+            _streams(session, report),
+            _ranges(session, report),
+            _calls(session, report),
+            running,
+            _thread_names(session, report),
+            cpu,
         )
 
 
@@ -234,7 +258,7 @@ def _level(ranges: Arrays, rows: NDArray[np.int64], names: tuple[str, ...], repo
 
 
 def _thread_events(
-    kind: EventKind,
+    kind: EventKind | None,
     names: tuple[str, ...],
     times: tuple[Times, Times],
     name: NDArray[np.int32],
@@ -243,8 +267,17 @@ def _thread_events(
 ) -> ThreadEvents:
     start, end = times
     blocks = blocks_of(union(start, end))
-    work = LaneWork(((CALL_KINDS.get(kind, "nvtx"), blocks),), (blocks,), recorded(report))
+    work = LaneWork(((_category(kind), blocks),), (blocks,), recorded(report))
     return ThreadEvents(kind, names, start, end, name, row, work, bool((start[1:] >= end[:-1]).all()))
+
+
+_RARE = 100
+
+
+def _is_rare(events: ThreadEvents) -> bool:
+    """Whether a thread was on CPUs for less than a hundredth of the recording."""
+    seen = events.work.recorded
+    return _RARE * events.work.length < seen.end - seen.start
 
 
 _CALL_TYPES: dict[str, type[np.generic]] = {
@@ -303,6 +336,8 @@ _MOST_HELD = 16_000_000
 class Lane:
     """The identity of a lane: a GPU of a rank, one stream of it, or NVTX ranges or calls of one of its threads.
 
+    With ``is_cpu`` it shows what the thread ran on CPUs, and when it was off them.
+
     ``device`` is the CUDA ordinal, ``thread`` NVIDIA's globalTid; ``level`` is the nesting level of push/pop ranges, 0
     for the outermost, and ``None`` for start/end ranges. ``calls`` is the kind of the calls, ``None`` for NVTX.
     """
@@ -314,6 +349,7 @@ class Lane:
     thread: int | None = None
     level: int | None = 0
     calls: EventKind | None = None
+    is_cpu: bool = False
     name: str = field(default="", compare=False)
     """That of the thread, on the first of its lanes; of a GPU its number, where the rank has several."""
 
@@ -382,13 +418,15 @@ class Timeline:
         """Whether a rank has lanes that it shows only when it is opened."""
         report = report_at(self.session, task.report)
         calls = [KIND_TABLES[kind].table for kind in CALL_KINDS]
-        return any(report.count(table) for table in (tables.kernels, tables.memory_ops, tables.nvtx_ranges, *calls))
+        work = (tables.kernels, tables.memory_ops, tables.nvtx_ranges, tables.host_samples, tables.sched_events)
+        return any(report.count(table) for table in (*work, *calls))
 
     def rows_inside(self, task: Task) -> int:
-        """How many ranges and calls opening a rank reads."""
+        """How many ranges, calls, samples and scheduling events opening a rank reads."""
         report = report_at(self.session, task.report)
         calls = [report.count(KIND_TABLES[kind].table) for kind in CALL_KINDS]
-        return report.count(tables.nvtx_ranges) + sum(count for count in calls if count <= MOST_CALLS)
+        read = [count for count in (*calls, events_of(report)) if count <= MOST_CALLS]
+        return report.count(tables.nvtx_ranges) + sum(read)
 
     def left_out(self, opened: frozenset[Task]) -> tuple[str, ...]:
         """Notes on the calls of opened ranks that are too many for lanes."""
@@ -419,8 +457,12 @@ class Timeline:
             yield from self._thread_lanes(item, thread, inside)
 
     def _threads(self, item: RankedTask, inside: ReportLanes) -> list[int]:
-        """The threads of a rank: the main thread, then by the time that they spend in ranges, and in calls."""
-        own = {thread for thread in (*inside.threads, *inside.calls) if process_of(thread) == item.task.process}
+        """The threads of a rank: the main thread, then by the time that they spend in ranges, in calls, and on CPUs.
+
+        Threads with neither ranges nor calls are there that ran for a hundredth of the time.
+        """
+        ran = [thread for thread, events in inside.running.items() if not _is_rare(events)]
+        own = {thread for thread in (*inside.threads, *inside.calls, *ran) if process_of(thread) == item.task.process}
 
         def in_ranges(thread: int) -> int:
             return next((level.work.length for level in inside.threads.get(thread, {}).values()), 0)
@@ -431,7 +473,8 @@ class Timeline:
 
         def place(thread: int) -> tuple[Any, ...]:
             calls = (-in_calls(thread, kind) for kind in CALL_KINDS)
-            return tid_of(thread) != item.pid, -in_ranges(thread), *calls, thread
+            ran = inside.running.get(thread)
+            return tid_of(thread) != item.pid, -in_ranges(thread), *calls, -(ran.work.length if ran else 0), thread
 
         return sorted(own, key=place)
 
@@ -444,6 +487,8 @@ class Timeline:
         for kind in inside.calls.get(thread, ()):
             yield Lane(item.task, item.rank, thread=thread, calls=kind, name=name)
             name = ""
+        if thread in inside.running:
+            yield Lane(item.task, item.rank, thread=thread, is_cpu=True, name=name)
 
     def _stream_lanes(self, item: RankedTask, device: int, inside: ReportLanes) -> Iterator[Lane]:
         chosen = self.selection.streams
@@ -466,9 +511,15 @@ class Timeline:
         return self._devices[lane.task, lane.device or 0]
 
     def events(self, lane: Lane) -> ThreadEvents:
-        """The ranges or calls of a lane of a thread."""
+        """The ranges, calls or stretches on CPUs of a lane of a thread."""
         inside, thread = self._inside_now(lane.task), lane.thread or 0
+        if lane.is_cpu:
+            return inside.running[thread]
         return inside.threads[thread][lane.level] if lane.calls is None else inside.calls[thread][lane.calls]
+
+    def cpu_work(self, lane: Lane) -> CpuWork:
+        """What is known of the threads on CPUs in the report of a lane."""
+        return self._inside_now(lane.task).cpu
 
     def lane_of(self, values: Mapping[str, Any]) -> Lane | None:
         """The lane of a row of the event list, in an opened rank; ``None`` where events of its kind have none.
@@ -503,7 +554,8 @@ class Timeline:
                 return self._reports[task.report]
             if not wait:
                 return None
-            loaded = ReportLanes.load(self.session, report_at(self.session, task.report))
+            tasks = frozenset(item.task for item in self.ranks if item.task.report == task.report)
+            loaded = ReportLanes.load(self.session, report_at(self.session, task.report), tasks)
             self._reports[task.report] = loaded
             while len(self._reports) > 1 and sum(one.size for one in self._reports.values()) > _MOST_HELD:
                 self._reports.popitem(last=False)

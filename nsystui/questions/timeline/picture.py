@@ -116,7 +116,7 @@ def _matches(
     return found
 
 
-LETTERS = {"compute": "K", "nccl": "N", "memory": "M", "graph": "G", "api": "A", "os": "O"}
+LETTERS = {"compute": "K", "nccl": "N", "memory": "M", "graph": "G", "api": "A", "os": "O", "cpu": "C"}
 """The letter of each category of work: upper case where a column is busy for half of its time or more."""
 
 RANGE, THIN_RANGE = "═", "─"
@@ -124,7 +124,7 @@ RANGE, THIN_RANGE = "═", "─"
 
 NOTHING, NO_DATA = " ", "·"
 BEGIN, BEGAN_BEFORE = "│", "‹"
-LEGEND = "K compute  N NCCL  M memory  G graph  A API  O OS, MPI  (lower case: less than half of the column)"
+LEGEND = "K compute  N NCCL  M memory  G graph  A API  O OS, MPI  C CPU  (lower case: less than half of the column)"
 _HALF = 0.5
 _LEAST_CUT = 6
 """Cells in which the beginning of a name says something."""
@@ -245,6 +245,8 @@ def lane_label(lane: Lane, is_open: bool | None = None) -> str:
 
     ``is_open`` puts a sign before the rank: whether its lanes are shown, ``None`` for no sign.
     """
+    if lane.is_cpu:
+        return f"  CPU {lane.name}".rstrip()
     if lane.calls is not None:
         return f"  {_WORDS[lane.calls]} {lane.name}".rstrip()
     if lane.thread is not None:
@@ -257,7 +259,7 @@ def lane_label(lane: Lane, is_open: bool | None = None) -> str:
     return f"{sign}rank {lane.rank} GPU {lane.name}".rstrip()
 
 
-_SHARES = ("compute", "nccl", "memory", "graph", "nvtx", "api", "os")
+_SHARES = ("compute", "nccl", "memory", "graph", "nvtx", "api", "os", "cpu")
 
 TIMELINE_COLUMNS = (
     RANK,
@@ -285,6 +287,8 @@ def timeline_table(pictures: Sequence[LanePicture], notes: tuple[str, ...] = ())
 
 
 def _kind_of(lane: Lane) -> str:
+    if lane.is_cpu:
+        return "CPU"
     if lane.is_host:
         return "NVTX" if lane.calls is None else _WORDS[lane.calls]
     return "GPU" if lane.stream is None else "stream"
@@ -301,7 +305,7 @@ def _rows(picture: LanePicture) -> Iterator[Row]:
         lane.device,
         lane.stream,
         thread,
-        lane.level if lane.is_host and lane.calls is None else None,
+        lane.level if lane.is_host and lane.calls is None and not lane.is_cpu else None,
     )
     for number, (category, busy) in enumerate(zip(found.category.tolist(), found.busy.tolist(), strict=True)):
         first, last = lo + number * length // count, lo + (number + 1) * length // count

@@ -12,6 +12,7 @@ MODES = (*SCREENS, "nccl_log", "diff")
 
 _MAKERS = {
     "rank map": "screens.rank_map:RankMapScreen",
+    "call tree": "screens.host:CallTreeScreen",
     "efficiency": "screens.efficiency:EfficiencyScreen",
     "nccl sizes": "screens.nccl:NcclSizesScreen",
     "nvtx names": "screens.nvtx:NvtxNamesScreen",
@@ -43,6 +44,13 @@ _OF_TAB = {
         TabView("map", "map of ranks", "rank map"),
         TabView("step map", "map of steps", "rank map"),
         TabView("efficiency", "efficiency", "efficiency"),
+    ),
+    "host": (
+        TabView("threads", "threads", "host"),
+        TabView("functions", "functions", "host"),
+        TabView("call tree", "call tree", "call tree"),
+        TabView("gaps", "gaps", "host"),
+        TabView("GPU memory", "GPU memory", "host"),
     ),
 }
 """The views of tabs that the catalogue does not tell alone."""

@@ -155,6 +155,8 @@ class TableScreen(TablesScreen):
         self.table.set_answer(answer, keep_cursor=same_place)
         self.table.mark_sorted(*(self._sort or self.natural_order()))
         self.notes.show_notes(answer.notes if len(answer) else ())
+        if not len(answer) and self.HAS_DETAILS:
+            self.pane.show([])
         self.show_count()
 
     def show_answer(self, result: Any, ranks: Sequence[RankedTask], same_place: bool) -> None:

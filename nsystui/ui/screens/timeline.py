@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
@@ -344,8 +345,12 @@ class TimelineScreen(ZoomableChartScreen):
         if self._searching:
             self._steps += direction  # when the one before is found
             return
-        self._searching = True
         time, forward = self.time, direction > 0
+        if lane.is_cpu:
+            self._go_to_stretch(picture, lane, forward)
+            return
+
+        self._searching = True
 
         def find() -> Row | None:
             if lane.is_host:
@@ -356,6 +361,19 @@ class TimelineScreen(ZoomableChartScreen):
             self._event_found(lane, None, reason_of(error))
 
         in_thread(self, "neighbour", find, partial(self._event_found, lane), failed)
+
+    def _go_to_stretch(self, picture: TimelinePicture, lane: Lane, forward: bool) -> None:
+        """Goes to where the thread came to a CPU, or to another function, next or before."""
+        starts = picture.timeline.events(lane).start
+        place = bisect_right(starts, self.time) if forward else bisect_left(starts, self.time) - 1
+        if not 0 <= place < len(starts):
+            self.say("no more of it on this lane")
+        elif self._view_of(picture).start <= starts[place] < self._view_of(picture).end:
+            self.move_to(time=int(starts[place]), event=None)
+            self._place_cursor()
+            self._follow()
+        else:
+            self._go_to(int(starts[place]))
 
     def _event_found(self, lane: Lane, row: Row | None, reason: str = "no more events on this lane") -> None:
         picture, steps = self.picture, self._steps
@@ -533,7 +551,8 @@ class TimelineScreen(ZoomableChartScreen):
         picture, wanted = self.picture, self._to_mark
         if picture is None or wanted is None:
             return None
-        return Matches(picture.timeline, picture.lanes, picture.base, wanted)
+        lanes = tuple(lane for lane in picture.lanes if not lane.is_cpu)  # what ran there is no event
+        return Matches(picture.timeline, lanes, picture.base, wanted)
 
     def action_match(self, direction: int) -> None:
         """Goes to the next event, on any lane, whose name is looked for."""

@@ -30,6 +30,7 @@ _COLOURS = {
     "idle": _Colour("$foreground 60%", "$foreground 75%", "ansi_bright_black"),
     "api": _Colour("#c08cff", "#6128a8", "ansi_magenta"),
     "os": _Colour("#35b5a2", "#005a52", "ansi_cyan"),
+    "cpu": _Colour("#e58fb5", "#8a2358", "ansi_bright_magenta"),
     "metric": _Colour("#5cd9ea", "#00566e", "ansi_bright_cyan"),
     "nvtx": _Colour("$foreground 85%", "$foreground 85%", "$foreground"),
     "error": _Colour("#ff6b6b", "#a3121f", "ansi_red", "ansi_red"),
@@ -41,7 +42,7 @@ _BOLD = frozenset({"error", "worse"})
 """Bold, so that the terminal's own red is readable on dark and on light."""
 
 CATEGORIES = tuple(_COLOURS)
-"""``compute nccl memory graph idle api os metric nvtx``, and ``error warning better worse``."""
+"""``compute nccl memory graph idle api os cpu metric nvtx``, and ``error warning better worse``."""
 
 SEVERITIES = frozenset({"error", "warning"})
 

@@ -303,5 +303,6 @@ class TableLayout:
 
 def message_lines(words: str, width: int) -> list[str]:
     """Sentences as lines of ``width`` cells, set in by two; for the body of a table that has no rows to show."""
-    paragraphs = [textwrap.wrap(safe_text(part), max(8, width - 4)) or [""] for part in words.splitlines()]
+    room = max(8, width - 4)  # an option to copy is not broken at its hyphens
+    paragraphs = [textwrap.wrap(safe_text(part), room, break_on_hyphens=False) or [""] for part in words.splitlines()]
     return [set_cell_size("  " + line, width) for lines in paragraphs for line in lines]

@@ -1,0 +1,498 @@
+"""8 Host: what the CPU threads did, by thread, by function and as a tree of calls, and the memory of the GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nsystui.base.answer import Answer, Record, Row, TableAnswer
+from nsystui.base.columns import FILES_ONLY
+from nsystui.base.kernel_names import function_name
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.units import format_value
+from nsystui.questions.gpu_memory import COLUMNS as MEMORY_COLUMNS
+from nsystui.questions.gpu_memory import memory_over_time
+from nsystui.questions.host.calltree import CALL, COLUMNS, HOT, LEAST, CallTree, nodes_table, tree_of
+from nsystui.questions.host.causes import (
+    ALLOCATING,
+    COPYING,
+    IN_MPI,
+    IN_OS,
+    LAUNCHING,
+    NOTHING,
+    OFF_CPU,
+    OTHER_CALLS,
+    PREEMPTED,
+    RUNNING_CODE,
+    SYNCHRONISING,
+    WAITING,
+)
+from nsystui.questions.host.functions import FULL_NAME, KERNEL_MODE, MODULE, PATH, functions_table, mode_of
+from nsystui.questions.host.samples import Samples, samples_of_job, samples_words, sampling_notes
+from nsystui.questions.job import Job
+from nsystui.questions.question import QuestionView
+from nsystui.ui import keys
+from nsystui.ui.pictures.details import Details
+from nsystui.ui.screens.outline import Layout, Outline, OutlineScreen
+from nsystui.ui.screens.table import TableScreen, ViewsScreen
+from nsystui.ui.widgets.lines import Choice
+from nsystui.ui.widgets.plots import blocks
+
+_TAB = "8 Host"
+_SAMPLED = ("thread", "function")
+"""The rows of views that count samples."""
+_GAPS = 2
+"""The place of the single gaps among their groupings."""
+_CATEGORIES = {
+    **dict.fromkeys((SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS), "api"),
+    **dict.fromkeys((IN_MPI, IN_OS), "os"),
+    **dict.fromkeys((RUNNING_CODE, WAITING, PREEMPTED), "cpu"),
+    **dict.fromkeys((OFF_CPU, NOTHING), "idle"),
+}
+"""The colours of causes of idle time."""
+_CELLS = {"running_percent": "cpu", "cuda_percent": "api", "os_percent": "os", "mpi_percent": "os"}
+_IMPORTANCE = {"total_percent": 0, "total": 1, "own_percent": 2, "own": 3}
+_CURVE = 60
+"""Columns of the curve of memory over time."""
+_BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
+    "functions": (("all", {"by": "all"}), ("rank", {"by": "rank"}), ("thread", {"by": "thread"})),
+    "gaps": (("cause", {"by": "all"}), ("rank and cause", {"by": "rank"}), ("gap", {"list": True})),
+    "GPU memory": (
+        ("device", {}),
+        ("allocation", {"allocations": "all"}),
+        ("allocation at the peak", {"allocations": "at-peak"}),
+        ("allocation never freed", {"allocations": "never-freed"}),
+        ("pool", {"pools": True}),
+    ),
+}
+"""How the rows of views are grouped: the words, and the values of the question's options."""
+
+
+@dataclass(frozen=True)
+class Whose:
+    """A thread (by its system's number) or all threads of some tasks, whose samples alone are shown."""
+
+    tasks: frozenset[Task]
+    tid: int | None
+    words: str
+
+    def selected(self, selection: Selection) -> Selection:
+        """A selection without other processes."""
+        return selection.with_tasks(self.tasks)
+
+    @property
+    def thread(self) -> str | None:
+        """The value of the questions' option."""
+        return None if self.tid is None else str(self.tid)
+
+
+def _samples_count(samples: Samples | None) -> str:
+    """`` · 26,136 samples, every 0.10 ms``; empty without samples."""
+    if samples is None or not len(samples):
+        return ""
+    period = samples.period
+    every = "" if period is None else f", every {period / 1e6:.2f} ms"
+    return f" · {len(samples):,} samples{every}"
+
+
+class SampledScreen(TableScreen):
+    """A table with the number of CPU samples and their period at the right of its count."""
+
+    samples: Samples | None = None
+
+    def show_count(self) -> None:
+        answer = self.table.answer
+        if answer is not None:
+            total = answer.total if answer.total is not None else len(answer)
+            self.show_title(right=f"{len(answer):,} of {total:,} {self.counted()}{_samples_count(self.samples)}")
+
+    def row_category(self, values: Record) -> str | None:
+        return "os" if values.get("mode") else None
+
+    def shown_notes(self, notes: Sequence[str]) -> Sequence[str]:
+        """The notes below the rows: the count of the samples is above them."""
+        return notes if self.samples is None else [note for note in notes if note != samples_words(self.samples)]
+
+    def row_details(self) -> Details:
+        """Of a function its full name and its module first."""
+        own, values = super().row_details(), self.values()
+        name = values.get("full_name")
+        if not isinstance(name, str) or not own:
+            return own
+        mode = ["in the kernel"] if values.get("mode") else []
+        return [[name], [f"in {values['module_path']}", *mode], *own[1:]]
+
+    def open_callers(self, whose: Whose | None) -> None:
+        """Opens the callers of the function under the cursor."""
+        name = self.values().get("full_name")
+        if isinstance(name, str):
+            self.lay_over(PartialCallTreeScreen(whose, name, bottom_up=True))
+
+    def open_callees(self, whose: Whose | None) -> None:
+        """Opens what the function under the cursor calls."""
+        name = self.values().get("full_name")
+        if isinstance(name, str):
+            self.lay_over(PartialCallTreeScreen(whose, name))
+
+
+class HostScreen(ViewsScreen, SampledScreen):
+    """Threads, functions, GPU memory; the call tree is a screen beside it."""
+
+    HOME = SCREEN = "host"
+    MODE_KEY = "8"
+    PLACES = ("host", "table", "everywhere")
+    STATE = (*ViewsScreen.STATE, "grouping")
+    BINDINGS = keys.bindings("host", "table", "everywhere")
+
+    def __init__(self) -> None:
+        super().__init__(_TAB)
+        self.grouping: dict[str, int] = {}
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.view.name, self.grouping.get(self.view.name, 0))
+
+    def ask(self, job: Job, selection: Selection) -> tuple[QuestionView, Answer]:
+        view = self.view
+        options = dict(_BY[view.name][self.grouping.get(view.name, 0)][1]) if view.name in _BY else {}
+        self.samples = samples_of_job(job, selection) if view.question.row in _SAMPLED else None
+        return view, view.ask(job, selection, options)
+
+    def show(self, result: Any, same_place: bool) -> None:
+        view, answer = result
+        self.table.elastic = {"thread": "thread", "function": "function", "time": "what"}.get(view.question.row)
+        self.table.bar_category = "memory" if view.name == "GPU memory" else "cpu"
+        self.table.cell_styles = _cells if view.question.row == "thread" else None
+        super().show((view, _without_empty_columns(answer)), same_place)
+        if len(answer):
+            self.notes.show_notes(self.shown_notes(answer.notes))
+
+    def counted(self) -> str:
+        return "gaps" if self._is_list else super().counted()
+
+    @property
+    def _is_list(self) -> bool:
+        return self.view.name == "gaps" and self.grouping.get("gaps") == _GAPS
+
+    def row_category(self, values: Record) -> str | None:
+        return _CATEGORIES.get(str(values.get("cause"))) or super().row_category(values)
+
+    def choices(self) -> tuple[Choice, ...]:
+        views, groups = super().choices(), _BY.get(self.view.name)
+        if groups is None:
+            return views
+        chosen = self.grouping.get(self.view.name, 0)
+        return (*views, Choice("by", tuple(words for words, _ in groups), chosen, self._group_by))
+
+    def _group_by(self, place: int) -> None:
+        self._sort = None
+        self.grouping[self.view.name] = place
+        self.job_changed()
+
+    # -- the ways from a row --------------------------------------------------------------------------------------
+
+    def whose(self) -> Whose | None:
+        """The thread or the rank of the cursor's row; ``None`` of a row of all."""
+        values, job = self.values(), self.job
+        report, process, rank, tid = (values.get(key) for key in ("report", "process", "rank", "tid"))
+        if isinstance(report, int) and isinstance(process, int):
+            tasks = frozenset({Task(report, process)})
+        elif isinstance(rank, int) and job is not None:
+            tasks = job.tasks_of_ranks(frozenset({rank}))
+        else:
+            return None
+        words = ([f"rank {rank}"] if rank is not None else []) + ([f"{values['thread']} {tid}"] if tid else [])
+        return Whose(tasks, tid if isinstance(tid, int) else None, " ".join(words))
+
+    def open_row(self) -> None:
+        if not self.values():
+            return
+        row = self.answered.question.row
+        if row == "function":
+            self.open_callers(self.whose())
+        elif row == "thread":
+            self._open_thread(ThreadFunctionsScreen)
+        elif self._is_list:
+            self.app.call_later(self._show_gap)
+        elif row == "time":
+            self.explorer.remember()
+            self._group_by(_GAPS)
+        elif self.grouping.get(self.view.name, 0) == 0:
+            self.explorer.remember()
+            self._group_by(2)
+        else:
+            self.say("this is one allocation: L shows its time on the timeline, t selects it")
+
+    async def _show_gap(self) -> None:
+        """Shows the gap under the cursor on the timeline, its rank opened."""
+        rank = self.values().get("rank")
+        await self.action_timeline()
+        if isinstance(rank, int):
+            self.explorer.screen.open_rank(rank)  # type: ignore[attr-defined]
+
+    def _open_thread(self, screen: Callable[[Whose], Any]) -> None:
+        whose = self.whose()
+        if whose is None:
+            return
+        if not self.values().get("samples"):
+            self.say("no CPU sample of this thread: record with `nsys profile --sample=process-tree`")
+            return
+        self.lay_over(screen(whose))
+
+    def action_call_tree(self) -> None:
+        row = self.answered.question.row
+        if row == "thread":
+            self._open_thread(PartialCallTreeScreen)
+        elif row == "function":
+            self.open_callees(self.whose())
+        else:
+            self.say("the call tree is of CPU samples: v goes to threads and functions")
+
+    def row_window(self) -> Window | None:
+        peak = self.values().get("peak_time")
+        return Window(peak, peak + 1) if isinstance(peak, int) else super().row_window()
+
+    def details_question(self) -> Callable[[Job], Details] | None:
+        """Of memory its curve."""
+        answer, row = self.table.answer, self.table.current_row
+        if answer is None or row is None or answer.columns != MEMORY_COLUMNS:
+            return None
+        own, selection = self.row_details(), self.selection
+
+        def ask(job: Job) -> Details:
+            return [own[0], [_curve(job, selection, row)], *own[1:]]
+
+        return ask
+
+
+def _without_empty_columns(answer: TableAnswer) -> TableAnswer:
+    """The same, without room for columns of which no row has a value: files have them all."""
+    empty = [all(row[place] is None for row in answer.rows) for place in range(len(answer.columns))]
+    columns = (
+        column.with_importance(FILES_ONLY) if is_empty and answer.rows else column
+        for column, is_empty in zip(answer.columns, empty, strict=True)
+    )
+    return replace(answer, columns=tuple(columns))
+
+
+def _cells(values: Record) -> Mapping[str, str]:
+    return {key: category for key, category in _CELLS.items() if values.get(key)}
+
+
+def _curve(job: Job, selection: Selection, row: Row) -> str:
+    """The memory of a row over time, as blocks of its peak."""
+    place, peak = row[:3], int(row[3] or 0)
+    rows = [one for one in memory_over_time(job, selection, _CURVE).rows if one[:3] == place]
+    used = [float("nan") if one[4] is None else int(one[4]) / max(peak, 1) for one in rows]
+    words = format_value(MEMORY_COLUMNS[3].unit, peak)
+    return f"over time {blocks(used, _CURVE)} a full block is {words}"
+
+
+class ThreadFunctionsScreen(SampledScreen):
+    """The functions of one thread."""
+
+    MODE_KEY = "8"
+    PLACES = ("host", "table", "everywhere")
+    BINDINGS = keys.bindings("host", "table", "everywhere")
+    ELASTIC = "function"
+
+    def __init__(self, whose: Whose) -> None:
+        super().__init__(_TAB, whose.words, "functions")
+        self.whose = whose
+
+    def ask(self, job: Job, selection: Selection) -> Answer:
+        own = self.whose.selected(selection)
+        self.samples = samples_of_job(job, own)
+        return functions_table(job, own, "all", self.whose.thread)
+
+    def show(self, result: Any, same_place: bool) -> None:
+        self.table.bar_category = "cpu"
+        super().show(result, same_place)
+        self.notes.show_notes(self.shown_notes(result.notes))
+
+    def counted(self) -> str:
+        return "functions"
+
+    def open_row(self) -> None:
+        self.open_callers(self.whose)
+
+    def action_call_tree(self) -> None:
+        self.open_callees(self.whose)
+
+
+@dataclass(frozen=True)
+class CallNode:
+    """A node of a call tree: its number there, and how many functions are right below it."""
+
+    id: int
+    child_count: int
+
+
+@dataclass(frozen=True, eq=False)
+class CallNodes:
+    """A call tree as nodes that open. Of those below a node the ones with so few samples follow when asked for."""
+
+    calls: CallTree
+    hot: frozenset[int]
+    is_bottom_up: bool
+
+    def __len__(self) -> int:
+        """The number of nodes that have samples."""
+        return sum(map(len, self.calls.below.values()))
+
+    def node(self, number: int) -> CallNode:
+        return CallNode(number, len(self.calls.below.get(number, ())))
+
+    def roots(self, order: str) -> Sequence[CallNode]:
+        return [self.node(number) for number in self._sorted(0, order)]
+
+    def children(self, node: CallNode, offset: int, limit: int, order: str) -> Sequence[CallNode]:
+        below = self._sorted(node.id, order)
+        if not offset:
+            limit = min(limit, self.many(node.id) or limit)
+        return [self.node(number) for number in below[offset : offset + limit]]
+
+    def many(self, number: int) -> int:
+        """How many right below a node are no small change."""
+        return sum(not self._is_small(below) for below in self.calls.below.get(number, ()))
+
+    def ancestors(self, node: CallNode) -> Sequence[int]:
+        return self.calls.above(node.id)
+
+    def _is_small(self, number: int) -> bool:
+        return bool(100 * self.calls.total[number] < LEAST * self.calls.samples)
+
+    def _sorted(self, number: int, order: str) -> list[int]:
+        """The nodes below one by a column, names ascending; small ones behind the others."""
+
+        def place(below: int) -> tuple[bool, Any]:
+            if order in ("own", "own_percent"):
+                return self._is_small(below), -int(self.calls.own[below])
+            if order in _NAMES:
+                return self._is_small(below), getattr(self.calls.function(below), _NAMES[order])
+            return self._is_small(below), 0  # they come by total
+
+        return sorted(self.calls.below.get(number, ()), key=place)
+
+    def name(self, number: int) -> str:
+        return function_name(self.calls.function(number).name)
+
+    def row(self, node: CallNode) -> Row:
+        calls, number = self.calls, node.id
+        function, whole = calls.function(number), calls.samples
+        total, own = int(calls.total[number]), int(calls.own[number])
+        return (
+            *(self.name(number), 100.0 * total / whole, total, 100.0 * own / whole, own),
+            *("◂" if number in self.hot else "", function.library, mode_of(function), function.name, function.module),
+        )
+
+
+_NAMES = {"call": "name", "module": "library", "mode": "is_kernel"}
+_BY_KEY = {column.key: column for column in COLUMNS}
+TREE_COLUMNS = (
+    CALL,
+    *(_BY_KEY[key].with_importance(rank) for key, rank in _IMPORTANCE.items()),
+    HOT.with_importance(2),
+    MODULE,
+    KERNEL_MODE.with_importance(3),
+    FULL_NAME,
+    PATH,
+)
+
+
+class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
+    """The call tree of all samples in the selection."""
+
+    MODE_KEY = "8"
+    SCREEN = "call tree"
+    PLACES = ("call tree", "table", "everywhere")
+    BINDINGS = keys.bindings("call tree", "table", "everywhere")
+    STATE = (*OutlineScreen.STATE, "is_bottom_up")
+    ASCENDING = ("call", "module", "mode")
+    ELASTIC = "call"
+    WAYS = ("top-down", "bottom-up")
+
+    def __init__(self, *crumbs: str) -> None:
+        super().__init__(_TAB, *crumbs)
+        self.whose: Whose | None = None
+        self.function: str | None = None
+        self.is_bottom_up = False
+        self.nodes: CallNodes | None = None
+        self._sampling: tuple[str, ...] = ()
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.is_bottom_up,)
+
+    def ask(self, job: Job, selection: Selection) -> tuple[CallNodes, Samples, tuple[str, ...]]:
+        thread = None if self.whose is None else self.whose.thread
+        own = selection if self.whose is None else self.whose.selected(selection)
+        samples, calls = tree_of(job, own, self.is_bottom_up, thread, self.function)
+        nodes = CallNodes(calls, frozenset(calls.hot_path()), self.is_bottom_up)
+        return nodes, samples, sampling_notes(job.session, samples)
+
+    def show(self, result: Any, same_place: bool) -> None:
+        before, opened = self.nodes, set() if self.outline is None else self.outline.opened
+        self.nodes, self.samples, self._sampling = result
+        notes = self._sampling
+        is_same = before is not None and before.is_bottom_up == self.nodes.is_bottom_up
+        opened = self.nodes.calls.find_all(before.calls, opened) if before is not None and is_same else set()
+        opened = opened or set(self.nodes.hot)
+        self.table.bar_category = "cpu"
+        self.table.empty_text = "\n".join(notes) if self.samples is None or not len(self.samples) else _NO_FUNCTION
+        layout = Layout("calltree", TREE_COLUMNS, self.nodes.row, _ORDERS, self._rest_words, self._moves)
+        outline = Outline(self.nodes, layout, self._order_key, tuple(self.shown_notes(notes)), opened)
+        self.show_outline(outline, same_place)
+
+    def _moves(self, node: CallNode) -> bool:
+        """Only children move the indent of which there are several: chains of calls are deep."""
+        return self.nodes is None or self.nodes.many(node.id) != 1
+
+    def _rest_words(self, node: CallNode, count: int) -> str:
+        return f"… {count:,} more below {self.label_of(node)}"
+
+    def counted(self) -> str:
+        return "nodes"
+
+    def show_count(self) -> None:
+        if self.outline is not None and self.nodes is not None:
+            shown = f"{len(self.outline):,} rows of {len(self.nodes):,} nodes"
+            self.show_title(right=shown + _samples_count(self.samples))
+
+    def row_category(self, values: Record) -> str | None:
+        return super().row_category(values) or ("cpu" if values.get("hot") else None)
+
+    def label_of(self, node: CallNode) -> str:
+        return self.nodes.name(node.id) if self.nodes is not None else ""
+
+    def answer_to_export(self) -> Answer | None:
+        """The whole tree but for its smallest nodes, as ``nsystui calltree`` prints it, not only the open ones."""
+        return None if self.nodes is None else nodes_table(self.nodes.calls, self._sampling)
+
+    # -- arranging ------------------------------------------------------------------------------------------------
+
+    def choices(self) -> tuple[Choice, ...]:
+        return (*super().choices(), Choice("by", self.WAYS, int(self.is_bottom_up), self._turn))
+
+    def _turn(self, place: int) -> None:
+        self.is_bottom_up = bool(place)
+        self.job_changed()
+
+    def action_callers(self) -> None:
+        self.open_callers(self.whose)
+
+
+class PartialCallTreeScreen(CallTreeScreen):
+    """The call tree of one thread or rank, or of one function: its callers or callees."""
+
+    SCREEN = ""
+
+    def __init__(self, whose: Whose | None, function: str | None = None, bottom_up: bool = False) -> None:
+        words = [] if whose is None else [whose.words]
+        super().__init__(*words, "call tree" if function is None else function_name(function))
+        self.whose, self.function, self.is_bottom_up = whose, function, bottom_up
+        if function is not None:
+            self.WAYS = ("callees", "callers")
+
+
+_ORDERS = {column.key: column.key for column in TREE_COLUMNS}
+_NO_FUNCTION = "no sample in the selection has such a function: Esc goes back"
