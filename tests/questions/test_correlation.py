@@ -14,6 +14,7 @@ from nsystui.base.selection import Selection
 from nsystui.exports import demo
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventList, Launch, Partners, facts, key_of, launch, partners
+from nsystui.questions.job import Job
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.store.session import Session
 from nsystui.ui.pictures.details import event_details
@@ -21,9 +22,9 @@ from nsystui.ui.pictures.details import event_details
 KEYS = [column.key for column in EVENT_COLUMNS]
 
 
-def lines_of(session, row, ranks) -> list[str]:
+def lines_of(session, row) -> list[str]:
     """The details of an event, fact by fact."""
-    return [fact for paragraph in event_details(session, row, ranks) for fact in paragraph]
+    return [fact for paragraph in event_details(Job(session), row) for fact in paragraph]
 
 
 def listed(session: Session, *kinds: EventKind) -> list[tuple[Any, ...]]:
@@ -71,7 +72,7 @@ def test_a_graph_launch_traced_by_node_has_all_its_nodes(tmp_path, session):
     for node in found.rows:
         (back,) = partners_of(session, node).rows
         assert back == calls["cudaGraphLaunch_v10000"]
-    lines = lines_of(session, calls["cudaGraphLaunch_v10000"], ranked_tasks(session))
+    lines = lines_of(session, calls["cudaGraphLaunch_v10000"])
     assert "launched 10 operations" in lines
 
 
@@ -154,7 +155,7 @@ class TestDelays:
 
     def test_they_are_shown(self, tmp_path, session):
         session.add(synthetic.two_process_export(tmp_path / "two.sqlite"))
-        lines = lines_of(session, listed(session, EventKind.KERNEL)[0], ranked_tasks(session))
+        lines = lines_of(session, listed(session, EventKind.KERNEL)[0])
         assert any("20 µs" in line and "10 µs" in line for line in lines), lines
 
 
@@ -168,7 +169,7 @@ class TestFacts:
             found = facts(source, key_of(row))
             assert found, kind
             assert not [word for word, value, _ in found if value is None]
-            lines = lines_of(source, row, ranked_tasks(source))
+            lines = lines_of(source, row)
             assert str(of(row, "name")) in lines[0]
             assert all(isinstance(line, str) for line in lines)
 
@@ -190,9 +191,9 @@ class TestFacts:
         session.add(synthetic.hostile_names_export(tmp_path / "h.sqlite"))
         rows = listed(session, EventKind.KERNEL, EventKind.NVTX, EventKind.API)
         for row in rows:
-            assert lines_of(session, row, ())[0] == (of(row, "name") or "")
+            assert lines_of(session, row)[0] == (of(row, "name") or "")
 
     def test_a_range_that_was_never_closed_has_lines(self, tmp_path, session):
         session.add(synthetic.open_ranges_export(tmp_path / "open.sqlite"))
         for row in listed(session, EventKind.NVTX, EventKind.MARK):
-            assert lines_of(session, row, ranked_tasks(session))
+            assert lines_of(session, row)

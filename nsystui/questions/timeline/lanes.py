@@ -189,7 +189,7 @@ class ReportLanes:
 
     @classmethod
     def load(cls, session: Session, report: Report, tasks: frozenset[Task]) -> ReportLanes:
-        """Reads the lanes of ``report``, in which ``tasks`` ran; what is expensive to compute is kept next to the pack."""
+        """Reads the lanes of ``report``, in which ``tasks`` ran; what is expensive is kept next to the pack."""
         cpu = CpuWork.load(session, report, tasks)
         running = {
             thread: _thread_events(None, cpu.names, (own.start, own.end), own.name, own.node, report)

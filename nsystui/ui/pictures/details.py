@@ -11,6 +11,7 @@ from nsystui.ui import keys
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Row, Value
+    from nsystui.questions.job import Job
     from nsystui.questions.tasks import RankedTask
     from nsystui.store.session import Session
 
@@ -50,11 +51,15 @@ def hidden_facts(columns: Sequence[Column], values: Mapping[str, Value], shown: 
     return [f"{label.removesuffix(' %')} {value}" for label, value in worded if value not in ("", MISSING)]
 
 
-def event_details(session: Session, row: Row, ranks: Sequence[RankedTask]) -> Details:
-    """The details of an event of the event list: what launched it, the NVTX ranges around, its place, every fact."""
+def event_details(job: Job, row: Row) -> Details:
+    """The details of an event of the event list: what launched it, the NVTX ranges around, its place, every fact.
+
+    Of GPU work also what its thread did while the GPU was idle before it.
+    """
     from nsystui.base.answer import record
     from nsystui.questions.events.listing import EVENT_COLUMNS, facts, key_of
 
+    session, ranks = job.session, job.ranks
     values = record(EVENT_COLUMNS, row)
     found = facts(session, key_of(row))
     known = {name: value for _, value, name in found}
@@ -73,7 +78,23 @@ def event_details(session: Session, row: Row, ranks: Sequence[RankedTask]) -> De
     name = known["name"] if values["kind"] in ("kernel", "nccl") and known.get("name") else values["name"]
     time = f"{format_value(Unit.DURATION, values['duration'])} from {format_value(Unit.TIME, values['start'])}"
     path = _path(session, call if call is not None else row)
-    return [[str(name or "")], partner, path, [time, *_place(values)], [*shapes, *others]]
+    before = idle_before(job, row)
+    return [[str(name or "")], [*partner, *before], path, [time, *_place(values)], [*shapes, *others]]
+
+
+def idle_before(job: Job, row: Row) -> list[str]:
+    """What the thread of GPU work did while the GPU was idle before it, as one sentence or none."""
+    from nsystui.base.answer import record
+    from nsystui.base.selection import Task
+    from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
+    from nsystui.questions.host.before import before_launch
+
+    key, values = key_of(row), record(EVENT_COLUMNS, row)
+    process, device = values["process"], values["device"]
+    if not key.kind.on_gpu or not isinstance(process, int) or not isinstance(device, int):
+        return []
+    said = before_launch(job, Task(key.report, process), device, key.start)
+    return [said] if said else []
 
 
 def _place(values: Mapping[str, Value]) -> list[str]:

@@ -138,7 +138,7 @@ class EventsScreen(TableScreen):
 
     def details_question(self) -> Callable[[Job], Details] | None:
         row = self.table.current_row
-        return None if row is None else lambda job: event_details(job.session, row, job.ranks)
+        return None if row is None else lambda job: event_details(job, row)
 
     def _say_reason(self, error: Exception) -> None:
         self.say(reason_of(error))

@@ -71,7 +71,7 @@ class EventRowsScreen(TableScreen):
             row = event_row(job.session, key, job.ranks)
             if row is None:
                 return own
-            name, partner, path, place, facts = event_details(job.session, row, job.ranks)
+            name, partner, path, place, facts = event_details(job, row)
             told = {fact.rpartition(" ")[2].replace(",", "") for fact in (*place, *facts)}
             more = [fact for fact in own[-1] if fact.rpartition(" ")[2].replace(",", "") not in told]
             return [name, partner, path, place, [*more, *facts]]
