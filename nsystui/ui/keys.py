@@ -124,6 +124,7 @@ KEYS: tuple[Key, ...] = (
     Key("S", "S", "leave_startup_out", "no start-up", "leave start-up out: select the steady state", "overview"),
     Key("i", "i", "contents", "contents", "what the exports hold, and what to record for the rest", "overview"),
     Key("exclamation_mark", "!", "check", "", "check the rules; on a huge job only when asked", "overview"),
+    Key("p", "p", "printed", "printed", "what the application printed, beside the steps", "overview"),
     Key("F", "F", "files", "files", "every file: how much of it is read, or why it is left out", "overview"),
     Key(
         "x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other", "overview"

@@ -6,7 +6,7 @@ import csv
 import io
 
 import pytest
-from jobs import NARROW, WIDE, hit, line_with, running, screen_text
+from jobs import NARROW, WIDE, becomes, hit, line_with, running, screen_text
 from support import edit
 from synthetic import training_job
 
@@ -184,3 +184,39 @@ async def test_an_export_without_host_tables_says_what_to_record(tmp_path, size)
             assert words in " ".join(screen_text(app)), screen_text(app)
         await hit(app, pilot, "v", "v")
         assert line_with(app, "--cuda-memory-usage=true")
+
+
+async def test_the_details_of_a_launch_say_what_its_thread_did_while_the_gpu_was_idle(job, cache):
+    async with running(job[:1], cache, WIDE) as (app, pilot):
+        await hit(app, pilot, "8", "v", "v", "v", "enter")
+        gaps = app.screen.table.answer
+        place = {one.key: number for number, one in enumerate(gaps.columns)}
+        gap = next(row for row in gaps.page(0, len(gaps)) if row[place["part"]] == "gap")
+        after = gap[place["start"]] + gap[place["duration"]]
+        await hit(app, pilot, "6")
+        events = app.screen.table.answer
+        keys = [one.key for one in events.columns]
+        number = events.at_time(after)
+        row = events.page(number, 1)[0]
+        while row[keys.index("device")] is None:
+            number += 1
+            row = events.page(number, 1)[0]
+        assert row[keys.index("start")] == after
+        app.screen.table.move_to(number)
+        await becomes(pilot, lambda: any("the GPU was idle for" in text for text in pane_lines(app)))
+        said = next(text for text in pane_lines(app) if "the GPU was idle for" in text)
+        assert str(gap[place["what"]] or gap[place["cause"]])[:12] in said
+
+
+def pane_lines(app) -> tuple[str, ...]:
+    return app.screen.query_one(DetailPane).lines
+
+
+async def test_what_the_application_printed_is_told_with_its_steps(job, cache):
+    async with running(job, cache, WIDE) as (app, pilot):
+        await hit(app, pilot, "p")
+        assert "what the application printed" in view_bar(app)
+        steps = [step for step in column(app, "step") if step is not None]
+        assert steps and all("training" in text or "step" in text for text in column(app, "text"))
+        await hit(app, pilot, "G", "enter")
+        assert app.current_mode == "timeline"

@@ -52,7 +52,10 @@ def hidden_facts(columns: Sequence[Column], values: Mapping[str, Value], shown: 
 
 
 def event_details(job: Job, row: Row) -> Details:
-    """The details of an event of the event list: what launched it, the NVTX ranges around, its place, every fact."""
+    """The details of an event of the event list: what launched it, the NVTX ranges around, its place, every fact.
+
+    Of GPU work also what its thread did while the GPU was idle before it.
+    """
     from nsystui.base.answer import record
     from nsystui.questions.events.listing import EVENT_COLUMNS, facts, key_of
 
@@ -72,7 +75,13 @@ def event_details(job: Job, row: Row) -> Details:
     ]
     time = f"{format_value(Unit.DURATION, values['duration'])} from {format_value(Unit.TIME, values['start'])}"
     path = _path(session, call if call is not None else row)
-    return [[str(values["name"] or "")], partner, path, [time, *_place(values)], [*shapes, *others]]
+    return [
+        [str(values["name"] or "")],
+        [*partner, *idle_before(job, row)],
+        path,
+        [time, *_place(values)],
+        [*shapes, *others],
+    ]
 
 
 _PATH = 2
@@ -132,6 +141,21 @@ def _collective(job: Job, key: EventKey) -> list[str]:
         found += [f"rank {rank} came last"] if rank is not None else ["no rank was late"]
         found.append(f"transfer {_duration(int(transfer))}")
     return [" · ".join(found)] if found else []
+
+
+def idle_before(job: Job, row: Row) -> list[str]:
+    """What the thread of GPU work did while the GPU was idle before it, as one sentence or none."""
+    from nsystui.base.answer import record
+    from nsystui.base.selection import Task
+    from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
+    from nsystui.questions.host.before import before_launch
+
+    key, values = key_of(row), record(EVENT_COLUMNS, row)
+    process, device = values["process"], values["device"]
+    if not key.kind.on_gpu or not isinstance(process, int) or not isinstance(device, int):
+        return []
+    said = before_launch(job, Task(key.report, process), device, key.start)
+    return [said] if said else []
 
 
 def _place(values: Mapping[str, Value]) -> list[str]:

@@ -35,6 +35,7 @@ from nsystui.questions.timeline.picture import (
     shown_name,
 )
 from nsystui.store import tables
+from nsystui.ui.pictures.details import idle_before
 from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.widgets.charts import LaneLine
 from nsystui.ui.widgets.lines import Part
@@ -173,7 +174,8 @@ def _names(drawn: LaneText) -> Iterator[tuple[int, str]]:
 
 
 Line = list[Part]
-HEIGHT = 5
+LOW, HEIGHT = 5, 6
+"""Lines of the details on a terminal of few lines, and on others."""
 _WIDE = 100
 _WORDS = {
     "compute": "compute",
@@ -227,7 +229,7 @@ def _percent(share: float) -> str:
 # -- when the cursor rests --------------------------------------------------------------------------------------------
 
 
-def event_facts(timeline: Timeline, lane: Lane, window: Window, row: Row | None) -> EventFacts:
+def event_facts(job: Job, timeline: Timeline, lane: Lane, window: Window, row: Row | None) -> EventFacts:
     """The event ``row``, or the one that takes up most of ``window`` on a lane. Blocks: call it in a thread."""
     if lane.is_cpu:
         return EventFacts(None, tuple(_cpu_facts(timeline, lane, window)))
@@ -250,6 +252,7 @@ def event_facts(timeline: Timeline, lane: Lane, window: Window, row: Row | None)
             _full_name(timeline, row),
             f"{which}{duration} from {start} · {values['kind']} · {_place(values)}",
             *_origin(timeline, row),
+            *idle_before(job, row),
         ),
     )
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from nsystui.base.answer import Answer, Record, TableAnswer
-from nsystui.base.selection import Selection
+from nsystui.base.selection import Selection, Window
 from nsystui.questions.catalogue import view_of_table
 from nsystui.questions.job import Job
+from nsystui.questions.job_output import output_table
 from nsystui.questions.reports import contents_table, diagnostics_table
 from nsystui.ui import keys
 from nsystui.ui.doors import show_view
@@ -61,6 +62,32 @@ class ContentsScreen(TableScreen):
             self.app.call_later(show_view, self.explorer, view.name)
         else:
             self.say("no screen shows these rows yet")
+
+
+class JobOutputScreen(TextTableScreen):
+    """The lines that the application printed, with their times and steps where they say one."""
+
+    def __init__(self) -> None:
+        super().__init__("1 Overview", "what the application printed")
+
+    def ask(self, job: Job, selection: Selection) -> TableAnswer:
+        return output_table(job)
+
+    def counted(self) -> str:
+        return "lines"
+
+    def row_text(self) -> str:
+        return str(self.values().get("text") or "")
+
+    def row_window(self) -> Window | None:
+        time = self.values().get("time")
+        return Window(time, time + 1) if isinstance(time, int) else None
+
+    def open_row(self) -> None:
+        if self.row_window() is None:
+            self.say("this line does not say when it was printed")
+        else:
+            self.app.call_later(self.action_timeline)
 
 
 class FilesScreen(TextTableScreen):

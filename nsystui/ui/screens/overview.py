@@ -434,6 +434,12 @@ class OverviewScreen(TablesScreen):
 
         self.lay_over(DiagnosticsScreen())
 
+    def action_printed(self) -> None:
+        from nsystui.ui.screens.capture import JobOutputScreen
+
+        if self.has_job():
+            self.lay_over(JobOutputScreen())
+
     def action_files(self) -> None:
         from nsystui.ui.screens.capture import FilesScreen
 

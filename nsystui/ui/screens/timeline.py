@@ -24,6 +24,7 @@ from nsystui.ui.doors import show_event
 from nsystui.ui.pictures.selection import describe
 from nsystui.ui.pictures.timeline import (
     HEIGHT,
+    LOW,
     EventFacts,
     Place,
     TimelinePicture,
@@ -49,6 +50,8 @@ _VALUE_WIDTH = 7
 _FRAME = 3
 """Lines for the title, the selection and the keys."""
 _AXIS = 1
+_TALL = 30
+"""On a terminal of so many lines the details have one more."""
 _AROUND_EVENT, _AROUND_WINDOW = 20, 2
 """How many times as long as an event, or a span of time, the view is that is opened on it."""
 
@@ -66,8 +69,11 @@ class TimelineScreen(ZoomableChartScreen):
     chart: LaneChart
 
     DEFAULT_CSS = f"""
-    TimelineScreen #detail {{ height: {HEIGHT}; }}
+    TimelineScreen #detail {{ height: {LOW}; }}
+    TimelineScreen.-tall #detail {{ height: {HEIGHT}; }}
     """
+
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (_TALL, "-tall")]
 
     def __init__(self) -> None:
         super().__init__("L Timeline")
@@ -93,7 +99,7 @@ class TimelineScreen(ZoomableChartScreen):
         width, height = self.app.size
         self.chart.label_width = _LABEL_WIDTH if width < _WIDE else _WIDE_LABEL_WIDTH
         columns = max(1, width - len("▸ ") - self.chart.label_width - 1 - _VALUE_WIDTH - 1)
-        lines = max(1, height - _FRAME - HEIGHT - _AXIS)
+        lines = max(1, height - _FRAME - self._detail_lines - _AXIS)
         position = self.position
         self._wanted = Wanted(
             position.view,
@@ -108,6 +114,10 @@ class TimelineScreen(ZoomableChartScreen):
         )
         # The lane of the cursor matters only where it lies out of sight, which the chart has seen to.
         return (replace(self._wanted, lane=None),)
+
+    @property
+    def _detail_lines(self) -> int:
+        return HEIGHT if self.app.size.height >= _TALL else LOW
 
     @property
     def _to_mark(self) -> NameFilter | None:
@@ -242,7 +252,7 @@ class TimelineScreen(ZoomableChartScreen):
         elif picture is not None and not picture.is_whole and self._waits_for_lanes(picture):
             lines.append([("reading the streams and ranges of this rank…", "dim")])
         elif picture is not None:
-            lines += [[(note, "dim")] for note in picture.notes[: HEIGHT - 1]]
+            lines += [[(note, "dim")] for note in picture.notes[: self._detail_lines - 1]]
         self.detail.show_lines((lines + [[]] * HEIGHT)[:HEIGHT])
 
     def _waits_for_lanes(self, picture: TimelinePicture) -> bool:
@@ -278,7 +288,9 @@ class TimelineScreen(ZoomableChartScreen):
         def failed(error: Exception) -> None:
             show(EventFacts(None, (reason_of(error),)))
 
-        in_thread(self, "detail", lambda: event_facts(picture.timeline, lane, window, row), show, failed)
+        job = self.job
+        if job is not None:
+            in_thread(self, "detail", lambda: event_facts(job, picture.timeline, lane, window, row), show, failed)
 
     def _place(self) -> Hashable:
         """Where the cursor is, and in which picture."""
