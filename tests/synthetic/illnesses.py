@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from nsystui.exports.demo.host import Frame
 from nsystui.exports.demo.target import Process, Session, Thread
 from nsystui.exports.demo.timeline import nccl_kernel
 from nsystui.exports.demo.writer import DEVICE, MANAGED, PAGEABLE, PINNED
@@ -85,6 +86,43 @@ def synchronous_memsets(path: Path) -> Ill:
             export.memset(gpu.process, 0, _STREAM, begin, end, size=MS, correlation_id=correlation, memory=PINNED)
             gpu.kernel(end, start + 4 * MS, launched=start)
     return Ill((path,), 50 * 400_000)
+
+
+PIN = (
+    Frame("at::native::direct_copy_kernel(int)", "/x/libtorch.so"),
+    Frame("THPVariable_pin_memory", "/x/libtorch.so"),
+)
+"""The stack of the thread that pins memory."""
+
+
+def starved(path: Path, workers: int = 3, pin_ms: int = 4, waits: bool = True) -> Ill:
+    """30 steps of 10 ms; before every third (of `workers` workers) the GPU is idle for 20 ms, until a copy begins.
+
+    In each gap the launching thread is off its CPU (unless it `waits` not: then it runs a checkpoint), and a thread
+    pins memory for `pin_ms` ms.
+    """
+    gaps = 0
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        pins = export.thread(gpu.process, 5_900, "python")
+        checkpoint = [Frame("save_checkpoint", "/x/app.so")]
+        start, ready = 3 * MS, 0
+        for number in range(30):
+            if number and not number % workers:
+                if waits:
+                    export.on_cpu(gpu.main, ready, start - 100_000)
+                else:
+                    export.on_cpu(gpu.main, ready, start + 20 * MS - 100_000, checkpoint)
+                ready = start + 20 * MS - 90_000
+                export.on_cpu(pins, start + MS, start + (1 + pin_ms) * MS, PIN, cpu=1)
+                start += 20 * MS
+                gaps += 1
+            export.nvtx_range(gpu.main, start - 50_000, start + 9_900_000, f"step {number}")
+            gpu.copy("cudaMemcpyAsync_v3020", start, start + MS, PINNED)
+            gpu.kernel(start + MS, start + 10 * MS, launched=start - 2_000)
+            start += 10 * MS
+        export.on_cpu(gpu.main, ready, start)
+    return Ill((path,), gaps * 20 * MS)
 
 
 def step_traffic(path: Path) -> Ill:

@@ -18,6 +18,7 @@ RULES: Mapping[str, frozenset[str]] = {
     "capture": _WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"},
     "api_errors": frozenset({"api_calls"}),
     "stragglers": _WORK | {"nccl_calls", "nvtx_ranges"},
+    "input_pipeline": _IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
     "idle_gaps": _IDLE | {"api_calls"},
     "exposed_communication": _WORK,
     "step_times": _WORK | {"nvtx_ranges", "api_calls"},
@@ -59,6 +60,7 @@ class Thresholds:
     imbalance_percent: float = _of(8.0, "least cost of waiting at collectives that no single rank causes")
     gap_ms: float = _of(1.0, "an idle gap of a GPU is long from so many ms on")
     gap_percent: float = _of(5.0, "least cost of long idle gaps")
+    input_percent: float = _of(5.0, "least cost of waiting for the data loader")
     exposed_percent: float = _of(10.0, "least cost of exposed communication")
     slow_step: float = _of(1.5, "a step is slow that takes so many times the median")
     slow_step_percent: float = _of(2.0, "least cost of slow steps")

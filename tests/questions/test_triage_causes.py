@@ -1,0 +1,59 @@
+"""Rules that name a cause, each against an export with a known dose of it, and against real ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support import shared
+from synthetic import illnesses
+from triaging import finding, ids, triaged
+
+from nsystui.questions.triage.rules.input_pipeline import period_of
+
+MS = 1_000_000
+
+
+class TestInputPipeline:
+    RULE = ("input_pipeline",)
+
+    def test_gaps_between_steps_that_end_with_a_copy_are_the_loaders(self, tmp_path):
+        ill = illnesses.starved(tmp_path / "ill.sqlite")
+        one = finding(triaged(*ill.paths, rules=self.RULE), "input-pipeline")
+        assert one.cost == ill.cost
+        assert "the thread that launches waits" in one.sentence and "pin_memory thread (python 5900" in one.sentence
+        assert "runs for 20 % of their time" in one.sentence
+        assert "repeat every 3 steps, as with 3 workers" in one.sentence
+        assert "num_workers" in one.advice.text
+
+    def test_a_busy_pinning_thread_is_the_cause(self, tmp_path):
+        ill = illnesses.starved(tmp_path / "ill.sqlite", pin_ms=17)
+        one = finding(triaged(*ill.paths, rules=self.RULE), "input-pipeline")
+        assert "pin" in one.advice.text and "num_workers" not in one.advice.text
+
+    def test_code_between_steps_that_prepares_no_input_is_left_alone(self, tmp_path):
+        ill = illnesses.starved(tmp_path / "healthy.sqlite", pin_ms=0, waits=False)
+        assert triaged(*ill.paths, rules=self.RULE).findings == ()
+
+    def test_the_real_one_is_named(self):
+        one = finding(triaged(*shared("dataloader-bound-a100"), rules=self.RULE), "input-pipeline")
+        assert one.percent == pytest.approx(82.4, abs=0.1)
+        for word in ("data loader", "pin_memory thread", "7,888", "every 2 steps, as with 2 workers"):
+            assert word in one.sentence
+
+    def test_a_range_of_the_data_loader_is_enough(self):
+        assert (
+            "1 worker process ran"
+            in finding(triaged(*shared("ai-training-before"), rules=self.RULE), "input-pipeline").sentence
+        )
+
+    def test_it_says_nothing_of_a_job_that_is_fed(self):
+        assert ids(triaged(*shared("ddp-a100-rank0of4"), rules=self.RULE)) == set()
+
+
+@pytest.mark.parametrize("lag", [2, 3, 4, 8])
+def test_the_period_of_step_times(lag):
+    noise = np.random.default_rng(lag)
+    times = np.array([(100 if number % lag else 300) + noise.integers(0, 20) for number in range(80)])
+    assert period_of(times) == lag
+    assert period_of(noise.permutation(times)) is None
+    assert period_of(np.sort(times)) is None
