@@ -8,6 +8,8 @@ from support import shared
 from synthetic import illnesses
 from triaging import finding, ids, triaged
 
+from nsystui.exports.demo.writer import PINNED
+from nsystui.questions.triage.finding import Severity
 from nsystui.questions.triage.rules.input_pipeline import period_of
 
 MS = 1_000_000
@@ -48,6 +50,51 @@ class TestInputPipeline:
 
     def test_it_says_nothing_of_a_job_that_is_fed(self):
         assert ids(triaged(*shared("ddp-a100-rank0of4"), rules=self.RULE)) == set()
+
+
+class TestCopies:
+    RULES = ("memory_copies", "staged_copies", "step_traffic")
+
+    def test_copies_between_gpus_over_the_host(self, tmp_path):
+        ill = illnesses.staged_copies(tmp_path / "ill.sqlite")
+        found = triaged(*ill.paths, rules=self.RULES)
+        one = finding(found, "staged-peer-copies")
+        assert one.cost == ill.cost
+        assert one.severity is Severity.WARNING
+        assert "30 copies between GPUs go over the host" in one.sentence
+        assert "peer access" in one.advice.text
+
+    def test_copies_within_a_gpu_and_direct_ones_are_left_alone(self, tmp_path):
+        for kind in ("DtoD", "PtoP"):
+            ill = illnesses.staged_copies(tmp_path / f"{kind}.sqlite", kind)
+            assert triaged(*ill.paths, rules=("staged_copies",)).findings == ()
+
+    def test_cheap_copies_from_pageable_memory_are_a_remark(self, tmp_path):
+        ill = illnesses.pageable_copies(tmp_path / "ill.sqlite")
+        one = finding(triaged(*ill.paths, rules=self.RULES), "pageable-copies")
+        assert (one.cost, one.severity) == (ill.cost, Severity.INFO)
+        assert "at 10.0 GB/s" in one.sentence
+
+    def test_pinned_ones_are_none(self, tmp_path):
+        ill = illnesses.pageable_copies(tmp_path / "healthy.sqlite", PINNED)
+        assert triaged(*ill.paths, rules=("memory_copies",)).findings == ()
+
+    def test_traffic_from_pinned_memory_need_not_be_pinned(self, tmp_path):
+        ill = illnesses.step_traffic(tmp_path / "ill.sqlite")
+        one = finding(triaged(*ill.paths, rules=self.RULES), "step-traffic")
+        assert "pinned already" in one.advice.text
+        assert "pinned memory" in one.sentence
+
+    def test_the_real_ones(self):
+        staged = finding(triaged(*shared("jacobi-staged-copies"), rules=self.RULES), "staged-peer-copies")
+        assert "8,008 copies" in staged.sentence and "GPU 0, 7" in staged.sentence
+        pageable = finding(triaged(*shared("gemm-pageable"), rules=self.RULES), "synchronous-copies")
+        assert "device-to-host, pageable memory: 4 GiB at 2.0 GB/s" in pageable.sentence
+        assert pageable.advice.text.startswith("pin the host memory")
+        remark = finding(triaged(*shared("ai-training-after"), rules=self.RULES), "pageable-copies")
+        assert "at 9.9 GB/s" in remark.sentence
+        pinned = finding(triaged(*shared("dataloader-bound-a100"), rules=self.RULES), "step-traffic")
+        assert "pinned already" in str(pinned.advice)
 
 
 @pytest.mark.parametrize("lag", [2, 3, 4, 8])

@@ -125,6 +125,31 @@ def starved(path: Path, workers: int = 3, pin_ms: int = 4, waits: bool = True) -
     return Ill((path,), gaps * 20 * MS)
 
 
+def staged_copies(path: Path, kind: str = "HtoD") -> Ill:
+    """30 copies of 1 ms beside no kernel, device memory at both ends: between GPUs over the host if HtoD."""
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        for number in range(30):
+            start = MS + 4 * MS * number
+            gpu.kernel(start, start + 3 * MS, launched=start - 10_000)
+            correlation = gpu.call("cudaMemcpyPeerAsync_v4000", start, start + 5_000)
+            export.memcpy(
+                gpu.process, 0, _STREAM, start + 3 * MS, start + 4 * MS, size=MS, kind=kind, correlation_id=correlation
+            )
+    return Ill((path,), 30 * MS)
+
+
+def pageable_copies(path: Path, source: int = PAGEABLE) -> Ill:
+    """50 steps of 10 ms, before each a copy of 1 MB that takes 0.1 ms beside no kernel."""
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        for number in range(50):
+            start = MS + 10 * MS * number
+            gpu.copy("cudaMemcpyAsync_v3020", start, start + 100_000, source, size=MS)
+            gpu.kernel(start + 100_000, start + 10 * MS, launched=start)
+    return Ill((path,), 50 * 100_000)
+
+
 def step_traffic(path: Path) -> Ill:
     """20 steps of 10 ms that each copy 1 GB from pinned memory for 5 ms, of which 1 ms lies beside no kernel."""
     with ExportWriter(path, _SCHEMA) as export:

@@ -27,6 +27,7 @@ RULES: Mapping[str, frozenset[str]] = {
     "launch_overhead": _IDLE | {"api_calls"},
     "synchronising_calls": _IDLE | {"api_calls"},
     "memory_copies": _WORK | {"api_calls"},
+    "staged_copies": _WORK,
     "exposed_memory": _WORK,
     "dominant_kernel": frozenset({"kernels"}),
     "different_work": frozenset({"kernels", "nvtx_ranges", "api_calls"}),

@@ -1,8 +1,8 @@
 """GPUs that wait for their input: long gaps in a data loader's range, or between steps, and what is slow there.
 
-A gap is the input's if most of it lies in an NVTX range of a data loader; or if most of it lies outside of every
-step, the thread that launches waits or reads for most of it, and it ends with a copy from the host. See
-docs/numbers.md#input-pipeline.
+A gap is the input's if the launching thread is not mostly in CUDA or MPI calls, and most of it lies in an NVTX range
+of a data loader; or outside of every step, while that thread waits or reads for most of it, until a copy from the host
+begins. See docs/numbers.md#input-pipeline.
 """
 
 from __future__ import annotations
@@ -20,7 +20,22 @@ from nsystui.base.selection import Task, Window
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
 from nsystui.questions.conditions import job_start, where
-from nsystui.questions.host.causes import IN_OS, NOTHING, OFF_CPU, RUNNING_CODE, WAITING, Cause, IdleSpan, attribute
+from nsystui.questions.host.causes import (
+    ALLOCATING,
+    COPYING,
+    IN_MPI,
+    IN_OS,
+    LAUNCHING,
+    NOTHING,
+    OFF_CPU,
+    OTHER_CALLS,
+    RUNNING_CODE,
+    SYNCHRONISING,
+    WAITING,
+    Cause,
+    IdleSpan,
+    attribute,
+)
 from nsystui.questions.host.functions import Group, function_counts, function_words, top_function
 from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.samples import samples_of
@@ -125,7 +140,10 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     kept, spent, unknown = [], dict.fromkeys(("waits", "reads", "prepares"), 0), 0
     for number, span in enumerate(candidates):
         own_time = _times(found.of_span(number))
-        if number >= len(in_range) and sum(own_time.values()) < _HALF * (span.end - span.start):
+        half = _HALF * (span.end - span.start)
+        if _calling(found.of_span(number)) > half:
+            continue
+        if number >= len(in_range) and sum(own_time.values()) < half:
             unknown += span.end - span.start if _is_unknown(found.of_span(number)) else 0
             continue
         kept.append(span)
@@ -142,6 +160,12 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
 
 def _scheduling() -> str:
     return canonical.SCHED_EVENTS.record.removeprefix("record with ")
+
+
+def _calling(causes: Mapping[Cause, int]) -> int:
+    """The time in CUDA and MPI calls, which are a cause of their own."""
+    kinds = (ALLOCATING, SYNCHRONISING, COPYING, LAUNCHING, OTHER_CALLS, IN_MPI)
+    return sum(time for cause, time in causes.items() if cause.kind in kinds)
 
 
 def _is_unknown(causes: Mapping[Cause, int]) -> bool:
