@@ -97,6 +97,34 @@ class TestCopies:
         assert "pinned already" in str(pinned.advice)
 
 
+class TestFirstUse:
+    RULE = ("first_use",)
+
+    def test_the_context_the_pinned_memory_and_the_first_launches_are_told_apart(self, tmp_path):
+        ill = illnesses.first_use(tmp_path / "ill.sqlite")
+        found = triaged(*ill.paths, rules=self.RULE)
+        context = finding(found, "context-creation")
+        assert (context.cost, context.severity) == (100 * MS - 10_000, Severity.INFO)
+        assert "the first cudaMalloc takes 100 ms" in context.sentence
+        assert finding(found, "host-allocation").cost == 40 * MS
+        launches = finding(found, "first-launches")
+        assert launches.cost == ill.cost
+        assert "5 of 5 first launches" in launches.sentence
+        assert "EAGER" in launches.advice.text and "graph" not in str(launches.advice)
+
+    def test_nothing_is_said_where_nothing_is_paid(self, tmp_path):
+        """Nor is a first call the context's where the same call always takes as long."""
+        ill = illnesses.first_use(tmp_path / "healthy.sqlite", loads=False, pins=False, usual=90 * MS)
+        assert triaged(*ill.paths, rules=self.RULE).findings == ()
+
+    def test_the_real_ones(self):
+        context = finding(triaged(*shared("vadd-launch-bound"), rules=self.RULE), "context-creation")
+        assert "the first cudaMalloc takes 106.9 ms, 97 % of the time in CUDA calls" in context.sentence
+        pinned = triaged(*shared("gemm-pinned"), rules=self.RULE)
+        assert "cudaMallocHost 7.73 s" in finding(pinned, "host-allocation").sentence
+        assert "context-creation" not in {one.id for one in pinned.findings}
+
+
 @pytest.mark.parametrize("lag", [2, 3, 4, 8])
 def test_the_period_of_step_times(lag):
     noise = np.random.default_rng(lag)

@@ -150,6 +150,31 @@ def pageable_copies(path: Path, source: int = PAGEABLE) -> Ill:
     return Ill((path,), 50 * 100_000)
 
 
+def first_use(path: Path, loads: bool = True, pins: bool = True, usual: int = 10_000) -> Ill:
+    """A first ``cudaMalloc`` of 100 ms; 40 ms of ``cudaMallocHost``; 5 kernels whose first launches take 4 ms each.
+
+    Later mallocs take `usual` ns. The cost is that of the first launches: all but the 2 µs that later ones take.
+    """
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        now = MS
+        for _ in range(3):
+            gpu.call("cudaMalloc_v3020", now, now + (100 * MS if now == MS else usual))
+            now += 100 * MS if now == MS else usual
+        if pins:
+            for _ in range(4):
+                gpu.call("cudaMallocHost_v3020", now, now + 10 * MS)
+                now += 10 * MS
+        for number in range(5 * 40):
+            launch = 4 * MS if loads and number < 5 else 2_000
+            correlation = gpu.call("cudaLaunchKernel_v7000", now, now + launch)
+            now += launch
+            name = f"work{number % 5}(float*)"
+            export.kernel(gpu.process, 0, _STREAM, now, now + MS, name=name, correlation_id=correlation)
+            now += MS
+    return Ill((path,), 5 * (4 * MS - 2_000))
+
+
 def step_traffic(path: Path) -> Ill:
     """20 steps of 10 ms that each copy 1 GB from pinned memory for 5 ms, of which 1 ms lies beside no kernel."""
     with ExportWriter(path, _SCHEMA) as export:

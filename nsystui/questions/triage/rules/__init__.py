@@ -25,6 +25,7 @@ RULES: Mapping[str, frozenset[str]] = {
     "low_utilisation": _IDLE,
     "small_messages": _WORK | {"nccl_calls"},
     "launch_overhead": _IDLE | {"api_calls"},
+    "first_use": _WORK | {"api_calls"},
     "synchronising_calls": _IDLE | {"api_calls"},
     "memory_copies": _WORK | {"api_calls"},
     "staged_copies": _WORK,
@@ -75,6 +76,9 @@ class Thresholds:
     small_message_percent: float = _of(2.0, "least cost of small-message collectives")
     launch_percent: float = _of(5.0, "least cost of GPUs that wait for launches")
     tiny_kernel_us: float = _of(10.0, "a kernel is tiny below so many µs")
+    context_ms: float = _of(10.0, "a first CUDA call creates the context from so many ms on")
+    host_memory_percent: float = _of(5.0, "least cost of allocating and freeing page-locked host memory")
+    first_launch_percent: float = _of(2.0, "least cost of first launches of kernels")
     sync_percent: float = _of(3.0, "least cost of idle time that begins in a synchronising call")
     copy_percent: float = _of(2.0, "least cost of synchronous, or of pageable, memory operations")
     exposed_memory_percent: float = _of(5.0, "least cost of memory operations that no kernel hides")
