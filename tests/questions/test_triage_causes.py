@@ -61,7 +61,7 @@ class TestCopies:
         one = finding(found, "staged-peer-copies")
         assert one.cost == ill.cost
         assert one.severity is Severity.WARNING
-        assert "30 copies between GPUs go over the host" in one.sentence
+        assert "go over the host: 30 that are named" in one.sentence
         assert "peer access" in one.advice.text
 
     def test_copies_within_a_gpu_and_direct_ones_are_left_alone(self, tmp_path):
@@ -87,12 +87,12 @@ class TestCopies:
 
     def test_the_real_ones(self):
         staged = finding(triaged(*shared("jacobi-staged-copies"), rules=self.RULES), "staged-peer-copies")
-        assert "8,008 copies" in staged.sentence and "GPU 0, 7" in staged.sentence
+        assert "8,008 that are named" in staged.sentence and "GPU 0, 7" in staged.sentence
         pageable = finding(triaged(*shared("gemm-pageable"), rules=self.RULES), "synchronous-copies")
         assert "device-to-host, pageable memory: 4 GiB at 2.0 GB/s" in pageable.sentence
         assert pageable.advice.text.startswith("pin the host memory")
         remark = finding(triaged(*shared("ai-training-after"), rules=self.RULES), "pageable-copies")
-        assert "at 9.9 GB/s" in remark.sentence
+        assert "at 9.9 GB/s)" in remark.sentence
         pinned = finding(triaged(*shared("dataloader-bound-a100"), rules=self.RULES), "step-traffic")
         assert "pinned already" in str(pinned.advice)
 
@@ -123,6 +123,35 @@ class TestFirstUse:
         pinned = triaged(*shared("gemm-pinned"), rules=self.RULE)
         assert "cudaMallocHost 7.73 s" in finding(pinned, "host-allocation").sentence
         assert "context-creation" not in {one.id for one in pinned.findings}
+
+
+class TestLaunchBound:
+    RULES = ("launch_overhead", "launch_bound")
+
+    def test_a_loop_in_a_long_job_is_found(self, tmp_path):
+        ill = illnesses.launch_bound(tmp_path / "ill.sqlite")
+        found = triaged(*ill.paths, rules=self.RULES)
+        one = finding(found, "launch-bound")
+        assert one.cost == ill.cost
+        assert one.severity is Severity.WARNING
+        assert "60 % of that time" in one.sentence and "in NVTX range `main_loop`" in one.sentence
+        assert ids(triaged(*ill.paths, rules=self.RULES, settings=("launch_percent=1",))) == {"launch-overhead"}
+
+    def test_tiny_kernels_that_were_launched_in_time_cost_the_gpu_their_start(self, tmp_path):
+        ill = illnesses.launch_bound(tmp_path / "ill.sqlite", ahead=5_000)
+        one = finding(triaged(*ill.paths, rules=self.RULES), "launch-bound")
+        assert one.cost == ill.cost
+        assert "for 0 % because the next was launched late" in one.sentence
+
+    def test_gaps_between_longer_kernels_that_were_launched_before_are_left_alone(self, tmp_path):
+        """Something else is the matter there."""
+        ill = illnesses.launch_bound(tmp_path / "healthy.sqlite", ahead=50_000, slower=10)
+        assert triaged(*ill.paths, rules=self.RULES).findings == ()
+
+    def test_the_real_one(self):
+        one = finding(triaged(*shared("vadd-launch-bound"), rules=self.RULES), "launch-bound")
+        assert "in NVTX range `Profile_Loop`" in one.sentence
+        assert one.severity is Severity.WARNING
 
 
 @pytest.mark.parametrize("lag", [2, 3, 4, 8])

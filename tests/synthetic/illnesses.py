@@ -175,6 +175,23 @@ def first_use(path: Path, loads: bool = True, pins: bool = True, usual: int = 10
     return Ill((path,), 5 * (4 * MS - 2_000))
 
 
+def launch_bound(path: Path, ahead: int = 0, slower: int = 1) -> Ill:
+    """A loop of 500 kernels of 2 µs, one every 5 µs, each launched as the last one ends; 10 ms idle before and after.
+
+    Or launched `ahead` ns earlier, or all of it `slower` by a factor.
+    """
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        start, every, length = 11 * MS, 5_000 * slower, 2_000 * slower
+        gpu.kernel(MS, MS + length, launched=MS - 10_000)
+        export.nvtx_range(gpu.main, start - 10_000, start + 500 * every, "main_loop")
+        for number in range(500):
+            begin = start + every * number
+            gpu.kernel(begin, begin + length, launched=begin - 2_500 * slower - ahead)
+        gpu.kernel(60 * MS, 60 * MS + length, launched=60 * MS - 10_000)
+    return Ill((path,), 499 * 3_000 * slower)
+
+
 def step_traffic(path: Path) -> Ill:
     """20 steps of 10 ms that each copy 1 GB from pinned memory for 5 ms, of which 1 ms lies beside no kernel."""
     with ExportWriter(path, _SCHEMA) as export:

@@ -25,6 +25,7 @@ RULES: Mapping[str, frozenset[str]] = {
     "low_utilisation": _IDLE,
     "small_messages": _WORK | {"nccl_calls"},
     "launch_overhead": _IDLE | {"api_calls"},
+    "launch_bound": _IDLE | {"api_calls"},
     "first_use": _WORK | {"api_calls"},
     "synchronising_calls": _IDLE | {"api_calls"},
     "memory_copies": _WORK | {"api_calls"},
@@ -75,6 +76,7 @@ class Thresholds:
     small_message_kib: float = _of(64.0, "a message is small below so many KiB")
     small_message_percent: float = _of(2.0, "least cost of small-message collectives")
     launch_percent: float = _of(5.0, "least cost of GPUs that wait for launches")
+    launch_bound_percent: float = _of(30.0, "a stretch is launch-bound of which so much is idle for launches, in %")
     tiny_kernel_us: float = _of(10.0, "a kernel is tiny below so many µs")
     context_ms: float = _of(10.0, "a first CUDA call creates the context from so many ms on")
     host_memory_percent: float = _of(5.0, "least cost of allocating and freeing page-locked host memory")

@@ -27,8 +27,10 @@ _FIRST_CALLS = 20
 _LATER = 10
 """By so much the call that creates the context is longer than the same call usually is."""
 _NO_CONTEXT = re.compile(r"Synchronize|Memcpy|Memset|Launch|EventQuery|StreamQuery")
-_HOST = ("cudaHostAlloc", "cudaMallocHost", "cudaFreeHost", "cudaHostRegister", "cudaHostUnregister")
-_HOST += ("cuMemHostAlloc", "cuMemAllocHost", "cuMemFreeHost", "cuMemHostRegister", "cuMemHostUnregister")
+_HOST = (
+    "cudaHostAlloc", "cudaMallocHost", "cudaFreeHost", "cudaHostRegister", "cudaHostUnregister", "cuMemHostAlloc",
+    "cuMemAllocHost", "cuMemFreeHost", "cuMemHostRegister", "cuMemHostUnregister",
+)  # fmt: skip
 _LONG_LAUNCH = 100_000
 """A launch of less ns loads nothing."""
 _CALLS = (
@@ -174,7 +176,7 @@ class _Launch(NamedTuple):
     start: int
     end: int
     median: float
-    count: int
+    launches: int
 
 
 def _first_launches(case: Case) -> Finding | None:
@@ -193,8 +195,8 @@ def _first_launches(case: Case) -> Finding | None:
         usual = float(np.median([one.median for one in own])) if own else 0.0
         extra = []
         for one in own:
-            median = one.median if one.count > 1 else usual
-            rows.append((case.rank_of[task], one.name, one.end - one.start, median, one.count))
+            median = one.median if one.launches > 1 else usual
+            rows.append((case.rank_of[task], one.name, one.end - one.start, median, one.launches))
             if one.end - one.start >= max(_LONG_LAUNCH, 3 * median):
                 extra.append((one.start + round(median), one.end))
         long += len(extra)

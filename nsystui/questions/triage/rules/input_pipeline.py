@@ -232,9 +232,8 @@ def _finding(case: Case, kept: Sequence[IdleSpan], in_range: int, spent: Mapping
         words.append(f"{busiest.samples:,} of {sampled:,} CPU samples in them are of thread {busiest.name}")
     if others:
         share = 100 * float(np.mean([one.ran or 0 for one in others.values()]))
-        words.append(
-            f"{number_of(len(others), 'worker process').replace('ss' + 's', 'sses')} ran {share:.0f} % of them"
-        )
+        processes = "1 worker process" if len(others) == 1 else f"each of {len(others)} worker processes"
+        words.append(f"{processes} ran for {share:.0f} % of their time")
     if period:
         words.append(f"step times repeat every {period} steps, as with {period} workers")
     longest = max(kept, key=lambda one: (one.end - one.start, -one.start))

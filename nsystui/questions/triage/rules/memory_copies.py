@@ -78,6 +78,8 @@ _FROM = {
 """The advice for synchronous copies where the host's memory is nearly always of one kind."""
 _MANY, _LARGE = 20, 65_536
 """Copies that are worth a remark: so many of so many bytes in the mean."""
+_SHOWN = 1 << 20
+"""Of fewer bytes a rate is latency."""
 
 
 class _Row(NamedTuple):
@@ -165,6 +167,7 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
 def _rates(case: Case, kind: _Kind) -> str:
     """How fast the copies are, by direction and memory of the host."""
     copies = [one for one in host_copies(case) if kind is not _PAGEABLE or one.memory == PAGEABLE]
+    copies = [one for one in copies if one.bytes >= _SHOWN]
     return "" if kind is _SYNC_MEMSET or not copies else f" ({'; '.join(one.words for one in copies[:3])})"
 
 

@@ -13,7 +13,7 @@ from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import BYTES, COUNT, DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.conditions import duration, where
-from nsystui.questions.triage.case import Case, bytes_words, number_of, spans, time_words
+from nsystui.questions.triage.case import Case, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.host_copies import DIRECTIONS
 from nsystui.store import tables
@@ -67,11 +67,10 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.mean([exposed])
     gpus = sorted({(str(rank), int(str(device))) for rank, device, *_ in rows})
     names = ", ".join(str(device) for _, device in gpus[:4]) + (" …" if len(gpus) > 4 else "")
+    size = bytes_words(sum(int(row[4] or 0) for row in rows))
     sentence = (
-        f"{number_of(count, 'copy').replace('copys', 'copies')} between GPUs go over the host: they are named "
-        f"Device-to-Host or Host-to-Device, though both ends are device memory "
-        f"({bytes_words(sum(int(row[4] or 0) for row in rows))}, GPU {names}); no kernel hides {time_words(cost)} of "
-        "them on each GPU"
+        f"copies between GPUs go over the host: {count:,} that are named Device-to-Host or Host-to-Device have device "
+        f"memory at both ends ({size}, GPU {names}); no kernel hides {time_words(cost)} of them on each GPU"
     )
     advice = Advice(
         "enable peer access (cudaDeviceEnablePeerAccess), or place the processes on GPUs that have it "
