@@ -123,7 +123,8 @@ def _finding(case: Case, found: Sequence[_Stretch], cost: int, share: float) -> 
     sentence = (
         f"launch-bound in {stretches} of {time_words(whole)} with {100 * share:.0f} % of the GPU work: GPUs are idle "
         f"for {100 * waited / whole:.0f} % of that time between {kernels:,} kernels, for {100 * late / whole:.0f} % "
-        f"because the next was launched late, else by what each start costs the GPU (median of a kernel {time_words(worst.median)}{where})"
+        f"because the next was launched late, else by what each start costs the GPU "
+        f"(median of a kernel {time_words(worst.median)}{where})"
     )
     advice = Advice(
         "replay the loop as a CUDA graph, fuse kernels, or give each more work",
