@@ -78,6 +78,8 @@ _FROM = {
 """The advice for synchronous copies where the host's memory is nearly always of one kind."""
 _MANY, _LARGE = 20, 65_536
 """Copies that are worth a remark: so many of so many bytes in the mean."""
+_REMARKED = 0.05
+"""The part of the threshold below which they are not."""
 _SHOWN = 1 << 20
 """Of fewer bytes a rate is latency."""
 
@@ -141,7 +143,8 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
         exposed += spans.length - device.parts.kernels.shared_with(spans)
     cost = case.mean([exposed])
     is_costly = case.percent(cost) >= case.thresholds.copy_percent
-    if not is_costly and not (kind is _PAGEABLE and _all_pageable(case)):
+    is_seen = case.percent(cost) >= _REMARKED * case.thresholds.copy_percent
+    if not is_costly and not (is_seen and kind is _PAGEABLE and _all_pageable(case)):
         return None
     frame["time"] = frame["end"] - frame["start"]
     rows: list[_Row] = []
